@@ -50,7 +50,6 @@ def start_run(context: RunContext, settings: RunSettings, *, seed: int | None, i
     """
     rank = context.rank_context
     if (announced := _read_announcement(context)) is not None:
-        context.watch.look()
         run = runs.open_run(announced["folder"], resumed=announced["resumed"])
         checkpoint = announced["checkpoint"]
         context.start = RunStart(run, checkpoint=None if checkpoint is None else Path(checkpoint))
@@ -183,7 +182,6 @@ def _finish_run(context: RunContext, *, is_reported: bool) -> Iterator[None]:
     context.recorder.__enter__()
     watch.last_words = partial(_finish_by_force, context)
     try:
-        watch.look()
         yield
     except BaseException as error:
         raised = _add_checkpoint(error, context)

@@ -6,7 +6,6 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from socket import gethostname
 from typing import Any
 
 from lightkit.config import KeyPath, Origin, Resolved, error_at, near, read_scalar
@@ -221,6 +220,7 @@ def _is_overruled(resolved: Resolved, path: KeyPath, by: KeyPath) -> bool:
 
 
 _STRATEGIES_OF = {
+    "horovod": ("horovod",),
     "spark": ("ddp", "horovod"),
     "ray": ("ddp",),
     "torchrun": ("ddp", "fsdp", "deepspeed", "model_parallel"),
@@ -299,21 +299,10 @@ def plan_launch(
     """
     engine = settings.choose_engine(strategy)
     name = strategy or "ddp"
-    if engine == "horovod" and strategy != "horovod":
-        found = "no strategy" if strategy is None else f"the strategy {strategy!r}"
-        raise error_at(
-            f"launch.engine: horovodrun starts ranks for the strategy horovod, but there is {found}; "
-            f"say accelerator.strategy: horovod, or take the engine torchrun",
-            origin,
-        )
-    if strategy == "horovod" and engine not in ("horovod", "spark"):
-        raise error_at(
-            f"launch.engine: the engine {engine!r} starts ranks for ddp; the strategy horovod takes the engine "
-            f"horovod or spark",
-            origin,
-        )
-    if not name.startswith(_STRATEGIES_OF.get(engine, "")):
-        raise error_at(f"launch.engine: the engine {engine!r} trains with the strategy ddp, not {strategy!r}", origin)
+    strategies = _STRATEGIES_OF.get(engine, ("",))
+    if not name.startswith(strategies) or (strategy == "horovod" and engine in ("local", "slurm")):
+        takes = f"takes the strategy {' or '.join(strategies)}" if any(strategies) else "starts no ranks for Horovod"
+        raise error_at(f"launch.engine: the engine {engine!r} {takes}; accelerator.strategy is {strategy!r}", origin)
     num_slots = sum(settings.slots.values())
     wanted = settings.processes
     if wanted is None:
@@ -338,8 +327,5 @@ def plan_launch(
     fewest, most = settings.num_nodes
     if engine == "torchrun" and most > 1 and settings.rendezvous is None:
         raise error_at("launch.nodes: several machines need launch.rendezvous, the HOST:PORT of one of them", origin)
-    here = wanted
-    if settings.hosts:  # all names of this machine are one machine; the fullest machine counts
-        own = [slots for host, slots in settings.slots.items() if host in ("localhost", "127.0.0.1", gethostname())]
-        here = max(sum(own), *settings.slots.values())
+    here = max(settings.slots.values()) if settings.hosts else wanted
     return Plan(engine, wanted * (fewest if engine == "torchrun" else 1), here, name, uses_gpus, settings)

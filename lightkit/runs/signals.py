@@ -47,7 +47,8 @@ class SignalWatch:
 
     A second signal ends the process immediately, without saving: whoever sends two means it. A process that has not
     ended `PATIENCE_S` after the first is ended, with the processes that it has started. SIGHUP and SIGINT are left
-    alone where the process was started to ignore them, as `nohup` and a script's `&` have it.
+    alone where the process was started to ignore them, as `nohup` and a script's `&` have it. Python handles no signal
+    while the main thread is in native code.
 
     Args:
         to_the_end: Go on after the block until the process has ended, if a signal has come; so for a whole program.
@@ -71,7 +72,6 @@ class SignalWatch:
         self._patient: set[int] = set()
         self._first: tuple[int, float] | None = None
         self._over = threading.Event()
-        self._wakeup: tuple[int, int] | None = None
         self._pid = os.getpid()
 
     def __enter__(self) -> SignalWatch:
@@ -92,7 +92,6 @@ class SignalWatch:
         if self._to_the_end and self.received is not None:
             return
         self._over.set()
-        self._stop_looking()
         for signum, handler in self._previous.items():
             signal.signal(signum, handler)
         self._previous.clear()
@@ -131,21 +130,6 @@ class SignalWatch:
         finally:
             self.deferred = before
 
-    def look(self) -> None:
-        """Notice signals from now on also while the main thread is in native code and cannot handle them."""
-        if self._wakeup is not None or threading.current_thread() is not threading.main_thread():
-            return
-        reads, writes = os.pipe()
-        os.set_blocking(writes, False)
-        if (other := signal.set_wakeup_fd(writes, warn_on_full_buffer=False)) != -1:  # another library's, such as Ray's
-            signal.set_wakeup_fd(other, warn_on_full_buffer=False)
-            os.close(reads)
-            os.close(writes)
-            return
-        self._wakeup = reads, writes
-        os.register_at_fork(after_in_child=self._forget_pipe)
-        threading.Thread(target=self._read_signals, args=(reads,), name="lightkit-signals", daemon=True).start()
-
     def cut(self, code: int, words: str | None = None) -> None:
         """End this process and those that it has started, at once; interrupt a process that is not owned.
 
@@ -169,8 +153,7 @@ class SignalWatch:
         if signum in self._patient:
             self.note(signum)
             return
-        if self._wakeup is None:
-            self._come(signum)
+        self._come(signum)
         if self.received is None:
             self.received = signum
             if not self.deferred:
@@ -207,32 +190,6 @@ class SignalWatch:
             codes[-1] if self.code is None else self.code,
             f"ended by force: not all had ended {self._patience_s:g} s after the signal",
         )
-
-    def _read_signals(self, reads: int) -> None:
-        while numbers := os.read(reads, 64):
-            for signum in numbers:
-                if signum in self._previous and signum not in self._patient and self._is_mine(signum):
-                    self._come(signum)
-        os.close(reads)
-
-    def _is_mine(self, signum: int) -> bool:
-        """Whether nobody else handles a signal at the moment; Lightning's handler calls the one before it."""
-        handler = signal.getsignal(signum)
-        return handler == self._handle or self._handle in getattr(handler, "signal_handlers", ())
-
-    def _stop_looking(self) -> None:
-        if self._wakeup is None:
-            return
-        if signal.set_wakeup_fd(-1) not in (-1, self._wakeup[1]):
-            return
-        os.close(self._wakeup[1])  # the thread ends, and closes the other end
-        self._wakeup = None
-
-    def _forget_pipe(self) -> None:
-        """In a forked process: its signals are not its parent's."""
-        if self._wakeup is not None and os.getpid() != self._pid:
-            with suppress(ValueError, OSError):
-                signal.set_wakeup_fd(-1)
 
     @staticmethod
     def _handle_in_fork(signum: int) -> None:

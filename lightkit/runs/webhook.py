@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import Any, Literal
+from typing import Literal
 from urllib.parse import urlsplit, urlunsplit
 
 from lightkit.errors import ConfigError, exception_chain
@@ -81,12 +81,8 @@ def post(url: str, body: bytes, headers: Mapping[str, str], *, timeout_s: float,
                 reason = "the connection is refused"
             elif any(isinstance(each, (requests.Timeout, TimeoutError)) for each in causes):
                 reason = f"no answer within {timeout_s:g} s"
-            elif isinstance(error, requests.exceptions.SSLError):
-                reason = "no secure connection can be made: is the server's certificate valid?"
-            elif isinstance(error, requests.ConnectionError):
-                reason = "the host cannot be reached, or closes the connection"
             else:
-                reason = "the address or a header cannot be sent"
+                reason = f"it cannot be sent ({type(error).__name__})"
             raise DeliveryError(reason) from None
     if 300 <= response.status_code < 400:
         raise DeliveryError(f"the server answers {response.status_code}, a redirect, which is not followed")
@@ -129,12 +125,7 @@ class BackgroundSender:
         self._name, self._timeout_s, self._retries = name, timeout_s, retries
         self._queue: queue.SimpleQueue[Deliver | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
-        self._deadline_s: float | None = None  # of the process's end, on the monotonic clock
         self._num_lost = 0
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        """A copy in another process has a thread of its own."""
-        return partial(BackgroundSender, self._name, timeout_s=self._timeout_s, retries=self._retries), ()
 
     def put(self, message: Deliver) -> None:
         """Queue a message and return at once; beyond 100 waiting messages further ones are dropped."""
@@ -147,33 +138,23 @@ class BackgroundSender:
             self._thread.start()
             atexit.register(self.close)
 
-    def begin_close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> None:
-        """Start the time limit within which unsent messages may be sent; several senders can share it so."""
-        if self._thread is not None and self._deadline_s is None:
-            self._deadline_s = time.monotonic() + timeout_s
-            self._queue.put(None)
-
     def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> int:
         """Wait until the queue is sent, at most ``timeout_s``; return the number of undelivered messages."""
-        self.begin_close(timeout_s)
-        if self._thread is not None and self._deadline_s is not None:
-            self._thread.join(max(0.0, self._deadline_s - time.monotonic()))
+        if self._thread is not None:
+            self._queue.put(None)
+            self._thread.join(timeout_s)
             atexit.unregister(self.close)
             if self._thread.is_alive():  # with the message that it sends in the place of the queue's end
                 self._lose("the server was too slow at the end", num=self._queue.qsize())
-            self._thread = self._deadline_s = None
-            self._queue = queue.SimpleQueue()
+            self._thread, self._queue = None, queue.SimpleQueue()
         return self._num_lost
 
     def _work(self) -> None:
         messages = self._queue
         while (message := messages.get()) is not None:
-            deadline_s = self._deadline_s  # which `close` sets, and takes back
-            left_s = self._timeout_s if deadline_s is None else max(0.1, deadline_s - time.monotonic())
-            retries = self._retries if deadline_s is None else 0
             try:
-                message(timeout_s=min(self._timeout_s, left_s), retries=retries)
-            except Exception as error:  # noqa: BLE001 (a defect must not end the thread, and with it all further messages)
+                message(timeout_s=self._timeout_s, retries=self._retries)
+            except Exception as error:  # noqa: BLE001, PERF203 (a defect must not end the thread)
                 if messages is self._queue:
                     self._lose(str(error) if isinstance(error, DeliveryError) else type(error).__name__)
 
@@ -185,11 +166,9 @@ class BackgroundSender:
 
 def close_all(senders: Iterable[BackgroundSender], timeout_s: float = CLOSE_TIMEOUT_S) -> None:
     """Wait until the queues of all senders are sent, at most ``timeout_s`` together."""
-    senders = list(senders)
+    deadline_s = time.monotonic() + timeout_s
     for sender in senders:
-        sender.begin_close(timeout_s)
-    for sender in senders:
-        sender.close()
+        sender.close(max(0.0, deadline_s - time.monotonic()))
 
 
 def heartbeat_sign(code: int) -> Literal["ok", "fail"] | None:

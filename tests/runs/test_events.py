@@ -49,24 +49,6 @@ def test_an_event_is_one_line_with_its_time_and_fields(event: str, tmp_path: Pat
     assert record == {"event": event, **EXAMPLES[event]}
 
 
-@pytest.mark.parametrize(
-    ("event", "field"), [(event, field) for event, fields in runs.FIELDS.items() for field in fields]
-)
-def test_a_required_field_is_required_and_has_its_type(event: str, field: str, tmp_path: Path) -> None:
-    stream = runs.EventStream(tmp_path / "events.jsonl")
-    without = {name: value for name, value in EXAMPLES[event].items() if name != field}
-    with pytest.raises(ValueError, match=f"event '{event}' needs the field '{field}'"):
-        stream.write(event, **without)
-    with pytest.raises(ValueError, match=f"event '{event}': {field} must be "):
-        stream.write(event, **without, **{field: object()})
-    assert not stream.path.exists()
-
-
-def test_an_unknown_event_is_refused_with_those_there_are(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"unknown event 'epochs'; events are start, .*, end"):
-        runs.EventStream(tmp_path / "events.jsonl").write("epochs")
-
-
 def test_a_writer_may_add_fields_and_text_keeps_its_letters(tmp_path: Path) -> None:
     stream = runs.EventStream(tmp_path / "events.jsonl")
     stream.write("warning", message="größer\nals", source="x", path=Path("a/b"))

@@ -39,13 +39,6 @@ def test_many_runs_in_the_same_second_never_share_a_folder(tmp_path: Path) -> No
     assert len({run.folder for run in made}) == 64
 
 
-def test_the_draw_is_repeated_when_another_run_has_the_digits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    drawn = iter(["aaaa", "aaaa", "aaaa", "bbbb", "bbbb"])
-    monkeypatch.setattr("lightkit.runs.folder.secrets.token_hex", lambda _: next(drawn))
-    first, second = runs.create(tmp_path, "flowers"), runs.create(tmp_path, "flowers")
-    assert first.folder != second.folder
-
-
 @pytest.mark.parametrize("name", ["", "a/b", "a\\b", "a\nb", "..", "-x", " x", "x ", "latest"])
 def test_a_name_that_is_no_folder_is_refused(name: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"run\.name: .* cannot name a folder of runs"):

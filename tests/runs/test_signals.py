@@ -55,7 +55,6 @@ def test_a_signal_that_the_process_was_started_to_ignore_is_left_alone(signum: i
 def test_a_patient_signal_waits_for_as_long_as_it_takes() -> None:
     with SignalWatch(patience_s=0.0) as watch:
         watch.add(signal.SIGUSR1, patiently=True)
-        watch.look()
         os.kill(os.getpid(), signal.SIGUSR1)
         assert watch.received == signal.SIGUSR1
     assert signal.getsignal(signal.SIGUSR1) is signal.SIG_DFL
@@ -81,7 +80,7 @@ signals._LAST_WORDS_S = 60.0
 class SignalWatch(signals.SignalWatch):
     def _come(self, signum): super()._come(signum); noticed.put(signum)
 
-def me(signum, at_s=0.0):  # at a moment, and until it is noticed: in a handler, or by the thread that reads signals
+def me(signum, at_s=0.0):  # at a moment, and until it is noticed
     clock[0] = at_s; os.kill(os.getpid(), signum); noticed.get(timeout=30)
 """
 
@@ -105,15 +104,14 @@ def _is_alive(pid: int) -> bool:
         return False
 
 
-@pytest.mark.parametrize("looks", ["watch.look()", "pass"], ids=["looking", "handling"])
 @pytest.mark.parametrize(
     ("signals", "code"),
     [("me(TERM); me(INT)", 130), ("me(TERM); me(TERM, at_s=0.6)", 143)],
     ids=["another", "the_same_later"],
 )
-def test_a_second_signal_ends_the_process_and_its_children(signals: str, code: int, looks: str) -> None:
+def test_a_second_signal_ends_the_process_and_its_children(signals: str, code: int) -> None:
     ended = _program(
-        f"watch = SignalWatch(patience_s=600); watch.deferred = True; watch.__enter__(); {looks}\n{SLEEPER}"
+        f"watch = SignalWatch(patience_s=600); watch.deferred = True; watch.__enter__()\n{SLEEPER}"
         f"{signals}; print('went on', flush=True)\n"
     )
     assert ended.returncode == code, ended.stderr
@@ -121,21 +119,18 @@ def test_a_second_signal_ends_the_process_and_its_children(signals: str, code: i
     assert not _is_alive(int(child))
 
 
-@pytest.mark.parametrize("looks", ["watch.look()", "pass"], ids=["looking", "handling"])
-def test_the_same_signal_to_the_process_and_to_its_group_is_one_wish(looks: str) -> None:
+def test_the_same_signal_to_the_process_and_to_its_group_is_one_wish() -> None:
     ended = _program(
-        f"with SignalWatch(patience_s=600) as watch:\n  watch.deferred = True; {looks}\n"
+        "with SignalWatch(patience_s=600) as watch:\n  watch.deferred = True\n"
         "  me(TERM); me(TERM, at_s=0.2); me(TERM, at_s=0.4)\n"
         "print('went on')\n"
     )
     assert (ended.returncode, ended.stdout) == (0, "went on\n"), ended.stderr
 
 
-# Where the main thread is: it handles no signal while it waits in native code.
 STUCK = {
     "asleep": "time.sleep(600)",
     "a_thread_that_never_ends": "threading.Thread(target=time.sleep, args=(600,)).start()",
-    "native_code": "import ctypes; lock, it = ctypes.CDLL(None).pthread_mutex_lock, bytes(64); lock(it); lock(it)",
 }
 
 
@@ -143,7 +138,7 @@ STUCK = {
 def test_a_process_that_does_not_end_is_ended_with_its_children_and_last_words(stuck: str) -> None:
     ended = _program(
         "watch = SignalWatch(to_the_end=True, patience_s=0.3); watch.__enter__()\n"
-        "watch.deferred = True; watch.look()\n"
+        "watch.deferred = True\n"
         "watch.last_words = lambda signum: print('signal', signum, flush=True) or 75\n"
         f"{SLEEPER}threading.Timer(0.1, me, (TERM,)).start()\n{stuck}\n"
     )
@@ -175,7 +170,6 @@ def test_children_that_are_left_at_the_end_of_an_interrupted_program_are_ended()
 def test_the_signals_of_a_forked_process_are_not_its_parents() -> None:
     with SignalWatch(patience_s=0.0) as watch:
         watch.deferred = True
-        watch.look()
         pid = os.fork()
         if pid == 0:
             for signum in (signal.SIGINT, signal.SIGUSR1, signal.SIGHUP):

@@ -44,7 +44,7 @@ def test_a_message_arrives_as_it_is(receiver: Receiver) -> None:
         (Answer(403, b"Bad: http://elsewhere"), "the server answers 403"),
         (Answer(302, headers={"Location": "http://127.0.0.1:1/away"}), "a redirect, which is not followed"),
         (Answer(500), "the server answers 500"),
-        (Answer(0), "closes the connection"),
+        (Answer(0), "it cannot be sent (ConnectionError)"),
         (Answer(-1), "no answer within 0.5 s"),
     ],
     ids=["word", "address", "redirect", "failing", "closed", "silent"],
