@@ -41,8 +41,7 @@ from lightkit.cli.config_loader import STAGES
 from lightkit.cli.lightning_cli import LightkitCLI
 from lightkit.config.accelerator.keys import AcceleratorSettings
 from lightkit.config.schema import PACKAGES, describe_type
-from lightkit.launch import LaunchSettings
-from lightkit.launch.plan import ENGINES
+from lightkit.launch.plan import ENGINES, LaunchSettings
 from lightkit.launch.watchdog import WatchdogSettings
 from lightkit.registry.gate import GateSettings
 from lightkit.runs.resume import RunSettings

@@ -11,7 +11,7 @@ from pytorch_lightning.trainer.states import TrainerFn
 
 from lightkit.callbacks.checkpoint import Checkpoint, can_save_within_epoch
 from lightkit.errors import CheckpointError
-from lightkit.launch import Hung, Watchdog, heartbeat
+from lightkit.launch.watchdog import Hung, Watchdog, heartbeat
 
 _log = logging.getLogger("lightkit")
 _PHASES = {

@@ -17,7 +17,9 @@ from lightkit.config.tree import Leaf, MappingNode, find, plain, put, walk
 from lightkit.errors import ConfigError
 from lightkit.export.metadata import format_of
 from lightkit.hardware import Machine, this_machine
-from lightkit.launch import LaunchSettings, check_engine, read_settings, read_watchdog, this_rank
+from lightkit.launch.plan import LaunchSettings, check_engine, read_settings
+from lightkit.launch.ranks import this_rank
+from lightkit.launch.watchdog import read_watchdog
 from lightkit.registry.gate import read_gate
 
 __all__ = [

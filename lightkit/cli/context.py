@@ -24,7 +24,8 @@ from lightkit.config import Hardware, error_at
 from lightkit.config.loader import find_masked_values
 from lightkit.errors import ConfigError
 from lightkit.hardware import Machine
-from lightkit.launch import LaunchSettings, RankContext, join_launch
+from lightkit.launch.plan import LaunchSettings
+from lightkit.launch.worker import RankContext, join_launch
 from lightkit.runs.resume import RunStart, find_checkpoint
 from lightkit.runs.signals import SignalWatch
 

@@ -57,7 +57,7 @@ from lightkit.config.accelerator.keys import AcceleratorSettings
 from lightkit.config.loader import collect_errors, drop_paths
 from lightkit.errors import ConfigError, DataChanged, LightkitError
 from lightkit.export.bare_trainer import build_bare_trainer
-from lightkit.launch import LaunchSettings
+from lightkit.launch.plan import LaunchSettings
 from lightkit.launch.watchdog import WatchdogSettings
 from lightkit.registry.gate import GateSettings
 from lightkit.runs.resume import RunSettings

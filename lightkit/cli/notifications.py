@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Any
 from lightkit.cli.config_loader import WITH_MODEL, first_file_name, load_config, options_of
 from lightkit.config import Problems, Resolved, error_at, read_scalar, split_arguments
 from lightkit.errors import ConfigError, DataChanged, Interrupted, LightkitError, exit_code_of, format_interruption
-from lightkit.launch import INHERITED, LAUNCH, this_rank
+from lightkit.launch.ranks import LAUNCH, this_rank
+from lightkit.launch.worker import INHERITED
 from lightkit.runs import Run
 from lightkit.runs.webhook import CLOSE_TIMEOUT_S, HELD, DeadMansSwitch, close_all, heartbeat_sign
 
 if TYPE_CHECKING:
     from lightkit.callbacks.notifiers import Notifier
-    from lightkit.launch import RankContext
+    from lightkit.launch.worker import RankContext
 
 __all__ = ["CommandNotifier", "build_notifiers", "create_heartbeat", "find_job_name"]
 

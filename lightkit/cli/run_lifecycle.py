@@ -23,7 +23,7 @@ from lightkit.config.display import format_origin, iterate_leaves
 from lightkit.config.origins import shown_path
 from lightkit.config.packaged import PREFIX, packaged_configs
 from lightkit.errors import ConfigError, DataError, Interrupted, LightkitError, OutOfTime, format_interruption
-from lightkit.launch import INHERITED
+from lightkit.launch.worker import INHERITED
 from lightkit.reports.facts import setting_key
 from lightkit.runs.ci_report import add_fit_page
 from lightkit.runs.resume import RunSettings, RunStart, choose_start, restart_run

@@ -27,18 +27,10 @@ from lightkit.config import Problems, error_at
 from lightkit.errors import CheckpointError, ConfigError, DataChanged, Interrupted, LightkitError, format_interruption
 from lightkit.hardware import Machine, this_machine
 from lightkit.hardware.processor import keep_memory
-from lightkit.launch import (
-    DATA_CHANGED,
-    INHERITED,
-    LaunchResult,
-    Plan,
-    Rank,
-    Supervisor,
-    join_launch,
-    plan_launch,
-    this_rank,
-)
-from lightkit.launch.plan import THREADS
+from lightkit.launch.plan import THREADS, Plan, plan_launch
+from lightkit.launch.ranks import Rank, this_rank
+from lightkit.launch.supervisor import LaunchResult, Supervisor
+from lightkit.launch.worker import DATA_CHANGED, INHERITED, join_launch
 from lightkit.runs.deadline import parse_deadline
 from lightkit.runs.retrain_state import RUN_FILE
 from lightkit.runs.signals import SignalWatch

@@ -53,8 +53,8 @@ from lightkit.config import Hardware, dotted, shown_path
 from lightkit.config.tree import Leaf, plain, walk
 from lightkit.distributed.xla import HushXLA, trains_on_xla
 from lightkit.errors import ConfigError, DataChanged, Stalled
-from lightkit.launch import STALLED, Hung, Stall, Watchdog, WatchdogSettings, heartbeat, read_watchdog
 from lightkit.launch.plan import THREADS
+from lightkit.launch.watchdog import STALLED, Hung, Stall, Watchdog, WatchdogSettings, heartbeat, read_watchdog
 from lightkit.runs.deadline import parse_deadline
 from lightkit.runs.resume import locate_checkpoint
 from lightkit.runs.retrain_state import RUN_FILE

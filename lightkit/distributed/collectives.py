@@ -19,7 +19,7 @@ from torchmetrics.utilities.distributed import gather_all_tensors
 
 from lightkit.config import error_at
 from lightkit.errors import LightkitError
-from lightkit.launch import waiting
+from lightkit.launch.watchdog import waiting
 
 hvd: Any = None
 try:

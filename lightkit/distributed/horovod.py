@@ -27,7 +27,8 @@ from lightkit.distributed import collectives
 from lightkit.distributed.collectives import WIRE_DTYPES, collective, hvd, require_horovod
 from lightkit.errors import DataError, LightkitError
 from lightkit.hardware import this_machine
-from lightkit.launch import this_rank, waiting
+from lightkit.launch.ranks import this_rank
+from lightkit.launch.watchdog import waiting
 
 _ENDED: list[bool] = []  # after an error: Horovod does not start again in the same process
 

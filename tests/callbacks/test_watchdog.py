@@ -20,7 +20,7 @@ from torch.utils.data import DataLoader
 from lightkit import runs
 from lightkit.callbacks import Checkpoint, ResumeState, StallWatch, VerifiedCheckpointIO
 from lightkit.data.loader import train_loader
-from lightkit.launch import Heartbeat, Hung, Stall, Watchdog, WatchdogSettings, heartbeat
+from lightkit.launch.watchdog import Heartbeat, Hung, Stall, Watchdog, WatchdogSettings, heartbeat
 from tests.callbacks.test_checkpoint import Keyed
 
 EVER_S = 60

@@ -7,7 +7,7 @@ import os
 import pytest
 
 from lightkit.cli.stage_runner import share_cores
-from lightkit.launch import Rank
+from lightkit.launch.ranks import Rank
 from tests.cli.conftest import House
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from lightkit.launch import LaunchSettings, Plan, plan_launch
 from lightkit.launch.local import launcher_command
+from lightkit.launch.plan import LaunchSettings, Plan, plan_launch
 
 ENVIRONMENT = {"OMP_NUM_THREADS": "3"}
 

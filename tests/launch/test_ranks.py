@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lightkit.launch import Rank, this_rank
+from lightkit.launch.ranks import Rank, this_rank
 
 CASES = {
     "horovodrun": (

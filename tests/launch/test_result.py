@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from lightkit.launch import LaunchResult, Rank, RankContext
-from lightkit.launch.supervisor import collect_result
+from lightkit.launch.ranks import Rank
+from lightkit.launch.supervisor import LaunchResult, collect_result
+from lightkit.launch.worker import RankContext
 
 TRACE = "Traceback (most recent call last):\n  File 'mine.py', line 3\nValueError: out of stock\n"
 LOST = "Traceback:\nRuntimeError: [../gloo/transport/tcp/pair.cc:547] Connection closed by peer [127.0.0.1]:10421\n"
@@ -39,7 +40,7 @@ def result_of(store: Store, code: int = 1, size: int | None = 2) -> LaunchResult
 def dead(store: Store, rank: int) -> None:
     """A rank that began in a process that is gone."""
     program = (
-        "import pathlib, sys; from lightkit.launch import RankContext, Rank; "
+        "import pathlib, sys; from lightkit.launch.ranks import Rank; from lightkit.launch.worker import RankContext; "
         f"RankContext(Rank({rank}, 2), pathlib.Path(sys.argv[1]), supervised=True).record('began')"
     )
     subprocess.run([sys.executable, "-c", program, str(store.folder)], check=True, timeout=60)

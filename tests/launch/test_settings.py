@@ -8,8 +8,7 @@ import pytest
 
 from lightkit.config import Flag, resolve
 from lightkit.errors import ConfigError
-from lightkit.launch import LaunchSettings, check_engine, plan_launch, read_settings
-from lightkit.launch.plan import CHOSEN_THREADS
+from lightkit.launch.plan import CHOSEN_THREADS, LaunchSettings, check_engine, plan_launch, read_settings
 
 
 def settings(folder: Path, block: str) -> LaunchSettings:

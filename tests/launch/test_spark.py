@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from lightkit.errors import ConfigError
-from lightkit.launch import LaunchSettings, plan_launch, spark
+from lightkit.launch import spark
+from lightkit.launch.plan import LaunchSettings, plan_launch
 from lightkit.launch.spark import check_installed, count_slots
 
 needs_spark = pytest.mark.skipif(

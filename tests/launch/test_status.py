@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from lightkit.launch import Rank, RankContext
-from lightkit.launch.worker import LeftAlone, list_ranks, request_stop
+from lightkit.launch.ranks import Rank
+from lightkit.launch.worker import LeftAlone, RankContext, list_ranks, request_stop
 from lightkit.runs.signals import SignalWatch
 
 

@@ -20,7 +20,9 @@ SUPERVISE = """
 import json
 import sys
 
-from lightkit.launch import LaunchSettings, Supervisor, plan_launch, supervisor
+from lightkit.launch import supervisor
+from lightkit.launch.plan import LaunchSettings, plan_launch
+from lightkit.launch.supervisor import Supervisor
 
 launcher, settings = sys.argv[1], json.loads(sys.argv[2])
 supervisor.launcher_command = lambda *_, **__: [sys.executable, "-c", launcher]
@@ -38,7 +40,8 @@ import signal
 import sys
 import time
 
-from lightkit.launch import Rank, RankContext
+from lightkit.launch.ranks import Rank
+from lightkit.launch.worker import RankContext
 from lightkit.runs.signals import SignalWatch
 
 rank = RankContext(Rank(0, 1), pathlib.Path(os.environ["_LIGHTKIT_LAUNCH"]), supervised=True)

@@ -18,8 +18,7 @@ from traceback import FrameSummary
 
 import pytest
 
-from lightkit.launch import STALLED, Heartbeat, Hung, Stall, Watchdog, WatchdogSettings
-from lightkit.launch.watchdog import Stack
+from lightkit.launch.watchdog import STALLED, Heartbeat, Hung, Stack, Stall, Watchdog, WatchdogSettings
 
 PATIENCE_S = 60.0
 LIMIT_S = 1000.0
@@ -154,7 +153,7 @@ def test_a_debuggers_prompt_is_no_stall(kennel: Kennel, tmp_path: Path, file: st
 
 STOPPED = """\
 import os, signal, sys, time
-from lightkit.launch import Heartbeat, Watchdog
+from lightkit.launch.watchdog import Heartbeat, Watchdog
 
 def say(stall):
     print(time.monotonic() - began - stall.seconds, flush=True)

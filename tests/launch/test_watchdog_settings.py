@@ -9,7 +9,7 @@ import pytest
 from lightkit.cli.stage_runner import open_context
 from lightkit.config import Flag, resolve
 from lightkit.errors import ConfigError, ConfigErrors
-from lightkit.launch import WatchdogSettings, read_watchdog
+from lightkit.launch.watchdog import WatchdogSettings, read_watchdog
 from lightkit.runs.signals import SignalWatch
 
 
