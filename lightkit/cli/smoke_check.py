@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import linecache
 import logging
-import os
 import pickle
 import re
+import resource
 import shutil
 import sys
 import sysconfig
@@ -16,7 +15,7 @@ import traceback
 import urllib.request
 import warnings
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, redirect_stdout, suppress
+from contextlib import contextmanager, redirect_stdout, suppress
 from pathlib import Path
 from pydoc import locate
 from typing import Any, NoReturn
@@ -33,7 +32,6 @@ from pytorch_lightning.loggers import CSVLogger, TensorBoardLogger
 from pytorch_lightning.loggers.logger import DummyLogger
 from pytorch_lightning.utilities.model_helpers import is_overridden
 from pytorch_lightning.utilities.parsing import lightning_hasattr
-from pytorch_lightning.utilities.seed import isolate_rng
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
@@ -43,7 +41,8 @@ from lightkit.callbacks import Checkpoint
 from lightkit.callbacks.checkpoint_io import CheckpointReader
 from lightkit.callbacks.notifiers import Notifier
 from lightkit.cli.context import RunContext
-from lightkit.cli.lightning_cli import TRAINER_ERRORS, LightkitCLI
+from lightkit.cli.lightning_cli import TRAINER_ERRORS
+from lightkit.cli.model_builder import ModelFactory
 from lightkit.cli.parser_errors import add_place, explain_lightning_errors, locate_lightning_error, unwrap_errors
 from lightkit.cli.stage_runner import make_plan
 from lightkit.config import KeyPath, Problems, dotted, error_at, near, shown_path
@@ -67,17 +66,11 @@ _TRAINER: dict[str, Any] = {
 """Arguments of the trainer in place of the config's. Epochs, steps and training batches stay: schedules use them."""
 _OFFLINE_LOGGERS = (CSV, CSVLogger, MLflow, TensorBoard, TensorBoardLogger)
 """Loggers that write nothing and ask no server until something is logged."""
-_FINDERS = {
-    lightning_callbacks.LearningRateFinder: "attr_name",
-    lightning_callbacks.BatchSizeFinder: "batch_arg_name",
-}
-"""Callbacks that set an attribute of the model, and the argument that names it."""
-_NOT_RUN: dict[Any, str] = {
-    tuple(_FINDERS): "built, but it trains by itself",
-    lightning_callbacks.BasePredictionWriter: "built, but it writes files",
+_NOT_RUN = {
+    lightning_callbacks.LearningRateFinder: "built, but it trains by itself",
+    lightning_callbacks.BatchSizeFinder: "built, but it trains by itself",
     Notifier: "built, but it sends messages; lightkit notify-test tries them",
 }
-_INTERVALS = ("every_n_train_steps", "train_time_interval")
 _MAX_FRAMES = 3
 _FRAME = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')
 _WORKER_ERROR = "Original Traceback"  # torch's loader repeats the traceback of its process as text
@@ -94,20 +87,33 @@ def run_smoke_check(context: RunContext) -> dict[str, Any]:
         context: The invocation, whose config has no errors that show without building.
 
     Returns:
-        What was seen, as plain values: the JSON that `check --deep --output json` prints.
+        Plain values: the JSON that `check --deep --output json` prints.
 
     Raises:
         ConfigError: If anything is wrong.
         DataError: If only data is missing.
     """
-    problems = Problems()
+
+    def refuse(url: Any, *_args: Any, **_kwargs: Any) -> NoReturn:
+        raise DataError(
+            f"{getattr(url, 'full_url', url)} would be downloaded, which check --deep does not do. Fetch it first: "
+            "data with `lightkit fetch` and the same -c FILE, weights with a first fit or by hand."
+        )
+
     name = (context.resolved.values.get("run") or {}).get("name") or context.default_name
-    with _isolate_process() as folder:
-        run = runs.create(folder, str(name))  # for code that asks for the run's folder
-        with context.stack, runs.activate(run):
-            checked = _SmokeCheckCLI(context, run, problems)
-    problems.raise_any()
-    report = checked.report
+    for message in (".* available but not used", ".* conditioned on metric"):
+        warnings.filterwarnings("ignore", message=message)
+    with (
+        tempfile.TemporaryDirectory(prefix="lightkit-check-", ignore_cleanup_errors=True) as folder,
+        redirect_stdout(sys.stderr),  # standard output is the report's
+        patch.object(urllib.request, "urlopen", refuse),
+        patch.object(torch.hub, "urlopen", refuse),
+        context.stack,
+        runs.activate(runs.create(Path(folder), str(name))) as run,  # for code that asks for the run's folder
+    ):
+        check = _SmokeCheck(context, run)
+        report = check.run()
+    check.problems.raise_any()
     for warning in report["warnings"]:
         logging.getLogger("lightkit").warning(warning)
     return report
@@ -127,42 +133,17 @@ def format_smoke_report(report: dict[str, Any]) -> list[str]:
         f"in {shown_path(Path(disk['folder']))}; {in_bytes(disk['free_bytes'])} free"
         for disk in report["checkpoints"]
     ]
-    processes = f"{memory['num_processes']} process{'es' * (memory['num_processes'] != 1)}"
     parts = {
         "model": f"{model['class']}, {model['parameters']:,} parameters, {model['trained']:,} of them trained",
         "data": ", ".join(sizes),
         "batch": f"the first of the data, on one CPU: {', '.join(took)}" if took else "none: nothing is to be run",
         "metrics": ", ".join(report["metrics"]) or "none",
         "checkpoints": "; ".join(disks),
-        "memory": f"{in_bytes(memory['needed_bytes'])} on the CPU in {processes} (an estimate); "
+        "memory": f"{in_bytes(memory['needed_bytes'])} on the CPU, processes: {memory['num_processes']} (an estimate); "
         f"{in_bytes(memory['available_bytes'])} available",
     }
     lines = [f"{name:12} {text}" for name, text in parts.items() if text]
     return lines + [f"{'not tried':12} {key}: {reason}" for key, reason in report["not_tried"].items()]
-
-
-@contextmanager
-def _isolate_process() -> Iterator[Path]:
-    """Make a temporary folder, refuse downloads, and restore random numbers, variables and warnings at the end."""
-
-    def refuse(url: Any, *_args: Any, **_kwargs: Any) -> NoReturn:
-        raise DataError(
-            f"{getattr(url, 'full_url', url)} would be downloaded, which check --deep does not do. Fetch it first: "
-            "data with `lightkit fetch` and the same -c FILE, weights with a first fit or by hand."
-        )
-
-    with ExitStack() as stack:
-        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="lightkit-check-", ignore_cleanup_errors=True))
-        stack.enter_context(isolate_rng(include_cuda=False))
-        stack.enter_context(warnings.catch_warnings())
-        warnings.filterwarnings("ignore", message=".* available but not used")
-        stack.enter_context(redirect_stdout(sys.stderr))  # standard output is the report's
-        stack.enter_context(patch.object(urllib.request, "urlopen", refuse))
-        stack.enter_context(patch.object(torch.hub, "urlopen", refuse))
-        stack.enter_context(patch.dict(os.environ, HF_HUB_OFFLINE="1"))
-        if (hub := sys.modules.get("huggingface_hub.constants")) is not None:  # it has read the variable already
-            stack.enter_context(patch.object(hub, "HF_HUB_OFFLINE", True))
-        yield Path(folder)
 
 
 class _ScratchLogger(DummyLogger):
@@ -170,7 +151,7 @@ class _ScratchLogger(DummyLogger):
 
     @property
     def save_dir(self) -> str:
-        return tempfile.gettempdir() if (run := runs.current()) is None else str(run.folder)
+        return str(run.folder) if (run := runs.current()) else tempfile.gettempdir()
 
 
 class _ScratchCheckpoints(CheckpointReader):
@@ -191,7 +172,7 @@ class _Probe(Callback):
 
     def __init__(self, folder: Path, weights: str | None) -> None:
         self._folder, self._weights = folder, weights
-        self.folders: dict[int, Path | None] = {}
+        self.folders: dict[int, Any] = {}
         """Folder that each checkpoint callback is to write to, by its `id`."""
         self.phase = ""
         self.batches: dict[str, dict[str, Any]] = {}
@@ -202,8 +183,8 @@ class _Probe(Callback):
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Move checkpoint callbacks, the model's too, to the temporary folder."""
         for callback in trainer.checkpoint_callbacks:
-            if isinstance(callback, lightning_callbacks.ModelCheckpoint) and id(callback) not in self.folders:
-                self.folders[id(callback)] = None if callback.dirpath is None else Path(callback.dirpath)
+            if isinstance(callback, lightning_callbacks.ModelCheckpoint):
+                self.folders.setdefault(id(callback), callback.dirpath)
                 callback.dirpath = str(self._folder)
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -225,8 +206,6 @@ class _Probe(Callback):
             if config.reduce_on_plateau and config.monitor is not None and config.strict:
                 self.monitors.append((config.scheduler, config.monitor))
                 config.strict = False
-        for name in ("Early stopping", "ReduceLROnPlateau"):
-            warnings.filterwarnings("ignore", message=f"{name} conditioned on metric")
 
     def on_train_batch_start(self, trainer: Trainer, *_: Any) -> None:
         """Make the batch the epoch's last, so that gradients are not accumulated over more."""
@@ -252,64 +231,99 @@ class _Probe(Callback):
         loaders = loaders if isinstance(loaders, (list, tuple)) else [loaders]
         batches = samples = None
         with suppress(TypeError):
-            batches = sum(map(len, loaders))
+            batches = trainer.num_training_batches if self.phase == "train" else sum(map(len, loaders))
             samples = sum(len(loader.dataset) for loader in loaders)
-        if self.phase == "train" and isinstance(trainer.num_training_batches, int):
-            batches = trainer.num_training_batches
         self.batches.setdefault(self.phase, {"seconds": seconds, "batches": batches, "samples": samples})
 
     on_train_epoch_start = on_validation_start = on_test_start = on_predict_start = _start
     on_validation_batch_end = on_test_batch_end = on_predict_batch_end = _stop
 
 
-class _SmokeCheckCLI(LightkitCLI):
-    """Parses as the command does, builds each part by itself, so that each error is found, and runs one batch.
+class _SmokeCheck:
+    """Builds each part by itself, so that each error is found, and runs one batch.
 
     Args:
         context: The invocation.
-        scratch: Run whose folder is removed at the end.
-        problems: Receives the errors.
+        run: Run whose folder is removed at the end.
     """
 
-    report: dict[str, Any]
-
-    def __init__(self, context: RunContext, scratch: runs.Run, problems: Problems) -> None:
-        self._problems, self._scratch, self._plan = problems, scratch, make_plan(context)
+    def __init__(self, context: RunContext, run: runs.Run) -> None:
+        self.problems = Problems()
         self._available_bytes = available_memory_bytes() + int(psutil.Process().memory_info().rss)
-        self._checkpoint = context.ckpt_path
-        self._callbacks: list[Callback] = []
+        plan = make_plan(context)
+        self._num_processes = 1 if plan is None else max(1, plan.local_processes)
+        self._run, self._resolved, self._stage = run, context.resolved, context.command
+        self._parsed = ModelFactory(context=context)
+        self._parsed.config_init = self._parsed.config
+        self._section = self._parsed.config[self._stage]
+        self._trainer_section = dict(vars(self._section["trainer"]))
         self._built_from: dict[int, tuple[KeyPath, Any]] = {}
         """Key and arguments of each callback, by its `id`."""
         self._not_tried: dict[str, str] = {}
-        if self._checkpoint in ("best", "last"):
-            self._not_tried["ckpt_path"] = f"{self._checkpoint}: it is looked for when the command runs"
-            self._checkpoint = None
-        super().__init__(context=context)
+        checkpoint = None if context.ckpt_path in ("best", "last") else context.ckpt_path  # which a run will have
+        self._probe = _Probe(run.checkpoints, checkpoint if self._stage == "fit" else None)
+        self._arguments = {} if self._stage == "fit" else {"ckpt_path": checkpoint}
 
-    # -- the parts -----------------------------------------------------------------------------------------------------
-
-    def instantiate_classes(self) -> None:
-        """Build data, model, callbacks and loggers."""
-        assert self.context is not None
-        self._resolved = self.context.resolved  # without what the parser has left out
-        section = self.config[self.subcommand]
-        self.config_init, self._trainer_section = self.config, dict(vars(section["trainer"]))
-        model = section.get("model")
+    def run(self) -> dict[str, Any]:
+        """Build the parts, run one batch of each loop, and return the report; errors are added to the problems."""
+        stage, probe, model = self._stage, self._probe, self._section.get("model")
         arguments = getattr(model, "init_args", {})
         is_classifier = locate(str(getattr(model, "class_path", ""))) is ImageClassifier
         if is_classifier and arguments.get("weights") == "default" and arguments.get("backbone") != SMALL_CNN:
             arguments["weights"] = None  # they change no shape, and training fetches them
             self._not_tried["model.init_args.weights"] = "default, which the first fit downloads unless it has them"
-        self.datamodule = self._build("data", section.get("data"))
-        self.model = self._build("model", model)
-        if self.model is not None:
-            self.defer_optimizers(self.model)
-        for name, add in (("callbacks", self._add_callback), ("logger", self._add_logger)):
-            value = self._trainer_section.get(name)
-            entries = {f".{n}": entry for n, entry in enumerate(value)} if isinstance(value, list) else {"": value}
-            for index, entry in entries.items():
-                if entry is not None and not isinstance(entry, bool):
-                    add(f"trainer.{name}{index}", entry)
+        self._data, self._model = self._build("data", self._section.get("data")), self._build("model", model)
+        callbacks = [callback for callback in self._build_entries("callbacks") if self._is_run(callback)]
+        self._build_entries("logger")  # their constructors check the arguments; a stand-in gets the records
+        if self._model is None or (self._data is None and self._section.get("data")):
+            if self._data is not None:
+                with suppress(Exception), self.problems.noted():  # other errors may be for lack of a trainer
+                    self._data.prepare_data()
+                    self._data.setup(stage)
+            return {}
+        self._parsed.model = self._model
+        self._parsed.defer_optimizers(self._model)
+        with self._collect(("trainer",), "the trainer cannot be built"):
+            trainer = self._make_trainer([*callbacks, probe])
+            self._run_loops(trainer)
+        if self.problems:
+            return {}
+        metrics, checkpoints = probe.metrics | set(trainer.callback_metrics), list[dict[str, Any]]()
+        for path, metric, reader in self._list_monitors():
+            logged = sorted(metrics if path[0] == "gate" else probe.metrics)
+            if metric not in logged:
+                hint, names = near(metric, logged) or ";", ", ".join(logged) or "no metrics"
+                self._add_error(path, f"{reader}{metric!r} is never logged{hint} logged are: {names}")
+        if "train" in probe.batches:
+            with self._collect(("model",), "its state cannot be written to a checkpoint"):
+                checkpoints = self._check_disks(trainer)
+        sizes = [(parameter.numel(), parameter.requires_grad) for parameter in self._model.parameters()]
+        num_parameters, num_trained = sum(size for size, _ in sizes), sum(size for size, trained in sizes if trained)
+        peak_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+        needed_bytes, available = peak_bytes * self._num_processes, self._available_bytes
+        warning = (
+            f"{self._num_processes} processes with one batch each on the CPU need {in_bytes(needed_bytes)}, more than "
+            f"{_TIGHT_MEMORY:.0%} of the {in_bytes(available)} of memory available; smaller batches need less"
+        )
+        return {
+            "stage": stage,
+            "mistakes": [],
+            "model": {"class": type(self._model).__name__, "parameters": num_parameters, "trained": num_trained},
+            "data": {"class": type(self._data or self._model).__name__},
+            "batches": probe.batches,
+            "metrics": sorted(metrics),
+            "checkpoints": checkpoints,
+            "memory": {
+                "peak_bytes": peak_bytes,
+                "num_processes": self._num_processes,
+                "available_bytes": available,
+                "needed_bytes": needed_bytes,
+            },
+            "not_tried": self._not_tried,
+            "warnings": [warning] if needed_bytes > _TIGHT_MEMORY * available else [],
+        }
+
+    # -- the parts -----------------------------------------------------------------------------------------------------
 
     def _build(self, key: str, value: Any) -> Any:
         """Build one part; None where that fails.
@@ -318,46 +332,54 @@ class _SmokeCheckCLI(LightkitCLI):
         """
         if value is None:
             return None
-        place = f"{self.subcommand}.{key.rpartition('.')[0] if key[-1:].isdigit() else key}"
+        place = f"{self._stage}.{key.rpartition('.')[0] if key[-1:].isdigit() else key}"
         is_callback = place.endswith(".callbacks")
-        config = Namespace(subcommand=self.subcommand)  # type: ignore[no-untyped-call]
+        config = Namespace(subcommand=self._stage)  # type: ignore[no-untyped-call]
         built = None
         name = str(getattr(value, "class_path", value)).rpartition(".")[2]
         with self._collect(self._resolved.lightkit_path(key), f"{name} cannot be built"):
             config[place] = [value] if is_callback else value
-            built = self.parser.instantiate_classes(config)[place]
+            built = self._parsed.parser.instantiate_classes(config)[place]
         return built[0] if is_callback and built else built
 
-    def _add_logger(self, key: str, value: Any) -> None:
-        name = dotted(self._resolved.lightkit_path(key))
-        if locate(value.class_path) not in _OFFLINE_LOGGERS:
-            self._not_tried[name] = "not built: it may write, or ask a server"
-        elif self._build(key, value) is not None:  # its constructor checks the arguments; a stand-in gets the records
-            self._not_tried[name] = "built, but nothing is logged to it"
+    def _build_entries(self, name: str) -> list[Any]:
+        """Build the trainer's callbacks or loggers, and note what each was built from."""
+        value = self._trainer_section.get(name)
+        entries = {f".{n}": entry for n, entry in enumerate(value)} if isinstance(value, list) else {"": value}
+        found = []
+        for index, entry in entries.items():
+            key = f"trainer.{name}{index}"
+            path = self._resolved.lightkit_path(key)
+            if entry is None or isinstance(entry, bool):
+                continue
+            if name == "logger" and locate(entry.class_path) not in _OFFLINE_LOGGERS:
+                self._not_tried[dotted(path)] = "not built: it may write, or ask a server"
+            elif (built := self._build(key, entry)) is not None:
+                self._built_from[id(built)] = path, getattr(entry, "init_args", {})
+                found.append(built)
+                if name == "logger":
+                    self._not_tried[dotted(path)] = "built, but nothing is logged to it"
+        return found
 
-    def _add_callback(self, key: str, value: Any) -> None:
-        callback, path = self._build(key, value), self._resolved.lightkit_path(key)
+    def _is_run(self, callback: Callback) -> bool:
+        path, arguments = self._built_from[id(callback)]
         is_off = isinstance(callback, Checkpoint) and self._trainer_section.get("enable_checkpointing") is False
-        if callback is None or is_off or isinstance(callback, (lightning_callbacks.ProgressBar, ModelSummary)):
-            return
-        arguments = getattr(value, "init_args", {})
-        self._built_from[id(callback)] = path, arguments
+        if is_off or isinstance(callback, (lightning_callbacks.ProgressBar, ModelSummary)):
+            return False
+        if isinstance(callback, lightning_callbacks.LearningRateFinder) and self._model is not None:
+            names = [arguments["attr_name"]] if arguments.get("attr_name") else ["lr", "learning_rate"]
+            if not any(lightning_hasattr(self._model, name) or hasattr(self._data, name) for name in names):
+                says = f"neither the model, its hparams nor its data has {' or '.join(map(repr, names))}"
+                self._add_error(path, f"{says}, which LearningRateFinder sets; attr_name names another")
         reason = next((reason for kind, reason in _NOT_RUN.items() if isinstance(callback, kind)), None)
-        if reason is None:
-            self._callbacks.append(callback)
-        else:
+        if reason is not None:
             self._not_tried[dotted(path)] = reason
-        argument = next((argument for kind, argument in _FINDERS.items() if isinstance(callback, kind)), None)
-        if self.model is not None and argument is not None:
-            names = [arguments[argument]] if arguments.get(argument) else ["lr", "learning_rate"]
-            if not any(lightning_hasattr(self.model, name) or hasattr(self.datamodule, name) for name in names):
-                says = f"neither the model, its hparams nor its data has {' or '.join(map(repr, names))}, which "
-                self._add_error(path, f"{says}{type(callback).__name__} sets; {argument} names another")
+        return reason is None
 
     def _make_trainer(self, callbacks: list[Callback]) -> Trainer:
         """Build the config's trainer for one CPU and one batch of each loop."""
-        values, folder = self._trainer_section, self._scratch.folder
-        given = {**values, **_TRAINER, "callbacks": callbacks, "default_root_dir": str(folder)}
+        values = self._trainer_section
+        given = {**values, **_TRAINER, "callbacks": callbacks, "default_root_dir": str(self._run.folder)}
         given["plugins"] = [LightningEnvironment(), _ScratchCheckpoints()]  # also below srun or torchrun
         given["logger"] = False if values.get("logger") in (False, []) else [_ScratchLogger()]
         if not str(values.get("precision")).startswith(("None", "32", "64", "bf16")):
@@ -375,47 +397,77 @@ class _SmokeCheckCLI(LightkitCLI):
                 setattr(trainer, limit, 1)
         return trainer
 
+    # -- the batch -----------------------------------------------------------------------------------------------------
+
+    def _run_loops(self, trainer: Trainer) -> None:
+        """Run the stage; after a training that fails a validation, and after another the test of the model."""
+        sources = [source for source in (self._data, self._model) if source is not None]
+        has_test = is_overridden("test_step", self._model) and any(is_overridden("test_dataloader", s) for s in sources)
+        error = self._run_loop(trainer, self._stage, self.problems)
+        self._probe.metrics |= set(trainer.callback_metrics)
+        if self._stage != "fit" or (self._probe.phase != "train" if error else not has_test):
+            return
+        further, found = "validate" if error else "test", Problems()
+        later = self._run_loop(self._make_trainer([self._probe]) if error else trainer, further, found)
+        if isinstance(later, DataError):  # the run needs none
+            self._not_tried[further] = str(later).partition("\n")[0]
+        elif later is not None and (error is None or (self._probe.phase and str(later) != str(error))):
+            for problem in found:
+                self.problems.add(problem)
+
+    def _run_loop(self, trainer: Trainer, stage: str, problems: Problems) -> BaseException | None:
+        """Run one batch of a stage, and return its error, which is added to the problems."""
+        arguments: dict[str, Any] = dict(self._arguments)
+        if stage != "fit":
+            arguments["return_predictions" if stage == "predict" else "verbose"] = False
+        self._probe.phase = ""
+        with self._collect(("model",), problems=problems) as raised:
+            getattr(trainer, stage)(self._model, datamodule=self._data, **arguments)
+        return raised[0] if raised else None
+
     # -- errors --------------------------------------------------------------------------------------------------------
 
-    def _add_error(self, path: KeyPath, says: str) -> None:
-        self._problems.add(error_at(f"{dotted(path)}: {says}", self._resolved.origin_of(path)))
+    def _add_error(self, path: KeyPath, says: str, problems: Problems | None = None) -> None:
+        error = error_at(f"{dotted(path)}: {says}", self._resolved.origin_of(path))
+        (self.problems if problems is None else problems).add(error)
 
     @contextmanager
-    def _collect(self, path: KeyPath, doing: str = "", probe: _Probe | None = None) -> Iterator[list[BaseException]]:
+    def _collect(
+        self, path: KeyPath, doing: str = "", problems: Problems | None = None
+    ) -> Iterator[list[BaseException]]:
         """Keep an error of the block as one in the config and go on; signals pass.
 
         Args:
             path: The key, unless another part's method was running.
-            doing: What fails, such as `cannot be built`.
-            probe: Knows it, where a loop is run.
+            doing: What fails, such as `cannot be built`; a batch if empty.
+            problems: Takes the error.
 
         Yields:
             List that holds the error after the block.
         """
         raised: list[BaseException] = []
+        problems = self.problems if problems is None else problems
         try:
             with explain_lightning_errors(self._resolved), unwrap_errors():
                 yield raised
         except LightkitError as error:
             raised.append(error)
-            self._problems.add(add_place(error, self._resolved))
+            problems.add(add_place(error, self._resolved))
         except (Exception, SystemExit) as error:  # noqa: BLE001 (any error of the user's code is reported)
             raised.append(error)
             frames = _list_user_frames(error)
             if isinstance(error, ValueError) and frames and "pytorch_lightning" in frames[0][0].parts:
-                self._problems.add(locate_lightning_error(error, self._resolved))  # some arguments are checked late
+                problems.add(locate_lightning_error(error, self._resolved))  # some arguments are checked late
                 return
-            if probe is not None:
-                doing = f"one batch of {_LOOPS[probe.phase]} fails" if probe.phase else "cannot be set up"
+            phase = self._probe.phase
+            doing = doing or (f"one batch of {_LOOPS[phase]} fails" if phase else "cannot be set up")
             is_of_worker = _WORKER_ERROR in str(error)
             text = str(error).strip().splitlines()[-1] if is_of_worker else f"{type(error).__name__}: {error}"
             text = " ".join(self._resolved.masked(text).split()).removesuffix(":")
             path, doing = self._find_running_part(error, doing) or (path, doing)
             lines = [f"{doing}: {text}"]
-            for file, line, function in frames:
-                source = linecache.getline(str(file), line).strip()
-                lines.append(f"  --> {shown_path(file)}:{line}, in {function}\n{line:>5} | {source}")
-            self._add_error(path, "\n".join(lines))
+            lines += [f"  --> {shown_path(file)}:{line}, in {function}" for file, line, function in frames]
+            self._add_error(path, "\n".join(lines), problems)
 
     def _find_running_part(self, error: BaseException, doing: str) -> tuple[KeyPath, str] | None:
         """Find the part of the config, other than the model, whose code has raised an error."""
@@ -433,130 +485,33 @@ class _SmokeCheckCLI(LightkitCLI):
                     return (key,), f"{type(running).__name__} fails"
         return None
 
-    # -- the batch -----------------------------------------------------------------------------------------------------
+    # -- metrics and disks ---------------------------------------------------------------------------------------------
 
-    def _run_subcommand(self, subcommand: str) -> None:
-        """Run one batch of each loop and fill the report; errors are added to the problems."""
-        if self.model is None or (self.datamodule is None and self.config[subcommand].get("data")):
-            if self.datamodule is not None:
-                with suppress(Exception), self._problems.noted():  # other errors may be for lack of a trainer
-                    self.datamodule.prepare_data()
-                    self.datamodule.setup(subcommand)
-            return
-        is_fit = subcommand == "fit"
-        probe = _Probe(self._scratch.checkpoints, self._checkpoint if is_fit else None)
-        with self._collect(("trainer",), "the trainer cannot be built") as raised:
-            trainer = self._make_trainer([*self._callbacks, probe])
-        if raised:
-            return
-        error = self._run_loop(trainer, probe, subcommand, ckpt_path=None if is_fit else self._checkpoint)
-        if error is not None:
-            if probe.phase == "train":
-                self._run_further(self._make_trainer([probe]), probe, "validate", before=error)
-            return
-        metrics, checkpoints = probe.metrics | set(trainer.callback_metrics), list[dict[str, Any]]()
-        if is_fit:
-            self._check_monitors(probe, metrics)
-            if "train" in probe.batches:
-                checkpoints = self._check_disks(trainer, probe)
-            sources = [source for source in (self.datamodule, self.model) if source is not None]
-            has_loader = any(is_overridden("test_dataloader", source) for source in sources)
-            if has_loader and is_overridden("test_step", self.model) and trainer.limit_test_batches != 0:
-                error = self._run_further(trainer, probe, "test")
-                metrics |= set(trainer.callback_metrics)
-            gate = self._resolved.values.get("gate")
-            if error is None and isinstance(gate, dict) and isinstance(gate.get("metric"), str):
-                self._check_metric(("gate", "metric"), gate["metric"], metrics)
-        sizes = [(parameter.numel(), parameter.requires_grad) for parameter in self.model.parameters()]
-        num_parameters, num_trained = sum(size for size, _ in sizes), sum(size for size, trained in sizes if trained)
-        data = self.model if self.datamodule is None else self.datamodule
-        memory, warning = self._measure_memory()
-        self.report = {
-            "stage": subcommand,
-            "mistakes": [],
-            "model": {"class": type(self.model).__name__, "parameters": num_parameters, "trained": num_trained},
-            "data": {"class": type(data).__name__},
-            "batches": probe.batches,
-            "metrics": sorted(metrics),
-            "checkpoints": checkpoints,
-            "memory": memory,
-            "not_tried": self._not_tried,
-            "warnings": [warning] if warning else [],
-        }
-
-    def _run_loop(self, trainer: Trainer, probe: _Probe, stage: str, **arguments: Any) -> BaseException | None:
-        """Run one batch of a stage, and return its error, which is added to the problems."""
-        probe.phase = ""
-        if stage != "fit":
-            arguments["return_predictions" if stage == "predict" else "verbose"] = False
-        with self._collect(("model",), probe=probe) as raised:
-            getattr(trainer, stage)(self.model, datamodule=self.datamodule, **arguments)
-        return raised[0] if raised else None
-
-    def _run_further(
-        self, trainer: Trainer, probe: _Probe, stage: str, before: BaseException | None = None
-    ) -> BaseException | None:
-        """Run a stage after a training; missing data, and what fails as the training did, is no further error."""
-        problems, self._problems = self._problems, Problems()
-        error = self._run_loop(trainer, probe, stage)
-        found, self._problems = self._problems, problems
-        if isinstance(error, DataError):
-            self._not_tried[stage] = str(error).partition("\n")[0]
-        elif before is None or (probe.phase and str(error) != str(before)):
-            for problem in found:
-                problems.add(problem)
-        return error
-
-    def _check_monitors(self, probe: _Probe, metrics: set[str]) -> None:
-        for reader, metric in probe.monitors:
-            name = f"{type(reader).__name__}, which its code makes, monitors "
+    def _list_monitors(self) -> Iterator[tuple[KeyPath, str, str]]:
+        """List the metrics that are needed: key, metric, and the reader where the model's code makes it."""
+        values = self._resolved.values
+        for reader, metric in self._probe.monitors:
             if id(reader) in self._built_from:
-                self._check_metric((*self._built_from[id(reader)][0], "init_args", "monitor"), metric, metrics)
-            elif not isinstance(reader, Callback) and isinstance(self._resolved.values.get("lr_scheduler"), dict):
-                self._check_metric(("lr_scheduler", "init_args", "monitor"), metric, metrics)
+                yield (*self._built_from[id(reader)][0], "init_args", "monitor"), metric, ""
+            elif not isinstance(reader, Callback) and isinstance(values.get("lr_scheduler"), dict):
+                yield ("lr_scheduler", "init_args", "monitor"), metric, ""
             else:
-                self._check_metric(("model",), metric, metrics, name)
+                yield ("model",), metric, f"{type(reader).__name__}, which its code makes, monitors a metric: "
+        gate = values.get("gate")
+        named = gate.get("metric") if isinstance(gate, dict) and self._stage == "fit" else None
+        if isinstance(named, str) and "test" not in self._not_tried:
+            yield ("gate", "metric"), named, ""
 
-    def _check_metric(self, path: KeyPath, metric: str, logged: set[str], reader: str = "") -> None:
-        if metric not in logged:
-            hint = near(metric, sorted(logged)) or ";"
-            names = ", ".join(sorted(logged)) or "no metrics"
-            which = ", which" if reader else ""
-            self._add_error(path, f"{reader}{metric!r}{which} is never logged{hint} logged are: {names}")
-
-    def _measure_memory(self) -> tuple[dict[str, Any], str]:
-        """Compare the memory of one batch in each process of this machine with what is available."""
-        try:  # getrusage would count the process that started this one, too
-            status = Path("/proc/self/status").read_text(encoding="utf-8")
-            peak_bytes = int(status.partition("VmHWM:")[2].split()[0]) * 1024
-        except (OSError, IndexError):  # not Linux
-            peak_bytes = psutil.Process().memory_info().rss
-        num_processes = 1 if self._plan is None else max(1, self._plan.local_processes)
-        needed_bytes, available_bytes = peak_bytes * num_processes, self._available_bytes
-        many = f" in each of {num_processes} processes" if num_processes > 1 else ""
-        warning = (
-            f"one batch on the CPU took {in_bytes(peak_bytes)}{many}, more than {_TIGHT_MEMORY:.0%} of the "
-            f"{in_bytes(available_bytes)} of memory available; a smaller batch or fewer processes need less"
-        )
-        memory = {"peak_bytes": peak_bytes, "num_processes": num_processes}
-        memory |= {"available_bytes": available_bytes, "needed_bytes": needed_bytes}
-        return memory, warning if needed_bytes > _TIGHT_MEMORY * available_bytes else ""
-
-    def _check_disks(self, trainer: Trainer, probe: _Probe) -> list[dict[str, Any]]:
+    def _check_disks(self, trainer: Trainer) -> list[dict[str, Any]]:
         """Compare what checkpoints take with what is free on each disk."""
         found = []
         for callback in trainer.checkpoint_callbacks:
             if not isinstance(callback, lightning_callbacks.ModelCheckpoint):
                 continue
-            if callback.save_top_k == 0 and not callback.save_last:
-                continue
-            file = self._scratch.folder / "size.ckpt"
-            with self._collect(("model",), "its state cannot be written to a checkpoint") as raised:
-                trainer.save_checkpoint(file, weights_only=callback.save_weights_only)
-            if raised:
-                break
+            file = self._run.folder / "size.ckpt"
+            trainer.save_checkpoint(file, weights_only=callback.save_weights_only)
             path, arguments = self._built_from.get(id(callback), (("model",), {}))
-            folder = probe.folders[id(callback)] or Path(self.config[self.subcommand]["run"]["root"])
+            folder = Path(self._probe.folders[id(callback)] or self._section["run"]["root"])
             kept, size = _count_checkpoints(callback, arguments, trainer), file.stat().st_size
             count = (kept or 1) + 1  # and one that is being written
             free = shutil.disk_usage(existing_folder(folder)).free
@@ -589,9 +544,8 @@ def _count_checkpoints(callback: Any, arguments: Any, trainer: Trainer) -> int |
     """
     if isinstance(callback, Checkpoint):
         return 3  # best.ckpt, last.ckpt and the one before it
-    num_kept: int = callback.save_top_k
-    if num_kept < 0:
-        if trainer.max_epochs in (None, -1) or any(arguments.get(key) for key in _INTERVALS):
-            return None
-        num_kept = (trainer.max_epochs or 0) // (arguments.get("every_n_epochs") or 1)
-    return num_kept + (callback.save_last is True)
+    if callback.save_top_k >= 0:
+        return int(callback.save_top_k) + (callback.save_last is True)
+    if trainer.max_epochs in (None, -1) or arguments.get("every_n_train_steps") or arguments.get("train_time_interval"):
+        return None
+    return (trainer.max_epochs or 0) // (arguments.get("every_n_epochs") or 1) + (callback.save_last is True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import sys
 import time
 from contextlib import suppress
@@ -79,6 +80,8 @@ def check(args: list[str]) -> int:
             raise ConfigError(f"check: {option}: expected a {'file' if option == '--junit' else 'device'} after it")
         else:
             own[option] = value
+    if "--deep" in own:
+        os.environ["HF_HUB_OFFLINE"] = "1"  # which huggingface_hub reads when the config's modules import it
     error = None
     try:
         machine = (
