@@ -5,12 +5,12 @@
     LightkitError                1
       ConfigError                2   the config or the command line is wrong
         ConfigErrors             2   so it is in several places
+        DataChanged              2   the run that was to be resumed had other data: `fit` begins a new run
       DataError                  3   the data is wrong or missing
       GateFailed                 4   the gate failed: the model is not good enough
       ExportError                5   an export does not match its model, or cannot be made of it
       CheckpointError            1   a checkpoint that was promised is missing or unreadable
       Stalled                   70   nothing was finished for too long: the watchdog has ended it
-      DataChanged                1   the run that was to be resumed had other data: a new run begins
       NonfiniteLoss              1   the loss was NaN or infinite; a checkpoint from before is there
       OutputLost                74   standard output cannot be written, as on a full disk
       RunLocked                 75   another process holds the run; try again later
@@ -175,8 +175,8 @@ class RunLocked(LightkitError):
     exit_code = 75
 
 
-class DataChanged(LightkitError):
-    """The interrupted run that was about to be resumed had other data, or its weights are NaN: a new run begins."""
+class DataChanged(ConfigError):
+    """The interrupted run that was about to be resumed had other data: `fit` begins a new run."""
 
 
 class OutOfTime(LightkitError):

@@ -55,7 +55,7 @@ from lightkit.cli.trainer_components import (
 from lightkit.cli.validation import check_inputs, validate_signatures
 from lightkit.config.accelerator.keys import AcceleratorSettings
 from lightkit.config.loader import collect_errors, drop_paths
-from lightkit.errors import ConfigError, DataChanged, LightkitError
+from lightkit.errors import ConfigError, LightkitError
 from lightkit.export.bare_trainer import build_bare_trainer
 from lightkit.launch.plan import LaunchSettings
 from lightkit.launch.watchdog import WatchdogSettings
@@ -121,11 +121,7 @@ class LightkitCLI(LightningCLI):
         except LightkitError as error:
             if not (self._is_script and self.parser_kwargs.get("exit_on_error", True)):
                 raise
-            says = str(error)
-            if isinstance(error, DataChanged):
-                reason = says.removeprefix("begins a new run: ")
-                says, error = f"run.resume: {reason}, and --run.resume=never begins a new run", ConfigError()
-            print(f"error: {says}", file=sys.stderr)
+            print(f"error: {error}", file=sys.stderr)
             raise SystemExit(error.exit_code) from error
 
     def __getstate__(self) -> dict[str, Any]:

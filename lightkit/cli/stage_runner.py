@@ -10,10 +10,10 @@ import shutil
 import signal
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Literal
 
 from lightkit import runs
 from lightkit.cli.config_loader import STAGES, WITH_MODEL
@@ -21,14 +21,14 @@ from lightkit.cli.console import configure_console, format_traceback, quiet_libr
 from lightkit.cli.context import RunContext, load_context
 from lightkit.cli.notifications import CommandNotifier
 from lightkit.cli.parser_errors import add_place
-from lightkit.cli.up_to_date import check_up_to_date, warn_unchecked_rank
+from lightkit.cli.up_to_date import check_up_to_date
 from lightkit.cli.validation import validate_signatures
 from lightkit.config import Problems, error_at
 from lightkit.errors import CheckpointError, ConfigError, DataChanged, Interrupted, LightkitError, format_interruption
-from lightkit.hardware import Machine, this_machine
+from lightkit.hardware import this_machine
 from lightkit.hardware.processor import keep_memory
 from lightkit.launch.plan import THREADS, Plan, plan_launch
-from lightkit.launch.ranks import Rank, this_rank
+from lightkit.launch.ranks import this_rank
 from lightkit.launch.supervisor import LaunchResult, Supervisor
 from lightkit.launch.worker import DATA_CHANGED, INHERITED, join_launch
 from lightkit.runs.deadline import parse_deadline
@@ -43,7 +43,6 @@ __all__ = [
     "require_srun",
     "run_in_process",
     "run_stage",
-    "share_cores",
     "supervise",
 ]
 
@@ -77,7 +76,6 @@ def _run_stage(command: str, args: list[str], watch: SignalWatch, notifier: Comm
     for notice in context.hardware.notices:
         logging.getLogger("lightkit").warning(notice)
     if context.rank_context is not None:
-        warn_unchecked_rank(context)
         context.rank_context.open()
         _set_thread_variables(context)
         return context.rank_context.run(partial(run_in_process, context, args), format_traceback)
@@ -117,20 +115,19 @@ def fix_deadline(args: Sequence[str], environ: Mapping[str, str] = os.environ) -
 
 def _set_thread_variables(context: RunContext) -> None:
     """Set the number of threads for libraries that are loaded later, where no launch of lightkit's has set it."""
+    rank = None if context.rank_context is None else context.rank_context.rank
     if context.launch.threads is not None:
         os.environ[THREADS] = str(context.launch.threads)
-        return
-    rank = None if context.rank_context is None else context.rank_context.rank
-    if rank is not None and rank.engine != "local" and not os.environ.get(THREADS):
-        os.environ[THREADS] = str(share_cores(rank, num_cores=this_machine().cores or 1))
+    elif rank is not None and rank.engine != "local" and not os.environ.get(THREADS):
+        share = str(max(1, (this_machine().cores or 1) // rank.local_size))
+        os.environ[THREADS] = os.environ.get("SLURM_CPUS_PER_TASK", share) if rank.engine == "slurm" else share
 
 
 def run_in_process(context: RunContext, args: list[str]) -> int:
     """Run the stage in this process; where an interrupted run had other data, begin a new one.
 
     Raises:
-        DataChanged: If all ranks have to begin again.
-        ConfigError: If a new run has to begin and only the user can say so.
+        DataChanged: If a new run has to begin on all ranks.
     """
     configure_console(context.mode, context.resolved.masked)
     os.environ.update(context.hardware.environment)
@@ -140,12 +137,10 @@ def run_in_process(context: RunContext, args: list[str]) -> int:
     try:
         return _run_once(context)
     except DataChanged as change:
-        if context.rank_context is not None and context.rank_context.supervised:  # all ranks begin again
+        ranks = context.rank_context
+        if ranks is not None and (ranks.supervised or ranks.rank.size > 1):  # a supervisor lets all ranks begin again
             raise
-        if context.rank_context is not None and context.rank_context.rank.size > 1:
-            reason = str(change).replace("begins a new run: ", "")
-            raise ConfigError(f"run.resume: {reason}, and --run.resume=never begins a new run") from change
-        context.tell(str(change))
+        context.tell(f"begins a new run: {change}")
         again = open_context(context.command, [*args, "--run.resume=never"], context.watch)
         again.notifier = context.notifier
         return _run_once(again)
@@ -254,7 +249,7 @@ def supervise(context: RunContext, plan: Plan) -> int:
     """Start all ranks and return the exit code of the launch.
 
     Raises:
-        ConfigError: If the run's folder cannot be written, or images are to come on standard input.
+        ConfigError: If images are to come on standard input.
     """
     if "-" in context.inputs:
         raise ConfigError(
@@ -263,12 +258,7 @@ def supervise(context: RunContext, plan: Plan) -> int:
         )
     root = context.base.root if context.base else Path((context.resolved.values.get("run") or {}).get("root") or "runs")
     args, num_cores = [context.command, *context.args], this_machine().cores or 1
-    try:
-        supervisor = Supervisor(plan, args, root=root, num_cores=num_cores)
-    except OSError as error:
-        raise ConfigError(
-            f"run.root: cannot write {root}: {error.strerror or error}. Set run.root to a folder that can be written."
-        ) from error
+    supervisor = Supervisor(plan, args, root=root, num_cores=num_cores)
     try:
         result = supervisor.run()
         announced = supervisor.newest_run()
@@ -283,7 +273,7 @@ def supervise(context: RunContext, plan: Plan) -> int:
         message, summary = (text and context.resolved.masked(text) for text in (result.message, result.summary))
         result = replace(result, message=message, summary=summary)
         if result.kind == DATA_CHANGED and _NEVER not in context.args:
-            context.tell(str(result.message).splitlines()[0].removeprefix("error: "))
+            context.tell(f"begins a new run: {str(result.message).splitlines()[0].removeprefix('error: ')}")
             return supervise(replace(context, args=[*context.args, _NEVER]), plan)
         context.notifier.message = result.message or ""
         if result.message:
@@ -291,10 +281,8 @@ def supervise(context: RunContext, plan: Plan) -> int:
             logs = f"logs  {run.folder / 'logs'}\n" if run is not None and needs_logs else ""
             print(f"{result.message}\n{logs}", end="", file=sys.stderr, flush=True)
         if run is not None:
-            try:
+            with suppress(OSError):  # a full disk is no reason to hide how the ranks ended
                 _complete_run_folder(run, supervisor, result)
-            except OSError as error:  # a full disk is no reason to hide how the ranks ended
-                print(f"warning: {run.folder} cannot be completed: {error.strerror or error}", file=sys.stderr)
     finally:
         supervisor.remove()
     return result.code
@@ -316,56 +304,6 @@ def _complete_run_folder(run: runs.Run, supervisor: Supervisor, result: LaunchRe
         summary.write(run.summary_path)
 
 
-def open_context(
-    command: str,
-    args: Sequence[str],
-    watch: SignalWatch,
-    *,
-    subcommands: Sequence[str] = STAGES,
-    full: bool = False,
-    machine: Machine | Literal["this"] | None = "this",
-) -> RunContext:
-    """Load the config of a command and raise every error in it.
-
-    Args:
-        command: `fit`, `validate`, `test`, `predict` or `export`.
-        args: The command line after the command.
-        watch: Handler of SIGINT and SIGTERM.
-        subcommands: All commands whose blocks a file may have.
-        full: Whether jsonargparse is asked for more errors also where the schema describes every class.
-        machine: Machine whose hardware the config must fit; None to check against none.
-
-    Raises:
-        ConfigError: If anything in them is wrong.
-        DataError: If data is missing and nothing else is wrong.
-    """
-    return load_context(
-        command,
-        args,
-        watch,
-        subcommands=subcommands,
-        full=full,
-        machine=machine,
-        validate_imports=_validate_with_imports,
-    )
-
-
-def open_run_context(args: Sequence[str], *, is_quiet: bool = False) -> RunContext:
-    """Open a context on a finished run, for one process, wherever it was trained.
-
-    Args:
-        args: Command line, with ``--run`` or ``--ckpt_path``.
-        is_quiet: Whether only warnings and errors are printed.
-
-    Raises:
-        ConfigError: If anything in it is wrong.
-    """
-    context = open_context("export", args, SignalWatch())
-    context.rank_context = None
-    context.mode = "quiet" if is_quiet else context.mode
-    return context
-
-
 def _validate_with_imports(context: RunContext, problems: Problems) -> None:
     """Import the classes that the config names and add their errors."""
     # Late: it loads torch and Lightning, which takes seconds.
@@ -384,20 +322,21 @@ def _validate_with_imports(context: RunContext, problems: Problems) -> None:
             problems.add(error)
 
 
-def share_cores(rank: Rank, *, num_cores: int, environ: Mapping[str, str] = os.environ) -> int:
-    """Return the number of threads for a rank, so that the ranks of a machine do not compete for its cores.
+open_context = partial(load_context, validate_imports=_validate_with_imports)
+"""Load the config of a command and raise every error in it; `load_context` describes the arguments."""
+
+
+def open_run_context(args: Sequence[str], *, is_quiet: bool = False) -> RunContext:
+    """Open a context on a finished run, for one process, wherever it was trained.
 
     Args:
-        rank: The rank.
-        num_cores: Cores that this process may use.
-        environ: Environment variables.
+        args: Command line, with ``--run`` or ``--ckpt_path``.
+        is_quiet: Whether only warnings and errors are printed.
+
+    Raises:
+        ConfigError: If anything in it is wrong.
     """
-    asked = environ.get("SLURM_CPUS_PER_TASK", "") if rank.engine == "slurm" else ""
-    if asked.isdigit():
-        return int(asked)
-    share = num_cores // rank.local_size
-    if affinity := getattr(os, "sched_getaffinity", None):  # not on macOS
-        own, launcher = affinity(0), affinity(os.getppid())
-        if len(own) < len(launcher):  # which has given each rank its cores
-            share = min(num_cores, len(launcher) // rank.local_size)
-    return max(1, share)
+    context = open_context("export", args, SignalWatch())
+    context.rank_context = None
+    context.mode = "quiet" if is_quiet else context.mode
+    return context

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import multiprocessing
 import os
-import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
@@ -40,7 +39,6 @@ from lightkit.callbacks import (
 )
 from lightkit.callbacks.checkpoint_io import CheckpointReader, check_content, read_checkpoint
 from lightkit.callbacks.deadline import StopAtDeadline
-from lightkit.callbacks.nonfinite import find_nan_weights
 from lightkit.callbacks.notifiers import Notifier
 from lightkit.callbacks.prediction_recorder import PredictionRecorder
 from lightkit.cli.class_tables import print_class_tables
@@ -52,7 +50,7 @@ from lightkit.cli.run_lifecycle import find_last_good
 from lightkit.config import Hardware, dotted, shown_path
 from lightkit.config.tree import Leaf, plain, walk
 from lightkit.distributed.xla import HushXLA, trains_on_xla
-from lightkit.errors import ConfigError, DataChanged, Stalled
+from lightkit.errors import DataChanged, Stalled
 from lightkit.launch.plan import THREADS
 from lightkit.launch.watchdog import STALLED, Hung, Stall, Watchdog, WatchdogSettings, heartbeat, read_watchdog
 from lightkit.runs.deadline import parse_deadline
@@ -220,19 +218,16 @@ def _check_same_data(context: RunContext, trainer: Trainer, _module: LightningMo
     Raises:
         DataChanged: If the data's fingerprint differs.
     """
-    before = context.data_before
-    describe = getattr(trainer.datamodule, "describe", None)  # type: ignore[attr-defined]
+    before, describe = context.data_before, getattr(trainer.datamodule, "describe", None)  # type: ignore[attr-defined]
     if stage != "fit" or not context.resumes_automatically or before is None or not callable(describe):
         return
     now = describe()
-    if now.get("fingerprint") == before.get("fingerprint"):
-        return
-    old, new = before.get("version"), now.get("version")
-    versions = "" if None in (old, new) or str(old) == str(new) else f" (version {old}, now {new})"
-    raise DataChanged(
-        f"begins a new run: the data has changed since {context.run.folder} was interrupted{versions}; "
-        f"--run.resume={context.run.folder} goes on there"
-    )
+    if now.get("fingerprint") != before.get("fingerprint"):
+        version = f" (version {before.get('version')}, now {now['version']})" if now.get("version") else ""
+        raise DataChanged(
+            f"run.resume: the data has changed since {context.run.folder} was interrupted{version}; "
+            f"--run.resume={context.run.folder} goes on there, --run.resume=never begins a new run"
+        )
 
 
 def _log_config(context: RunContext, trainer: Trainer, _module: LightningModule) -> None:
@@ -260,18 +255,12 @@ def finish_trainer(context: RunContext, trainer: Trainer) -> None:
     """Check the checkpoint, give the user's checkpoint callbacks their folder, and hide secrets from loggers.
 
     Raises:
-        ConfigError: If the checkpoint is unreadable, needs code, is not enough to resume from, or its weights are NaN.
-        DataChanged: If they are NaN and the run was resumed automatically.
+        ConfigError: If the checkpoint is unreadable, needs code, or is not enough to resume from.
     """
     checkpoint = context.start.checkpoint
     if checkpoint is not None and isinstance(trainer.strategy.checkpoint_io, CheckpointReader):
-        content = read_checkpoint(checkpoint, mmap=True)  # here, before data are prepared
-        check_content(content, checkpoint, goes_on=context.command == "fit")
-        if context.command == "fit" and (names := find_nan_weights(content["state_dict"])):
-            what = f"weights of {checkpoint} are NaN ({', '.join(names[:3])}{', ...' * (len(names) > 3)})"
-            if context.resumes_automatically:
-                raise DataChanged(f"begins a new run: {what}, and no training can go on from them")
-            raise ConfigError(f"No training can go on from it: {what}. Expected a checkpoint from before, or none.")
+        # Here, before data are prepared.
+        check_content(read_checkpoint(checkpoint, mmap=True), checkpoint, goes_on=context.command == "fit")
     keepers = [callback for callback in trainer.checkpoint_callbacks if isinstance(callback, ModelCheckpoint)]
     for callback in keepers:
         callback.dirpath = callback.dirpath or str(context.run.checkpoints)
@@ -328,89 +317,78 @@ def make_watchdog(context: RunContext, settings: WatchdogSettings) -> Watchdog:
 
 class _StallReport:
     def __init__(self, context: RunContext) -> None:
-        self._context, self._run = context, context.run
+        self._context = context
         self._is_reported = False
-        self._stacks: Path | None = None
+        self._stacks = ""
 
     @contextmanager
     def raising_stalled(self, watchdog: Watchdog) -> Iterator[None]:
         """Turn `Hung` into an error in the user's words, and leave no data loader worker behind."""
-        is_script = not self._context.watch.owns_process  # or a notebook, which may go on
-        hung: Hung | None = None
         try:
             yield
-        except Hung as error:
-            hung = error
+        except Hung as hung:
             self._is_reported = True
-            for child in multiprocessing.active_children():
-                child.kill()  # else the interpreter would wait for it
-        finally:
-            if hung is None or is_script:
+            _kill_children()  # else the interpreter would wait for them
+            if not self._context.watch.owns_process:  # a script or a notebook, which may go on
                 watchdog.stop()
-        if hung is not None:
-            raise Stalled(self._format(hung.stall, runs.last_good))
+            raise Stalled(self._format(hung.stall, runs.last_good)) from None
+        except BaseException:
+            watchdog.stop()
+            raise
+        watchdog.stop()
 
     def record(self, stall: Stall) -> None:
         """Write the stacks and the event."""
-        rank = 0
-        if self._context.rank_context is not None:
-            self._context.rank_context.end_stalled(stall)
-            rank = self._context.rank_context.rank.rank
-        now = datetime.now(timezone.utc)
-        name = f"{now:%Y%m%d-%H%M%S}{'' if self._context.rank_context is None else f'-rank-{rank}'}.txt"
-        batch = stall.culprit.batch
+        rank, rank_context = 0, self._context.rank_context
+        if rank_context is not None:
+            rank_context.end_stalled(stall)
+            rank = rank_context.rank.rank
+        now, batch = datetime.now(timezone.utc), stall.culprit.batch
+        path = self._context.run.folder / "stalls" / f"{now:%Y%m%d-%H%M%S}-rank-{rank}.txt"
         indices = "" if batch is None else f"its batch: {', '.join(map(str, batch))}\n"
         text = f"{now.isoformat(timespec='seconds')} {stall}\n{indices}\n{stall.stacks}"
-        try:
-            path = self._run.folder / "stalls" / name
-            path.parent.mkdir(exist_ok=True)
-            path.write_text(self._context.resolved.masked(text), encoding="utf-8", errors="replace")
-            self._stacks = path
-            self._context.recorder.events.write(
-                "stall",
-                phase=stall.phase,
-                seconds=stall.seconds,
-                path=f"stalls/{name}",
-                at=stall.culprit.own_line,
-                who=stall.culprit.name,
-                sample=stall.culprit.sample,
-                batch=None if batch is None else list(batch),
-                waits_for=stall.waits_for,
-                rank=rank,
-            )
-        except OSError as error:
-            print(f"warning: the stall cannot be recorded in {self._run.folder}: {error}", file=sys.stderr)
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(self._context.resolved.masked(text), encoding="utf-8", errors="replace")
+        self._stacks = f" All stacks: {path}."
+        self._context.recorder.events.write(
+            "stall",
+            phase=stall.phase,
+            seconds=stall.seconds,
+            path=f"stalls/{path.name}",
+            at=stall.culprit.own_line,
+            who=stall.culprit.name,
+            sample=stall.culprit.sample,
+            batch=None if batch is None else list(batch),
+            waits_for=stall.waits_for,
+            rank=rank,
+        )
 
     def end(self, stall: Stall) -> None:
         """End the process at once: its main thread does not."""
-        message = f"error: {self._format(stall, None)}"  # should what is written now hang too
+        error = Stalled(self._context.resolved.masked(f"{stall}.{self._stacks}"))  # should what follows hang too
 
         def end_by_force() -> None:
-            self._context.watch.cut(STALLED, None if self._is_reported else message)
+            self._context.watch.cut(STALLED, None if self._is_reported else f"error: {error}")
 
         threading.Timer(_FORCED_END_S, end_by_force).start()  # a disk that hangs must not keep it
         if self._context.rank_context is not None:  # the supervisor reports and records the end
-            for child in multiprocessing.active_children():
-                child.kill()
+            _kill_children()
             os._exit(STALLED)
         if not self._is_reported:
             error = Stalled(self._format(stall, runs.newest_written))
-            message = f"error: {error}"
             self._context.recorder.close(error)
             self._context.notifier.send_now(error, within_s=_NEWS_S)
         end_by_force()
 
-    def _format(self, stall: Stall, find_checkpoint: Callable[[Path], Path | None] | None) -> str:
-        stacks = "" if self._stacks is None else f" All stacks: {self._stacks}."
-        resume = ""
-        if find_checkpoint is not None and self._context.command == "fit":
-            newest = find_checkpoint(self._run.checkpoints)
-            resume = (
-                " There is no checkpoint yet: the same command begins again."
-                if newest is None
-                else f" The same command resumes from {newest}."
-            )
-        return self._context.resolved.masked(f"{stall}.{stacks}{resume}")
+    def _format(self, stall: Stall, find_checkpoint: Callable[[Path], Path | None]) -> str:
+        newest = find_checkpoint(self._context.run.checkpoints) if self._context.command == "fit" else None
+        resume = "" if newest is None else f" The same command resumes from {newest}."
+        return self._context.resolved.masked(f"{stall}.{self._stacks}{resume}")
+
+
+def _kill_children() -> None:
+    for child in multiprocessing.active_children():
+        child.kill()
 
 
 class RunHeader(Callback):

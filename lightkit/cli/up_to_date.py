@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import logging
 import os
 import re
 import sys
@@ -17,7 +16,7 @@ from typing import Any
 from lightkit import runs
 from lightkit.cli.console import print_line
 from lightkit.cli.context import RunContext
-from lightkit.config import Resolved, dotted, read_scalar, shown_path
+from lightkit.config import Resolved, dotted, shown_path
 from lightkit.config.display import RedactedConfig, iterate_leaves
 from lightkit.config.schema import load_schema
 from lightkit.config.tree import plain
@@ -28,7 +27,7 @@ from lightkit.runs import Inputs, Run, git_output
 from lightkit.runs.files import finite
 from lightkit.runs.index import promoted_aliases
 
-__all__ = ["check_up_to_date", "compute_code_digests", "compute_inputs", "record_inputs", "warn_unchecked_rank"]
+__all__ = ["check_up_to_date", "compute_code_digests", "compute_inputs", "record_inputs"]
 
 _NOTHING_TO_DO = 6
 _IGNORED = ("run", "ckpt_path", "watchdog.factor", "watchdog.floor_s", "launch.timeout_s", "launch.stall_timeout_s")
@@ -53,7 +52,9 @@ def check_up_to_date(context: RunContext) -> int | None:
     """
     if context.command != "fit" or context.passthrough or context.print_config is not None:
         return None
-    if not _is_asked(context):
+    if "unchanged-ok" in context.options and "if-changed" not in context.options:
+        raise ConfigError("--unchanged-ok: has no effect without --if-changed; add that, or leave it out")
+    if "if-changed" not in context.options:
         return None
     run, reason = _find_last_fit(context)
     if run is None:
@@ -78,40 +79,14 @@ def check_up_to_date(context: RunContext) -> int | None:
     return None
 
 
-def warn_unchecked_rank(context: RunContext) -> None:
-    """Warn that ``--if-changed`` has no effect in a rank that another launcher has started.
-
-    Raises:
-        ConfigError: If ``--unchanged-ok`` is given without ``--if-changed``.
-    """
-    if _is_asked(context) and context.rank_context is not None and context.rank_context.rank.rank == 0:
-        logging.getLogger("lightkit").warning(
-            "--if-changed has no effect in a rank that %s has started; ask before that, or let lightkit start the "
-            "ranks (launch.processes)",
-            context.rank_context.rank.engine,
-        )
-
-
-def _is_asked(context: RunContext) -> bool:
-    if "unchanged-ok" in context.options and "if-changed" not in context.options:
-        raise ConfigError("--unchanged-ok: has no effect without --if-changed; add that, or leave it out")
-    return "if-changed" in context.options
-
-
 def _find_last_fit(context: RunContext) -> tuple[Run | None, str]:
     """Return the newest fit of the job if it has ended well; else None and why there is nothing to compare with."""
     values = context.resolved.values
     section: dict[str, Any] = values.get("run") or {}
-    if _read_scalar((values.get("trainer") or {}).get("fast_dev_run")):
-        return None, "a fast_dev_run always does"
-    if (resume := _read_scalar(section.get("resume"))) not in (None, "auto", "never"):
-        return None, f"run.resume names {resume}"
     root, name = str(section.get("root") or "runs"), str(section.get("name") or context.default_name)
     for run in runs.list_runs(root, name):
-        manifest, summary = runs.read_json(run.manifest_path), runs.read_json(run.summary_path) or {}
-        if manifest is None and not any(run.checkpoints.glob("*.ckpt")):
-            continue  # killed before it had begun
-        if manifest is not None and (manifest.get("subcommand") != "fit" or manifest.get("fast_dev_run")):
+        manifest, summary = runs.read_json(run.manifest_path) or {}, runs.read_json(run.summary_path) or {}
+        if manifest.get("subcommand", "fit") != "fit" or manifest.get("fast_dev_run"):
             continue
         paths = summary.get("paths") or {}
         written = [paths[name] for name in ("best_checkpoint", "last_checkpoint") if paths.get(name)]
@@ -220,10 +195,6 @@ def _split_values(context: RunContext, salt: str) -> tuple[dict[str, Any], dict[
     if context.ckpt_path is not None:
         shown["ckpt_path"] = resolved.masked(context.ckpt_path)
     return json.loads(json.dumps(finite(shown), default=str)), hidden
-
-
-def _read_scalar(value: Any) -> Any:
-    return read_scalar(value) if isinstance(value, str) else value
 
 
 def _find_lightkit_class(resolved: Resolved) -> str | None:
