@@ -33,7 +33,6 @@ from lightkit.runs.signals import SignalWatch
 if TYPE_CHECKING:
     from pytorch_lightning import LightningModule
 
-__all__ = ["TrainingRun", "fit", "list_runs", "load_config", "load_run"]
 
 PathLike: TypeAlias = "str | os.PathLike[str]"
 Files: TypeAlias = "PathLike | Sequence[PathLike]"

@@ -18,8 +18,6 @@ from lightkit.errors import PIPE_CLOSED, ConfigError, Interrupted, LightkitError
 from lightkit.runs.signals import SignalWatch
 from lightkit.version import __version__
 
-__all__ = ["main"]
-
 
 class Command(NamedTuple):
     """A subcommand.

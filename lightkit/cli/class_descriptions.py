@@ -33,18 +33,6 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from lightkit.config.schema import any_of, describe_type
 
-__all__ = [
-    "BASES",
-    "SECTION_BASES",
-    "describe_arguments",
-    "describe_class",
-    "describe_classes",
-    "describe_inputs",
-    "import_path",
-    "paths_to",
-    "plain_help",
-]
-
 SECTION_BASES: dict[str, tuple[type, ...]] = {
     "model": (LightningModule,),
     "data": (LightningDataModule,),
@@ -71,24 +59,17 @@ _FILLED_IN = {Optimizer: "params", LRScheduler: "optimizer", ReduceLROnPlateau: 
 
 _SIGNATURE = re.compile(r"\w+\(.*\)")
 """What Python writes as the docstring of a dataclass that has none."""
-_LEAVES = {bool: "boolean", int: "integer", float: "number", str: "string", types.NoneType: "null"}
+_LEAVES = {
+    bool: "boolean", int: "integer", float: "number", str: "string", types.NoneType: "null",
+    pathlib.Path: "string", pathlib.PosixPath: "string", timedelta: "string",
+}  # fmt: skip
 
 _LISTS = {
-    list,
-    set,
-    frozenset,
-    abc.Sequence,
-    abc.MutableSequence,
-    abc.Iterable,
-    abc.Collection,
-    abc.Set,
-    abc.MutableSet,
+    *(list, set, frozenset, tuple),
+    *(abc.Sequence, abc.MutableSequence, abc.Iterable, abc.Collection, abc.Set, abc.MutableSet),
 }
 
 _MAPPINGS = {dict, abc.Mapping, abc.MutableMapping}
-
-_TEXT = {pathlib.Path, pathlib.PosixPath, timedelta}
-"""Types that jsonargparse makes from text, and from nothing else."""
 
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 
@@ -109,12 +90,13 @@ def describe_class(cls: type) -> dict[str, Any]:
     parser = LightningArgumentParser(exit_on_error=False)
     skip = {name for base, name in _FILLED_IN.items() if issubclass(cls, base)}
     parser.add_class_arguments(cls, fail_untyped=False, skip=skip, sub_configs=True)
+    takes_anything = inspect.getfullargspec(cls).varkw is not None
     return {
         "says": plain_help((inspect.getdoc(cls) or "").partition("\n\n")[0]),
         "bases": sorted(import_path(base) for base in BASES if issubclass(cls, base)),
         "arguments": describe_arguments(parser, ""),
         **({"abstract": True} if inspect.isabstract(cls) else {}),
-        **({"open": True} if _takes_anything(cls) else {}),
+        **({"open": True} if takes_anything else {}),
         **describe_inputs(cls),
     }
 
@@ -154,8 +136,8 @@ def describe_arguments(parser: LightningArgumentParser, prefix: str) -> dict[str
     required = set(iter_required_keys(parser))
     found: dict[str, Any] = {}
     for action in parser._actions:
-        name, is_typed = action.dest.removeprefix(prefix), getattr(action, "_typehint", None) or action.type
-        if not action.dest.startswith(prefix) or name == prefix.rstrip(".") or not is_typed or name.endswith(".help"):
+        name, typehint = action.dest.removeprefix(prefix), getattr(action, "_typehint", None) or action.type
+        if not action.dest.startswith(prefix) or name == prefix.rstrip(".") or not typehint or name.endswith(".help"):
             continue
         whole, _, inside = name.partition(".")
         is_required = action.dest in required
@@ -163,7 +145,14 @@ def describe_arguments(parser: LightningArgumentParser, prefix: str) -> dict[str
             folded = found.setdefault(whole, _describe_mapping(parser, f"{prefix}{whole}"))
             folded["required"] = folded["required"] or is_required
         else:
-            found[name] = _argument(action, required=is_required)
+            schema = schema_of(typehint)
+            found[name] = {
+                "schema": schema,
+                "required": is_required,
+                **({} if is_required else {"default": plain_value(action.default)}),
+                "says": plain_help(action.help if isinstance(action.help, str) else ""),
+                "shown": describe_type(schema),
+            }
     return found
 
 
@@ -178,22 +167,6 @@ def _describe_mapping(parser: LightningArgumentParser, dest: str) -> dict[str, A
     return {"schema": {}, "required": False, "says": says, "shown": "a mapping"}
 
 
-def _argument(action: Any, *, required: bool) -> dict[str, Any]:
-    typehint = getattr(action, "_typehint", None) or action.type
-    schema = schema_of(typehint)
-    return {
-        "schema": schema,
-        "required": required,
-        **({} if required else {"default": plain_value(action.default)}),
-        "says": plain_help(action.help if isinstance(action.help, str) else ""),
-        "shown": describe_type(schema),
-    }
-
-
-def _takes_anything(cls: type) -> bool:
-    return any(parameter.kind is parameter.VAR_KEYWORD for parameter in inspect.signature(cls).parameters.values())
-
-
 def schema_of(typehint: Any) -> dict[str, Any]:
     """Return the JSON Schema of a type; ``{}``, which takes anything, where jsonargparse may take what JSON cannot say.
 
@@ -202,8 +175,6 @@ def schema_of(typehint: Any) -> dict[str, Any]:
     """
     if typehint in _LEAVES:
         return {"type": _LEAVES[typehint]}
-    if typehint in _TEXT:
-        return {"type": "string"}
     origin, arguments = get_origin(typehint) or typehint, get_args(typehint)
     if origin in (Union, types.UnionType):
         return any_of(schema_of(argument) for argument in arguments)
@@ -213,10 +184,11 @@ def schema_of(typehint: Any) -> dict[str, Any]:
         return {}
     if origin in _MAPPINGS:
         return {"type": "object", **({"additionalProperties": schema_of(arguments[1])} if arguments else {})}
+    if origin is tuple and arguments and arguments[-1] is not Ellipsis:
+        items = [schema_of(argument) for argument in arguments]
+        return {"type": "array", "prefixItems": items, "minItems": len(items), "maxItems": len(items)}
     if origin in _LISTS:
         return {"type": "array", **({"items": schema_of(arguments[0])} if arguments else {})}
-    if origin is tuple:
-        return _tuple_schema(arguments)
     if origin is abc.Callable:
         returned = get_callable_return_type(typehint)  # type: ignore[no-untyped-call]
         if not _is_plain_class(returned):
@@ -228,15 +200,6 @@ def schema_of(typehint: Any) -> dict[str, Any]:
     if isinstance(typehint, type) and issubclass(typehint, Enum):
         return {"enum": [member.name for member in typehint]}
     return {"class": import_path(typehint)} if _is_plain_class(typehint) else {}
-
-
-def _tuple_schema(arguments: tuple[Any, ...]) -> dict[str, Any]:
-    if not arguments:
-        return {"type": "array"}
-    if arguments[-1] is Ellipsis:
-        return {"type": "array", "items": schema_of(arguments[0])}
-    items = [schema_of(argument) for argument in arguments]
-    return {"type": "array", "prefixItems": items, "minItems": len(items), "maxItems": len(items)}
 
 
 @cache

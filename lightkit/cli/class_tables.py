@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 
-from lightkit.cli.console import OutputMode, format_table, print_line, print_table
+from lightkit.cli.console import OutputMode, format_table, print_line
 from lightkit.errors import visible
 from lightkit.reports.predictions import Predictions, class_scores, confusion_counts, list_confusions, worst_classes
 
@@ -26,21 +26,20 @@ def print_class_tables(predictions: Predictions, mode: OutputMode) -> None:
     chosen = worst_classes(scores, _MAX_CLASSES)
     head: tuple[str, ...] = ("class", "precision", "recall", "f1", "samples")
     rows = [[names[k], *(f"{column[k]:.3f}" for column in scores[:3]), str(scores.support[k])] for k in chosen]
-    is_terminal = mode == "terminal"
     if are_many:
         print_line(f"the {len(rows)} classes of the lowest f1, of {len(names)}", mode)
-    print_table(head, rows, is_terminal=is_terminal, right=head[1:])
+    print_line(format_table(head, rows, right=head[1:]), mode)
     if not are_many:
         # numbers head the columns: names may be long, and equal once they are cut
         head = ("label", *map(str, range(len(names))))
         rows = [[f"{k} {name}", *map(str, row)] for k, (name, row) in enumerate(zip(names, counts, strict=True))]
-        width = len(format_table(head, rows, right=head[1:]).partition("\n")[0]) + is_terminal * (len(head) + 3)
-        if width <= shutil.get_terminal_size((120, 24)).columns:
+        table = format_table(head, rows, right=head[1:])
+        if max(map(len, table.splitlines())) <= shutil.get_terminal_size((120, 24)).columns:
             print_line("confusion matrix: labels in rows, predictions in columns", mode)
-            print_table(head, rows, is_terminal=is_terminal, right=head[1:])
+            print_line(table, mode)
             return
     if pairs := list_confusions(counts, _MAX_PAIRS):
         print_line("the most frequent mistakes", mode)
         head = ("label", "predicted", "samples", "of the label")
         rows = [[names[a], names[b], str(number), f"{number / scores.support[a]:.0%}"] for a, b, number in pairs]
-        print_table(head, rows, is_terminal=is_terminal, right=head[2:])
+        print_line(format_table(head, rows, right=head[2:]), mode)

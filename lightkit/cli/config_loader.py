@@ -22,21 +22,6 @@ from lightkit.launch.ranks import this_rank
 from lightkit.launch.watchdog import read_watchdog
 from lightkit.registry.gate import read_gate
 
-__all__ = [
-    "NAMED_CLASSES",
-    "OPTIONS",
-    "STAGES",
-    "WITH_MODEL",
-    "LoadedConfig",
-    "is_yaml_text",
-    "limit_to_this_machine",
-    "load_config",
-    "options_of",
-    "read_artefact_option",
-    "resolve_settings",
-    "spawns",
-]
-
 Takes = Literal["value", "switch", "optional"]
 STAGES = ("fit", "validate", "test", "predict")
 WITH_MODEL = (*STAGES, "export")

@@ -19,21 +19,6 @@ from typing import Any, Literal, TextIO
 
 from lightkit.errors import ConfigError, OutputLost
 
-__all__ = [
-    "OutputMode",
-    "choose_output_mode",
-    "configure_console",
-    "discard_output",
-    "format_table",
-    "format_traceback",
-    "guard_standard_output",
-    "print_error",
-    "print_event",
-    "print_line",
-    "print_table",
-    "quiet_libraries",
-]
-
 OutputMode = Literal["terminal", "plain", "quiet", "json"]
 
 # Advice that Lightning 2.6.6 and its parts give to everybody, and that is settled here or of no use to the reader.
@@ -98,11 +83,11 @@ def configure_console(mode: OutputMode, mask: Callable[[str], str] = str) -> Non
     for message in _IGNORED_WARNINGS:
         warnings.filterwarnings("ignore", message=message)
     warnings.showwarning = partial(_show_warning, mask)
-    _TRACEBACKS.mask = mask
+    _masks[:] = [mask]
     if sys.excepthook is sys.__excepthook__:  # a hook that somebody has installed stays
-        sys.excepthook = _TRACEBACKS.print_uncaught
+        sys.excepthook = _print_uncaught
     if threading.excepthook is threading.__excepthook__:
-        threading.excepthook = _TRACEBACKS.print_uncaught_in_thread
+        threading.excepthook = _print_uncaught_in_thread
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_PlainFormatter(mask))
     own = logging.getLogger("lightkit")
@@ -143,26 +128,17 @@ def _show_warning(
 # -- tracebacks --------------------------------------------------------------------------------------------------------
 
 
-class _Tracebacks:
-    """Python's hooks for uncaught exceptions, with secrets hidden."""
-
-    mask: Callable[[str], str] = staticmethod(str)
-
-    def print_uncaught(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        if issubclass(kind, KeyboardInterrupt):
-            sys.__excepthook__(kind, error, trace)
-        else:
-            print(format_traceback(error), end="", file=sys.stderr)
-
-    def print_uncaught_in_thread(self, raised: Any) -> None:
-        if issubclass(raised.exc_type, SystemExit):
-            return
-        words = "".join(traceback.format_exception(raised.exc_type, raised.exc_value, raised.exc_traceback))
-        name = raised.thread.name if raised.thread else "a thread"
-        print(self.mask(f"Exception in thread {name}:\n{words}"), end="", file=sys.stderr)
+_masks: list[Callable[[str], str]] = [str]  # that of the config in use
 
 
-_TRACEBACKS = _Tracebacks()
+def _print_uncaught(_kind: type[BaseException], error: BaseException, _trace: TracebackType | None) -> None:
+    print(format_traceback(error), end="", file=sys.stderr)
+
+
+def _print_uncaught_in_thread(raised: Any) -> None:
+    words = "".join(traceback.format_exception(raised.exc_value))
+    name = raised.thread.name if raised.thread else "a thread"
+    print(_masks[-1](f"Exception in thread {name}:\n{words}"), end="", file=sys.stderr)
 
 
 def format_traceback(error: BaseException) -> str:
@@ -177,7 +153,7 @@ def format_traceback(error: BaseException) -> str:
     if is_own:
         notes.append("The frames are those of your code; --traceback shows those of the libraries too.")
     vars(found)["__notes__"] = None  # Python 3.10 formats none
-    return _TRACEBACKS.mask("".join([*(f"{note}\n" for note in notes), *found.format()]))
+    return _masks[-1]("".join([*(f"{note}\n" for note in notes), *found.format()]))
 
 
 def _keep_own_frames(error: traceback.TracebackException) -> bool:
@@ -273,35 +249,3 @@ def format_table(head: Sequence[str], rows: Sequence[Sequence[str]], *, right: C
         "  ".join(f"{cell:{sign}{width}}" for cell, sign, width in zip(row, signs, widths, strict=True)).rstrip()
         for row in cells
     )
-
-
-def print_table(
-    head: Sequence[str],
-    rows: Sequence[Sequence[str]],
-    *,
-    is_terminal: bool,
-    style: Callable[[Sequence[str]], str | None] = lambda _: None,
-    right: Collection[str] = (),
-) -> None:
-    """Print a table to standard output.
-
-    Args:
-        head: Names of the columns.
-        rows: Cells of each row.
-        is_terminal: Whether it has lines and colours.
-        style: Gives the style of a row on a terminal, such as ``red``.
-        right: Columns of numbers, which are aligned at the right.
-    """
-    if not is_terminal:
-        print(format_table(head, rows, right=right), flush=True)
-        return
-    from rich.console import Console  # here: a pipe needs none of it
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table()
-    for name in head:
-        table.add_column(Text(name), justify="right" if name in right else "left")
-    for row in rows:
-        table.add_row(*map(Text, row), style=style(row))  # without markup: the cells are data
-    Console(file=sys.stdout).print(table)

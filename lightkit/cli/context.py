@@ -34,8 +34,6 @@ if TYPE_CHECKING:
 from lightkit.errors import RunLocked
 from lightkit.runs.resume import RunSettings, open_named_run
 
-__all__ = ["RunContext", "create_job_lock", "find_job", "load_context"]
-
 _PRINT_FLAGS = ("skip_default", "skip_null", "skip_unset")
 
 

@@ -63,8 +63,6 @@ from lightkit.registry.gate import GateSettings
 from lightkit.runs.resume import RunSettings
 from lightkit.runs.signals import SignalWatch
 
-__all__ = ["TRAINER_ERRORS", "Checked", "LightkitCLI"]
-
 # jsonargparse 4.53 writes init_args as YAML and reads them back: the text 7e2 without quotes, which comes back as a
 # number, and the default of Timer, which is an enumeration's where the argument is text, not at all.
 set_dumper("yaml", config.dump_yaml)

@@ -30,8 +30,6 @@ from lightkit.cli.parser_errors import explain_parser_error, list_known_classes,
 from lightkit.config import Resolved
 from lightkit.tuning.benchmark import make_trainer
 
-__all__ = ["ModelFactory", "build_data", "build_model", "translate_model_errors"]
-
 
 def build_model(context: RunContext) -> tuple[LightningModule, LightningDataModule | None]:
     """Build the model, without its weights, and the data, as `lightkit export` does."""

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from lightkit.callbacks.notifiers import Notifier
     from lightkit.launch.worker import RankContext
 
-__all__ = ["CommandNotifier", "build_notifiers", "create_heartbeat", "find_job_name"]
 
 _NUM_LAST_LINES = 12  # of the error output of other processes, which may end with a traceback
 _INTERRUPTED_CLOSE_S = 2.0  # after a signal: this process and its children have 15 s in all

@@ -23,7 +23,6 @@ from lightkit.config.origins import cut, no_class, shown_path
 from lightkit.config.schema import join_alternatives, type_words
 from lightkit.config.tree import Leaf, walk
 from lightkit.errors import ConfigError, LightkitError, exception_chain
-from lightkit.runs.files import free_bytes, in_bytes
 
 # What jsonargparse 4.53 writes.
 _KEY = re.compile(r'Parser key "([^"]+)"')
@@ -265,10 +264,6 @@ def explain_lightning_errors(resolved: Resolved) -> Iterator[None]:
         first = (str(error) or type(error).__name__).splitlines()[0]
         says = runs.refusal("the checkpoint", names) if names else f"the checkpoint cannot be read: {first}"
         raise ConfigError(says) from error
-    except OSError as error:
-        if error.errno not in _DISK_ERRORS:
-            raise
-        raise LightkitError(_describe_full_disk(error)) from error
     except (RuntimeError, ImportError, ValueError) as error:
         says = str(error)
         if says.startswith(_OTHER_OPTIMIZER):
@@ -295,33 +290,22 @@ def explain_checkpoint_mismatch() -> Iterator[None]:
 
 @contextmanager
 def explain_full_disk() -> Iterator[None]:
-    """Replace the system's error of a full disk, also where the end of a run could not be written to it either.
+    """Replace the system's error of a disk that is full or cannot be written.
 
     Raises:
-        LightkitError: In the place of the system's error: the first that was raised.
+        LightkitError: In its place, with how to go on.
     """
     try:
         yield
     except OSError as error:
         if error.errno not in _DISK_ERRORS:
             raise
-        before = error.__context__
-        while before is not None and not isinstance(before, LightkitError):
-            before = before.__context__
-        raise before or LightkitError(_describe_full_disk(error)) from error
-
-
-def _describe_full_disk(error: OSError) -> str:
-    """Describe a disk that is full or cannot be written, and how to go on."""
-    run = runs.current()
-    free = None if run is None else free_bytes(run.folder)
-    aside = re.fullmatch(r"(.*/)?\.([^/]+)\.[0-9a-f]{8}\.aside", str(error.filename))  # which is made to replace it
-    file = (aside[1] or "") + aside[2] if aside else error.filename or "a file of this run"
-    left = "" if free is None or run is None else f" ({in_bytes(free)} are free on the disk of {run.folder})"
-    return (
-        f"{error.strerror}: {file} cannot be written{left}. Make room, or let the disk be written again; then run the "
-        "same command to resume."
-    )
+        aside = re.fullmatch(r"(.*/)?\.([^/]+)\.[0-9a-f]{8}\.aside", str(error.filename))  # which is made to replace it
+        file = (aside[1] or "") + aside[2] if aside else error.filename or "a file of this run"
+        raise LightkitError(
+            f"{error.strerror}: {file} cannot be written. Make room, or let the disk be written again; then run the "
+            "same command to resume."
+        ) from error
 
 
 @contextmanager

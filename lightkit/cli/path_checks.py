@@ -14,8 +14,6 @@ from lightkit.config import Problems, Resolved, error_at
 from lightkit.errors import ConfigError, LightkitError
 from lightkit.runs.resume import check_checkpoint_file, open_named_run
 
-__all__ = ["check_paths", "explain_unwritable"]
-
 
 def check_paths(command: str, resolved: Resolved, option: Any, problems: Problems) -> None:
     """Check the run root, the run to resume and the checkpoint before anything is built.

@@ -13,15 +13,6 @@ from lightkit import runs
 from lightkit.config import Resolved
 from lightkit.config.secrets import HIDDEN, is_secret_value, mask_line
 
-__all__ = [
-    "RedactedEventStream",
-    "drop_nulls",
-    "redact",
-    "redact_command_line",
-    "redact_hyperparameters",
-    "redact_tags",
-]
-
 
 class RedactedEventStream(runs.EventStream):
     """An event stream that holds no secrets.

@@ -30,8 +30,6 @@ from lightkit.runs.resume import RunSettings, RunStart, choose_start, restart_ru
 from lightkit.runs.retrain_state import RUN_FILE
 from lightkit.version import __version__
 
-__all__ = ["find_last_good", "start_run"]
-
 
 def start_run(context: RunContext, settings: RunSettings, *, seed: int | None, is_trial: bool) -> None:
     """Choose the run and its checkpoint, record the beginning, and let `context.stack` record the end.

@@ -53,8 +53,6 @@ from lightkit.models import ImageClassifier
 from lightkit.models.backbones import SMALL_CNN
 from lightkit.runs.files import existing_folder, in_bytes
 
-__all__ = ["format_smoke_report", "run_smoke_check"]
-
 _LOOPS = {"train": "training", "val": "validation", "test": "test", "predict": "prediction"}
 _TIGHT_MEMORY = 0.8  # of what is available
 _TRAINER: dict[str, Any] = {

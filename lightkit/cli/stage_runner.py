@@ -35,17 +35,6 @@ from lightkit.runs.deadline import parse_deadline
 from lightkit.runs.retrain_state import RUN_FILE
 from lightkit.runs.signals import SignalWatch
 
-__all__ = [
-    "import_lightning",
-    "make_plan",
-    "open_context",
-    "open_run_context",
-    "require_srun",
-    "run_in_process",
-    "run_stage",
-    "supervise",
-]
-
 
 def run_stage(command: str, args: list[str], watch: SignalWatch, notifier: CommandNotifier | None = None) -> int:
     """Run `fit`, `validate`, `test` or `predict`, and return the exit code.

@@ -57,19 +57,6 @@ from lightkit.runs.deadline import parse_deadline
 from lightkit.runs.resume import locate_checkpoint
 from lightkit.runs.retrain_state import RUN_FILE
 
-__all__ = [
-    "RunHeader",
-    "build_components",
-    "build_computation",
-    "find_reached_limit",
-    "finish_trainer",
-    "list_callbacks",
-    "make_watchdog",
-    "print_run_end",
-    "set_devices",
-    "set_threads",
-]
-
 
 def set_devices(trainer: Namespace, context: RunContext) -> None:
     """Set the trainer's devices, nodes and strategy as the launcher counts them; the saved config keeps the user's."""
@@ -143,7 +130,7 @@ def build_components(context: RunContext, trainer: Mapping[str, Any], added: Seq
         "enable_model_summary": trainer.get("enable_model_summary") or False,
     }
     if trainer.get("profiler") is None and not trainer.get("barebones"):  # which takes no profiler
-        arguments["profiler"] = NoProfiler()
+        arguments["profiler"] = _NoProfiler()
     engine = None if context.rank_context is None else context.rank_context.rank.engine
     if engine == "slurm":  # the batch script requeues the job, with our own checkpoint
         plugins.append(SLURMEnvironment(auto_requeue=False))
@@ -155,7 +142,7 @@ def build_components(context: RunContext, trainer: Mapping[str, Any], added: Seq
     return arguments
 
 
-class NoProfiler(PassThroughProfiler):
+class _NoProfiler(PassThroughProfiler):
     """Lightning's default profiler without a new context for each of the hundred hooks of a step."""
 
     _CONTEXT = nullcontext()

@@ -27,8 +27,6 @@ from lightkit.runs import Inputs, Run, git_output
 from lightkit.runs.files import finite
 from lightkit.runs.index import promoted_aliases
 
-__all__ = ["check_up_to_date", "compute_code_digests", "compute_inputs", "record_inputs"]
-
 _NOTHING_TO_DO = 6
 _IGNORED = ("run", "ckpt_path", "watchdog.factor", "watchdog.floor_s", "launch.timeout_s", "launch.stall_timeout_s")
 """Keys that change where and when a job runs and how patiently it is watched, not the model."""

@@ -19,8 +19,6 @@ from lightkit.config.schema import PACKAGES, ConfigSchema, join_alternatives, lo
 from lightkit.config.validation import ValidationResult, validate_values
 from lightkit.errors import ConfigError, DataError, LightkitError
 
-__all__ = ["check_inputs", "check_known_paths", "validate", "validate_signatures"]
-
 _WITH_INPUTS = ("model", "data")
 """Sections whose classes may say which values and paths their arguments can have."""
 _MOST_CHOICES = 10

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from lightkit.cli.command_line import RUN_OPTIONS, get_run_argument, parse_options
-from lightkit.cli.console import OutputMode, print_line, print_table
+from lightkit.cli.console import OutputMode, format_table, print_line
 from lightkit.cli.stage_runner import open_run_context
 from lightkit.errors import GateFailed
 from lightkit.registry.gate import read_gate, require_rule
@@ -105,8 +105,7 @@ def _report(record: Mapping[str, Any], mode: OutputMode, *, seconds: float, is_j
         for notice in record["notices"]:
             print_line(f"note  {notice}", mode)
         if rows:
-            style = {"FAILED": "red"}
-            print_table(_COLUMNS, rows, is_terminal=mode == "terminal", style=lambda row: style.get(row[-1]))
+            print_line(format_table(_COLUMNS, rows), mode)
             print_line(f"on    {samples}", mode)
         print_line(f"gate  {verdict}", mode)
     table = [markdown_table(_COLUMNS, rows)] if rows else []

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 
 from lightkit.cli.command_line import parse_options
-from lightkit.cli.console import print_table, quiet_libraries
+from lightkit.cli.console import format_table, quiet_libraries
 from lightkit.registry.promotion import Move, read_moves
 from lightkit.registry.store import address_of_root, check_model, open_registry
 
@@ -53,7 +52,7 @@ def history(args: list[str]) -> int:
     elif not moves:
         print(f"No promotion of {name} is recorded; `lightkit promote RUN --name {name}` promotes.")
     else:
-        print_table(_HEAD, [_cells(move) for move in moves], is_terminal=sys.stdout.isatty())
+        print(format_table(_HEAD, [_cells(move) for move in moves]))
     return 0
 
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lightkit.cli.command_line import Takes, parse_options
-from lightkit.cli.console import configure_console, print_table, quiet_libraries
+from lightkit.cli.console import configure_console, format_table, quiet_libraries
 from lightkit.cli.parser_errors import add_place
 from lightkit.cli.path_checks import explain_unwritable
 from lightkit.cli.stage_runner import open_context
@@ -294,6 +294,4 @@ def _print_trials(benchmark: Benchmark) -> None:
             numbers = [f"{trial.step_s * 1e3:.1f}", rate, f"{benchmark.gain_of(trial):.2f}"]
         note = "" if trial.refused is None else f"refused: {trial.refused}"
         rows.append([str(trial.variant), *numbers, "chosen" if trial is benchmark.best else note])
-    styles = {"chosen": "bold green", "refused": "dim"}
-    is_terminal = sys.stdout.isatty()
-    print_table(_HEAD, rows, is_terminal=is_terminal, style=lambda row: styles.get(row[-1].partition(":")[0]))
+    print(format_table(_HEAD, rows), flush=True)
