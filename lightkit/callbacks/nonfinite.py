@@ -277,15 +277,6 @@ def find_nonfinite_weights(state: Mapping[str, Any], *, apart_from: Collection[s
     return [name for name in found if (own := _numbers(state[name])) is not None and not own.isfinite().all()]
 
 
-def find_nan_weights(state: Mapping[str, Any]) -> list[str]:
-    """Name the tensors that hold NaN: masks and extremes are infinite on purpose, and nothing is NaN so."""
-    return [
-        name
-        for name in find_nonfinite_weights(state)
-        if (own := _numbers(state[name])) is not None and own.isnan().any()
-    ]
-
-
 def find_nonfinite_at_start(module: Module) -> set[str]:
     """Name what a model holds on purpose that is not finite, such as masks, or the least value seen so far."""
     return set(find_nonfinite_weights({**dict(module.named_parameters()), **dict(module.named_buffers())}))

@@ -14,8 +14,8 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from glob import glob
-from importlib import import_module
 from pathlib import Path
+from pydoc import locate
 from types import MethodType
 from typing import Any
 
@@ -423,16 +423,14 @@ def _drop_default_checkpoint(resolved: config.Resolved) -> config.Resolved:
     kinds = {origin.kind for place, origin in resolved.origins.items() if place[:2] == path}
     if kinds != {"default"}:
         return resolved
-    named, trainer = resolved.values["callbacks"], resolved.values.get("trainer")
-    entries = [entry for name, entry in named.items() if name != "checkpoint"]
+    trainer = resolved.values.get("trainer")
     listed = trainer.get("callbacks") if isinstance(trainer, dict) else None
-    for entry in [*entries, *(listed if isinstance(listed, list) else [listed])]:
-        module, _, name = str(entry.get("class_path") if isinstance(entry, dict) else entry).rpartition(".")
-        cls = None
+    named = [entry for name, entry in resolved.values["callbacks"].items() if name != "checkpoint"]
+    for entry in [*named, *(listed if isinstance(listed, list) else [listed])]:
+        name = str(entry.get("class_path") if isinstance(entry, dict) else entry)
         with suppress(Exception):  # the parser explains what is wrong with it
-            cls = getattr(import_module(module), name)
-        if name == "ModelCheckpoint" or (isinstance(cls, type) and issubclass(cls, ModelCheckpoint)):
-            return drop_paths(resolved, {path})
+            if name == "ModelCheckpoint" or issubclass(locate(name), ModelCheckpoint):  # type: ignore[arg-type]
+                return drop_paths(resolved, {path})
     return resolved
 
 

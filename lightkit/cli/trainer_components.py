@@ -42,12 +42,12 @@ from lightkit.callbacks.deadline import StopAtDeadline
 from lightkit.callbacks.notifiers import Notifier
 from lightkit.callbacks.prediction_recorder import PredictionRecorder
 from lightkit.cli.class_tables import print_class_tables
-from lightkit.cli.console import OutputMode, print_line
+from lightkit.cli.console import print_line
 from lightkit.cli.context import RunContext
 from lightkit.cli.predict_images import build_prediction_callback
 from lightkit.cli.redaction import drop_nulls, redact, redact_hyperparameters
 from lightkit.cli.run_lifecycle import find_last_good
-from lightkit.config import Hardware, dotted, shown_path
+from lightkit.config import dotted, shown_path
 from lightkit.config.tree import Leaf, plain, walk
 from lightkit.distributed.xla import HushXLA, trains_on_xla
 from lightkit.errors import DataChanged, Stalled
@@ -122,8 +122,11 @@ def build_components(context: RunContext, trainer: Mapping[str, Any], added: Seq
     plugins = list(own) if isinstance(own, list) else [] if own is None else [own]
     if not any(isinstance(plugin, CheckpointIO) for plugin in plugins):
         kind = VerifiedXLACheckpointIO if _is_on_xla(trainer) else VerifiedCheckpointIO
-        mask = partial(redact, context.resolved)
-        plugins.append(kind(mask=mask, on_saved=partial(_record_checkpoint, context), on_taken=heartbeat().leave))
+
+        def record(path: Path, facts: Mapping[str, Any]) -> None:
+            context.recorder.checkpoint_saved(path, facts["epoch"], facts["global_step"], path.stem)
+
+        plugins.append(kind(mask=partial(redact, context.resolved), on_saved=record, on_taken=heartbeat().leave))
     arguments = {
         "callbacks": callbacks,
         "plugins": plugins,
@@ -171,7 +174,7 @@ def _build_callbacks(context: RunContext, trainer: Mapping[str, Any]) -> list[Ca
     last += [
         LambdaCallback(on_fit_start=partial(_log_config, context), on_train_start=partial(_keep_run, context)),
         StallWatch(make_watchdog(context, read_watchdog(context.resolved)), gently=context.rank_context is None),
-        RunHeader(context.mode, run, context.hardware, shows_result=not context.inputs),
+        _RunHeader(context),
     ]
     has_bar = any(isinstance(callback, ProgressBar) for callback in own)
     if trainer.get("enable_progress_bar") is not False and not has_bar:
@@ -189,10 +192,6 @@ def _build_callbacks(context: RunContext, trainer: Mapping[str, Any]) -> list[Ca
         StopOnSignal(context.watch, last_good=last_good),
         *last,
     ]
-
-
-def _record_checkpoint(context: RunContext, path: Path, facts: Mapping[str, Any]) -> None:
-    context.recorder.checkpoint_saved(path, facts["epoch"], facts["global_step"], path.stem)
 
 
 def _is_on_xla(trainer: Mapping[str, Any]) -> bool:
@@ -378,39 +377,45 @@ def _kill_children() -> None:
         child.kill()
 
 
-class RunHeader(Callback):
-    """Print what is about to run: folder, data, model, hardware; and the metrics of an evaluation.
+class _RunHeader(Callback):
+    """Print what is trained: folder, data, model, hardware, steps; and the metrics of an evaluation."""
 
-    Args:
-        mode: What the screen shows.
-        run: The run.
-        hardware: The values that `auto` has become.
-        shows_result: Whether the metrics of a validation or test are printed at its end.
-    """
+    def __init__(self, context: RunContext) -> None:
+        self._context = context
 
-    def __init__(self, mode: OutputMode, run: runs.Run, hardware: Hardware, *, shows_result: bool = True) -> None:
-        self._mode, self._run, self._hardware, self._shows_result = mode, run, hardware, shows_result
-
-    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Print it before the first epoch."""
         if not trainer.is_global_zero:
             return
+        data: LightningDataModule | None = trainer.datamodule  # type: ignore[attr-defined]
+        source = type(data).__name__ if data else ""
+        if callable(describe := getattr(data, "describe", None)):
+            facts: dict[str, Any] = describe()
+            counts = ", ".join(f"{count} {split}" for split, count in facts.get("counts", {}).items())
+            source = f"{facts.get('source', source)}: {counts}"
+        total = sum(parameter.numel() for parameter in pl_module.parameters())
+        trained = sum(parameter.numel() for parameter in pl_module.parameters() if parameter.requires_grad)
+        backbone = pl_module.hparams.get("backbone")
+        model = type(pl_module).__name__ + (f" on {backbone}" if backbone else "")
+        some = f", {trained:,} of them trained" if trained != total else ""
         accelerator = type(trainer.accelerator).__name__.removesuffix("Accelerator")
         devices = "" if trainer.world_size == 1 else f" on {trainer.world_size} devices"
-        lines = [f"run   {shown_path(self._run.folder)}"]
-        if data := _describe_data(trainer.datamodule):  # type: ignore[attr-defined]
-            lines.append(f"data  {data}")
-        lines += [f"model {_describe_model(pl_module)}", f"on    {accelerator}{devices}, precision {trainer.precision}"]
-        if chosen := {key: value for key, value in self._hardware.chosen.items() if value is not None}:
-            texts = {key: str(value).lower() if isinstance(value, bool) else value for key, value in chosen.items()}
-            values = ", ".join(f"{key.rpartition('.')[2]} {text}" for key, text in texts.items())
-            lines.append(f"auto  {values} ({self._hardware.chosen_by})")
-        print_line("\n".join(lines), self._mode)
-
-    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Print batch and learning rate for the number of ranks, once they are known."""
-        if trainer.is_global_zero and (described := _describe_steps(trainer)):
-            print_line(f"steps {described}", self._mode)
+        hardware = self._context.hardware
+        chosen = (
+            f"{key.rpartition('.')[2]} {str(value).lower() if isinstance(value, bool) else value}"
+            for key, value in hardware.chosen.items()
+            if value is not None
+        )
+        values = {
+            "run": shown_path(self._context.run.folder),
+            "data": source,
+            "model": f"{model}: {total:,} parameters{some}",
+            "on": f"{accelerator}{devices}, precision {trainer.precision}",
+            "auto": f"{auto} ({hardware.chosen_by})" if (auto := ", ".join(chosen)) else "",
+            "steps": _describe_steps(trainer),
+        }
+        lines = [f"{name:5} {value}" for name, value in values.items() if value]
+        print_line("\n".join(lines), self._context.mode)
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Print the metrics of `lightkit validate`, `test` or `predict`."""
@@ -418,14 +423,13 @@ class RunHeader(Callback):
         if stage == "fit":  # its validation
             return
         metrics = {name: float(value) for name, value in trainer.callback_metrics.items()}  # of all ranks
-        if not (trainer.is_global_zero and self._shows_result):
+        if self._context.inputs or not trainer.is_global_zero:
             return
-        if self._mode == "terminal":
-            width = max(map(len, metrics), default=0)
-            lines = [f"  {name:<{width}}  {value:.4g}" for name, value in metrics.items()]
-            print_line("\n".join([stage if lines else f"{stage}: done", *lines]), self._mode)
+        values = [f"{name} {value:.4g}" for name, value in metrics.items()]
+        if self._context.mode == "terminal":
+            print_line("\n  ".join([stage if values else f"{stage}: done", *values]), "terminal")
         else:
-            print_line("  ".join([stage, *(f"{name} {value:.4g}" for name, value in metrics.items())]), self._mode)
+            print_line("  ".join([stage, *values]), self._context.mode)
 
     on_test_end = on_predict_end = on_validation_end
 
@@ -465,24 +469,6 @@ def print_run_end(trainer: Trainer, context: RunContext) -> None:
         block = f"table {shown_path(tables[0])}" if tables else "" if in_retrain else f"run   {shown_path(run.folder)}"
     if block:
         print_line(block, context.mode)
-
-
-def _describe_data(data: LightningDataModule | None) -> str:
-    describe = getattr(data, "describe", None)
-    name = type(data).__name__ if data else ""
-    if not callable(describe):
-        return name
-    facts: dict[str, Any] = describe()
-    counts = ", ".join(f"{count} {split}" for split, count in facts.get("counts", {}).items())
-    return f"{facts.get('source', name)}: {counts}"
-
-
-def _describe_model(module: LightningModule) -> str:
-    total = sum(parameter.numel() for parameter in module.parameters())
-    trained = sum(parameter.numel() for parameter in module.parameters() if parameter.requires_grad)
-    backbone = module.hparams.get("backbone")
-    name = type(module).__name__ + (f" on {backbone}" if backbone else "")
-    return f"{name}: {total:,} parameters" + (f", {trained:,} of them trained" if trained != total else "")
 
 
 def _describe_steps(trainer: Trainer) -> str:

@@ -221,7 +221,7 @@ class RankContext:
                 Path(marker).touch()
         elif isinstance(error, LightkitError):
             message = f"error: {error}"
-            is_final = code != 1 or type(error).__name__ in (DATA_CHANGED, LeftAlone.__name__)
+            is_final = code != 1 or isinstance(error, LeftAlone)
             if is_final and self.rank.engine in ("torchrun", "ray"):
                 process_code = 0  # else torch's agent and Ray would start all ranks again, to meet the same error
         else:
