@@ -15,7 +15,7 @@ from lightkit.config.packaged import PREFIX, packaged_configs
 from lightkit.config.schema import list_branches, load_schema
 from lightkit.config.tree import MappingNode, find
 from lightkit.errors import LightkitError
-from lightkit.export.metadata import FILES as FORMATS
+from lightkit.export.formats import FORMATS
 
 _BREAKS = ("=", ":")
 _FILES, _FOLDERS = ":files", ":folders"

@@ -15,7 +15,7 @@ from lightkit.config.loader import collect_errors, drop_paths
 from lightkit.config.secrets import HIDDEN
 from lightkit.config.tree import Leaf, MappingNode, find, plain, put, walk
 from lightkit.errors import ConfigError
-from lightkit.export.metadata import format_of
+from lightkit.export.formats import format_of, holds_weights_alone
 from lightkit.hardware import Machine, this_machine
 from lightkit.launch.plan import LaunchSettings, check_engine, read_settings
 from lightkit.launch.ranks import this_rank
@@ -214,7 +214,7 @@ def _find_run_of_weights(arguments: config.Arguments) -> dict[str, str | bool]:
         ConfigError: If they are elsewhere, and no key says which module they are for.
     """
     artefact = str(arguments.options.get("artefact", ""))
-    if format_of(artefact) != "safetensors":
+    if not holds_weights_alone(artefact):
         return {}
     folder = Path(artefact).resolve().parent
     if folder.name == "export" and (folder.parent / "config.yaml").is_file():

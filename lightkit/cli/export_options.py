@@ -13,10 +13,9 @@ from lightkit import config
 from lightkit.cli.config_loader import options_of
 from lightkit.cli.path_checks import explain_unwritable
 from lightkit.errors import ConfigError
-from lightkit.export.metadata import FILES
+from lightkit.export.formats import FORMATS
 
-FORMATS = (*FILES, "all")
-"""Values of `--format`."""
+_CHOICES = (*FORMATS, "all")
 _DEFAULT_FORMAT = "torch_export"
 _SHAPE = re.compile(r"(?:([A-Za-z_]\w*)[:=])?\s*(\d+(?:\s*[,x]\s*\d+)*)\s*(?::\s*(\w+))?\s*")
 _DTYPES = ("float32", "float64", "float16", "int64", "int32", "uint8", "bool")
@@ -105,12 +104,12 @@ def parse_formats(name: str, text: str) -> tuple[str, ...]:
     """
     names = [name.strip() for name in text.split(",")]
     for word in names:
-        if word not in FORMATS:
+        if word not in _CHOICES:
             raise ConfigError(
-                f"--{name}: expected {', '.join(FORMATS)}, or several with commas between them, got {word!r}"
-                f"{config.near(word, FORMATS)}"
+                f"--{name}: expected {', '.join(_CHOICES)}, or several with commas between them, got {word!r}"
+                f"{config.near(word, _CHOICES)}"
             )
-    return tuple(FILES) if "all" in names else tuple(dict.fromkeys(names))
+    return tuple(FORMATS) if "all" in names else tuple(dict.fromkeys(names))
 
 
 def _parse_shapes(name: str, text: str) -> tuple[tuple[str | None, tuple[int, ...], str], ...]:

@@ -1,4 +1,4 @@
-"""From a built model, or one that is logged in MLflow, to proved files, with the lines and the table on the screen."""
+"""From a built model, or one that is logged in MLflow, to verified files, with what is printed of them."""
 
 from __future__ import annotations
 
@@ -11,15 +11,18 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any
 
+import torch
 from pytorch_lightning import LightningDataModule, LightningModule
+from pytorch_lightning.trainer.states import RunningStage, TrainerFn
 from rich import box
 from rich.console import Console
 from rich.table import Table
-from rich.text import Text
-from torch import Tensor, nn
+from torch import Tensor
 
+from lightkit import runs
+from lightkit.callbacks import VerifiedCheckpointIO
 from lightkit.cli.console import (
     OutputMode,
     choose_output_mode,
@@ -31,9 +34,10 @@ from lightkit.cli.console import (
 from lightkit.cli.export_options import ExportOptions
 from lightkit.cli.path_checks import explain_unwritable
 from lightkit.config import Arguments, shown_path
-from lightkit.errors import ConfigError, ExportError
-from lightkit.export.compare import Tolerance
-from lightkit.export.exporter import Artefact, ExportsFailed, check_options, export
+from lightkit.errors import ConfigError, ExportError, RunLocked
+from lightkit.export.bare_trainer import build_bare_trainer
+from lightkit.export.exporter import ExportsFailed, check_options, export
+from lightkit.export.formats import FORMATS
 from lightkit.export.samples import (
     EvaluationSamples,
     check_preprocessing,
@@ -58,20 +62,10 @@ from lightkit.runs.retrain_state import RUN_FILE
 
 if TYPE_CHECKING:
     from lightkit.cli.context import RunContext
-import torch
-from pytorch_lightning import Trainer
-from pytorch_lightning.trainer.states import RunningStage, TrainerFn
-
-from lightkit import runs
-from lightkit.callbacks import VerifiedCheckpointIO
-from lightkit.errors import RunLocked
-from lightkit.export.bare_trainer import build_bare_trainer
 
 _log = logging.getLogger("lightkit")
 _EXTRA_BYTES = 20_000_000
 """Besides the weights: the graph, the samples of the proof, and export.json."""
-_PREDICT_ORDER = ("onnx", "torch_export", "torchscript", "safetensors")
-"""Formats by how little `predict` needs for them."""
 _PIPE_WIDTH = 110  # columns
 
 
@@ -129,6 +123,11 @@ def export_logged_model(options: ExportOptions, arguments: Arguments) -> int:
     root = next((flag.value for flag in reversed(arguments.flags) if flag.key == "run.root"), "runs")
     trust = bool(given.get("trust"))
     target, samples = load_logged_model(uri, trust=trust, root=root, num_samples=options.num_samples)
+    if "torchscript" in options.formats and isinstance(target.plain, torch.fx.GraphModule):
+        raise ConfigError(
+            f"--format torchscript: {uri} is a graph of torch.export, which has no TorchScript form. Export its run, "
+            "or register it with --format torchscript."
+        )
     check_self_consistency(target, samples)
     _export_target(target, samples, uri, folder, options, mode)
     return 0
@@ -193,38 +192,23 @@ def _find_example(
     example, origin = example_from_module(module), "example_input_array"
     if options.input_shapes:
         example, origin = example_from_shapes(module, options.input_shapes), "--input-shape"
-    found, samples = find_loader(module, data), None
-    if found is None:
-        if example is None:
-            raise ConfigError(
-                f"{type(module).__name__}: what forward takes is unknown: there are no data, and no "
-                f"example_input_array. Say --input-shape, such as --input-shape 1,3,224,224."
-            )
-        reason = "there are no data"
-    else:
-        try:
-            samples = draw_samples(
-                module,
-                data,
-                options.num_samples,
-                split=found[0],
-                loader=found[1],
-                with_images=options.with_preprocessing,
-            )
-        except ConfigError as error:
-            if not options.input_shapes:
-                raise
-            reason = str(error).rstrip(".")
-    if samples is not None:
+    reason = "there are no data"
+    if found := find_loader(module, data):
+        split, loader = found
+        samples = draw_samples(
+            module, data, options.num_samples, split=split, loader=loader, with_images=options.with_preprocessing
+        )
         if example is None:
             return tuple(tensor[:2] for tensor in samples.inputs), samples
         one, wanted = (" and ".join(describe_value(t[0]) for t in inputs) for inputs in (samples.inputs, example))
         if one == wanted:
-            if found is not None and found[0] != "val":
-                _log.info("there is no validation split: proved on the %s", samples.source)
             return example, samples
         reason = f"a sample of the {samples.source} is {one}, and the export is for {wanted}"
-    assert example is not None
+    if example is None:
+        raise ConfigError(
+            f"{type(module).__name__}: what forward takes is unknown: there are no data, and no example_input_array. "
+            "Say --input-shape, such as --input-shape 1,3,224,224."
+        )
     samples = make_random_samples(example, options.num_samples, source=origin)
     _log.warning("the proof is weaker: %s, so that it is made on %s", reason, samples.source)
     return example, samples
@@ -261,14 +245,17 @@ def _export_target(
             f"--output: {shown_path(folder)} has {free_bytes / 1e6:.0f} MB left, and the files take about "
             f"{needed_bytes / 1e6:.0f} MB. Make room, or name another folder."
         )
-    num_samples = len(samples.names)
+    num_samples, backbone = len(samples.names), getattr(target.plain, "backbone", None)
+    name = f"{type(target.plain).__name__}{f' on {backbone}' if isinstance(backbone, str) else ''}"
     if mode == "json":
         print_event("start", origin=origin, folder=str(folder), samples=num_samples, source=samples.source)
-    print_line(f"model {_describe_model(target.plain)}", mode)
+    print_line(f"model {name}: {sum(each.numel() for each in target.plain.parameters()):,} parameters", mode)
     print_line(f"from  {origin}", mode)
     print_line(f"proof {num_samples} samples: {samples.source}", mode)
     print_line(f"to    {shown_path(folder)}", mode)
-    tolerance = None if options.rtol is None and options.atol is None else Tolerance(options.rtol, options.atol)
+    writing = WriteOptions(opset=options.opset, half=options.half, int8=options.int8, calibration=calibration)
+    artefacts: Sequence[Mapping[str, Any]] = ()
+    failure = None
     try:
         with print_steps(mode) as on_step:
             artefacts = export(
@@ -276,17 +263,25 @@ def _export_target(
                 options.formats,
                 folder,
                 samples,
-                options=WriteOptions(
-                    opset=options.opset, half=options.half, int8=options.int8, calibration=calibration
-                ),
-                tolerance=tolerance,
+                options=writing,
+                rtol=options.rtol,
+                atol=options.atol,
                 on_step=on_step,
             )
     except ExportsFailed as error:
-        if error.artefacts:
-            _print_report(error.artefacts, folder, mode)
-        raise ExportError(str(error)) from error
-    _print_report(artefacts, folder, mode)
+        artefacts, failure = error.artefacts, error
+    if artefacts and mode == "json":
+        print_event("export", folder=str(folder), artefacts=artefacts)
+    if artefacts and mode in ("terminal", "plain"):
+        print_report(artefacts)
+        print_line(f"files {shown_path(folder)}", mode)
+        for_images = [entry for entry in artefacts if entry["preprocessing"]]
+        if for_images and RUN_FILE not in os.environ:
+            first = min(for_images, key=lambda entry: [*FORMATS].index(entry["format"]))
+            file = shown_path(folder / first["file"])
+            print_line(f"next  {shlex.join(['lightkit', 'predict', '--model', file])} IMAGES", mode)
+    if failure is not None:
+        raise ExportError(str(failure)) from failure
 
 
 @contextmanager
@@ -301,93 +296,51 @@ def print_steps(mode: OutputMode) -> Iterator[Callable[[str], None]]:
         yield lambda text: print_line(f"      {text}", mode)
 
 
-def _describe_model(module: nn.Module) -> str:
-    backbone = getattr(module, "backbone", None)
-    total = sum(parameter.numel() for parameter in module.parameters())
-    return f"{type(module).__name__}{f' on {backbone}' if isinstance(backbone, str) else ''}: {total:,} parameters"
-
-
-def _print_report(artefacts: Sequence[Artefact], folder: Path, mode: OutputMode) -> None:
-    """Print the proof's table, and the command that labels images with the file that needs least."""
-    if mode == "json":
-        print_event("export", folder=str(folder), artefacts=[each.as_dict() for each in artefacts])
-    if mode not in ("terminal", "plain"):
-        return
-    print_table(artefacts, sys.stdout)
-    print_line(f"files {shown_path(folder)}", mode)
-    for_images = [artefact for artefact in artefacts if artefact.metadata.preprocessing is not None]
-    if for_images and RUN_FILE not in os.environ:
-        first = min(for_images, key=lambda artefact: _PREDICT_ORDER.index(artefact.metadata.format))
-        print_line(f"next  {shlex.join(['lightkit', 'predict', '--model', shown_path(first.path)])} IMAGES", mode)
-
-
-def print_table(artefacts: Sequence[Artefact], file: TextIO, *, width: int | None = None) -> None:
-    """Print each file beside the eager model, and below it what the table cannot hold.
+def print_report(artefacts: Sequence[Mapping[str, Any]]) -> None:
+    """Print each file and the eager model as a table on standard output, and below it what the table cannot hold.
 
     Args:
-        artefacts: The files.
-        file: Standard output. If it is no terminal, the text has neither colours nor control codes.
-        width: In columns; the terminal's if None, or 110 in a pipe.
+        artefacts: Entries of export.json.
     """
-    is_terminal = file.isatty()
-    names = [name for artefact in artefacts for name in artefact.proof.score.eager]
-    metric = next((name for name in names if "acc" in name), names[0] if names else None)
-    table = Table(box=box.SIMPLE_HEAD if is_terminal else box.ASCII2, pad_edge=False)
-    table.add_column("file", no_wrap=True)
-    for head in ("size", "max gap", metric or "metric", "batch 1, ms", "batch 32, ms", "samples/s"):
-        table.add_column(head, justify="right")
-    eager = {artefact.metadata.in_graph: artefact for artefact in reversed(artefacts)}  # by its inputs
-    for in_graph in sorted(eager, reverse=True):
-        name = f"eager, from {'images' if in_graph else 'tensors'}" if len(eager) > 1 else "eager model"
-        proof = eager[in_graph].proof
-        table.add_row(name, "", "", _format_metric(proof.score.eager, metric), *_format_latency(proof.eager_latency))
-    for artefact in artefacts:
-        proof = artefact.proof
-        table.add_row(
-            artefact.path.name,
-            in_bytes(artefact.size_bytes),
-            f"{proof.max_abs:.1e}" if proof.max_abs else "0",
-            _format_metric(proof.score.exported, metric),
-            *_format_latency(proof.latency),
-        )
+    is_terminal = sys.stdout.isatty()
     console = Console(
-        file=file,
-        width=width or (None if is_terminal else _PIPE_WIDTH),
+        file=sys.stdout,
+        width=None if is_terminal else _PIPE_WIDTH,
         no_color=not is_terminal,
-        force_terminal=is_terminal,
         highlight=False,
+        markup=False,
         emoji=False,
     )
+    names = [name for entry in artefacts for name in entry["metrics"].get("eager", ())]
+    metric = next((name for name in names if "acc" in name), names[0] if names else "metric")
+    table = Table(box=box.SIMPLE_HEAD if is_terminal else box.ASCII2, pad_edge=False)
+    table.add_column("file", no_wrap=True)
+    for head in ("size", "max gap", metric, "batch 1, ms", "batch 32, ms", "samples/s"):
+        table.add_column(head, justify="right")
+
+    def add(name: str, size: str, gap: str, entry: Mapping[str, Any], which: str) -> None:
+        value, latency = entry["metrics"].get(which, {}).get(metric), entry["latency"][which]
+        cells = [f"{_format_ms(each['median_s'])} ({_format_ms(each['p95_s'])})" for each in latency.values()]
+        speed = f"{32 / latency['32']['median_s']:.0f}"
+        table.add_row(name, size, gap, "" if value is None else f"{value:.4f}", *cells, speed)
+
+    eager = {entry["in_graph"]: entry for entry in reversed(artefacts)}  # by its inputs
+    for in_graph in sorted(eager, reverse=True):
+        name = f"eager, from {'images' if in_graph else 'tensors'}" if len(eager) > 1 else "eager model"
+        add(name, "", "", eager[in_graph], "eager")
+    for entry in artefacts:
+        gap = max(each["max_abs"] for each in entry["parity"].values())
+        add(entry["file"], in_bytes(entry["size_bytes"]), f"{gap:.1e}" if gap else "0", entry, "exported")
     console.print(table)
-    for note in _list_notes(artefacts):
-        console.print(Text(note), soft_wrap=True)
-
-
-def _list_notes(artefacts: Sequence[Artefact]) -> Iterator[str]:
-    for artefact in artefacts[:1]:
-        proof = artefact.proof
-        yield (
-            f"Proved in a fresh process on {proof.num_samples} samples at batch 1, 7 and 32. "
-            f"Latency: median (95th percentile), {proof.threads} thread{'s'[: proof.threads > 1]}."
-        )
-    reasons: dict[str, list[str]] = {}
-    for artefact in artefacts:
-        if artefact.proof.score.reason is not None:
-            reasons.setdefault(artefact.proof.score.reason, []).append(artefact.path.name)
-    for reason, names in reasons.items():
-        yield f"Not scored: {reason}." if len(names) == len(artefacts) else f"{', '.join(names)}: not scored: {reason}."
-    yield from (f"{item.path.name}: by {item.metadata.how}" for item in artefacts if item.metadata.how)
-
-
-def _format_metric(metrics: Mapping[str, float], name: str | None) -> str:
-    value = None if name is None else metrics.get(name)
-    return "" if value is None else f"{value:.4f}"
-
-
-def _format_latency(latency: Mapping[int, Mapping[str, float]]) -> list[str]:
-    cells = [f"{_format_ms(each['median_s'])} ({_format_ms(each['p95_s'])})" for _, each in sorted(latency.items())]
-    size, largest = max(latency.items())
-    return [*cells, f"{size / largest['median_s']:.0f}"]
+    first, notes = artefacts[0], [f"{entry['file']}: by {entry['how']}" for entry in artefacts if entry["how"]]
+    reasons = {entry["metrics"]["reason"] for entry in artefacts if not entry["metrics"]["scored"]}
+    for note in (
+        f"Proved in a fresh process on {first['samples']} samples at batch 1, 7 and 32. "
+        f"Latency: median (95th percentile), {first['threads']} thread{'s'[: first['threads'] > 1]}.",
+        *(f"Not scored: {reason}." for reason in sorted(reasons)),
+        *notes,
+    ):
+        console.print(note, soft_wrap=True)
 
 
 def _format_ms(time_s: float) -> str:
@@ -425,35 +378,23 @@ def load_model(
     module.prepare_data()
     module.setup("validate")
     module.configure_model()
-    before = None if checkpoint is None else _identity(checkpoint)
-    epoch = _load(trainer, checkpoint)
-    sha256 = None if checkpoint is None else runs.digest(checkpoint)
-    if checkpoint is not None and _identity(checkpoint) != before:
-        raise RunLocked(f"{checkpoint} was replaced while it was read, as by a training that goes on. Try again.")
-    module.eval()
-    if any(parameter.dtype in (torch.float16, torch.bfloat16) for parameter in module.parameters()):
-        module.float()
-    return epoch, sha256
-
-
-def _identity(file: Path) -> tuple[int, ...]:
-    """What another file of the same name has not: checkpoints are renamed to their place."""
-    found = file.stat()
-    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
-
-
-def _load(trainer: Trainer, checkpoint: Path | None) -> int | None:
-    module = trainer.lightning_module
     if checkpoint is None:
         load_weights = getattr(module, "load_weights", None)  # of our models: what training would start from
         if callable(load_weights):
             load_weights()
-        return None
-    connector = trainer._checkpoint_connector
-    connector.resume_start(checkpoint, weights_only=not runs.is_trusting())
-    content: Mapping[str, Any] = connector._loaded_checkpoint
-    connector.restore_model()
-    connector.restore_datamodule()
-    connector._loaded_checkpoint = {}
-    epoch = content.get("epoch")
-    return epoch if isinstance(epoch, int) else None
+        epoch = sha256 = None
+    else:
+        inode = checkpoint.stat().st_ino  # checkpoints are renamed to their place
+        connector = trainer._checkpoint_connector
+        connector.resume_start(checkpoint, weights_only=not runs.is_trusting())
+        epoch = connector._loaded_checkpoint.get("epoch")
+        connector.restore_model()
+        connector.restore_datamodule()
+        connector._loaded_checkpoint = {}
+        sha256 = runs.digest(checkpoint)
+        if checkpoint.stat().st_ino != inode:
+            raise RunLocked(f"{checkpoint} was replaced while it was read, as by a training that goes on. Try again.")
+    module.eval()
+    if any(parameter.dtype in (torch.float16, torch.bfloat16) for parameter in module.parameters()):
+        module.float()
+    return epoch, sha256

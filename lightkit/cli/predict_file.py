@@ -14,10 +14,10 @@ from lightkit.cli.console import choose_output_mode, configure_console, print_ev
 from lightkit.cli.predict_options import check_option_conflicts, format_predict_end, parse_predict_options
 from lightkit.config import split_arguments
 from lightkit.errors import ConfigError, DataError
-from lightkit.export.metadata import check_digest, format_of, is_recorded, read_metadata
-from lightkit.export.worker import Arrays, Runner, open_model
-from lightkit.images.image_file import pillow_warnings
+from lightkit.export.formats import FORMATS, Arrays, Runner, format_of, holds_weights_alone, open_model
+from lightkit.export.metadata import check_digest, is_recorded, read_metadata
 from lightkit.images.inputs import find_images
+from lightkit.images.reading import pillow_warnings
 from lightkit.prediction.inference import (
     check_image_model,
     predict_images,
@@ -38,7 +38,7 @@ def names_exported_model(args: Sequence[str]) -> bool:
     if {"-h", "--help"} & {*args}:
         return False
     files = [word.partition("=")[2] for word in read_artefact_option(args) if word.startswith("--artefact=")]
-    return bool(files) and format_of(files[-1]) != "safetensors"
+    return bool(files) and not holds_weights_alone(files[-1])
 
 
 def predict_by_file(args: Sequence[str]) -> int:
@@ -69,7 +69,7 @@ def predict_by_file(args: Sequence[str]) -> int:
     metadata = read_metadata(file)
     check_digest(file)
     check_image_model(metadata, str(file))
-    if file.suffix.lower() == ".pt2":
+    if FORMATS[str(format_of(file))].runs_code:
         _check_trust(file, run, is_trusted=bool(given.get("trust")))
     model = _open_model(file)
     files = write_predictions(
@@ -137,8 +137,6 @@ def _open_model(file: Path) -> Runner:
         run = open_model(file)
     except ValueError as error:  # whose message begins with the path
         raise DataError(f"{error}. Export it again.") from error
-    except ImportError as error:
-        raise ConfigError(f"{file}: what runs it is not installed ({error}): pip install 'lightkit[onnx]'") from error
 
     def run_checked(arrays: Arrays) -> Arrays:
         try:

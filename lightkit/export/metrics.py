@@ -1,14 +1,12 @@
-"""The task's metrics, computed by the module's own validation: with the eager model, and with a file's outputs."""
+"""The task's metrics, computed by the module's own validation with given outputs in place of ``forward``'s."""
 
 from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import torch
 from lightning_utilities.core.apply_func import apply_to_collection
 from pytorch_lightning import LightningModule
@@ -16,7 +14,6 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 from lightkit.export.bare_trainer import build_bare_trainer
-from lightkit.export.compare import Array, ReferenceBatch
 from lightkit.export.export_errors import silence_exporters
 from lightkit.export.samples import EvaluationSamples
 
@@ -31,161 +28,72 @@ _MAX_TOLERANCE = 0.2
 """With one or two samples, those on a border would allow for any accuracy."""
 
 
-@dataclass(frozen=True)
-class MetricComparison:
-    """The module's own validation of the samples.
-
-    Args:
-        eager: Metrics of the eager model, by the name that the module logs.
-        exported: The same of the file.
-        tolerance: Allowed difference.
-        reason: Why there are none, else None.
-    """
-
-    eager: Mapping[str, float]
-    exported: Mapping[str, float]
-    tolerance: float = 0.0
-    reason: str | None = None
-
-    @property
-    def outside(self) -> list[str]:
-        """Metrics outside the tolerance; one that is NaN with the file alone is."""
-        outside = []
-        for name, eager in self.eager.items():
-            exported = self.exported[name]
-            if math.isfinite(eager):  # not `>`, which NaN would pass
-                is_close = abs(eager - exported) <= self.tolerance * max(1.0, abs(eager))
-            else:
-                is_close = eager == exported or (math.isnan(eager) and math.isnan(exported))
-            outside += [] if is_close else [name]
-        return outside
-
-    def as_dict(self) -> dict[str, Any]:
-        """Convert to the entry of export.json."""
-        if self.reason is not None:
-            return {"scored": False, "reason": self.reason}
-        return {"scored": True, "eager": dict(self.eager), "exported": dict(self.exported), "tolerance": self.tolerance}
-
-
-class MetricScorer:
-    """Validates a module on the samples with Lightning's own loop, on one CPU, without logger or checkpoints.
-
-    The eager model is validated once. Then its outputs replace ``forward``: metrics that this changes do not come from
-    ``forward`` alone, or are random, and are left out. What remains is what a file can change.
-
-    Args:
-        module: The plain model.
-        samples: Their batches are validated, their inputs recognised.
-        batches: By batch size, with the eager model's flattened outputs.
-        batch_size: Number of samples in each batch that is scored.
-        template: Output of ``forward``.
-        num_samples: Number of samples; outputs beyond them fill up the last batch.
-        is_softened: Whether the outputs are probabilities of a model of logits. The module gets their logarithm, of
-            which the softmax is the probabilities.
-    """
-
-    def __init__(
-        self,
-        module: nn.Module,
-        samples: EvaluationSamples,
-        batches: Mapping[int, Sequence[ReferenceBatch]],
-        *,
-        batch_size: int,
-        template: Any,
-        num_samples: int,
-        is_softened: bool,
-    ) -> None:
-        self.batch_size = batch_size
-        self._module, self._samples, self._template = module, samples, template
-        self._num_samples, self._is_softened = num_samples, is_softened
-        # a parameter that is returned with the outputs has no row for each sample
-        self._has_rows = [
-            all(batch.expected[at].shape[:1] == (len(batch.rows),) for of in batches.values() for batch in of)
-            for at in range(len(batches[batch_size][0].expected))
-        ]
-        self._eager: dict[str, float] = {}
-        self._reason: str | None = None
-        name, exact = type(module).__name__, METRIC_TOLERANCES["float32"][0]
-        if not isinstance(module, LightningModule):
-            self._reason = f"{name} is no LightningModule"
-        elif not samples.batches:
-            self._reason = "the data gives no batches of a validation split"
-        elif type(module).validation_step is LightningModule.validation_step:
-            self._reason = f"{name} has no validation_step"
-        else:
-            try:
-                eager = self._validate(None)
-                again = self._validate([batch.expected for batch in batches[batch_size]]) if eager else {}
-            except _NotScored as error:
-                self._reason = str(error)
-                return
-            outside = MetricComparison(eager, {metric: again.get(metric, math.nan) for metric in eager}, exact).outside
-            self._eager = {metric: value for metric, value in eager.items() if metric not in outside}
-            if not self._eager:
-                not_own = f"{', '.join(outside)} do not come from what forward gives for each sample alone"
-                self._reason = not_own if eager else "validation_step logs no metric"
-
-    def score(self, outputs: Sequence[Sequence[Array]], *, precision: str) -> MetricComparison:
-        """Validate with the outputs of a file.
-
-        Args:
-            outputs: Of the file for each batch, flattened.
-            precision: Of its weights.
-        """
-        off, num_flips = METRIC_TOLERANCES.get(precision, METRIC_TOLERANCES["float32"])
-        tolerance = min(off + num_flips / self._num_samples, _MAX_TOLERANCE)
-        if self._reason is not None:
-            return MetricComparison({}, {}, tolerance, self._reason)
-        try:
-            found = self._validate(outputs)
-        except _NotScored as error:
-            return MetricComparison({}, {}, tolerance, str(error))
-        return MetricComparison(self._eager, {name: found.get(name, math.nan) for name in self._eager}, tolerance)
-
-    def _validate(self, outputs: Sequence[Sequence[Array]] | None) -> dict[str, float]:
-        """Return the metrics with a file's outputs; None runs the module's own ``forward``.
-
-        Raises:
-            _NotScored: If there are none.
-        """
-        module: Any = self._module
-        replay = None if outputs is None else _Replay(self._samples.inputs, self._join(outputs), self._template)
-        # copies: the module may change a batch in place
-        loader: DataLoader[Any] = DataLoader(list(self._samples.batches), batch_size=None, collate_fn=copy.deepcopy)  # type: ignore[arg-type]
-        trainer_before, training = module._trainer, module.training
-        with silence_exporters():  # Lightning's advice on a trainer that the user did not choose
-            trainer = build_bare_trainer()
-            try:
-                if replay is not None:
-                    module.__dict__["forward"] = replay
-                trainer.validate(module, dataloaders=loader, verbose=False)
-            except _NotScored:
-                raise
-            except Exception as error:  # the user's validation raises anything without their trainer
-                reason = f"its validation fails on a Trainer of its own ({type(error).__name__}: {error})"
-                raise _NotScored(reason) from error
-            finally:
-                module.__dict__.pop("forward", None)
-                module._trainer = trainer_before
-                module.train(training)
-        if replay is not None and not replay.is_used:
-            raise _NotScored("validation_step does not call forward")
-        return {name: float(value) for name, value in trainer.callback_metrics.items() if value.numel() == 1}
-
-    def _join(self, outputs: Sequence[Sequence[Array]]) -> list[tuple[Tensor, bool]]:
-        """Join each output over all batches, without what filled the last one up; without rows that of the first."""
-        joined = []
-        for at, has_rows in enumerate(self._has_rows):
-            arrays = [batch[at] for batch in outputs]
-            array = np.concatenate(arrays)[: self._num_samples] if has_rows else np.asarray(arrays[0])
-            joined.append((torch.from_numpy(array), has_rows))
-        if self._is_softened:
-            joined[0] = (joined[0][0].clamp_min(torch.finfo(torch.float32).tiny).log(), joined[0][1])
-        return joined
-
-
-class _NotScored(Exception):
+class NotScored(Exception):
     """There are no metrics, with the reason."""
+
+
+def metric_tolerance(precision: str, num_samples: int) -> float:
+    """Return how far a metric over so many samples may be off."""
+    off, num_flips = METRIC_TOLERANCES[precision]
+    return min(off + num_flips / num_samples, _MAX_TOLERANCE)
+
+
+def is_same_metric(one: float, other: float, tolerance: float) -> bool:
+    """Compare two values of a metric; NaN equals NaN alone."""
+    if math.isnan(one) or math.isnan(other):
+        return math.isnan(one) and math.isnan(other)
+    return math.isclose(one, other, rel_tol=tolerance, abs_tol=tolerance)
+
+
+def validate_outputs(
+    module: nn.Module, samples: EvaluationSamples, outputs: Sequence[tuple[Tensor, bool]], template: Any
+) -> dict[str, float]:
+    """Validate a module on the samples with Lightning's own loop, on one CPU, without logger or checkpoints.
+
+    Metrics that do not come from ``forward``'s outputs are the same for all outputs.
+
+    Args:
+        module: The plain model, in eval mode. ``forward`` is replaced meanwhile.
+        samples: Their batches are validated, their inputs recognised.
+        outputs: For each output of ``forward`` its values, and whether these have a row for each sample.
+        template: What ``forward`` returns: tensors in a tuple, list or mapping, or one alone.
+
+    Returns:
+        What the module logs in its validation.
+
+    Raises:
+        NotScored: If there is nothing to validate, or the validation does not go by ``forward`` alone.
+    """
+    name = type(module).__name__
+    if not isinstance(module, LightningModule):
+        raise NotScored(f"{name} is no LightningModule")
+    if not samples.batches:
+        raise NotScored("the data gives no batches of a validation split")
+    if type(module).validation_step is LightningModule.validation_step:
+        raise NotScored(f"{name} has no validation_step")
+    replay = _Replay(samples.inputs, outputs, template)
+    # copies: the module may change a batch in place
+    loader: DataLoader[Any] = DataLoader(list(samples.batches), batch_size=None, collate_fn=copy.deepcopy)  # type: ignore[arg-type]
+    with silence_exporters():  # Lightning's advice on a trainer that the user did not choose
+        trainer = build_bare_trainer()
+        try:
+            module.__dict__["forward"] = replay
+            trainer.validate(module, dataloaders=loader, verbose=False)
+        except NotScored:
+            raise
+        except Exception as error:  # the user's validation raises anything without their trainer
+            reason = f"its validation fails on a Trainer of its own ({type(error).__name__}: {error})"
+            raise NotScored(reason) from error
+        finally:
+            del module.__dict__["forward"]
+            module.trainer = None
+            module.eval()
+    if not replay.is_used:
+        raise NotScored("validation_step does not call forward")
+    metrics = {key: float(value) for key, value in trainer.callback_metrics.items() if value.numel() == 1}
+    if not metrics:
+        raise NotScored("validation_step logs no metric")
+    return metrics
 
 
 class _Replay:
@@ -205,4 +113,4 @@ class _Replay:
                     self._start, self._end, self.is_used = start, end, True
                     rows = iter([output[start:end] if has_rows else output for output, has_rows in self._outputs])
                     return apply_to_collection(self._template, Tensor, lambda _: next(rows))  # noqa: B023 (called at once)
-        raise _NotScored("validation_step gives forward something else than the samples")
+        raise NotScored("validation_step gives forward something else than the samples")

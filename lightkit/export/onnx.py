@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
 from dataclasses import replace
-from itertools import chain, count
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import onnx
 import onnx_ir as ir
 import torch
+from lightning_utilities.core.apply_func import apply_to_collection
 from torch import Tensor, nn
 
 from lightkit.errors import ExportError
 from lightkit.export.capture import capture_graph
 from lightkit.export.export_errors import export_error, format_reason, silence_exporters
-from lightkit.export.graph_preprocessing import ImageToProbabilities
-from lightkit.export.metadata import METADATA_KEY, Metadata, TensorSpec
+from lightkit.export.formats import METADATA_KEY
+from lightkit.export.image_transform import ImageToProbabilities
+from lightkit.export.metadata import Metadata
 from lightkit.export.quantize import quantize
 from lightkit.export.target import ExportTarget, WriteOptions
 
@@ -46,7 +47,9 @@ def write(
     Raises:
         ExportError: If the model cannot be captured or has no ONNX form, or the file is no valid ONNX.
     """
-    metadata = replace(metadata, how="torch.onnx (dynamo)", outputs=_rename_outputs(metadata))
+    inputs = {spec.name for spec in metadata.inputs}  # of which an output has another name: all are values of one graph
+    outputs = [replace(spec, name=f"{spec.name}_out") if spec.name in inputs else spec for spec in metadata.outputs]
+    metadata = replace(metadata, how="torch.onnx (dynamo)", outputs=tuple(outputs))
     file, opset = metadata.file_name, options.opset or DEFAULT_OPSET
     program = capture_graph(target, file, model=_convert_to_half(target, file) if options.half else None)
     with silence_exporters():
@@ -81,34 +84,13 @@ def write(
     return metadata
 
 
-def _rename_outputs(metadata: Metadata) -> tuple[TensorSpec, ...]:
-    """Give the outputs names that no input and no other output has: in ONNX all are values of one graph."""
-    inputs = {spec.name for spec in metadata.inputs}
-    taken = inputs | {spec.name for spec in metadata.outputs}
-    outputs = []
-    for spec in metadata.outputs:
-        name = spec.name if spec.name not in inputs else _free_name(f"{spec.name}_out", taken)
-        taken.add(name)
-        outputs.append(replace(spec, name=name))
-    return tuple(outputs)
-
-
-def _free_name(name: str, taken: set[str]) -> str:
-    candidates = chain([name], (f"{name}_{number}" for number in count(2)))
-    return next(candidate for candidate in candidates if candidate not in taken)
-
-
 def _rename_values(model: ir.Model, metadata: Metadata) -> None:
     """Rename inner values that are called as an input or output, and open sizes such as ``s77``."""
-    graph = model.graph
+    graph, sizes = model.graph, {}
     ends = {value.name: value for value in (*graph.inputs, *graph.outputs)}
-    inner = [*graph.initializers.values(), *(value for node in graph for value in node.outputs)]
-    taken = {str(name) for name in (*ends, *(value.name for value in inner))}
-    for value in inner:
-        if value.name in ends and value is not ends[value.name]:
-            value.name = _free_name(f"{value.name}_inside", taken)
-            taken.add(value.name)
-    sizes = {}
+    for value in (*graph.initializers.values(), *(value for node in graph for value in node.outputs)):
+        if value is not ends.get(value.name, value):
+            value.name = f"{value.name}_inside"
     for spec, value in zip(metadata.inputs, graph.inputs, strict=True):
         for axis, size in enumerate(value.shape or ()):
             if not isinstance(size, int):
@@ -126,15 +108,8 @@ class _Half(nn.Module):
         self.model = copy.deepcopy(model).half()
 
     def forward(self, *inputs: Tensor) -> Any:
-        return _to_float(self.model(*(value.half() if value.is_floating_point() else value for value in inputs)))
-
-
-def _to_float(outputs: Any) -> Any:
-    if isinstance(outputs, Tensor):
-        return outputs.float() if outputs.dtype == torch.float16 else outputs
-    if isinstance(outputs, Mapping):
-        return {name: _to_float(value) for name, value in outputs.items()}
-    return [_to_float(value) for value in outputs]
+        outputs = self.model(*(value.half() if value.is_floating_point() else value for value in inputs))
+        return apply_to_collection(outputs, Tensor, lambda each: each.float() if each.dtype == torch.float16 else each)
 
 
 def _convert_to_half(target: ExportTarget, file: str) -> nn.Module:

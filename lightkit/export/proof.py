@@ -9,38 +9,33 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property, partial
+from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from PIL import Image
-from torch import Tensor, nn
+from torch import nn
 
 from lightkit.errors import ExportError
-from lightkit.export import worker
-from lightkit.export.compare import TOLERANCES, Array, Comparison, ReferenceBatch, Tolerance, compare
+from lightkit.export import formats
+from lightkit.export.compare import Array, ReferenceBatch, choose_tolerance, compare
+from lightkit.export.formats import FORMATS
 from lightkit.export.metadata import Metadata
-from lightkit.export.metrics import MetricComparison, MetricScorer
+from lightkit.export.metrics import NotScored, is_same_metric, metric_tolerance, validate_outputs
 from lightkit.export.samples import EvaluationSamples
-from lightkit.export.target import ExportTarget, clone_inputs
+from lightkit.export.target import ExportTarget, call_forward, name_outputs
 
 BATCH_SIZES = (1, 7, 32)
 """One, an odd one, and a usual one: a model that was fixed to the batch of its example differs at one of them."""
 TIMED_BATCH_SIZES = (1, 32)
-ALLOWED_PACKAGES: Mapping[str, tuple[str, ...]] = {
-    "onnx": ("onnxruntime",),
-    "torch_export": ("torch",),
-    "torchscript": ("torch",),
-}
-"""By format: the tracked packages that the process may load. Weights alone need the module's own code, so anything."""
 _MAX_SIDE = 640
 """In pixels, of images that are resized to one size for a batch: 32 photos of a phone would take a gigabyte."""
 _TIMEOUT_S = 1800.0
+_EXACT = 1e-6
 Outputs = Mapping[int, Sequence[Sequence[Array]]]
-Latency = Mapping[int, Mapping[str, float]]
 _TOLERANCE_HINT = "If such a gap is expected, allow for it with --rtol and --atol."
 _EXACT_HINT = (
     "--rtol and --atol do not count here: whole numbers, booleans, shapes, NaN and infinity are compared exactly."
@@ -60,38 +55,8 @@ class Mismatch(ExportError):
         self.hint = hint
 
 
-@dataclass(frozen=True)
-class Proof:
-    """Result of a file's proof.
-
-    Args:
-        comparisons: By batch size.
-        score: The task's metrics.
-        latency: Of the file, by batch size: ``median_s``, ``p95_s``, ``repetitions``.
-        eager_latency: Of the eager model, likewise.
-        loaded: Tracked packages that the fresh process had loaded.
-        tolerance: That was applied.
-        num_samples: Number of samples.
-        threads: Of file and eager model.
-    """
-
-    comparisons: Mapping[int, Comparison]
-    score: MetricComparison
-    latency: Mapping[int, Mapping[str, float]]
-    eager_latency: Mapping[int, Mapping[str, float]]
-    loaded: Sequence[str]
-    tolerance: Tolerance
-    num_samples: int
-    threads: int
-
-    @property
-    def max_abs(self) -> float:
-        """Largest gap at any batch size."""
-        return max(found.max_abs for found in self.comparisons.values())
-
-
 class Reference:
-    """The samples in batches of 1, 7 and 32, with the eager model's outputs.
+    """The samples in batches of 1, 7 and 32, with the eager model's outputs, metrics and latency.
 
     A file with the preprocessing in its graph takes ``EvaluationSamples.images``: one by one at their own sizes, in
     larger batches at the size of the first of them. The expected outputs are then not those of that graph run eagerly,
@@ -101,64 +66,66 @@ class Reference:
     Args:
         target: The model.
         samples: The samples.
-        in_graph: Whether the file has the preprocessing in its graph.
-        folder: For the batches' inputs; created when they are written.
+        in_graph: Whether the file has the preprocessing in its graph, and the plain model has not.
+        folder: For the batches' inputs; created.
 
     Attributes:
         batches: By batch size.
-        template: Output of the plain model's ``forward``: a tensor, tuple, list or mapping.
-        is_softened: Whether a softmax was applied to it.
+        metrics: Of the eager model, by the name that the module logs.
+        not_scored: Why there are none, else None.
+        latency: Of the eager model, with as much in it as the file has, by batch size.
 
     Raises:
         ExportError: If there are no samples, or the model itself fails on them.
     """
 
     def __init__(self, target: ExportTarget, samples: EvaluationSamples, *, in_graph: bool, folder: Path) -> None:
-        self.target = target
-        self.samples = samples
-        self.in_graph = in_graph
-        self.folder = folder
-        self.template: Any = None
-        self.is_softened = False
+        self.target, self.samples, self.in_graph, self.folder = target, samples, in_graph, folder
         self.num_samples = len(samples.images or ()) if in_graph else len(samples.inputs[0])
-        self.threads = torch.get_num_threads()
         if self.num_samples == 0:
             raise ExportError("There are no samples to prove an export on. Give the data a validation split.")
+        self.threads = torch.get_num_threads()
+        self.scored_size = 1 if in_graph else max(BATCH_SIZES)  # larger batches bring images to one size
+        self._is_softened = in_graph and getattr(target.model, "is_logits", False)
+        self._template: Any = None
         self.batches: Mapping[int, Sequence[ReferenceBatch]] = {size: list(self._batch(size)) for size in BATCH_SIZES}
-
-    @cached_property
-    def inputs_folder(self) -> Path:
-        """Folder of the batches' inputs, written once for the processes of all formats."""
         for size, batches in self.batches.items():
-            (self.folder / str(size)).mkdir(parents=True)
+            (folder / str(size)).mkdir(parents=True)
             for index, batch in enumerate(batches):
-                worker.save_arrays(self.folder / str(size) / f"{index}.npz", batch.inputs)
-        return self.folder
-
-    @cached_property
-    def scorer(self) -> MetricScorer:
-        """Scores files with the model's own validation."""
-        size = 1 if self.in_graph else max(BATCH_SIZES)  # larger batches bring images to one size
-        return MetricScorer(
-            self.target.plain,
-            self.samples,
-            self.batches,
-            batch_size=size,
-            template=self.template,
-            num_samples=self.num_samples,
-            is_softened=self.is_softened,
-        )
-
-    @cached_property
-    def eager_latency(self) -> Mapping[int, Mapping[str, float]]:
-        """Latency of the eager model, with as much in it as the file has, by batch size."""
-        model = self.target.model if self.in_graph else self.target.plain
-        latency = {}
+                formats.save_arrays(folder / str(size) / f"{index}.npz", batch.inputs)
+        self.metrics: Mapping[str, float] = {}
+        self.not_scored: str | None = None
+        outputs = [batch.expected for batch in self.batches[self.scored_size]]
+        try:
+            found, again = self.validate(outputs), self.validate(outputs)
+        except NotScored as error:
+            self.not_scored = str(error)
+        else:  # times and counts are left out
+            self.metrics = {name: value for name, value in found.items() if is_same_metric(value, again[name], _EXACT)}
+            if not self.metrics:
+                self.not_scored = f"{', '.join(found)} differ when the same outputs are scored again"
+        model = target.model if in_graph else target.plain
+        self.latency = {}
         for size in TIMED_BATCH_SIZES:
             inputs = [torch.from_numpy(array.copy()) for array in self.batches[size][0].inputs]
             with torch.no_grad():
-                latency[size] = worker.measure_latency(partial(model, *inputs))
-        return latency
+                self.latency[str(size)] = formats.measure_latency(partial(model, *inputs))
+
+    def validate(self, outputs: Sequence[Sequence[Array]]) -> dict[str, float]:
+        """Run the module's own validation with the outputs of the batches of ``scored_size``.
+
+        Raises:
+            NotScored: If it has none, or it does not go by ``forward`` alone.
+        """
+        joined = []
+        for place, expected in enumerate(self.batches[self.scored_size][0].expected):
+            has_rows = expected.shape[:1] == (self.scored_size,)  # a parameter that is returned has none
+            arrays = [batch[place] for batch in outputs]
+            array = np.concatenate(arrays)[: self.num_samples] if has_rows else np.asarray(arrays[0])
+            joined.append((torch.from_numpy(array), has_rows))
+        if self._is_softened:  # the module gets the logarithm, of which the softmax is the probabilities
+            joined[0] = (joined[0][0].clamp_min(torch.finfo(torch.float32).tiny).log(), joined[0][1])
+        return validate_outputs(self.target.plain, self.samples, joined, self._template)
 
     def _batch(self, size: int) -> Iterator[ReferenceBatch]:
         names = [spec.name for spec in self.target.metadata.outputs]
@@ -171,28 +138,14 @@ class Reference:
             else:
                 inputs = [np.ascontiguousarray(values[rows].detach().cpu().numpy()) for values in self.samples.inputs]
                 prepared = inputs
-            outputs = self._run([torch.from_numpy(array) for array in prepared])
-            is_named = isinstance(outputs, Mapping) and set(outputs) == set(names)
-            self.template = {name: outputs[name] for name in names} if is_named else outputs
-            leaves = [leaf.float() if leaf.dtype == torch.bfloat16 else leaf for leaf in worker.flatten(self.template)]
-            if self.in_graph and self.target.metadata.output_kind == "probabilities":
-                first = leaves[0]
-                if not ((first >= 0).all() and ((first.sum(dim=1) - 1).abs() < 1e-3).all()):  # the plain model's logits
-                    leaves[0] = first.softmax(dim=1)
-                    self.is_softened = True
+            outputs = call_forward(self.target.plain, [torch.from_numpy(array) for array in prepared])
+            named = name_outputs(self.target.plain, outputs)
+            named = {name: named[name] for name in names} if set(names) == set(named) else named
+            leaves = [leaf.float() if leaf.dtype == torch.bfloat16 else leaf for leaf in named.values()][: len(names)]
+            self._template = named if isinstance(outputs, Mapping) else outputs
+            if self._is_softened:
+                leaves[0] = leaves[0].softmax(dim=1)
             yield ReferenceBatch(rows, inputs, [leaf.detach().cpu().numpy() for leaf in leaves])
-
-    def _run(self, inputs: Sequence[Tensor]) -> Any:
-        try:
-            with torch.no_grad():
-                return self.target.plain(*clone_inputs(inputs))
-        except Exception as error:  # the user's forward raises anything
-            lines = str(error).strip().splitlines() or [""]
-            raise ExportError(
-                f"{type(self.target.plain).__name__} itself fails on a batch of {len(inputs[0])} samples "
-                f"({type(error).__name__}: {lines[0]}), so no export can be proved. Expected a forward that takes any "
-                f"batch size."
-            ) from error
 
     def _stack_images(self, rows: Sequence[int]) -> Array:
         """Stack images as uint8 ``(batch, height, width, 3)``; one image alone keeps its size."""
@@ -206,8 +159,14 @@ class Reference:
 
 
 def prove(
-    file: Path, metadata: Metadata, reference: Reference, *, folder: Path, tolerance: Tolerance | None = None
-) -> Proof:
+    file: Path,
+    metadata: Metadata,
+    reference: Reference,
+    *,
+    folder: Path,
+    rtol: float | None = None,
+    atol: float | None = None,
+) -> dict[str, Any]:
     """Run a file in a fresh process, and compare it with the eager model.
 
     Args:
@@ -215,53 +174,75 @@ def prove(
         metadata: Its metadata.
         reference: The eager model's outputs.
         folder: Private and empty, for the process.
-        tolerance: The user's; that of the precision for what is None.
+        rtol: The user's relative tolerance of an output; that of the precision if None.
+        atol: The absolute one, likewise.
+
+    Returns:
+        Figures of the proof for export.json: ``samples``, ``tolerance``, ``parity``, ``metrics``, ``loaded``,
+        ``threads`` and ``latency``.
 
     Raises:
         Mismatch: If an output or a metric is outside the tolerance, or, without a metric, the file's error is too large
             relative to the differences between samples.
         ExportError: If the file cannot be run.
     """
-    allowed = (tolerance or Tolerance()).over(TOLERANCES.get(metadata.precision, TOLERANCES["float32"]))
+    allowed = choose_tolerance(metadata.precision, rtol, atol)
     outputs, latency, loaded = run_in_worker(file, metadata, reference, folder=folder)
-    names = reference.samples.names
-    comparisons = {
-        size: compare(batches, outputs[size], metadata=metadata, names=names, tolerance=allowed)
+    found = {
+        size: compare(batches, outputs[size], metadata=metadata, names=reference.samples.names, tolerance=allowed)
         for size, batches in reference.batches.items()
     }
-    if outside := [found for found in comparisons.values() if found.first is not None]:
-        first = outside[0]
-        also = f" (at batch {' and '.join(str(found.batch_size) for found in outside[1:])} too)" if outside[1:] else ""
+    if outside := [size for size, each in found.items() if each.first is not None]:
+        first, also = found[outside[0]], " and ".join(map(str, outside[1:]))
         raise Mismatch(
-            f"{file.name} does not match its model: {first.num_outside} of {first.num_outputs} outputs differ at batch "
-            f"size {first.batch_size}{also}, by up to {max(found.max_abs for found in outside):.2e} ({allowed}); first "
-            f"{first.first}.",
-            hint=_EXACT_HINT if any(found.num_exact for found in outside) else _TOLERANCE_HINT,
+            f"{file.name} does not match its model: {first.parity['outside']} of {first.parity['outputs']} outputs "
+            f"differ at batch size {outside[0]}{f' (at batch {also} too)' if also else ''}, by up to "
+            f"{max(found[size].parity['max_abs'] for size in outside):.2e} ({allowed}); first {first.first}.",
+            hint=_EXACT_HINT if any(found[size].is_exact for size in outside) else _TOLERANCE_HINT,
         )
-    score = reference.scorer.score(outputs[reference.scorer.batch_size], precision=metadata.precision)
-    if score.outside:
-        metrics = ", ".join(
-            f"{metric} is {score.exported[metric]:.4g}, eager {score.eager[metric]:.4g}" for metric in score.outside
-        )
-        raise Mismatch(
-            f"{file.name} does not score as its model does: {metrics} (tolerance {score.tolerance:.2g}).",
-            hint="--rtol and --atol are for outputs, not for metrics. More --num-samples make a metric finer.",
-        )
-    spread = max((found.of_spread for found in comparisons.values() if found.of_spread is not None), default=0.0)
-    if score.reason is not None and allowed.of_spread is not None and spread > allowed.of_spread:
+    metrics = _score(file, reference, outputs[reference.scored_size], metadata.precision)
+    spread = max(each.parity.get("of_spread", 0.0) for each in found.values())
+    if not metrics["scored"] and allowed.of_spread is not None and spread > allowed.of_spread:
         raise Mismatch(
             f"{file.name} does not match its model: its outputs are off by {spread:.2f} of what the model's own differ "
             f"between samples (at most {allowed.of_spread:g}; the same answer to every sample is off by 1), and there "
-            f"is no metric to judge by: {score.reason}.",
+            f"is no metric to judge by: {metrics['reason']}.",
             hint="Prove it on more samples with --num-samples, or say with --atol how far its outputs may be off.",
         )
-    num, threads = reference.num_samples, reference.threads
-    return Proof(comparisons, score, latency, reference.eager_latency, loaded, allowed, num, threads)
+    return {
+        "samples": reference.num_samples,
+        "tolerance": asdict(allowed),
+        "parity": {str(size): each.parity for size, each in found.items()},
+        "metrics": metrics,
+        "loaded": loaded,
+        "threads": reference.threads,
+        "latency": {"exported": latency, "eager": reference.latency},
+    }
+
+
+def _score(file: Path, reference: Reference, outputs: Sequence[Sequence[Array]], precision: str) -> dict[str, Any]:
+    """Return the entry of export.json on metrics.
+
+    Raises:
+        Mismatch: If one is outside the tolerance.
+    """
+    if reference.not_scored is not None:
+        return {"scored": False, "reason": reference.not_scored}
+    tolerance = metric_tolerance(precision, reference.num_samples)
+    eager, exported = reference.metrics, reference.validate(outputs)
+    outside = [name for name, value in eager.items() if not is_same_metric(value, exported[name], tolerance)]
+    if outside:
+        metrics = ", ".join(f"{name} is {exported[name]:.4g}, eager {eager[name]:.4g}" for name in outside)
+        raise Mismatch(
+            f"{file.name} does not score as its model does: {metrics} (tolerance {tolerance:.2g}).",
+            hint="--rtol and --atol are for outputs, not for metrics. More --num-samples make a metric finer.",
+        )
+    return {"scored": True, "eager": eager, "exported": exported, "tolerance": tolerance}
 
 
 def run_in_worker(
     file: Path, metadata: Metadata, reference: Reference, *, folder: Path, timeout_s: float = _TIMEOUT_S
-) -> tuple[Outputs, Latency, list[str]]:
+) -> tuple[Outputs, dict[str, Any], list[str]]:
     """Run a file in a fresh process.
 
     Args:
@@ -280,24 +261,25 @@ def run_in_worker(
     """
     job = {
         "file": str(file.resolve()),
-        "inputs": str(reference.inputs_folder.resolve()),
+        "format": metadata.format,
+        "inputs": str(reference.folder.resolve()),
         "threads": reference.threads,
         "sizes": sorted(reference.batches),
         "timed": TIMED_BATCH_SIZES,
-        "module": None,
         "path": [str(Path.cwd()), *(place for place in sys.path if place)],
         "outputs": [spec.name for spec in metadata.outputs],
     }
-    if metadata.format == "safetensors":
-        job["module"] = str((folder / "module.pickle").resolve())
-        pickle_without_weights(reference.target.plain, folder / "module.pickle")
+    if FORMATS[metadata.format].open is None:
+        job["module"] = "module.pickle"
+        _pickle(reference.target.plain, folder / "module.pickle")
     (folder / "job.json").write_text(json.dumps(job), encoding="utf-8")
     log = folder / "stderr.txt"
     reads, writes = os.pipe()  # closed when this process ends, which ends the child
+    code: int | None = None
     try:
         with log.open("wb") as stderr:
-            code: int | None = subprocess.run(
-                [sys.executable, str(worker.__file__), str(folder.resolve())],
+            code = subprocess.run(
+                [sys.executable, str(formats.__file__), str(folder.resolve())],
                 stdin=reads,
                 stdout=subprocess.DEVNULL,
                 stderr=stderr,
@@ -306,69 +288,36 @@ def run_in_worker(
                 check=False,
             ).returncode
     except subprocess.TimeoutExpired:
-        code = None
+        pass
     finally:
         os.close(reads)
         os.close(writes)
     if code != 0:
-        lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
-        last = f"Its last words: {lines[-1][-400:]}" if lines else "It said nothing."
-        if code is None:
-            raise ExportError(f"{file.name}: the fresh process gave no answer for {timeout_s:.0f} s. {last}")
-        how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"failed with code {code}"
-        raise ExportError(f"{file.name} cannot be run in a fresh process, which {how}. {last}")
+        how = f"gave no answer for {timeout_s:.0f} s" if code is None else f"failed with code {code}"
+        how = f"was ended by {signal.Signals(-code).name}" if code is not None and code < 0 else how
+        last = log.read_text(errors="replace").strip().rpartition("\n")[2][-400:] or "nothing"
+        raise ExportError(f"{file.name} cannot be run in a fresh process, which {how}. Its last words: {last}")
     result = json.loads((folder / "result.json").read_text(encoding="utf-8"))
-    needless = set(result["loaded"]) - set(ALLOWED_PACKAGES.get(metadata.format, result["loaded"]))
-    if needless:
+    if needless := set(result["loaded"]) - set(FORMATS[metadata.format].packages):
         raise ExportError(
             f"{file.name}: the fresh process had loaded {', '.join(sorted(needless))}, so this does not prove that the "
             f"file runs without. Look for what imports it at Python's start: sitecustomize, or a .pth file."
         )
     outputs = {
-        size: [worker.load_arrays(folder / "out" / str(size) / f"{index}.npz") for index in range(len(batches))]
+        size: [formats.load_arrays(folder / "out" / str(size) / f"{index}.npz") for index in range(len(batches))]
         for size, batches in reference.batches.items()
     }
-    return outputs, {int(size): each for size, each in result["latency"].items()}, result["loaded"]
+    return outputs, result["latency"], result["loaded"]
 
 
-def pickle_without_weights(module: nn.Module, file: Path) -> None:
-    """Pickle a module with NaN for its weights; a class of a script or a notebook goes by value, with its code.
-
-    Raises:
-        ExportError: If it cannot be pickled.
-    """
+def _pickle(module: nn.Module, file: Path) -> None:
+    """Pickle a module; a class of a script or a notebook goes by value, with its code."""
     cloudpickle: Any = importlib.import_module("cloudpickle")  # a dependency of mlflow, without types
-    weights = {id(value): value for value in module.state_dict(keep_vars=True).values() if isinstance(value, Tensor)}
-
-    def make(
-        shape: Sequence[int], stride: Sequence[int], dtype: torch.dtype, kind: type, requires_grad: bool
-    ) -> Tensor:
-        import torch  # in the fresh process, to which this function goes by value
-
-        empty = torch.empty_strided(shape, stride, dtype=dtype)
-        empty.fill_(float("nan") if dtype.is_floating_point else 0)
-        return torch.nn.Parameter(empty, requires_grad) if kind is torch.nn.Parameter else empty
-
-    class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
-        def reducer_override(self, value: Any) -> Any:
-            if id(value) not in weights:
-                return super().reducer_override(value)
-            stride = torch.empty_like(value, device="meta").stride()  # channels last: several times as fast
-            return make, (tuple(value.shape), stride, value.dtype, type(value), value.requires_grad)
-
-    trainer = module.__dict__.get("_trainer")
     try:
-        with file.open("wb") as stream:
-            if trainer is not None:
-                module.__dict__["_trainer"] = None  # it holds processes and loaders
-            Pickler(stream).dump(module)
-    except OSError:
-        raise
+        content = cloudpickle.dumps(module)
     except Exception as error:  # the user's module raises anything when pickled
         raise ExportError(
             f"{type(module).__name__} cannot be pickled ({type(error).__name__}: {error}), so no fresh process can "
-            f"fill the weights into it. Choose another --format, or keep what cannot be pickled out of the module."
+            f"load the weights into it. Choose another --format, or keep what cannot be pickled out of the module."
         ) from error
-    finally:
-        if trainer is not None:
-            module.__dict__["_trainer"] = trainer
+    file.write_bytes(content)

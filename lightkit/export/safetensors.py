@@ -12,8 +12,9 @@ from safetensors.torch import save_model
 from torch import Tensor
 
 from lightkit.export.export_errors import export_error
-from lightkit.export.graph_preprocessing import ImageToProbabilities
-from lightkit.export.metadata import DIGEST_KEY, METADATA_KEY, NO_DIGEST, Metadata, TensorSpec, embed_digest
+from lightkit.export.formats import METADATA_KEY
+from lightkit.export.image_transform import ImageToProbabilities
+from lightkit.export.metadata import DIGEST_KEY, NO_DIGEST, Metadata, TensorSpec, embed_digest
 from lightkit.export.target import ExportTarget, WriteOptions
 
 

@@ -18,7 +18,6 @@ from torch.utils.data import (
     IterableDataset,
     RandomSampler,
     SequentialSampler,
-    SubsetRandomSampler,
 )
 
 from lightkit.errors import ConfigError, ExportError, LightkitError
@@ -159,7 +158,7 @@ def extend_example(example: Tensor, num: int) -> Tensor:
     """Return the samples of an example, and more of the same kind after them, the same ones each time.
 
     Args:
-        example: ``(batch, ...)``; an empty batch gives dtype and shape alone.
+        example: ``(batch, ...)``.
         num: Number of samples.
 
     Returns:
@@ -172,12 +171,10 @@ def extend_example(example: Tensor, num: int) -> Tensor:
     generator = torch.Generator().manual_seed(_SEED)
     shape = (missing, *example.shape[1:])
     if example.dtype.is_floating_point:
-        mean, deviation = (example.mean(), example.std(correction=0)) if example.numel() else (0.0, 1.0)
-        more = (torch.randn(shape, generator=generator) * (deviation or 1.0) + mean).to(example.dtype)
+        deviation = example.std(correction=0) or 1.0
+        more = (torch.randn(shape, generator=generator) * deviation + example.mean()).to(example.dtype)
     elif example.dtype == torch.uint8:
         more = torch.randint(256, shape, generator=generator, dtype=torch.uint8)
-    elif not example.numel():
-        more = torch.zeros(shape, dtype=example.dtype)
     else:
         more = example.flatten()[torch.randint(example.numel(), shape, generator=generator)]
     return torch.cat([example, more])
@@ -219,13 +216,8 @@ def read_calibration(
     loader = _first_loader(owner.train_dataloader()) if is_overridden("train_dataloader", owner) else None
     if loader is None:
         raise ConfigError("--int8 is calibrated on training samples, and there is no training loader. Leave it out.")
-    missing = _NUM_CALIBRATION
-    for batch in loader:
-        _, inputs = _transfer_batch(batch, module, data)
-        yield tuple(tensor[:missing].numpy() for tensor in inputs)
-        missing -= len(inputs[0])
-        if missing <= 0:
-            return
+    samples = draw_samples(module, data, _NUM_CALIBRATION, split="train", loader=loader)
+    yield from zip(*(tensor[:, None].numpy() for tensor in samples.inputs), strict=True)
 
 
 def stratify(count: int, num: int, labels: Sequence[Any] | None) -> list[int]:
@@ -275,16 +267,10 @@ def choose_batches(loader: Any, num: int, labels: Sequence[Any] | None) -> tuple
         return None
     if isinstance(loader.dataset, IterableDataset) or type(loader.batch_sampler) is not BatchSampler:
         return None
-    indices: Sequence[int] = ()
-    if type(loader.sampler) in (SequentialSampler, RandomSampler):
-        indices = range(len(loader.dataset))  # type: ignore[arg-type]
-    elif type(loader.sampler) is SubsetRandomSampler:
-        indices = sorted(loader.sampler.indices)
-    if not indices:
+    count = len(loader.dataset)  # type: ignore[arg-type]  # it has a sampler
+    if type(loader.sampler) not in (SequentialSampler, RandomSampler) or not count:
         return None
-    known = labels if labels is not None and len(labels) == len(loader.dataset) else None  # type: ignore[arg-type]
-    stratified = stratify(len(indices), num, None if known is None else [known[index] for index in indices])
-    chosen = sorted(indices[at] for at in stratified)
+    chosen = sorted(stratify(count, num, labels if labels is not None and len(labels) == count else None))
     size = loader.batch_size or 1
     batches = [chosen[start : start + size] for start in range(0, len(chosen), size)]
     return DataLoader(loader.dataset, batch_sampler=batches, collate_fn=loader.collate_fn), chosen
@@ -352,10 +338,8 @@ def check_self_consistency(plain: ExportTarget, samples: EvaluationSamples) -> N
 def _first_loader(loaders: Any) -> Any:
     """Return the first of one or several loaders; None if there is none."""
     loaders = getattr(loaders, "iterables", loaders)  # Lightning's CombinedLoader
-    if isinstance(loaders, Mapping):
-        loaders = list(loaders.values())
-    if isinstance(loaders, (list, tuple)):
-        return next((found for loader in loaders if (found := _first_loader(loader)) is not None), None)
+    while isinstance(loaders, (Mapping, list, tuple)):
+        loaders = next(iter(loaders.values() if isinstance(loaders, Mapping) else loaders), None)
     return loaders
 
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from lightkit.errors import ConfigError, ExportError
 from lightkit.export.export_errors import find_code_line
-from lightkit.export.graph_preprocessing import ImageToProbabilities
+from lightkit.export.image_transform import ImageToProbabilities
 from lightkit.export.metadata import Metadata, OutputKind, TensorSpec
 from lightkit.images.preprocessing import Preprocessing
 
@@ -23,7 +23,6 @@ _MIN_BATCH = 2
 """torch.export takes a dimension of length 1 for one that is always 1."""
 _MAX_KEYS = 8
 _MAX_CHARACTERS = 300
-_IMAGE_DIMS = 4  # batch, channels, height, width
 _HINT = "a method forward_inputs(batch) of the module can give forward's inputs instead"
 
 
@@ -63,19 +62,35 @@ class WriteOptions:
     calibration: Callable[[], Iterable[tuple[np.ndarray[Any, Any], ...]]] | None = None
 
 
-@dataclass(frozen=True)
 class ForwardSignature:
-    """Positional arguments of ``forward``.
+    """Positional arguments of a module's ``forward``.
 
     Args:
+        module: The module.
+
+    Attributes:
         names: Of the arguments, without ``*args``.
         num_required: Number of arguments without a default.
         is_variadic: Whether it has ``*args``.
+
+    Raises:
+        ConfigError: If there is no ``forward``, or it needs a keyword argument, which no exported file has.
     """
 
-    names: tuple[str, ...]
-    num_required: int
-    is_variadic: bool
+    def __init__(self, module: nn.Module) -> None:
+        if type(module).forward in (nn.Module.forward, LightningModule.forward):
+            raise ConfigError(f"{type(module).__name__} has no forward, which is what an export writes. Give it one.")
+        self._parameters = inspect.signature(module.forward).parameters
+        parameters = self._parameters.values()
+        if required := [p.name for p in parameters if p.kind is p.KEYWORD_ONLY and p.default is p.empty]:
+            raise ConfigError(
+                f"{type(module).__name__}.forward needs {required[0]} by name, and exported files take inputs by "
+                "position. Write it before the * of the signature, or give it a default."
+            )
+        positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+        self.names = tuple(p.name for p in positional)
+        self.num_required = sum(p.default is p.empty for p in positional)
+        self.is_variadic = any(p.kind is p.VAR_POSITIONAL for p in parameters)
 
     def name_inputs(self, count: int) -> tuple[str, ...]:
         """Name the first ``count`` inputs."""
@@ -86,31 +101,7 @@ class ForwardSignature:
         return self.num_required <= count and (self.is_variadic or count <= len(self.names))
 
     def __str__(self) -> str:
-        names = [name if at < self.num_required else f"[{name}]" for at, name in enumerate(self.names)]
-        return f"forward({', '.join([*names, *(['*'] if self.is_variadic else [])])})"
-
-
-def read_signature(module: nn.Module) -> ForwardSignature:
-    """Read the signature of ``forward``.
-
-    Raises:
-        ConfigError: If there is no ``forward``, or it needs a keyword argument, which no exported file has.
-    """
-    if type(module).forward in (nn.Module.forward, LightningModule.forward):
-        raise ConfigError(f"{type(module).__name__} has no forward, which is what an export writes. Give it one.")
-    parameters = inspect.signature(module.forward).parameters.values()
-    required = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY and p.default is p.empty]
-    if required:
-        raise ConfigError(
-            f"{type(module).__name__}.forward needs {required[0]} by name, and exported files take inputs by position. "
-            f"Write it before the * of the signature, or give it a default."
-        )
-    positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
-    return ForwardSignature(
-        tuple(p.name for p in positional),
-        sum(p.default is p.empty for p in positional),
-        any(p.kind is p.VAR_POSITIONAL for p in parameters),
-    )
+        return f"forward({', '.join(self._parameters)})"
 
 
 def find_inputs(module: nn.Module, batch: Any) -> tuple[Tensor, ...]:
@@ -163,7 +154,7 @@ def example_from_shapes(
     Raises:
         ConfigError: If ``forward`` takes another number of inputs, or has no argument of a name.
     """
-    signature = read_signature(module)
+    signature = ForwardSignature(module)
     by_name = {shape[0]: shape for shape in shapes if shape[0] is not None}
     if unknown := [name for name in by_name if name not in signature.names]:
         raise ConfigError(f"--input-shape: {signature} of {type(module).__name__} has no argument {unknown[0]!r}.")
@@ -189,7 +180,7 @@ def example_from_shapes(
 
 def _select_inputs(module: nn.Module, value: Any, origin: str, *, is_exact: bool) -> tuple[Tensor, ...]:
     """Select the inputs in a batch or an example, of which nothing may be left over if ``is_exact``."""
-    signature = read_signature(module)
+    signature = ForwardSignature(module)
     found = _find_tensors(value, signature, is_exact=is_exact)
     if found is None:
         raise ConfigError(
@@ -212,8 +203,6 @@ def _find_tensors(value: Any, signature: ForwardSignature, *, is_exact: bool) ->
     found: Iterable[Any] | None = None
     if isinstance(value, Tensor):
         found = (value,) if num_inputs == 1 and (signature.names or signature.is_variadic) else None
-    elif hasattr(value, "_fields") and {*signature.names[:num_inputs]} <= {*value._fields}:
-        found = _pick_by_name(value._asdict(), signature)  # a named tuple
     elif isinstance(value, Mapping):
         found = _pick_by_name(value, signature)
     elif isinstance(value, (tuple, list)) and value:
@@ -259,21 +248,28 @@ def clone_inputs(inputs: Iterable[Tensor]) -> tuple[Tensor, ...]:
     return tuple(value.clone() for value in inputs)
 
 
-def run_model(module: nn.Module, inputs: Sequence[Tensor]) -> dict[str, Tensor]:
-    """Run a model, and name its outputs: by their keys, ``output``, or ``output_0`` and so on.
+def call_forward(module: nn.Module, inputs: Sequence[Tensor]) -> Any:
+    """Run a model.
 
     Raises:
-        ExportError: If it fails, or returns something else than tensors.
+        ExportError: If it fails.
     """
-    name = type(module).__name__
     try:
         with torch.no_grad():
-            outputs = module(*clone_inputs(inputs))
+            return module(*clone_inputs(inputs))
     except Exception as error:  # the user's forward raises anything
         shapes = " and ".join(map(describe_value, inputs))
         message = " ".join(f"{type(error).__name__}: {error}".split())[:_MAX_CHARACTERS]
         where = f" ({Path(line).name})" if (line := find_code_line(error)) else ""
-        raise ExportError(f"{name}.forward fails on {shapes}: {message}{where}") from error
+        raise ExportError(f"{type(module).__name__}.forward fails on {shapes}: {message}{where}") from error
+
+
+def name_outputs(module: nn.Module, outputs: Any) -> dict[str, Tensor]:
+    """Name what a model returns: by their keys, ``output``, or ``output_0`` and so on.
+
+    Raises:
+        ExportError: If it is something else than tensors.
+    """
     named: dict[str, Any] = {}
     if isinstance(outputs, Tensor):
         named = {"output": outputs}
@@ -283,10 +279,19 @@ def run_model(module: nn.Module, inputs: Sequence[Tensor]) -> dict[str, Tensor]:
         named = {f"output_{at}": value for at, value in enumerate(outputs)}
     if not named or not all(isinstance(value, Tensor) for value in named.values()):
         raise ExportError(
-            f"{name}.forward gives {describe_value(outputs)}; an export has a tensor, a tuple or list of tensors, or a "
-            f"mapping of tensors."
+            f"{type(module).__name__}.forward gives {describe_value(outputs)}; an export has a tensor, a tuple or list "
+            "of tensors, or a mapping of tensors."
         )
     return named
+
+
+def run_model(module: nn.Module, inputs: Sequence[Tensor]) -> dict[str, Tensor]:
+    """Run a model, and name its outputs.
+
+    Raises:
+        ExportError: If it fails, or returns something else than tensors.
+    """
+    return name_outputs(module, call_forward(module, inputs))
 
 
 def make_target(
@@ -310,7 +315,7 @@ def make_target(
         ExportError: If ``forward`` fails on the example, or returns something else than tensors.
     """
     example = tuple(torch.cat([value] * 2).contiguous() if len(value) < _MIN_BATCH else value for value in example)
-    names = read_signature(module).name_inputs(len(example))
+    names = ForwardSignature(module).name_inputs(len(example))
     outputs = _describe_outputs(module, example)
     kind: Any = getattr(module, "output_kind", "other")
     has_classes = class_names is not None and outputs[0].shape[-1:] == (len(class_names),)
@@ -345,14 +350,10 @@ def include_preprocessing(plain: ExportTarget) -> ExportTarget:
             f"{spec.name} ({', '.join('batch' if size is None else str(size) for size in spec.shape)})"
             for spec in metadata.inputs
         ]
-        if len(shapes) != 1 or len(metadata.inputs[0].shape) != _IMAGE_DIMS:
-            raise ConfigError(
-                f"--with-preprocessing: the model takes {' and '.join(shapes)}, and not images alone, each (batch, "
-                "channels, height, width)."
-            )
         raise ConfigError(
-            f"--with-preprocessing: the data module names no preprocessing for {shapes[0]}. Give it an attribute "
-            "`preprocessing`, a lightkit.images.preprocessing.Preprocessing with that crop."
+            f"--with-preprocessing: the model takes {' and '.join(shapes)}, for which the data module names no "
+            "preprocessing. Expected images alone, (batch, channels, height, width), and an attribute `preprocessing` "
+            "of the data module, a lightkit.images.preprocessing.Preprocessing with that crop."
         )
     if metadata.output_kind == "other":
         raise ConfigError(

@@ -10,6 +10,7 @@ import torch
 
 from lightkit.export.capture import capture_graph
 from lightkit.export.export_errors import silence_exporters
+from lightkit.export.formats import METADATA_FILE
 from lightkit.export.metadata import Metadata
 from lightkit.export.target import ExportTarget, WriteOptions
 
@@ -29,6 +30,6 @@ def write(target: ExportTarget, metadata: Metadata, path: Path, _: WriteOptions)
     metadata = replace(metadata, how="torch.export")
     with silence_exporters():
         # Into memory first: if torch 2.15 cannot write to a file, its writer ends the process by abort().
-        torch.export.save(program, content := io.BytesIO(), extra_files={"lightkit.json": metadata.dumps()})
+        torch.export.save(program, content := io.BytesIO(), extra_files={METADATA_FILE: metadata.dumps()})
     path.write_bytes(content.getbuffer())
     return metadata

@@ -23,7 +23,8 @@ from lightkit.export.export_errors import (
     format_reason,
     silence_exporters,
 )
-from lightkit.export.graph_preprocessing import ImageToProbabilities
+from lightkit.export.formats import METADATA_FILE
+from lightkit.export.image_transform import ImageToProbabilities
 from lightkit.export.metadata import Metadata
 from lightkit.export.target import ExportTarget, WriteOptions, clone_inputs
 
@@ -58,7 +59,7 @@ def write(target: ExportTarget, metadata: Metadata, path: Path, _: WriteOptions)
     metadata = replace(metadata, how=how)
     with silence_exporters():
         # Into memory first: if torch 2.15 cannot write to a file, its writer ends the process by abort().
-        torch.jit.save(program, content := io.BytesIO(), _extra_files={"lightkit.json": metadata.dumps()})
+        torch.jit.save(program, content := io.BytesIO(), _extra_files={METADATA_FILE: metadata.dumps()})
     path.write_bytes(content.getbuffer())
     return metadata
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import logging
 import pickle
 import re
@@ -14,13 +15,12 @@ from pytorch_lightning import LightningModule
 from pytorch_lightning.utilities.model_helpers import is_overridden
 from safetensors import SafetensorError
 from safetensors.torch import load_file as load_safetensors
-from safetensors.torch import load_model
 from torch import Tensor, nn
 from torchvision import models
 
 from lightkit import runs
-from lightkit.config.origins import near_files
 from lightkit.errors import ConfigError, DataError, join_names
+from lightkit.export.formats import FORMATS, format_of
 from lightkit.export.metadata import check_digest, find_digest_fault, read_metadata
 from lightkit.models.backbones import SMALL_CNN, TIMM_PREFIX, timm_pretrained
 from lightkit.torch_files import explain_unreadable, load_file
@@ -85,7 +85,9 @@ def _of_torchvision(weights: models.WeightsEnum) -> Mapping[str, Tensor]:
 
 def _read_file(path: Path) -> Mapping[str, Tensor]:
     if not path.is_file():
-        hint = near_files(path) or "."
+        siblings = [p.name for p in path.parent.iterdir()] if path.parent.is_dir() else []
+        near = difflib.get_close_matches(path.name, siblings)
+        hint = f"; did you mean {', '.join(near)} beside it?" if near else "."
         raise ConfigError(f"{_KEY}: there is no file {path}{hint} Expected null, default, or a path to a state dict.")
     if path.suffix.lower() == ".safetensors":
         state = read_safetensors(path, key=_KEY)
@@ -101,8 +103,13 @@ def _checked(content: object, path: Path) -> Mapping[str, Tensor]:
         tensors = content.get("state_dict", {})
         state = {name.removeprefix(_PREFIX): each for name, each in tensors.items() if name.startswith(_PREFIX)}
     if not isinstance(state, Mapping) or not state or not all(isinstance(v, Tensor) for v in state.values()):
+        keys = (
+            f" of {join_names(sorted(map(str, content)), most=_MOST_SHOWN)}"
+            if isinstance(content, Mapping) and content
+            else ""
+        )
         raise ConfigError(
-            f"{_KEY}: {path} holds a {type(content).__name__}, not a state dict. "
+            f"{_KEY}: {path} holds a {type(content).__name__}{keys}, not a state dict. "
             f"Expected a mapping from names to tensors, as torch.save(network.state_dict(), path) writes it."
         )
     return state
@@ -188,7 +195,7 @@ def load_exported(module: LightningModule, path: Path) -> None:
 
     Args:
         module: Changed in place. One that is built for classes has a ``build_for``, as `ImageClassifier` has.
-        path: A safetensors file of ``lightkit export``.
+        path: A file of weights of ``lightkit export``.
 
     Raises:
         ConfigError: If the weights are not exactly those of this module.
@@ -196,14 +203,15 @@ def load_exported(module: LightningModule, path: Path) -> None:
     """
     metadata = read_metadata(path)
     check_digest(path)
-    read_safetensors(path)  # whose errors are about the file
     build = getattr(module, "build_for", None)
     if callable(build) and metadata.class_names:
         build(metadata.class_names)
     elif is_overridden("configure_model", module):
         module.configure_model()
+    load_weights = FORMATS[str(format_of(path))].load_weights
+    assert load_weights is not None  # the command line has asked for weights
     try:
-        load_model(module, path)  # with tensors that the file has once and the module under several names
-    except RuntimeError as error:
+        load_weights(module, path)  # with tensors that the file has once and the module under several names
+    except (RuntimeError, SafetensorError) as error:
         found = textwrap.shorten(str(error), 500)
         raise ConfigError(f"--model {path}: these weights are not of this {type(module).__name__}. {found}") from error

@@ -13,20 +13,19 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from torch import Tensor, fx, nn
-from torch.fx.graph import CodeGen
+from torch import Tensor, nn
 
 from lightkit.errors import CheckpointError, ConfigError
 from lightkit.export.metadata import Metadata, TensorSpec, is_recorded
 from lightkit.export.samples import EvaluationSamples, extend_example, make_random_samples
-from lightkit.export.target import ExportTarget, read_signature, run_model
+from lightkit.export.target import ExportTarget, ForwardSignature, run_model
 from lightkit.registry.package import hide_advice
 from lightkit.registry.store import address_of_root, open_registry, set_environment
 
 if TYPE_CHECKING:
     from mlflow.models import Model
 
-__all__ = ["load_logged_model", "load_module", "scriptable_graph"]
+__all__ = ["load_logged_model", "load_module"]
 
 _ADDRESS = re.compile(r"models:/[^/@]+([@/][^/@]+)?|runs:/[^/]+/.*[^/]")
 _EXPECTED = "models:/NAME@ALIAS, models:/NAME/VERSION, models:/m-ID or runs:/ID/model"
@@ -72,11 +71,10 @@ def load_logged_model(
                 f"{uri} holds no model of MLflow: there is no file MLmodel in it. Expected {_EXPECTED}."
             ) from error
         module = load_module(uri, folder, description.flavors, trust=trust)
-        example = _find_example(uri, module, description, folder)
+        example = _read_example(uri, module, description, folder)
     metadata = _describe(uri, module, example, description)
     samples = make_random_samples(example, num_samples, source=uri)
-    images = [image.numpy() for image in samples.inputs[0]] if metadata.in_graph else None
-    samples = replace(samples, images=images, source="input example that is logged with it, and inputs like it")
+    samples = replace(samples, source="input example that is logged with it, and inputs like it")
     at_least_two = tuple(extend_example(tensor, max(2, len(tensor))) for tensor in example)
     return ExportTarget(module, at_least_two, metadata, plain=module), samples
 
@@ -119,8 +117,13 @@ def load_module(uri: str, folder: Path, flavors: Mapping[str, Any], *, trust: bo
         if is_torchscript:
             scripted: nn.Module = torch.jit.load(program, map_location="cpu")  # type: ignore[no-untyped-call]
             return scripted.eval()
-        loaded = _load_by_mlflow(folder, is_graph=graph.exists()) if trust else torch.export.load(graph).module()
-        return scriptable_graph(loaded) if isinstance(loaded, fx.GraphModule) else loaded.eval()
+        if graph.exists():
+            return torch.export.load(graph).module(check_guards=False)  # an export of it makes its own
+        import mlflow.pytorch  # 2 s
+
+        with hide_advice(), set_environment({"MLFLOW_ALLOW_PICKLE_DESERIALIZATION": "true"}):
+            loaded: nn.Module = mlflow.pytorch.load_model(str(folder), map_location="cpu")
+        return loaded.eval()
     except (ImportError, AttributeError) as error:
         raise CheckpointError(
             f"{uri} cannot be loaded: {error}. Its class must be where it was when the model was logged: run in that "
@@ -140,42 +143,23 @@ def _is_torchscript(file: Path) -> bool:
         return False
 
 
-def _load_by_mlflow(folder: Path, *, is_graph: bool) -> nn.Module:
-    import mlflow.pytorch  # 2 s
-
-    with hide_advice(), set_environment({"MLFLOW_ALLOW_PICKLE_DESERIALIZATION": "true"}):
-        loaded: nn.Module = mlflow.pytorch.load_model(str(folder), **({} if is_graph else {"map_location": "cpu"}))
-    return loaded
-
-
-def _find_example(uri: str, module: nn.Module, description: Model, folder: Path) -> tuple[Tensor, ...]:
-    """Return the model's own input example, else ``example_input_array``, else one generated from the signature.
+def _read_example(uri: str, module: nn.Module, description: Model, folder: Path) -> tuple[Tensor, ...]:
+    """Return the model's own input example.
 
     Raises:
-        ConfigError: If there is none of them.
+        ConfigError: If it was logged without.
     """
-    if description.saved_input_example_info is not None:
-        kept: Any = description.load_input_example(str(folder))
-        parts = kept.values() if isinstance(kept, dict) else kept if isinstance(kept, (list, tuple)) else [kept]
-        arrays = [part.to_numpy() if hasattr(part, "to_numpy") else np.asarray(part) for part in parts]
-        tensors = [torch.from_numpy(np.ascontiguousarray(array)) for array in arrays]
-        weights = next((parameter.dtype for parameter in module.parameters()), torch.float32)
-        # numbers of a table are float64, whatever the precision of the weights
-        return tuple(tensor.to(weights) if tensor.dtype == torch.float64 else tensor for tensor in tensors)
-    own = getattr(module, "example_input_array", None)
-    if own is not None:
-        return tuple(tensor.detach().cpu() for tensor in (own if isinstance(own, (tuple, list)) else [own]))
-    signature = description.signature
-    if signature is None or signature.inputs is None or not signature.inputs.is_tensor_spec():
+    if description.saved_input_example_info is None:
         raise ConfigError(
-            f"{uri} was logged without input example and signature, so that its inputs are not known; log it with "
-            f"input_example=."
+            f"{uri} was logged without an input example, so that its inputs are not known; log it with input_example=."
         )
-    shapes = [[0, *(1 if size == -1 else size for size in spec.shape[1:])] for spec in signature.inputs.inputs]
-    dtypes = [torch.from_numpy(np.zeros(1, spec.type)).dtype for spec in signature.inputs.inputs]
-    return tuple(
-        extend_example(torch.zeros(shape, dtype=dtype), 2) for shape, dtype in zip(shapes, dtypes, strict=True)
-    )
+    kept: Any = description.load_input_example(str(folder))
+    parts = kept.values() if isinstance(kept, dict) else kept if isinstance(kept, (list, tuple)) else [kept]
+    arrays = [part.to_numpy() if hasattr(part, "to_numpy") else np.asarray(part) for part in parts]
+    tensors = [torch.from_numpy(np.ascontiguousarray(array)) for array in arrays]
+    weights = next((parameter.dtype for parameter in module.parameters()), torch.float32)
+    # numbers of a table are float64, whatever the precision of the weights
+    return tuple(tensor.to(weights) if tensor.dtype == torch.float64 else tensor for tensor in tensors)
 
 
 def _describe(uri: str, module: nn.Module, example: Sequence[Tensor], description: Model) -> Metadata:
@@ -193,7 +177,7 @@ def _describe(uri: str, module: nn.Module, example: Sequence[Tensor], descriptio
         return TensorSpec(name, str(tensor.dtype).removeprefix("torch."), shape)
 
     try:
-        names = read_signature(module).name_inputs(len(example))
+        names = ForwardSignature(module).name_inputs(len(example))
     except (TypeError, ValueError, AttributeError):  # TorchScript's methods have no signature
         names = tuple(f"input_{index}" for index in range(len(example)))
     given = description.signature.inputs.inputs if description.signature and description.signature.inputs else []
@@ -201,59 +185,3 @@ def _describe(uri: str, module: nn.Module, example: Sequence[Tensor], descriptio
     inputs = tuple(map(spec, names, example, signed))
     outputs_given = tuple(spec(name, tensor) for name, tensor in outputs.items())
     return Metadata("torch_export", type(module).__name__, inputs, outputs_given, source=source)
-
-
-def smaller(one: int, other: int) -> int:
-    """Return the smaller of two sizes, numbers or symbols."""
-    if torch.jit.is_scripting():  # type: ignore[attr-defined]
-        return min(one, other)
-    return torch.sym_min(one, other)  # type: ignore[return-value]
-
-
-def larger(one: int, other: int) -> int:
-    """Return the larger of two sizes, numbers or symbols."""
-    if torch.jit.is_scripting():  # type: ignore[attr-defined]
-        return max(one, other)
-    return torch.sym_max(one, other)  # type: ignore[return-value]
-
-
-_SCRIPTABLE = {torch.sym_min: smaller, torch.sym_max: larger}
-_CHECKS = ("_assert_tensor_metadata", "_assert_scalar", "_assert_async", "sym_constrain_range")
-_MEMORY_ARGUMENTS = ("device", "pin_memory")  # written as they were: on the CPU
-
-
-def scriptable_graph(module: fx.GraphModule) -> fx.GraphModule:
-    """Rewrite an exported graph so that it can be scripted.
-
-    As it is loaded, `torch.jit.script` refuses its wrapping, and `torch.jit.trace` keeps the sizes that it saw as
-    numbers. Its checks of inputs are left out: an export of the module makes its own.
-
-    Args:
-        module: As ``torch.export.load(file).module()`` gives it; it is not changed. One that takes anything else than
-            tensors by position, or gives more than one tensor, is returned: it can be exported, not scripted.
-    """
-    in_spec, out_spec = module._in_spec, module._out_spec
-    arguments, keywords = in_spec.children()
-    is_flat = all(each.is_leaf() for each in arguments.children()) and not keywords.num_leaves
-    if out_spec is None or not out_spec.is_leaf() or not is_flat:
-        return module
-    graph = fx.Graph()
-    outputs = graph.graph_copy(module.graph, {})
-    graph.output(outputs[0])  # type: ignore[index]
-    for node in list(graph.nodes):
-        target: Any = node.target
-        if node.op == "call_module" and str(target).startswith("_guards"):
-            graph.erase_node(node)
-        elif node.op == "call_function" and target is torch.ops.aten.sym_size.int:
-            node.op, node.target = "call_method", "size"
-        elif node.op == "call_function" and target in _SCRIPTABLE:
-            node.target = _SCRIPTABLE[target]
-        elif isinstance(target, torch._ops.OpOverload):
-            if target.overloadpacket.__name__.startswith(_CHECKS):
-                graph.erase_node(node)
-                continue
-            node.target = target.overloadpacket
-            node.kwargs = {name: value for name, value in node.kwargs.items() if name not in _MEMORY_ARGUMENTS}
-    graph.set_codegen(CodeGen())
-    graph.lint()
-    return fx.GraphModule(module, graph)

@@ -16,9 +16,9 @@ from torch import nn
 from lightkit.errors import ExportError
 from lightkit.export.export_errors import format_reason, silence_exporters
 from lightkit.export.exporter import write_file
-from lightkit.export.metadata import FILES, RECORD, TensorSpec
+from lightkit.export.formats import FORMATS, flatten
+from lightkit.export.metadata import RECORD, TensorSpec
 from lightkit.export.target import ExportTarget, WriteOptions, include_preprocessing
-from lightkit.export.worker import flatten
 from lightkit.runs.checkpoints import digest
 from lightkit.runs.files import write_json
 
@@ -99,11 +99,11 @@ def write_package(subject: ExportTarget, folder: Path, *, form: PackageFormat) -
                 mlflow.pytorch.save_model(
                     subject.model, str(folder), input_example=example, serialization_format="pt2", **given
                 )
-            graph = folder / "data" / FILES["torch_export"]
+            graph = folder / "data" / FORMATS["torch_export"].file
             # so that it is loaded from the registry without --trust, as an exported file is
             write_json(graph.with_name(RECORD), {"schema": 1, "artefacts": {graph.name: {"sha256": digest(graph)}}})
         else:
-            script = folder.with_name("script") / FILES["torchscript"]
+            script = folder.with_name("script") / FORMATS["torchscript"].file
             script.parent.mkdir()
             write_file("torchscript", subject, script, WriteOptions())
             scripted: nn.Module = torch.jit.load(script)  # type: ignore[no-untyped-call]

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from lightkit.export.worker import Runner, measure_latency, open_model, wrap_module
+from lightkit.export.formats import Runner, measure_latency, open_model, wrap_module
 
 __all__ = ["Figures", "timed"]
 

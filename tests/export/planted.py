@@ -16,7 +16,7 @@ from torch import Tensor
 
 from lightkit.export.metadata import Metadata, TensorSpec
 from lightkit.export.samples import EvaluationSamples
-from lightkit.export.target import ExportTarget, WriteOptions
+from lightkit.export.target import ExportTarget, WriteOptions, run_model
 
 CLASSES = ("daisy", "rose", "tulip")
 NUM = 20
@@ -46,11 +46,12 @@ class LineOfThree(LightningModule):
 
 def subject_of(model: torch.nn.Module | None = None) -> ExportTarget:
     model = (model or LineOfThree()).eval()
+    names = run_model(model, (torch.zeros(2, 4),)) if isinstance(model, LineOfThree) else ("output",)
     metadata = Metadata(
         format="",
         model=type(model).__name__,
         inputs=(TensorSpec("x", "float32", (None, 4)),),
-        outputs=(TensorSpec("logits", "float32", (None, 3)),),
+        outputs=tuple(TensorSpec("logits" if name == "output" else name, "float32", (None, 3)) for name in names),
         output_kind="logits",
         class_names=CLASSES,
         source={"checkpoint": "best.ckpt", "sha256": "ab12"},

@@ -9,9 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from lightkit.export.formats import flatten, open_model
 from lightkit.export.metadata import Metadata, TensorSpec
 from lightkit.export.target import ExportTarget, clone_inputs, include_preprocessing, make_target
-from lightkit.export.worker import flatten, open_model
 from lightkit.images.preprocessing import Preprocessing
 
 PREPROCESSING = Preprocessing(resize=20, crop=(16, 16), mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))
@@ -145,7 +145,7 @@ class LambdaInPlace(nn.Module):
 
 
 class NamesThatClash(nn.Module):
-    """Outputs that are called as an input, as what that could be renamed to, as a weight, and as a step between."""
+    """Outputs that are called as an input, as a weight, and as a step between."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -153,7 +153,7 @@ class NamesThatClash(nn.Module):
 
     def forward(self, values: Tensor) -> dict[str, Tensor]:
         linear = self.layer(values)
-        return {"values": values * 2, "values_out": linear.relu(), "layer.weight": values + 1, "linear": linear * 3}
+        return {"values": values * 2, "other": linear.relu(), "layer.weight": values + 1, "linear": linear * 3}
 
 
 class InDoublePrecision(nn.Module):

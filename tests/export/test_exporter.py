@@ -51,7 +51,7 @@ def test_a_match_is_published_with_its_record(planted: Any, tmp_path: Path) -> N
     assert entry["metrics"]["exported"] == pytest.approx(entry["metrics"]["eager"], abs=1e-5)
     assert entry["loaded"] == ["onnxruntime"]
     assert 0 < entry["latency"]["exported"]["1"]["median_s"] <= entry["latency"]["exported"]["1"]["p95_s"]
-    assert [artefact.path.name for artefact in artefacts] == ["model.onnx"]
+    assert [artefact["file"] for artefact in artefacts] == ["model.onnx"]
     assert (steps[0], steps[-1]) == ("model.onnx: writing", "model.onnx: proved")
     documented = {word for line in str(exporter.__doc__).splitlines() for word in re.findall(r"\w+", line[:17])}
     assert entry.keys() <= documented
@@ -135,7 +135,7 @@ def test_what_failed_does_not_stop_the_others(
     with pytest.raises(ExportsFailed, match=message) as caught:
         export(target, ["onnx"], tmp_path, samples_of(target.plain), options=options)
 
-    assert [item.path.name for item in caught.value.artefacts] == ["model.onnx", "model.int8.onnx"]
+    assert [item["file"] for item in caught.value.artefacts] == ["model.onnx", "model.int8.onnx"]
     assert sorted(file.name for file in tmp_path.glob("*.onnx")) == ["model.int8.onnx", "model.onnx"]
 
 
@@ -170,7 +170,7 @@ with exporter.lock_folder(folder):
     file.write_text("new")
     Path.replace, Path.unlink = counted(Path.replace), counted(Path.unlink)
     exporter.flush = counted(exporter.flush)
-    exporter.publish(file, folder / "model.onnx")
+    exporter._publish(file, folder / "model.onnx", None, {})
 """
 
 

@@ -14,7 +14,8 @@ import pytest
 from safetensors.numpy import save_file
 
 from lightkit.errors import DataError
-from lightkit.export.metadata import FILES, METADATA_KEY, Metadata, TensorSpec, format_of, read_metadata
+from lightkit.export.formats import FORMATS, METADATA_KEY, format_of
+from lightkit.export.metadata import Metadata, TensorSpec, read_metadata
 from lightkit.images.preprocessing import Preprocessing
 
 SAID = Metadata(
@@ -121,7 +122,7 @@ def test_a_missing_file_is_told(suffix: str, tmp_path: Path) -> None:
         read_metadata(tmp_path / f"model{suffix}")
 
 
-@pytest.mark.parametrize(("name", "format_"), [(name, format_) for format_, name in FILES.items()])
+@pytest.mark.parametrize(("name", "format_"), [(each.file, format_) for format_, each in FORMATS.items()])
 def test_the_end_of_a_name_tells_the_format(name: str, format_: str) -> None:
     assert format_of(f"some/where/{name.upper()}") == format_
     assert format_of("model.ckpt") is None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -13,9 +14,8 @@ import torch
 from torch import Tensor
 
 from lightkit.export import proof
-from lightkit.export.compare import Tolerance
-from lightkit.export.metadata import TensorSpec
-from lightkit.export.proof import Mismatch, Proof, Reference, prove
+from lightkit.export.compare import TOLERANCES, Tolerance
+from lightkit.export.proof import Mismatch, Reference, prove
 from lightkit.export.samples import EvaluationSamples
 from tests.export.planted import LineOfThree, samples_of, subject_of
 
@@ -38,7 +38,7 @@ class AlsoWhole(LineOfThree):
 
 
 @pytest.fixture
-def proved(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Proof]:
+def proved(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Any]:
     """Prove a file that gives what a function makes of the model's outputs, without a process."""
 
     def run(
@@ -47,24 +47,24 @@ def proved(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Pro
         model: torch.nn.Module | None = None,
         samples: EvaluationSamples | None = None,
         precision: str = "float32",
-        tolerance: Tolerance | None = None,
-    ) -> Proof:
+        **tolerance: float,
+    ) -> Any:
         subject = subject_of(model)
         metadata = replace(subject.metadata, precision=precision)
-        if isinstance(model, AlsoWhole):
-            metadata = replace(metadata, outputs=(*metadata.outputs, TensorSpec("best", "int64", (None,))))
-        reference = Reference(subject, samples or samples_of(LineOfThree()), in_graph=False, folder=tmp_path)
+        reference = Reference(
+            subject, samples or samples_of(LineOfThree()), in_graph=False, folder=tmp_path / secrets.token_hex(4)
+        )
         outputs = {
             size: [change([output.copy() for output in batch.expected]) for batch in batches]
             for size, batches in reference.batches.items()
         }
         monkeypatch.setattr(proof, "run_in_worker", lambda *_, **__: (outputs, {}, ["onnxruntime"]))
-        return prove(tmp_path / "model.onnx", metadata, reference, folder=tmp_path, tolerance=tolerance)
+        return prove(tmp_path / "model.onnx", metadata, reference, folder=tmp_path, **tolerance)
 
     return run
 
 
-def mismatch(proved: Callable[..., Proof], change: Callable[[Outputs], Outputs], **given: Any) -> Mismatch:
+def mismatch(proved: Callable[..., Any], change: Callable[[Outputs], Outputs], **given: Any) -> Mismatch:
     with pytest.raises(Mismatch) as caught:
         proved(change, **given)
     return caught.value
@@ -83,46 +83,44 @@ def shares() -> EvaluationSamples:
     return EvaluationSamples((logits.softmax(1),), [f"row {at}" for at in range(30)])
 
 
-def test_a_match_is_told_with_what_it_was_judged_by(proved: Callable[..., Proof]) -> None:
+def test_a_match_is_told_with_what_it_was_judged_by(proved: Callable[..., Any]) -> None:
     found = proved(lambda outputs: outputs)
-    assert found.num_samples == 20
-    assert found.tolerance == Tolerance(1e-4, 1e-5)
-    assert found.score.exported["val/accuracy"] == 1.0
-    assert {of_size.max_abs for of_size in found.comparisons.values()} == {0.0}
-    assert list(found.loaded) == ["onnxruntime"]
+    assert found["samples"] == 20
+    assert found["tolerance"] == {"rtol": 1e-4, "atol": 1e-5, "of_largest": 0.0, "of_spread": None}
+    assert found["metrics"]["exported"]["val/accuracy"] == 1.0
+    assert {of_size["max_abs"] for of_size in found["parity"].values()} == {0.0}
+    assert found["loaded"] == ["onnxruntime"]
 
 
-def test_a_gap_that_a_tolerance_can_allow_is_told_with_that_advice(proved: Callable[..., Proof]) -> None:
+def test_a_gap_that_a_tolerance_can_allow_is_told_with_that_advice(proved: Callable[..., Any]) -> None:
     error = mismatch(proved, lambda outputs: [outputs[0] + np.float32(0.5)])
     assert "60 of 60 outputs differ at batch size 1 (at batch 7 and 32 too), by up to 5.00e-01" in str(error)
     assert "first for photos/00.jpg: class 'daisy' of 'logits' is" in str(error)
     assert "allow for it with --rtol and --atol" in error.hint
-    assert proved(lambda outputs: [outputs[0] + np.float32(0.5)], tolerance=Tolerance(atol=0.6)).num_samples == 20
+    assert proved(lambda outputs: [outputs[0] + np.float32(0.5)], atol=0.6)["samples"] == 20
 
 
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        (lambda outputs: [outputs[0], outputs[1] + 1], "'best' is"),
-        (lambda outputs: [outputs[0], outputs[1].astype(np.int32)], "'best' is int32 (1,), expected int64 (1,)"),
-        (lambda outputs: [outputs[0]], "it gives 1 outputs, expected 2"),
+        (lambda outputs: [outputs[0], outputs[1] + 1], "'output_1' is"),
+        (lambda outputs: [outputs[0], outputs[1].astype(np.int32)], "'output_1' is int32 (1,), expected int64 (1,)"),
         (lambda outputs: [outputs[0] * np.float32(np.nan), outputs[1]], "is nan, expected"),
         (lambda outputs: [outputs[0] + np.float32(np.inf), outputs[1]], "is inf, expected"),
     ],
-    ids=["whole_numbers", "dtype", "number", "nan", "infinity"],
+    ids=["whole_numbers", "dtype", "nan", "infinity"],
 )
 def test_a_gap_that_no_tolerance_allows_is_not_told_with_that_advice(
-    proved: Callable[..., Proof], change: Callable[[Outputs], Outputs], says: str
+    proved: Callable[..., Any], change: Callable[[Outputs], Outputs], says: str
 ) -> None:
-    error = mismatch(proved, change, model=AlsoWhole(), tolerance=Tolerance(atol=100.0))
+    error = mismatch(proved, change, model=AlsoWhole(), atol=100.0)
     assert says in str(error)
     assert error.hint.startswith("--rtol and --atol do not count here: whole numbers, booleans")
 
 
 @pytest.mark.parametrize("precision", ["float32", "float16", "int8"])
-def test_no_tolerance_of_outputs_hides_a_metric(proved: Callable[..., Proof], precision: str) -> None:
-    huge = Tolerance(rtol=1e9, atol=1e9)
-    error = mismatch(proved, lambda outputs: [outputs[0][:, [1, 2, 0]]], precision=precision, tolerance=huge)
+def test_no_tolerance_of_outputs_hides_a_metric(proved: Callable[..., Any], precision: str) -> None:
+    error = mismatch(proved, lambda outputs: [outputs[0][:, [1, 2, 0]]], precision=precision, rtol=1e9, atol=1e9)
     assert "model.onnx does not score as its model does: val/loss is" in str(error)
     assert "val/accuracy is" in str(error)
     assert error.hint.startswith("--rtol and --atol are for outputs, not for metrics")
@@ -138,25 +136,29 @@ def test_no_tolerance_of_outputs_hides_a_metric(proved: Callable[..., Proof], pr
     ids=["zeros", "equal_shares", "other_classes"],
 )
 def test_int8_without_a_metric_has_to_tell_samples_apart(
-    proved: Callable[..., Proof], change: Callable[[Outputs], Outputs], samples: EvaluationSamples
+    proved: Callable[..., Any],
+    monkeypatch: pytest.MonkeyPatch,
+    change: Callable[[Outputs], Outputs],
+    samples: EvaluationSamples,
 ) -> None:
     """With the largest output as the only measure nearly all of these pass."""
     given: dict[str, Any] = {"model": Outlying(), "samples": samples, "precision": "int8"}
-    loose = Tolerance(atol=11.0)  # so that it is the spread alone that is tried, were it not the user's word
-    assert proved(change, tolerance=loose, **given).score.reason == "Outlying is no LightningModule"
-    error = mismatch(proved, change, tolerance=replace(loose, of_spread=0.5), **given)
+    assert proved(change, atol=11.0, **given)["metrics"]["reason"] == "Outlying is no LightningModule"
+    loose = Tolerance(0.0, 11.0, of_spread=0.5)  # so that it is the spread alone that is tried
+    monkeypatch.setitem(TOLERANCES, "int8", loose)
+    error = mismatch(proved, change, **given)
     assert "of what the model's own differ between samples (at most 0.5; the same answer to every" in str(error)
     assert "there is no metric to judge by: Outlying is no LightningModule." in str(error)
     assert "--atol" in error.hint
 
 
-def test_int8_without_a_metric_may_be_as_rough_as_int8_is(proved: Callable[..., Proof]) -> None:
+def test_int8_without_a_metric_may_be_as_rough_as_int8_is(proved: Callable[..., Any]) -> None:
     rounded = proved(
         lambda outputs: [np.round(outputs[0] * 2) / 2], model=Outlying(), samples=noise(), precision="int8"
     )
-    assert 0.0 < (rounded.comparisons[32].of_spread or 0.0) < 0.2
+    assert 0.0 < rounded["parity"]["32"]["of_spread"] < 0.2
 
 
-def test_int8_with_a_metric_is_judged_by_the_metric(proved: Callable[..., Proof]) -> None:
+def test_int8_with_a_metric_is_judged_by_the_metric(proved: Callable[..., Any]) -> None:
     found = proved(lambda outputs: outputs, precision="int8")
-    assert found.score.reason is None
+    assert found["metrics"]["scored"]

@@ -237,10 +237,9 @@ def test_calibration_prepares_images_as_for_evaluation() -> None:
     assert (image.shape, image.dtype) == ((1, 3, 4, 4), np.dtype(np.float32))
 
 
-def test_calibration_without_images_takes_the_first_training_batches() -> None:
+def test_calibration_without_images_takes_samples_of_the_training_loader() -> None:
     batches = list(read_calibration(Summing(), ValidatedData(), in_graph=False))
     assert sum(len(batch[0]) for batch in batches) == 128
-    assert batches[0][0][0, 0] == 100
 
 
 def test_calibration_without_training_data_is_a_mistake() -> None:

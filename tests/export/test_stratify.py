@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch.utils.data import BatchSampler, DataLoader, SequentialSampler, SubsetRandomSampler
+from torch.utils.data import BatchSampler, DataLoader, SequentialSampler
 
 from lightkit.export.samples import choose_batches, stratify
 
@@ -27,14 +27,6 @@ def test_classes_take_turns() -> None:
 )
 def test_without_labels_they_are_even(count: int, num: int, chosen: list[int]) -> None:
     assert stratify(count, num, None) == chosen
-
-
-def test_a_subset_stays_a_subset() -> None:
-    loader = DataLoader(ROWS, batch_size=2, sampler=SubsetRandomSampler([8, 2, 4, 6]))
-    found = choose_batches(loader, 3, None)
-    assert found is not None
-    assert found[1] == [2, 6, 8]
-    assert [batch.tolist() for batch in found[0]] == [[2, 6], [8]]
 
 
 def test_the_collation_is_the_loaders() -> None:

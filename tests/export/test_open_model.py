@@ -14,8 +14,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from lightkit.export.formats import flatten, open_model, wrap_module
 from lightkit.export.metadata import Metadata, TensorSpec
-from lightkit.export.worker import flatten, open_model, wrap_module
 from tests.export.planted import onnx_bytes, subject_of
 
 
@@ -99,13 +99,6 @@ def test_a_file_that_was_cut_is_told_in_a_line(
     assert "\n" not in str(caught.value)
 
 
-def test_a_wrong_number_of_inputs_is_told(tmp_path: Path) -> None:
-    run = open_model(by_hand(tmp_path / "model.onnx"))
-
-    with pytest.raises(ValueError, match=r"model.onnx: expected 1 inputs \(x\), got 2"):
-        run([np.ones((1, 4), np.float32)] * 2)
-
-
 @pytest.mark.parametrize("name", ["model.ckpt", "absent.onnx"], ids=["another kind", "no file"])
 def test_what_is_no_export_is_told(tmp_path: Path, name: str) -> None:
     with pytest.raises(ValueError, match=r"expected a file that ends in .onnx, .pt2, .ts|there is no such file"):
@@ -126,7 +119,7 @@ def test_numbers_that_numpy_lacks_become_float32() -> None:
 @pytest.mark.slow
 def test_onnx_needs_neither_torch_nor_lightning(tmp_path: Path) -> None:
     program = (
-        "import sys; from lightkit.export.worker import open_model; open_model(sys.argv[1]); "
+        "import sys; from lightkit.export.formats import open_model; open_model(sys.argv[1]); "
         "print([name for name in ('torch', 'pytorch_lightning') if name in sys.modules])"
     )
 

@@ -14,7 +14,7 @@ from lightkit.images.preprocessing import Preprocessing
 _BITS = 22  # of Pillow's weights after the binary point: PRECISION_BITS in src/libImaging/Resample.c
 
 
-class GraphPreprocessing(nn.Module):
+class ImageTransform(nn.Module):
     """Resize, crop and normalise a batch of images, to the last bit as `Preprocessing` does it with Pillow.
 
     Each pass of the resize is a product with Pillow's own weights, whole numbers below 2 ** 23. In float64 such sums
@@ -117,7 +117,7 @@ class ImageToProbabilities(nn.Module):
 
     def __init__(self, network: nn.Module, preprocessing: Preprocessing, output_kind: OutputKind) -> None:
         super().__init__()
-        self.prepare: nn.Module = GraphPreprocessing(preprocessing)
+        self.prepare: nn.Module = ImageTransform(preprocessing)
         self.network = network
         self.is_logits = output_kind == "logits"
         self.eval()

@@ -15,12 +15,12 @@ from torch import nn
 
 from lightkit.data.transforms import preprocessing_of
 from lightkit.export.exporter import write_file
-from lightkit.export.graph_preprocessing import GraphPreprocessing, ImageToProbabilities
-from lightkit.export.metadata import FILES, Metadata, TensorSpec
+from lightkit.export.formats import FORMATS, open_model
+from lightkit.export.image_transform import ImageToProbabilities, ImageTransform
+from lightkit.export.metadata import Metadata, TensorSpec
 from lightkit.export.target import ExportTarget, WriteOptions
-from lightkit.export.worker import open_model
-from lightkit.images.image_file import read_rgb
 from lightkit.images.preprocessing import Preprocessing
+from lightkit.images.reading import read_rgb
 from tests.data.torchvision_reference import eval_transform
 from tests.export.specimens import PREPROCESSING, noise
 
@@ -40,15 +40,13 @@ SIZES = [
 def test_any_size_equals_pillow(size: tuple[int, int], resize: int, crop: tuple[int, int]) -> None:
     said = Preprocessing(resize, crop, PREPROCESSING.mean, PREPROCESSING.std)
     images = noise(*size)
-    assert np.array_equal(
-        GraphPreprocessing(said)(torch.from_numpy(images))[0].numpy(), said(Image.fromarray(images[0]))
-    )
+    assert np.array_equal(ImageTransform(said)(torch.from_numpy(images))[0].numpy(), said(Image.fromarray(images[0])))
 
 
 def test_photos_equal_the_data_modules_transform() -> None:
     if not PHOTOS.is_dir():
         pytest.skip(f"needs the flower photos in {PHOTOS}")
-    prepare = GraphPreprocessing(preprocessing_of(96))
+    prepare = ImageTransform(preprocessing_of(96))
     for path in sorted(PHOTOS.glob("*/*.jpg"))[::83]:
         image = read_rgb(path)
         found = prepare(torch.from_numpy(np.array(image))[None])[0]
@@ -64,8 +62,8 @@ def prepared_file(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempP
         (TensorSpec("images", "uint8", (None, None, None, 3)),),
         (TensorSpec("pixels", "float32", (None, 3, 16, 16)),),
     )
-    model = GraphPreprocessing(PREPROCESSING).eval()
-    path = tmp_path_factory.mktemp("prepared") / FILES[request.param]
+    model = ImageTransform(PREPROCESSING).eval()
+    path = tmp_path_factory.mktemp("prepared") / FORMATS[request.param].file
     target = ExportTarget(model, (torch.from_numpy(noise(30, 25, 2)),), metadata, model)
     write_file(request.param, target, path, WriteOptions())
     return open_model(path)
@@ -87,6 +85,6 @@ class SumsOfChannels(nn.Module):
 @pytest.mark.parametrize("kind", ["logits", "probabilities"])
 def test_logits_become_probabilities_and_probabilities_stay(kind: Any) -> None:
     images = torch.from_numpy(noise(30, 20, 2))
-    scores = GraphPreprocessing(PREPROCESSING)(images).sum((2, 3))
+    scores = ImageTransform(PREPROCESSING)(images).sum((2, 3))
     found = ImageToProbabilities(SumsOfChannels(), PREPROCESSING, kind)(images)
     assert torch.equal(found, scores.softmax(1) if kind == "logits" else scores)

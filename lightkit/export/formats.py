@@ -1,0 +1,316 @@
+"""The formats of exported files: how each is opened, and the script of the fresh process in which a file is proved.
+
+A new format is a module ``lightkit.export.NAME`` with a function ``write``, and an entry of `FORMATS`. This module
+imports nothing of lightkit, and no runtime but that of the file: the proof is that a file needs no more.
+
+The script has one argument, a private folder with ``job.json``::
+
+    file      the exported file
+    format    its format
+    threads   number of threads
+    inputs    folder with the inputs of batch I of size N in ``N/I.npz``, with the names 0, 1, ...
+    sizes     batch sizes
+    timed     batch sizes whose first batch is timed
+    outputs   names of the outputs
+    module    for a file of weights: a pickled module to load them into
+    path      the import path, for the module's classes
+
+It writes ``out/N/I.npz`` with the outputs, and ``result.json``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import struct
+import sys
+import threading
+import time
+import warnings
+import zipfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+Arrays = list[Any]
+"""Of numpy, which is imported late: 0.1 s that commands which only ask for a file's format do not spend."""
+Runner = Callable[[Arrays], Arrays]
+TRACKED_PACKAGES = ("torch", "lightkit", "pytorch_lightning", "torchvision", "onnxruntime")
+METADATA_KEY = "lightkit"
+"""Key of the metadata in ONNX and safetensors files."""
+METADATA_FILE = "lightkit.json"
+"""Extra file with the metadata in torch's archives."""
+_MAX_HEADER_BYTES = 100_000_000  # safetensors refuses longer headers itself
+_NUM_REPETITIONS = 40
+_MAX_TIMING_S = 4.0
+_SLOW_CALL_S = 0.5
+
+
+@dataclass(frozen=True)
+class Format:
+    """A format of exported files. It has either ``open`` or, if its files hold weights alone, ``load_weights``.
+
+    Args:
+        file: Name of the file; its suffix is the format's.
+        read_metadata: Returns the JSON text of the metadata in a file, without running anything in it.
+        open: Returns a file as a function of arrays, for a number of threads (None: the runtime's default).
+        load_weights: Loads the weights into a module of torch, all of them or a ``RuntimeError``.
+        packages: Those of `TRACKED_PACKAGES` that may be loaded to run it; a module of weights may load anything.
+        requires: Packages that writing it needs, of the extra ``lightkit[NAME]``.
+        runs_code: Whether opening a file can run code that is in it.
+    """
+
+    file: str
+    read_metadata: Callable[[Path], str]
+    open: Callable[[Path, int | None], Runner] | None = None
+    load_weights: Callable[[Any, Path], object] | None = None
+    packages: tuple[str, ...] = TRACKED_PACKAGES
+    requires: tuple[str, ...] = ()
+    runs_code: bool = False
+
+
+def open_model(path: Path | str, *, threads: int | None = None) -> Runner:
+    """Open an exported file.
+
+    Loading a ``.pt2`` can run code that is in it; the caller checks whether the file is trusted.
+
+    Args:
+        path: ``.onnx`` is run by onnxruntime on the CPU, ``.pt2`` and ``.ts`` by torch.
+        threads: Number of threads of the runtime; the runtime's default if None.
+
+    Returns:
+        A function from the inputs, each with a batch, in the order of the metadata, to the outputs in that order;
+        outputs in a mapping or a tuple are flattened.
+
+    Raises:
+        ValueError: If the file is damaged, cut short or of another format; with a message for users.
+        ImportError: If its runtime is not installed.
+    """
+    path = Path(path)
+    kind = format_of(path)
+    run = FORMATS[kind].open if kind else None
+    if run is None or not path.is_file():
+        suffixes = ", ".join(Path(each.file).suffix for each in FORMATS.values() if each.open)
+        raise ValueError(f"{path}: there is no such file, or it does not end in {suffixes}")
+    return run(path, threads)
+
+
+def format_of(path: Path | str) -> str | None:
+    """Look up the format of a file's suffix; None for a suffix of no format."""
+    suffix = Path(path).suffix.lower()
+    return next((name for name, each in FORMATS.items() if Path(each.file).suffix == suffix), None)
+
+
+def holds_weights_alone(path: Path | str) -> bool:
+    """Return whether a file, by its suffix, is an export that needs its module's code to run."""
+    kind = format_of(path)
+    return kind is not None and FORMATS[kind].open is None
+
+
+def wrap_module(module: Callable[..., Any], names: Sequence[str] = ()) -> Runner:
+    """Wrap a module of torch as a function of arrays.
+
+    Args:
+        module: Takes tensors by position.
+        names: Order of the outputs of a mapping.
+    """
+    import numpy as np
+    import torch  # here, because ONNX files are run without it
+
+    def run(arrays: Arrays) -> Arrays:
+        with torch.no_grad():
+            outputs = module(*(torch.from_numpy(np.ascontiguousarray(array)) for array in arrays))
+        tensors = (tensor.detach().cpu() for tensor in flatten(outputs, names))
+        return [(tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy() for tensor in tensors]
+
+    return run
+
+
+def flatten(outputs: Any, names: Sequence[str] = ()) -> list[Any]:
+    """Flatten tensors in mappings, tuples and lists; those of a mapping in the order of ``names``."""
+    if isinstance(outputs, Mapping):
+        keys = list(names) if set(names) == set(outputs) else list(outputs)
+        return [leaf for key in keys for leaf in flatten(outputs[key])]
+    if isinstance(outputs, list | tuple):
+        return [leaf for output in outputs for leaf in flatten(output)]
+    return [outputs]
+
+
+def _open_onnx(path: Path, threads: int | None) -> Runner:
+    session = _onnx_session(path, threads)
+    inputs = [value.name for value in session.get_inputs()]
+    return lambda arrays: list(session.run(None, dict(zip(inputs, arrays, strict=True))))
+
+
+def _read_onnx_metadata(path: Path) -> str:
+    if not path.is_file():
+        raise FileNotFoundError(path)
+    return str(_onnx_session(path, None).get_modelmeta().custom_metadata_map[METADATA_KEY])
+
+
+def _onnx_session(path: Path, threads: int | None) -> Any:
+    import onnxruntime  # each file's own runtime, and no other
+
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4  # errors are raised
+    options.intra_op_num_threads = threads or 0
+    options.inter_op_num_threads = 1
+    try:
+        return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    except Exception as error:  # onnxruntime's exceptions have no common base class
+        raise ValueError(f"{path}: onnxruntime cannot read it: {_first_line(error)}") from error
+
+
+def _open_archive(path: Path, threads: int | None) -> Runner:
+    import torch  # as above
+
+    if threads:
+        torch.set_num_threads(threads)
+    extra: dict[str, Any] = {METADATA_FILE: ""}
+    is_graph = path.suffix.lower() == ".pt2"
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch 2.15: "torch.jit.load is deprecated"
+            if is_graph:
+                module = torch.export.load(str(path), extra_files=extra).module()
+            else:
+                module = torch.jit.load(str(path), map_location="cpu", _extra_files=extra)  # type: ignore[no-untyped-call]
+    except Exception as error:  # the readers raise anything for a damaged archive
+        reader = "torch.export" if is_graph else "TorchScript"
+        raise ValueError(f"{path}: {reader} cannot read it: {_first_line(error)}") from error
+    outputs = json.loads(extra[METADATA_FILE] or "{}").get("outputs", [])
+    return wrap_module(module, [spec["name"] for spec in outputs])
+
+
+def _read_archive_metadata(path: Path) -> str:
+    with zipfile.ZipFile(path) as archive:
+        names = [name for name in archive.namelist() if name.endswith(f"extra/{METADATA_FILE}")]
+        if not names:
+            raise ValueError(f"it has no extra file {METADATA_FILE}")
+        return archive.read(names[0]).decode()
+
+
+def _load_safetensors(module: Any, path: Path) -> object:
+    from safetensors.torch import load_model  # it loads torch
+
+    return load_model(module, path)
+
+
+def _read_safetensors_metadata(path: Path) -> str:
+    return str(json.loads(read_safetensors_header(path)[8:])["__metadata__"][METADATA_KEY])
+
+
+def read_safetensors_header(path: Path) -> bytes:
+    """Read the header of a safetensors file after its length of 8 bytes; empty if there can be none."""
+    with path.open("rb") as file:
+        length = file.read(8)
+        if len(length) < 8 or (num_bytes := struct.unpack("<Q", length)[0]) > _MAX_HEADER_BYTES:
+            return b""
+        return length + file.read(num_bytes)
+
+
+def _first_line(error: BaseException) -> str:
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+
+
+FORMATS = {
+    "onnx": Format(
+        "model.onnx",
+        _read_onnx_metadata,
+        open=_open_onnx,
+        packages=("onnxruntime",),
+        requires=("onnx", "onnxscript", "onnxruntime"),
+    ),
+    "torch_export": Format(
+        "model.pt2", _read_archive_metadata, open=_open_archive, packages=("torch",), runs_code=True
+    ),
+    "torchscript": Format("model.ts", _read_archive_metadata, open=_open_archive, packages=("torch",)),
+    "safetensors": Format("model.safetensors", _read_safetensors_metadata, load_weights=_load_safetensors),
+}
+"""By name, which is that of the module that writes the format; first those that need least to run."""
+
+
+def measure_latency(call: Callable[[], object], *, clock: Callable[[], float] = time.perf_counter) -> dict[str, float]:
+    """Time a call after a warm-up of two calls, or of one that takes longer than half a second.
+
+    Args:
+        call: The call.
+        clock: Returns the time in seconds.
+
+    Returns:
+        ``median_s`` and ``p95_s`` over ``repetitions`` calls: 40, or as many as start within four seconds of the first
+        call of the warm-up, at least one.
+    """
+    import numpy as np
+
+    begin = clock()
+    call()
+    if clock() - begin <= _SLOW_CALL_S:
+        call()
+    times: list[float] = []
+    while not times or (len(times) < _NUM_REPETITIONS and clock() - begin < _MAX_TIMING_S):
+        start = clock()
+        call()
+        times.append(clock() - start)
+    median, p95 = np.percentile(times, [50, 95])
+    return {"median_s": float(median), "p95_s": float(p95), "repetitions": len(times)}
+
+
+def load_arrays(file: Path) -> Arrays:
+    """Load the arrays of one batch, which have the names 0, 1, ..."""
+    import numpy as np
+
+    with np.load(file, allow_pickle=False) as archive:
+        return [archive[str(index)] for index in range(len(archive.files))]
+
+
+def save_arrays(file: Path, arrays: Sequence[Any]) -> None:
+    """Save the arrays of one batch."""
+    import numpy as np
+
+    np.savez(file, allow_pickle=False, **{str(index): array for index, array in enumerate(arrays)})
+
+
+def _run_job(folder: Path) -> None:
+    job = json.loads((folder / "job.json").read_text(encoding="utf-8"))
+    file, load_weights = Path(job["file"]), FORMATS[job["format"]].load_weights
+    if load_weights is None:
+        run = open_model(file, threads=job["threads"])
+    else:
+        sys.path[:0] = [place for place in job["path"] if place not in sys.path]
+        import torch  # the runtime of this kind of file
+
+        torch.set_num_threads(job["threads"])
+        with (folder / job["module"]).open("rb") as stream:
+            module = pickle.load(stream)  # noqa: S301 (written by the parent process a moment ago)
+        for weight in module.state_dict().values():  # what the file lacks stays NaN
+            weight.fill_(float("nan") if weight.dtype.is_floating_point else 0)
+        load_weights(module, file)
+        run = wrap_module(module.eval(), job["outputs"])
+    inputs = Path(job["inputs"])
+    for size in map(str, job["sizes"]):
+        (folder / "out" / size).mkdir(parents=True)
+        for batch in (inputs / size).glob("*.npz"):
+            save_arrays(folder / "out" / size / batch.name, run(load_arrays(batch)))
+    loaded = [name for name in TRACKED_PACKAGES if name in sys.modules]
+    latency = {}
+    for size in job["timed"]:
+        arrays = load_arrays(inputs / str(size) / "0.npz")
+        latency[str(size)] = measure_latency(lambda arrays=arrays: run(arrays))  # type: ignore[misc]
+    (folder / "result.json").write_text(json.dumps({"loaded": loaded, "latency": latency}), encoding="utf-8")
+
+
+def _exit_with_parent() -> None:
+    """End this process when the parent, which holds the other end of standard input, is gone."""
+    while os.read(0, 1):  # not sys.stdin, whose lock a thread must not hold when the interpreter ends
+        pass
+    os._exit(1)
+
+
+if __name__ == "__main__":
+    here = Path(__file__).resolve().parent  # whose onnx.py would hide the package onnx
+    sys.path[:] = [folder for folder in sys.path if not folder or Path(folder).resolve() != here]
+    threading.Thread(target=_exit_with_parent, daemon=True).start()
+    _run_job(Path(sys.argv[1]))
