@@ -24,7 +24,7 @@ from lightkit.callbacks.resume import gather
 from lightkit.errors import ConfigError, DataError
 from lightkit.prediction.inference import ProgressLines, select_class_names
 from lightkit.prediction.table import Prediction
-from lightkit.prediction.writer import PredictionWriter, RankWriter, join_ranks, write_predictions, write_rank
+from lightkit.prediction.writer import PredictionWriter, RankWriter, join_ranks, write_predictions
 from lightkit.runs.files import atomic_write
 
 
@@ -178,15 +178,14 @@ class ListedPredictions(Callback):
         self._lines: ProgressLines | None = None
         self._rank_writer: RankWriter | None = None
         self._writer: PredictionWriter | None = None
-        self._rank_open, self._writer_open = ExitStack(), ExitStack()
+        self._writer_open = ExitStack()
 
     def on_predict_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Begin this rank's file, if there are several ranks, and the clock."""
         if self._progress_stream is not None and trainer.is_global_zero:
             self._lines = ProgressLines(_images(trainer).num, stream=self._progress_stream, interval_s=self._interval_s)
         if trainer.world_size > 1:
-            rank_file = write_rank(_images(trainer).scratch, trainer.global_rank)
-            self._rank_writer = self._rank_open.enter_context(rank_file)
+            self._rank_writer = RankWriter(_images(trainer).scratch, trainer.global_rank)
 
     def on_predict_batch_end(
         self,
@@ -236,8 +235,8 @@ class ListedPredictions(Callback):
 
     def on_predict_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Complete the files; of several ranks, rank 0 does once all have written theirs."""
-        self._rank_open.close()
         if self._rank_writer is not None:
+            self._rank_writer.close()
             trainer.strategy.barrier("predictions of all ranks")
         if self._writer is None:
             return
@@ -250,8 +249,7 @@ class ListedPredictions(Callback):
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         """Remove what was written so far: half a table looks like a whole one."""
-        for stack in (self._rank_open, self._writer_open):
-            stack.__exit__(type(exception), exception, exception.__traceback__)
+        self._writer_open.__exit__(type(exception), exception, exception.__traceback__)
         if (images := _images(trainer)) is not None:
             images.remove_scratch()
 

@@ -172,23 +172,15 @@ class _Evaluation:
             if self.settings.drift is not None:
                 recent = recent_champions(moves, alias, int(self.settings.drift["window"]))
                 drift = self._find_drift(registry, recent, versions, data, folder)
-        describe = getattr(data.data, "describe", None)
-        described = describe() if callable(describe) else None
-        about["data"] = {
-            "fingerprint": data.fingerprint,
-            "split": data.split,
-            "described": {key: described[key] for key in ("source", "fingerprint", "version") if key in described}
-            if isinstance(described, Mapping)
-            else None,
-        }
+        described: Mapping[str, Any] = getattr(data, "describe", dict)() or {}  # of lightkit's own data
+        kept = {key: described[key] for key in ("source", "fingerprint", "version") if key in described}
+        about["data"] = {"fingerprint": data.fingerprint, "split": data.split, "described": kept or None}
         decision = decide(
             self.settings, candidate, baseline_scores, drift=drift, num_samples=data.num_samples, run=run_name
         )
-        tested_by = decision["significance"] or {}
-        if self.settings.confidence is not None and tested_by and tested_by["test"] is None:
-            self.notices.append(f"gate.confidence has no effect: {tested_by['reason']}")
-        elif self.settings.confidence is not None and tested_by:
-            self.notices.append(describe_significance(tested_by, metric, decision["baseline"]))
+        if self.settings.confidence is not None and (tested_by := decision["significance"]):
+            text = describe_significance(tested_by, metric, decision["baseline"]) if tested_by["test"] else None
+            self.notices.append(text or f"gate.confidence has no effect: {tested_by['reason']}")
         missed = {check["name"] for check in decision["checks"] if not check["passed"]}
         failed = [name for name in self.settings.slices or () if f"{metric} of {name}" in missed]
         theirs = None if baseline_scores is None else baseline_scores.predictions
@@ -223,10 +215,9 @@ class _Evaluation:
 
     def _open_registry(self, stack: ExitStack) -> Registry | None:
         """Open the registry; None where the settings need none, or nothing was registered yet."""
-        if self.settings.baseline is None and self.settings.drift is None:
-            return None
         address = address_of_run(self.tracking_uri, self.run, self.context.resolved)
-        if address.database is not None and not address.database.is_file():
+        is_needed = self.settings.baseline is not None or self.settings.drift is not None
+        if not is_needed or (address.database is not None and not address.database.is_file()):
             return None
         return stack.enter_context(open_registry(address, creates=False))
 
@@ -237,14 +228,13 @@ class _Evaluation:
         if "/" in reference or reference == "latest":
             return run_as_baseline(reference, self.run.root)
         version = None if registry is None else find_version(registry, name, reference)
-        if registry is None or version is None:
-            if reference.isdecimal():
-                raise ConfigError(f"gate.baseline: there is no registered model {name!r}, and no version {reference}.")
-            self.notices.append(f"{name} has no {reference} yet: the thresholds decide alone")
-            return None
-        return fetch_baseline(
-            registry, version, folder / "baseline", alias=None if reference.isdecimal() else reference
-        )
+        if registry is not None and version is not None:
+            alias = None if reference.isdecimal() else reference
+            return fetch_baseline(registry, version, folder / "baseline", alias=alias)
+        if reference.isdecimal():
+            raise ConfigError(f"gate.baseline: there is no registered model {name!r}, and no version {reference}.")
+        self.notices.append(f"{name} has no {reference} yet: the thresholds decide alone")
+        return None
 
     def _find_drift(
         self,
@@ -256,23 +246,19 @@ class _Evaluation:
     ) -> dict[str, Any]:
         """Find the best of the recently promoted models: by the log, or scored again where the data has changed."""
         assert self.settings.drift is not None
-        metric = str(self.settings.metric)
-        scores: dict[str, float] = {}
-        unknown: list[str] = []
+        metric, scores, unknown = str(self.settings.metric), dict[str, float](), list[str]()
         for move in recent:
             value = move.scores.get("challenger")
-            if value is None or move.data != data.fingerprint or move.metric != metric:
-                if registry is None or move.to not in versions:
-                    unknown.append(f"version {move.to}, which was deleted")
-                    continue
-                try:
+            try:
+                if value is None or (move.data, move.metric) != (data.fingerprint, metric):
+                    if registry is None or move.to not in versions:
+                        raise ConfigError("it was deleted")  # noqa: TRY301
                     model = fetch_baseline(registry, versions[move.to], folder / f"version-{move.to}")
                     value = self._score_baseline(model, data).metrics[metric]
-                except ConfigError as error:
-                    unknown.append(f"version {move.to}: {error}")
-                    continue
-            if math.isfinite(value):
-                scores[move.to] = value
+            except ConfigError as error:
+                unknown.append(f"version {move.to}: {error}")
+            else:
+                scores |= {move.to: value} if math.isfinite(value) else {}
         self.notices.extend(f"gate.drift leaves out {each}" for each in unknown)
         best = (max if self.settings.mode == "max" else min)(scores, key=lambda each: scores[each], default=None)
         window = int(self.settings.drift["window"])
@@ -280,13 +266,11 @@ class _Evaluation:
 
     def _score_baseline(self, model: BaselineModel, data: EvaluationData) -> ModelScores:
         """Score another model, built by its own config, on the samples of this run's data."""
-        context, notice = _open_baseline(model, self.context)
+        context = self._open_baseline(model)
         with context.stack:
             module, own_data = build_model(context)
             assert own_data is not None
             samples = evaluation_data(own_data, data.split)  # its own: in the size and with the state that it asks for
-            if notice is not None and notice not in self.notices:
-                self.notices.append(notice)
             scores = self._score(model.name, module, model.checkpoint, samples)
         if samples.num_samples != data.num_samples or samples.labels_digest != data.labels_digest:
             raise ConfigError(
@@ -297,63 +281,46 @@ class _Evaluation:
 
     def _score(self, name: str, module: LightningModule, checkpoint: Path, data: EvaluationData) -> ModelScores:
         print_line(f"scores {name}", self.context.mode)
-        return score(
-            module,
-            checkpoint,
-            data,
-            name=name,
-            metric=str(self.settings.metric),
-            slices=list(self.settings.slices or {}),
-            accelerator=self.context.hardware.kind,
-        )
+        metric, slices, kind = str(self.settings.metric), list(self.settings.slices or {}), self.context.hardware.kind
+        return score(module, checkpoint, data, name=name, metric=metric, slices=slices, accelerator=kind)
 
+    def _open_baseline(self, model: BaselineModel) -> RunContext:
+        """Open a context with the config of a model, but with the data of the run that is judged.
 
-def _open_baseline(model: BaselineModel, judged: RunContext) -> tuple[RunContext, str | None]:
-    """Open a context with the config of a model, but with the data of the run that is judged.
+        Images are resized to the model's own `image_size`.
 
-    Images are resized to the model's own `image_size`.
+        Raises:
+            ConfigError: If its config cannot be used here.
+        """
+        config, data = plain(read_file(model.config)), self.context.resolved.values.get("data")
 
-    Returns:
-        The context, and a remark on the comparison.
+        def split_section(section: Any) -> tuple[str, Mapping[str, Any]]:
+            """Return the name of the class, and its arguments."""
+            section = section if isinstance(section, Mapping) else {"class_path": section}
+            return str(section.get("class_path")).rpartition(".")[2], section.get("init_args") or {}
 
-    Raises:
-        ConfigError: If its config cannot be used here.
-    """
-    config = plain(read_file(model.config))
-    data, own = judged.resolved.values.get("data"), config.get("data")
+        def escape_all(value: Any) -> Any:
+            """Escape resolved values so that reading the config returns them."""
+            if isinstance(value, Mapping):
+                return {key: escape_all(child) for key, child in value.items()}
+            if isinstance(value, list):
+                return [escape_all(child) for child in value]
+            return escape(value) if isinstance(value, str) else value
 
-    def split_section(section: Any) -> tuple[str, Mapping[str, Any]]:
-        """Return the name of the class, and its arguments."""
-        section = section if isinstance(section, Mapping) else {"class_path": section}
-        return str(section.get("class_path")).rpartition(".")[2], section.get("init_args") or {}
-
-    def escape_all(value: Any) -> Any:
-        """Escape resolved values so that reading the file returns them."""
-        if isinstance(value, str):
-            return escape(value)
-        if isinstance(value, Mapping):
-            return {key: escape_all(child) for key, child in value.items()}
-        return [escape_all(child) for child in value] if isinstance(value, list) else value
-
-    (here, arguments), (there, its_arguments) = split_section(data), split_section(own)
-    if isinstance(data, Mapping) and None not in (arguments.get("image_size"), its_arguments.get("image_size")):
-        data = {**data, "init_args": {**arguments, "image_size": its_arguments["image_size"]}}
-    notice = None
-    if here != there:
-        notice = f"{model.name} was trained on {there}, and gets its inputs as {here} prepares them"
-    with TemporaryDirectory(prefix="lightkit-baseline-") as folder:  # readable by this user only
-        file = Path(folder) / "config.yaml"
-        file.write_text(
-            dump_yaml({"seed_everything": 0, "model": config.get("model"), "data": escape_all(data)}), encoding="utf-8"
-        )
+        (here, arguments), (there, its_arguments) = split_section(data), split_section(config.get("data"))
+        if isinstance(data, Mapping) and None not in (arguments.get("image_size"), its_arguments.get("image_size")):
+            data = {**data, "init_args": {**arguments, "image_size": its_arguments["image_size"]}}
+        if here != there:
+            self.notices.append(f"{model.name} was trained on {there}, and gets its inputs as {here} prepares them")
+        text = dump_yaml({"seed_everything": 0, "model": config.get("model"), "data": escape_all(data)})
         trust = ["--trust"] if runs.is_trusting() else []
         try:
-            context = open_run_context(["-c", str(file), "--ckpt_path", str(model.checkpoint), *trust])
+            context = open_run_context(["-c", text, "--ckpt_path", str(model.checkpoint), *trust])
         except LightkitError as error:
             first = str(error).split("\n", 1)[0]
             raise ConfigError(
                 f"gate.baseline: {model.name} cannot be built from its config: {first}. Name another with "
                 f"--gate.baseline, or {_THRESHOLDS_ALONE}"
             ) from error
-    context.mode = judged.mode
-    return context, notice
+        context.mode = self.context.mode
+        return context

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from lightkit.cli.path_checks import explain_unwritable
 from lightkit.config import shown_path
 from lightkit.errors import ConfigError, DataError, visible
 
@@ -83,7 +84,7 @@ def parse_predict_options(options: Mapping[str, str | bool], inputs: Sequence[st
             or a number is none.
     """
     from lightkit.images.inputs import find_named_files  # here: numpy, which other commands need not load
-    from lightkit.prediction.table import check_output_path
+    from lightkit.prediction.table import STANDARD_OUTPUT, check_output_path
 
     output, sheet, top_k = (options.get(name) for name in ("output", "contact-sheet", "top-k"))
     if top_k is not None and not (str(top_k).isdecimal() and int(top_k) > 0):
@@ -92,6 +93,9 @@ def parse_predict_options(options: Mapping[str, str | bool], inputs: Sequence[st
     sheet_path = None
     if sheet is not None:
         sheet_path = check_output_path(str(sheet), option="--contact-sheet", suffixes=(".html", ".htm"))
+    for option, path in (("--output", output_path), ("--contact-sheet", sheet_path)):
+        if path is not None and path != STANDARD_OUTPUT and (error := explain_unwritable(path.parent, setting=option)):
+            raise error
     models = [Path(str(options[name])).expanduser() for name in ("artefact", "ckpt_path") if name in options]
     for option, path in (("output", output_path), ("contact-sheet", sheet_path)):
         if path is None or not path.is_file():

@@ -13,13 +13,14 @@ from PIL import Image
 
 from lightkit.errors import DataError
 from lightkit.export.metadata import Metadata
-from lightkit.images.image_file import count_threads, prepare_images
+from lightkit.images.reading import count_threads, prepare_images
 from lightkit.prediction.table import Prediction
 
 Array = np.ndarray[Any, Any]
 Run = Callable[[list[Array]], list[Array]]
 T = TypeVar("T")
 _BATCH_SIZE = 32
+_DTYPES = ("uint8", "float16", "float32", "float64")
 _MAX_PIXELS = 4_000_000  # of a batch whose images are resized in the graph, which keeps 8 bytes a value
 _INTERVAL_S = 10.0
 
@@ -32,20 +33,14 @@ def check_image_model(metadata: Metadata, name: str) -> None:
         name: The file, for the error.
 
     Raises:
-        DataError: If it takes several inputs or one of an unknown type, or its preprocessing is unknown.
+        DataError: If it takes several inputs or one of another type, or its preprocessing is unknown.
     """
-    if len(metadata.inputs) != 1:
-        names = ", ".join(spec.name for spec in metadata.inputs) or "none"
+    takes = [f"{spec.name} ({spec.dtype})" for spec in metadata.inputs]
+    if len(takes) != 1 or metadata.inputs[0].dtype not in _DTYPES:
         raise DataError(
-            f"{name}: this model takes {len(metadata.inputs)} inputs ({names}); predict gives it images only."
+            f"{name}: this model takes {', '.join(takes) or 'nothing'}; predict gives it images only, as one of "
+            f"{', '.join(_DTYPES)}."
         )
-    try:
-        np.dtype(metadata.inputs[0].dtype)
-    except TypeError as error:
-        raise DataError(
-            f"{name}: its input has the type {metadata.inputs[0].dtype!r}, which images cannot be given in. Export it "
-            "again, in float32."
-        ) from error
     if metadata.preprocessing is None and not metadata.in_graph:
         raise DataError(
             f"{name}: this model does not say what is done to an image before it gets it: the data that it was "

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import csv
 import json
-import math
-import os
 import re
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, TextIO
+from typing import Any, TextIO
 
 import numpy as np
 
 from lightkit.errors import ConfigError, DataError
+from lightkit.runs.files import finite
 
 STANDARD_OUTPUT = Path("-")
 """CSV on standard output."""
@@ -109,65 +108,61 @@ class PredictionColumns:
         return [(self.class_names[at], values[at]) for at in order]
 
 
-class RowWriter(Protocol):
-    """A table that is written row by row."""
+class RowWriter:
+    """A table that is written row by row; of each format a subclass.
+
+    Args:
+        path: The file; `STANDARD_OUTPUT` for CSV there.
+        columns: Of the table.
+    """
+
+    def __init__(self, path: Path, columns: PredictionColumns) -> None:
+        self.columns, self.is_stdout = columns, path == STANDARD_OUTPUT
+        self.file: TextIO = sys.stdout if self.is_stdout else path.open("w", newline="", encoding="utf-8")
 
     def add(self, row: Sequence[Any]) -> None:
         """Append a row of `PredictionColumns.row`."""
+        raise NotImplementedError
 
     def close(self) -> None:
         """Write the rest."""
+        self.file.flush() if self.is_stdout else self.file.close()
 
 
-def _escape(found: re.Match[str]) -> str:
-    return found[0].encode("unicode_escape").decode("ascii")
-
-
-class _Csv:
+class _Csv(RowWriter):
     def __init__(self, path: Path, columns: PredictionColumns) -> None:
-        self._file: TextIO = sys.stdout if path == STANDARD_OUTPUT else path.open("w", newline="", encoding="utf-8")
-        self._writer = csv.writer(self._file, lineterminator="\n")
+        super().__init__(path, columns)
+        self._writer = csv.writer(self.file, lineterminator="\n")
         # 6 decimals of a probability; else the shortest text that is exact in float32
         self._format: Callable[[Any], str] = str if columns.class_names is None else "{:.6f}".format
         self._writer.writerow(columns.names)
 
     def add(self, row: Sequence[Any]) -> None:
         """Spreadsheets compute cells that begin with ``=``; ``./`` leaves a path what it is."""
-        cells = [_CONTROL.sub(_escape, cell) if isinstance(cell, str) else cell for cell in row]
-        for at, cell in enumerate(cells):
-            if isinstance(cell, str) and cell[:1] in _FORMULA:
-                cells[at] = f"{'./' if at == 0 else chr(39)}{cell}"
-            elif isinstance(cell, np.float32):
-                cells[at] = self._format(cell)
+        cells = []
+        for at, cell in enumerate(row):
+            if isinstance(cell, str):
+                text = _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode("ascii"), cell)
+                cells.append(f"{'./' if at == 0 else chr(39)}{text}" if text[:1] in _FORMULA else text)
+            else:
+                cells.append(self._format(cell) if isinstance(cell, np.float32) else cell)
         self._writer.writerow(cells)
 
-    def close(self) -> None:
-        self._file.flush() if self._file is sys.stdout else self._file.close()
 
-
-class _JsonLines:
-    def __init__(self, path: Path, columns: PredictionColumns) -> None:
-        self._file = path.open("w", encoding="utf-8")
-        self._names = columns.names
-
+class _JsonLines(RowWriter):
     def add(self, row: Sequence[Any]) -> None:
-        cells = [
-            (float(str(cell)) if math.isfinite(cell) else None) if isinstance(cell, np.float32) else cell  # 0.1 is 0.1
-            for cell in row
-        ]
-        self._file.write(json.dumps(dict(zip(self._names, cells, strict=True)), ensure_ascii=False) + "\n")
-
-    def close(self) -> None:
-        self._file.close()
+        cells = [float(str(cell)) if isinstance(cell, np.float32) else cell for cell in row]  # 0.1 is 0.1
+        content = finite(dict(zip(self.columns.names, cells, strict=True)))
+        self.file.write(json.dumps(content, ensure_ascii=False) + "\n")
 
 
-class _Parquet:
+class _Parquet(RowWriter):
     def __init__(self, path: Path, columns: PredictionColumns) -> None:
         import pyarrow as pa  # 0.2 s and 60 MB, which the other formats need not have
         from pyarrow import parquet
 
-        fields = [pa.field(name, pa.float32() if name in columns.numbers else pa.string()) for name in columns.names]
-        self._schema, self._rows = pa.schema(fields), list[Sequence[Any]]()
+        kinds = [pa.float32() if name in columns.numbers else pa.string() for name in columns.names]
+        self._schema, self._rows = pa.schema(list(zip(columns.names, kinds, strict=True))), list[Sequence[Any]]()
         self._writer, self._record_batch = parquet.ParquetWriter(path, self._schema), pa.record_batch
 
     def add(self, row: Sequence[Any]) -> None:
@@ -197,7 +192,7 @@ TABLES: dict[str, Callable[[Path, PredictionColumns], RowWriter]] = {
 
 
 def check_output_path(text: str, *, option: str = "--output", suffixes: Sequence[str] = tuple(TABLES)) -> Path:
-    """Check the file that an option names; nothing is created, for another option may be wrong.
+    """Check the name of the file that an option names; nothing is created, for another option may be wrong.
 
     Args:
         text: A path, or ``-`` for CSV on standard output.
@@ -205,19 +200,13 @@ def check_output_path(text: str, *, option: str = "--output", suffixes: Sequence
         suffixes: Allowed endings; ``-`` is allowed if CSV is.
 
     Raises:
-        ConfigError: If it ends otherwise, is a folder, or no file can be written there.
+        ConfigError: If it ends otherwise, or is a folder.
     """
     path = Path(text).expanduser()
     if path == STANDARD_OUTPUT and ".csv" in suffixes:
         return path
-    if path.suffix.lower() not in suffixes:
+    if path.suffix.lower() not in suffixes or path.is_dir():
+        what = f"{'this is a folder; ' if path.is_dir() else ''}expected a file that ends in"
         *first, last = suffixes
-        expected = f"{', '.join(first)} or {last}" if first else last
-        raise ConfigError(f"{option} {text}: expected a file that ends in {expected}")
-    if path.is_dir():
-        raise ConfigError(f"{option} {text}: this is a folder; expected a file, such as {path / ('all' + suffixes[0])}")
-    above = next((folder for folder in path.absolute().parents if os.path.lexists(folder)), path)
-    if not above.is_dir() or not os.access(above, os.W_OK | os.X_OK):
-        reason = "cannot be written to" if above.is_dir() else "is no folder"
-        raise ConfigError(f"{option} {text}: no file can be written there, because {above} {reason}")
+        raise ConfigError(f"{option} {text}: {what} {', '.join(first)}{' or ' if first else ''}{last}")
     return path

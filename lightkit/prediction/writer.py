@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import heapq
-import json
 import os
+import pickle
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from itertools import groupby
 from operator import attrgetter
 from pathlib import Path
-from typing import TextIO
 
 import numpy as np
 
@@ -161,9 +160,8 @@ class PredictionWriter:
                 self._table.close()
 
 
-@contextmanager
-def write_rank(folder: Path, rank: int) -> Iterator[RankWriter]:
-    """Open the file of one rank's predictions, which appears at the end of the block unless it ends in an exception.
+class RankWriter:
+    """Predictions of one rank, in increasing index, for `join_ranks`.
 
     Args:
         folder: Folder of all ranks' files, on a shared disk; created if missing.
@@ -172,21 +170,12 @@ def write_rank(folder: Path, rank: int) -> Iterator[RankWriter]:
     Raises:
         LightkitError: If it cannot be written, as on a full disk.
     """
-    path = _rank_path(folder, rank)
-    with ExitStack() as files:
-        with _translate_write_errors(path):
-            aside = files.enter_context(atomic_write(path, durable=False))
-            file = files.enter_context(aside.open("w", encoding="ascii"))
-        yield RankWriter(path, file)
-        with _translate_write_errors(path):
-            file.close()
 
-
-class RankWriter:
-    """Predictions of one rank, in increasing index, as a JSON object a line; `write_rank` makes it."""
-
-    def __init__(self, path: Path, file: TextIO) -> None:
-        self._path, self._file = path, file
+    def __init__(self, folder: Path, rank: int) -> None:
+        self._path = _rank_path(folder, rank)
+        with _translate_write_errors(self._path):
+            folder.mkdir(parents=True, exist_ok=True)
+            self._file = self._path.open("wb")
 
     def add(self, prediction: Prediction) -> None:
         """Append a prediction.
@@ -194,9 +183,17 @@ class RankWriter:
         Raises:
             LightkitError: If it cannot be written, as on a full disk.
         """
-        values = None if prediction.values is None else prediction.values.ravel().tolist()
-        with _translate_write_errors(self._path):  # as ASCII, which keeps file names that are no text
-            self._file.write(json.dumps([prediction.index, prediction.path, values, prediction.defect]) + "\n")
+        with _translate_write_errors(self._path):
+            pickle.dump(prediction, self._file)
+
+    def close(self) -> None:
+        """Complete the file.
+
+        Raises:
+            LightkitError: If it cannot be written, as on a full disk.
+        """
+        with _translate_write_errors(self._path):
+            self._file.close()
 
 
 def join_ranks(folder: Path, num_ranks: int) -> Iterator[Prediction]:
@@ -205,7 +202,7 @@ def join_ranks(folder: Path, num_ranks: int) -> Iterator[Prediction]:
     If the number of ranks does not divide that of the images, two may have predicted the same one: the lower counts.
 
     Args:
-        folder: That of each rank's `write_rank`.
+        folder: That of each rank's `RankWriter`.
         num_ranks: Number of ranks.
 
     Raises:
@@ -217,15 +214,13 @@ def join_ranks(folder: Path, num_ranks: int) -> Iterator[Prediction]:
 
 
 def _rank_path(folder: Path, rank: int) -> Path:
-    return folder / f"rank={rank}.jsonl"
+    return folder / f"rank={rank}.pickle"
 
 
 def _read_rank(path: Path) -> Iterator[Prediction]:
     try:
-        with path.open(encoding="ascii") as file:
-            for index, image, values, defect in map(json.loads, file):
-                yield Prediction(index, image, None if values is None else np.array(values, np.float32), defect)
+        with path.open("rb") as file, suppress(EOFError):
+            while True:
+                yield pickle.load(file)  # noqa: S301 (written by this command's own ranks)
     except FileNotFoundError as error:
-        raise DataError(
-            f"{path}: this share of the predictions is missing. Its process ended too early, or sees another disk."
-        ) from error
+        raise DataError(f"{path}: this share of the predictions is missing. Its process sees another disk.") from error

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 from lightning_utilities.core.apply_func import apply_to_collection
 from pytorch_lightning import LightningDataModule, LightningModule, seed_everything
-from pytorch_lightning.utilities.model_helpers import is_overridden
 from torch import Tensor
 from torch.utils.data import BatchSampler, DataLoader, RandomSampler, SequentialSampler
 
@@ -22,7 +21,7 @@ from lightkit.callbacks import VerifiedCheckpointIO
 from lightkit.callbacks.checkpoint_io import read_checkpoint
 from lightkit.callbacks.prediction_recorder import PredictionRecorder
 from lightkit.config import near, shown_path
-from lightkit.errors import ConfigError, DataError
+from lightkit.errors import ConfigError, DataError, join_names
 from lightkit.export.bare_trainer import build_bare_trainer
 from lightkit.registry.gate import ModelScores
 from lightkit.registry.store import KEPT, Registry
@@ -30,16 +29,6 @@ from lightkit.runs.resume import locate_checkpoint
 
 if TYPE_CHECKING:
     from mlflow.entities.model_registry import ModelVersion
-
-__all__ = [
-    "BaselineModel",
-    "EvaluationData",
-    "FixedOrderLoader",
-    "evaluation_data",
-    "fetch_baseline",
-    "run_as_baseline",
-    "score",
-]
 
 
 @dataclass(frozen=True)
@@ -140,11 +129,10 @@ class FixedOrderLoader:
         self.num_samples = 0
 
     def __iter__(self) -> Iterator[Any]:
-        samples, labels = hashlib.sha256(), hashlib.sha256()
-        num_samples, is_first = 0, not self.digest
+        samples, labels, num_samples = hashlib.sha256(), hashlib.sha256(), 0
         for batch in self.loader:
             tensors: list[Tensor] = []
-            if is_first:
+            if not self.digest:
                 apply_to_collection(batch, Tensor, tensors.append)
                 num_samples += _count(batch, tensors)
                 for tensor in tensors:
@@ -153,7 +141,7 @@ class FixedOrderLoader:
                     labels.update(_memory(its_labels))
             if (selected := self._select(batch)) is not None:
                 yield selected
-        if is_first:
+        if not self.digest:
             self.digest, self.labels_digest, self.num_samples = samples.hexdigest(), labels.hexdigest(), num_samples
 
 
@@ -177,87 +165,73 @@ def _memory(tensor: Tensor) -> Any:
 class EvaluationData(LightningDataModule):
     """One split of a data module, for evaluation: every sample once, always in the same order.
 
-    Args:
-        data: The data module; its hooks process each batch as in any evaluation.
-        split: ``test`` or ``val``.
+    `evaluation_data` mixes it into the data module's class, whose hooks process each batch as in any evaluation.
     """
 
-    def __init__(self, data: LightningDataModule, split: str) -> None:
-        super().__init__()
-        self.data = data
-        self.split = split
-        self.class_names: list[str] | None = None
-        self._new_labels: Tensor | None = None
-        self._chosen: int | None = None
-        self._loaders: list[FixedOrderLoader] = []
+    split: str
+    _loaders: Sequence[FixedOrderLoader] = ()
+    _is_asked = False
+    _stages: tuple[str | None, ...] = ()
+    _model_classes: list[str] | None = None
+    _chosen: int | None = None
 
-    def prepare_data(self) -> None:
-        """Let the data module prepare."""
-        self.data.trainer = self.trainer
-        self.data.prepare_data()
+    @property
+    def own_classes(self) -> list[str] | None:
+        """Class names of the data, in the order of its labels; None where it has none."""
+        names = self.__dict__.get("class_names", getattr(super(), "class_names", None))
+        return [str(name) for name in names] if isinstance(names, Sequence) and not isinstance(names, str) else None
 
-    def setup(self, stage: str) -> None:
-        """Set the data module up, once, and take its class names.
+    @property
+    def class_names(self) -> list[str] | None:
+        """Class names in the order of the labels that the model gets."""
+        return self._model_classes or self.own_classes
+
+    @class_names.setter
+    def class_names(self, names: Sequence[str]) -> None:
+        self.__dict__["class_names"] = names
+
+    def setup(self, stage: str | None = None) -> None:
+        """Set the data module up, once for each stage."""
+        if stage not in self._stages:
+            self._stages += (stage,)
+            super().setup(stage)  # type: ignore[arg-type]
+
+    def test_dataloader(self) -> Any:
+        """Return the loader of the split, or the loaders where it has several.
 
         Raises:
             DataError: If there is no such split.
         """
-        self.data.trainer = self.trainer
-        if self._loaders:
-            return
-        self.data.setup(stage)
-        self.class_names = self.class_names or self._own_class_names()
-        made: Any = self.data.test_dataloader() if self.split == "test" else self.data.val_dataloader()
-        loaders = list(made) if isinstance(made, (list, tuple)) else [made]
-        if not loaders:
-            raise DataError(f"gate.metric: {type(self.data).__name__} has no {self.split} split.")
-        self._loaders = [FixedOrderLoader(loader, select=self._select) for loader in loaders]
+        return self._fix_order(super().test_dataloader)
+
+    def val_dataloader(self) -> Any:
+        """Likewise."""
+        return self._fix_order(super().val_dataloader)
+
+    def _fix_order(self, make: Callable[[], Any]) -> Any:
+        if not self._loaders:
+            is_asked, self._is_asked = self._is_asked, True
+            made = make()
+            if is_asked:  # a data module that makes one loader of the other
+                return made
+            self._loaders = [
+                FixedOrderLoader(loader, select=self._select)
+                for loader in (made if isinstance(made, (list, tuple)) else [made])
+            ]
+            if not self._loaders:
+                raise DataError(f"gate.metric: {type(self).__name__} has no {self.split} split.")
+        return self._loaders[0] if len(self._loaders) == 1 else self._loaders
 
     def measure(self) -> bool:
         """Read all samples once, for number and digests; return whether the data module's own loaders give all."""
         self.trainer = build_bare_trainer()
         self.prepare_data()
         self.setup("test" if self.split == "test" else "validate")
+        self.test_dataloader() if self.split == "test" else self.val_dataloader()
         for loader in self._loaders:
             for _ in loader:
                 pass
         return not any(loader.drops_last for loader in self._loaders)
-
-    def test_dataloader(self) -> Any:
-        """Return the loader of the split, or the loaders where it has several."""
-        return self._loaders[0] if len(self._loaders) == 1 else self._loaders
-
-    val_dataloader = test_dataloader
-
-    def on_before_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
-        """Call the hook of the data module, or else of the model."""
-        return self._hook("on_before_batch_transfer")(batch, dataloader_idx)
-
-    def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:
-        """Call the hook of the data module, or else of the model."""
-        return self._hook("transfer_batch_to_device")(batch, device, dataloader_idx)
-
-    def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
-        """Call the hook of the data module, or else of the model."""
-        return self._hook("on_after_batch_transfer")(batch, dataloader_idx)
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Give the data module its state from a checkpoint."""
-        self.data.load_state_dict(state_dict)
-
-    def teardown(self, stage: str) -> None:
-        """Tear the data module down."""
-        self.data.teardown(stage)
-
-    def __getattr__(self, name: str) -> Any:
-        """Return other attributes of the data module that a model may read, such as the image size."""
-        if name.startswith("__") or "data" not in self.__dict__:
-            raise AttributeError(name)
-        return getattr(self.data, name)
-
-    def _hook(self, name: str) -> Any:
-        assert self.trainer is not None
-        return getattr(self.data if is_overridden(name, self.data) else self.trainer.lightning_module, name)
 
     @property
     def num_samples(self) -> int:
@@ -289,16 +263,13 @@ class EvaluationData(LightningDataModule):
         Raises:
             ConfigError: If it does not know a class of the data.
         """
-        own = self.class_names = self._own_class_names()
-        if own is None or names is None or list(names) == own:
-            return
-        if unknown := [name for name in own if name not in names]:
+        own = self.own_classes
+        self._model_classes = None if own is None or names is None else list(names)
+        if unknown := [name for name in own or () if name not in (self._model_classes or own or ())]:
             raise ConfigError(
-                f"gate.baseline: it does not know {_join(unknown)}, which the data has; it knows {_join(names)}. "
-                f"Give --gate.baseline=null to judge by the thresholds alone."
+                f"gate.baseline: it does not know {join_names(unknown, most=10)}, which the data has; it knows "
+                f"{join_names(names or (), most=10)}. Give --gate.baseline=null to judge by the thresholds alone."
             )
-        self.class_names = list(names)
-        self._new_labels = torch.tensor([self.class_names.index(name) for name in own])
 
     def choose_class(self, name: str) -> None:
         """Give only the samples of a class from now on.
@@ -306,23 +277,15 @@ class EvaluationData(LightningDataModule):
         Raises:
             ConfigError: If there is no such class.
         """
-        own = self._own_class_names() or []
-        if name in own:
-            self._chosen = own.index(name)
-        elif name.isdecimal() and (not own or int(name) < len(own)):
-            self._chosen = int(name)
-        else:
-            known = f"classes: {_join(own)}" if own else "the data names no classes; give their numbers"
+        own = self.own_classes or []
+        if name not in own and not (name.isdecimal() and (not own or int(name) < len(own))):
+            known = f"classes: {join_names(own, most=10)}" if own else "the data names no classes; give their numbers"
             raise ConfigError(f"gate.slices.{name}: there is no such class{near(name, own)}\n{known}")
-
-    def _own_class_names(self) -> list[str] | None:
-        """Return the class names in the order of the labels; None where the data has none."""
-        names = getattr(self.data, "class_names", None)
-        return [str(name) for name in names] if isinstance(names, Sequence) and not isinstance(names, str) else None
+        self._chosen = own.index(name) if name in own else int(name)
 
     def _select(self, batch: Any) -> Any:
         """Leave out samples of other classes, and number the labels as the model does; None where nothing is left."""
-        labels = _labels(batch)
+        labels, own = _labels(batch), self.own_classes
         if labels is not None and (labels.is_floating_point() or labels.is_complex() or labels.ndim != 1):
             labels = None  # of no classes
         if self._chosen is not None:
@@ -339,20 +302,26 @@ class EvaluationData(LightningDataModule):
                 for part in batch
             ]
             labels = batch[1]
-        if self._new_labels is None or labels is None:
+        if self._model_classes is None or self._model_classes == own or own is None or labels is None:
             return batch
-        return [batch[0], self._new_labels[labels], *batch[2:]]
+        numbers = torch.tensor([self._model_classes.index(name) for name in own])
+        return [batch[0], numbers[labels], *batch[2:]]
 
 
 def evaluation_data(data: LightningDataModule, split: str) -> EvaluationData:
-    """Wrap a split of a data module in a class of its name, under which a checkpoint keeps that data module's state."""
+    """Return one split of a data module for evaluation; the data module itself is not used any more.
+
+    Its class has the same name, under which a checkpoint keeps the data module's state.
+
+    Args:
+        data: The data module.
+        split: ``test`` or ``val``.
+    """
     name = type(data).__qualname__
-    made: EvaluationData = type(name, (EvaluationData,), {"__qualname__": name})(data, split)
+    made: EvaluationData = object.__new__(type(name, (EvaluationData, type(data)), {"__qualname__": name}))
+    made.__dict__ |= data.__dict__
+    made.split = split
     return made
-
-
-def _join(names: Sequence[str]) -> str:
-    return ", ".join(names[:10]) + (", ..." if len(names) > 10 else "")
 
 
 def score(

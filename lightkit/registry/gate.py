@@ -81,28 +81,31 @@ def _is_name(value: Any) -> bool:
 
 
 _DROP = (lambda value: _is_number(value) and value >= 0, "a number of at least 0")
-_RULES: Mapping[tuple[str, ...], tuple[Callable[[Any], bool], str]] = {
-    ("metric",): (
+_RULES: Mapping[str, tuple[Callable[[Any], bool], str]] = {
+    "metric": (
         lambda value: _is_name(value) and _first_part(value) != "train",
         "a metric of the test or the validation split, such as test/accuracy",
     ),
-    ("mode",): (lambda value: value in ("max", "min"), "max or min"),
-    ("min",): (_is_number, "a number"),
-    ("max",): (_is_number, "a number"),
-    ("max_drop",): _DROP,
-    ("confidence",): (lambda value: _is_number(value) and 0 < value < 1, "a number between 0 and 1, such as 0.95"),
-    ("baseline",): (_is_name, "an alias such as champion, a version, a run, or null"),
-    ("slices",): (
+    "mode": (lambda value: value in ("max", "min"), "max or min"),
+    "min": (_is_number, "a number"),
+    "max": (_is_number, "a number"),
+    "max_drop": _DROP,
+    "confidence": (lambda value: _is_number(value) and 0 < value < 1, "a number between 0 and 1, such as 0.95"),
+    "baseline": (_is_name, "an alias such as champion, a version, a run, or null"),
+    "slices": (
         lambda value: isinstance(value, Mapping) and all(map(_is_number, value.values())),
         "numbers by class, such as {roses: 0.7}",
     ),
-    ("drift",): (lambda value: isinstance(value, Mapping), "a window and a drop, such as {window: 5, max_drop: 0.03}"),
-    ("drift", "window"): (
+    "drift": (
+        lambda value: isinstance(value, Mapping) and {"window", "max_drop"} <= {*value},
+        "a window and a drop, such as {window: 5, max_drop: 0.03}",
+    ),
+    "drift.window": (
         lambda value: _is_number(value) and value >= 1 and value == int(value),
         "a number of promoted models, at least 1",
     ),
-    ("drift", "max_drop"): _DROP,
-    ("name",): (_is_name, "the name of a registered model"),
+    "drift.max_drop": _DROP,
+    "name": (_is_name, "the name of a registered model"),
 }
 """Key -> test of its value, and what is expected there; null is allowed for all but `mode` and the parts of `drift`."""
 
@@ -120,29 +123,21 @@ def read_gate(resolved: Resolved) -> GateSettings:
     def origin(*path: str) -> Origin | None:
         return resolved.origin_of(("gate", *path))
 
-    def check(values: Mapping[str, Any], *parents: str) -> None:
-        names = [path[-1] for path in _RULES if path[:-1] == parents]
-        for key, value in values.items():
-            path = (*parents, key)
-            dotted = ".".join(("gate", *path))
-            if path not in _RULES:
-                message = f"{dotted}: there is no such key{near(str(key), names)}\nkeys: {', '.join(names)}"
-                raise error_at(message, origin(*path))
-            holds, expected = _RULES[path]
-            is_optional = not parents and key != "mode"
-            if not (holds(value) or (is_optional and value is None)):
-                raise error_at(f"{dotted}: expected {expected}, got {value!r}", origin(*path))
-
     if not isinstance(block, dict):
         raise error_at(f"gate: expected a mapping such as {{metric: test/accuracy, min: 0.8}}, got {block!r}", origin())
-    given = {key: _typed(key, value) for key, value in block.items()}
-    check(given)
+    given = {str(key): _typed(key, value) for key, value in block.items()}
+    drift = given.get("drift")
+    parts = {f"drift.{key}": value for key, value in drift.items()} if isinstance(drift, Mapping) else {}
+    for key, value in {**parts, **given}.items():
+        parent, _, last = key.rpartition(".")
+        if key not in _RULES:
+            names = [rule.rpartition(".")[2] for rule in _RULES if rule.rpartition(".")[0] == parent]
+            message = f"gate.{key}: there is no such key{near(last, names)}\nkeys: {', '.join(names)}"
+            raise error_at(message, origin(*key.split(".")))
+        holds, expected = _RULES[key]
+        if not (holds(value) or (value is None and not parent and key != "mode")):
+            raise error_at(f"gate.{key}: expected {expected}, got {value!r}", origin(*key.split(".")))
     settings = GateSettings(**given)
-    if settings.drift is not None:
-        check(settings.drift, "drift")
-        if missing := [key for key in ("window", "max_drop") if key not in settings.drift]:
-            message = f"gate.drift: {missing[0]} is missing; expected both, such as {{window: 5, max_drop: 0.03}}"
-            raise error_at(message, origin("drift"))
     if settings.min is not None and settings.max is not None and settings.min > settings.max:
         message = f"gate.min: {settings.min:g} is above gate.max, which is {settings.max:g}: nothing passes both"
         raise error_at(message, origin("min"), origin("max"))

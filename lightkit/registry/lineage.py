@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from lightkit import runs
 from lightkit.errors import DataError
 from lightkit.export.exporter import lock_folder
-from lightkit.export.metadata import RECORD, Metadata, check_digest
+from lightkit.export.metadata import RECORD, Metadata, check_digest, read_record
 from lightkit.export.target import ExportTarget
 from lightkit.loggers.mlflow_address import find_address, find_or_create_experiment, manifest_tags, send_model_files
 from lightkit.registry.package import PackageFormat, write_package
@@ -141,7 +141,7 @@ def collect_exports(run: runs.Run, checkpoint_digest: str, target: Path) -> list
         target: Folder for the copies; created if there are any.
 
     Returns:
-        Entries of the run's ``export.json`` that were left out, each with the reason, in words.
+        Entries of the run's ``export.json`` that were left out, in words.
 
     Raises:
         RunLocked: If an export is writing there.
@@ -151,17 +151,16 @@ def collect_exports(run: runs.Run, checkpoint_digest: str, target: Path) -> list
         return []
     taken, left_out = {}, []
     with lock_folder(folder):
-        for name, entry in ((runs.read_json(folder / RECORD) or {}).get("artefacts") or {}).items():
-            fault = None
-            if (entry.get("source") or {}).get("sha256") != checkpoint_digest:
-                fault = "is of another checkpoint"
-            else:
-                try:
-                    check_digest(folder / name)
-                except DataError:
-                    fault = "is not the file that was proved"
-            if fault is not None:
-                left_out.append(f"{folder / name} {fault}, and is left out; `lightkit export` renews it")
+        for name, entry in read_record(folder).items():
+            is_of_checkpoint = (entry.get("source") or {}).get("sha256") == checkpoint_digest
+            try:
+                check_digest(folder / name)
+            except DataError:
+                is_of_checkpoint = False
+            if not is_of_checkpoint:
+                left_out.append(
+                    f"{folder / name} is not this checkpoint's, and is left out; `lightkit export` renews it"
+                )
                 continue
             target.mkdir(exist_ok=True)
             for part in (name, (entry.get("data") or {}).get("file")):

@@ -135,7 +135,10 @@ def test_a_list_without_end_is_predicted_as_it_comes(images: list[str]) -> None:
     ("metadata", "says"),
     [
         (metadata_of(preprocessing=None), r"m.onnx: this model does not say what is done to an image"),
-        (replace(metadata_of(), inputs=metadata_of().inputs * 2), r"m.onnx: this model takes 2 inputs \(x, x\)"),
+        (
+            replace(metadata_of(), inputs=metadata_of().inputs * 2),
+            r"m.onnx: this model takes x \(float32\), x",
+        ),
     ],
     ids=["preprocessing", "inputs"],
 )

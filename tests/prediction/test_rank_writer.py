@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -10,14 +9,15 @@ import pytest
 
 from lightkit.errors import DataError
 from lightkit.prediction.table import Prediction
-from lightkit.prediction.writer import join_ranks, write_rank
+from lightkit.prediction.writer import RankWriter, join_ranks
 from tests.prediction.conftest import environment
 
 
 def write(folder: Path, rank: int, *predictions: Prediction) -> None:
-    with write_rank(folder, rank) as writer:
-        for prediction in predictions:
-            writer.add(prediction)
+    writer = RankWriter(folder, rank)
+    for prediction in predictions:
+        writer.add(prediction)
+    writer.close()
 
 
 def plain(index: int, rank: int = 0) -> Prediction:
@@ -61,19 +61,8 @@ def test_a_process_without_images_has_an_empty_share(tmp_path: Path) -> None:
 
 def test_a_share_that_is_missing_is_an_error(tmp_path: Path) -> None:
     write(tmp_path, 0, plain(0), plain(1))
-    with pytest.raises(DataError, match=r"rank=1.jsonl: this share of the predictions is missing"):
+    with pytest.raises(DataError, match=r"rank=1.pickle: this share of the predictions is missing"):
         list(join_ranks(tmp_path, 2))
-
-
-def test_a_share_is_removed_by_an_exception(tmp_path: Path) -> None:
-    def interrupted() -> None:
-        with write_rank(tmp_path, 0) as writer:
-            writer.add(plain(0))
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        interrupted()
-    assert os.listdir(tmp_path) == []  # noqa: PTH208
 
 
 _JOIN = """

@@ -168,7 +168,7 @@ def test_no_block_judges_nothing(tmp_path: Path) -> None:
         ("{metric: test/a, drift: {window: 0, max_drop: 1}}", "gate.drift.window: expected a number of promoted", 1),
         ("{metric: test/a, drift: {window: 1.5, max_drop: 1}}", "gate.drift.window: expected a number of promoted", 1),
         ("{metric: test/a, drift: {window: 2, max_drop: -1}}", "gate.drift.max_drop: expected a number of at least", 1),
-        ("{metric: test/a, drift: {window: 2}}", "gate.drift: max_drop is missing", 1),
+        ("{metric: test/a, drift: {window: 2}}", "gate.drift: expected a window and a drop", 1),
         ("{metric: test/a, min: 0.9, max: 0.5}", "gate.min: 0.9 is above gate.max, which is 0.5", 2),
         ("{metric: test/a, max_drop: 0.1, baseline: null}", "gate.max_drop: there is nothing that the model could", 2),
         ("{min: 0.5}", "gate.min: of which metric?", 1),

@@ -85,7 +85,7 @@ def test_exports_of_the_weights_alone_are_gathered(run: runs.Run, exports: Path,
     left = collect_exports(run, "abc", tmp_path / "to")
     assert {file.name for file in (tmp_path / "to").iterdir()} == {"model.onnx", "model.onnx.data", "export.json"}
     assert list(json.loads((tmp_path / "to" / "export.json").read_text())["artefacts"]) == ["model.onnx"]
-    assert left == [f"{exports / 'model.pt2'} is of another checkpoint, and is left out; `lightkit export` renews it"]
+    assert left == [f"{exports / 'model.pt2'} is not this checkpoint's, and is left out; `lightkit export` renews it"]
 
 
 @pytest.mark.parametrize("name", ["model.onnx", "model.onnx.data"])
@@ -95,7 +95,7 @@ def test_a_file_that_is_not_what_was_proved_is_left_out(
 ) -> None:
     (exports / name).unlink() if change == "removed" else (exports / name).write_text("others")
     left = collect_exports(run, "abc", tmp_path / "to")
-    assert "model.onnx is not the file that was proved" in left[0]
+    assert "model.onnx is not this checkpoint's" in left[0]
     assert not (tmp_path / "to").exists()
 
 
