@@ -11,70 +11,48 @@ import itertools
 import os
 import sys
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
 
 from lightkit.cli.console import FULL_TRACEBACK, discard_output, guard_standard_output, print_error
 from lightkit.errors import PIPE_CLOSED, ConfigError, Interrupted, LightkitError, OutputLost, format_interruption
 from lightkit.runs.signals import SignalWatch
 from lightkit.version import __version__
 
-
-class Command(NamedTuple):
-    """A subcommand.
-
-    Args:
-        says: What it does, for the list of commands.
-        target: Module and function, imported when the command is run. The stages share one, which is told their name.
-    """
-
-    says: str
-    target: str = "lightkit.commands.fit:run"
-
-    @property
-    def is_stage(self) -> bool:
-        """Whether it has a model, data and a trainer, and the keys that belong to them."""
-        return self.target == "lightkit.commands.fit:run"
-
-    @property
-    def module(self) -> str:
-        """The module that it is in."""
-        return self.target.partition(":")[0]
-
-
-_OWN = "lightkit.commands."
 _SECTION_HELP = ("--trainer.help", "--run.help", "--launch.help", "--accelerator.help")
 _TAKE_A_WORD = ("-c", "--config", "--run", "--ckpt_path", "--output")
-COMMANDS = {
-    "fit": Command("train a model, or resume the run that was interrupted"),
-    "validate": Command("score a run's best checkpoint on the validation split"),
-    "test": Command("score a run's best checkpoint on the test split"),
-    "predict": Command("label images, or write a run's predictions for the test split"),
-    "export": Command("write a model to files that are verified against it"),
-    "register": Command("put a run's model into MLflow's registry", _OWN + "register:register"),
-    "retrain": Command("fit, test, export, judge and promote, as a schedule does", _OWN + "retrain:retrain"),
-    "gate": Command("compare a run with its thresholds and the champion", _OWN + "gate:gate"),
-    "promote": Command("let the champion be a run that passes its gate", _OWN + "promote:promote"),
-    "rollback": Command("let the champion be the one before", _OWN + "rollback:rollback"),
-    "history": Command("print who promoted what, when and why", _OWN + "history:history"),
-    "runs": Command("print a table of the runs", _OWN + "runs:show_runs"),
-    "report": Command("write a run's report, one HTML file", _OWN + "report:report"),
-    "gc": Command("delete old runs", _OWN + "gc:collect"),
-    "reproduce": Command("train a run again and compare the two", _OWN + "reproduce:reproduce"),
-    "notify-test": Command("send one message of each kind", _OWN + "notify_test:notify_test"),
-    "tune": Command("measure which settings train fastest here", _OWN + "tune:tune"),
-    "check": Command("list all errors of a config", _OWN + "check:check"),
-    "explain": Command("print which layer set a value, and what it replaced", _OWN + "explain:explain"),
-    "diff": Command("print what differs between two runs or two configs", _OWN + "diff:diff"),
-    "fetch": Command("download the data that a config names", _OWN + "fetch:fetch"),
-    "convert": Command("write a folder of photos as a Delta or Parquet table", _OWN + "convert:convert"),
-    "devices": Command("print what this machine has to train on", _OWN + "devices:devices"),
-    "submit": Command("put a fit into the queue of a Slurm cluster", _OWN + "submit:submit_fit"),
-    "configs": Command("list, print or copy the packaged configs", _OWN + "configs:configs"),
-    "init": Command("write a starter project, or a config for images", _OWN + "init:init"),
-    "schema": Command("print the JSON Schema of a config file, for editors", _OWN + "schema:schema"),
-    "upgrade": Command("rewrite a config of Lightning 1.x for today's version", _OWN + "upgrade:upgrade"),
-    "completion": Command("print the script that completes words in bash or zsh", _OWN + "completion:completion"),
+COMMANDS = {  # each in `lightkit.commands`, in the module of its name
+    "fit": "train a model, or resume the run that was interrupted",
+    "validate": "score a run's best checkpoint on the validation split",
+    "test": "score a run's best checkpoint on the test split",
+    "predict": "label images, or write a run's predictions for the test split",
+    "export": "write a model to files that are verified against it",
+    "register": "put a run's model into MLflow's registry",
+    "retrain": "fit, test, export, judge and promote, as a schedule does",
+    "gate": "compare a run with its thresholds and the champion",
+    "promote": "let the champion be a run that passes its gate",
+    "rollback": "let the champion be the one before",
+    "history": "print who promoted what, when and why",
+    "runs": "print a table of the runs",
+    "report": "write a run's report, one HTML file",
+    "gc": "delete old runs",
+    "reproduce": "train a run again and compare the two",
+    "notify-test": "send one message of each kind",
+    "tune": "measure which settings train fastest here",
+    "check": "list all errors of a config",
+    "explain": "print which layer set a value, and what it replaced",
+    "diff": "print what differs between two runs or two configs",
+    "fetch": "download the data that a config names",
+    "convert": "write a folder of photos as a Delta or Parquet table",
+    "devices": "print what this machine has to train on",
+    "submit": "put a fit into the queue of a Slurm cluster",
+    "configs": "list, print or copy the packaged configs",
+    "init": "write a starter project, or a config for images",
+    "schema": "print the JSON Schema of a config file, for editors",
+    "upgrade": "rewrite a config of Lightning 1.x for today's version",
+    "completion": "print the script that completes words in bash or zsh",
 }
+_STAGES = ("fit", "validate", "test", "predict", "export")  # which have a model, data and a trainer; in `fit`
+_FUNCTIONS = {"runs": "show_runs", "gc": "collect", "submit": "submit_fit"}
+"""Functions that do not have their command's name."""
 
 HELP = """\
 usage: lightkit COMMAND [-c FILE]... [--key=value]... [key=value]...
@@ -149,35 +127,42 @@ def _dispatch(words: list[str], watch: SignalWatch) -> int:
         words = [word for word in words if word != "--traceback"]
     at = _command_at(words)
     if not words or words[0] in ("-h", "--help", "help") or (at == len(words) and {"-h", "--help"} & {*words}):
-        text = HELP.format(commands="\n".join(f"  {name:13}{command.says}" for name, command in COMMANDS.items()))
+        text = HELP.format(commands="\n".join(f"  {name:13}{says}" for name, says in COMMANDS.items()))
         print(text, end="", file=sys.stdout if words else sys.stderr)
         return 0 if words else 2
     if words[0] in ("-V", "--version"):
         print(f"lightkit {__version__}")
         return 0
     name, rest = _command_of(words, at)
-    command = COMMANDS[name]
+    is_stage = name in _STAGES
     sys.path.insert(0, str(os.getcwd()))  # noqa: PTH109 (a class_path of the user's own module is found here)
-    if command.is_stage and (topics := _help_topics(rest)) is not None:
+    if is_stage and (topics := _help_topics(rest)) is not None:
         if topics != ["all"]:
             from lightkit.cli.help import show_help  # here, for other commands need none of its words
 
-            return show_help(name, command.says, topics)
+            return show_help(name, COMMANDS[name], topics)
         rest = ["--help"]  # of LightningCLI
-    module = importlib.import_module(command.module)
-    target = getattr(module, command.target.partition(":")[2])
+    module = importlib.import_module(_module_of(name))
+    target = getattr(module, "run" if is_stage else _FUNCTIONS.get(name, name.replace("-", "_")))
     help_text = getattr(module, "HELP", "")
     if {"-h", "--help"} & {*rest} and help_text and rest[:1] != ["words"]:  # of `completion`
         print(help_text, end="")
         return 0
     rest = _spell_options(rest, help_text)
-    if command.is_stage:
+    if is_stage:
         code: int = target(name, rest, watch)
     elif name == "completion":
-        code = target(rest, {each: None if entry.is_stage else entry.module for each, entry in COMMANDS.items()})
+        code = target(
+            rest,
+            {each: None if each in _STAGES else f"lightkit.commands.{each.replace('-', '_')}" for each in COMMANDS},
+        )
     else:
         code = target(rest)
     return code
+
+
+def _module_of(command: str) -> str:
+    return f"lightkit.commands.{'fit' if command in _STAGES else command.replace('-', '_')}"
 
 
 def _spell_options(words: list[str], help_text: str) -> list[str]:

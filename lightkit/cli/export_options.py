@@ -11,7 +11,7 @@ from typing import Any
 
 from lightkit import config
 from lightkit.cli.config_loader import options_of
-from lightkit.cli.path_checks import explain_unwritable
+from lightkit.cli.validation import explain_unwritable
 from lightkit.errors import ConfigError
 from lightkit.export.formats import FORMATS
 

@@ -10,7 +10,7 @@ import sys
 import warnings
 from argparse import ArgumentError
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import replace
 from functools import partial
 from glob import glob
@@ -34,8 +34,8 @@ from lightkit import config, data, loggers, models, runs  # noqa: F401
 from lightkit.cli.config_loader import is_yaml_text, spawns
 from lightkit.cli.context import RunContext, load_context
 from lightkit.cli.parser_errors import (
-    explain_checkpoint_mismatch,
     explain_exit_at_import,
+    explain_lightning_errors,
     explain_parser_error,
     list_known_classes,
     locate_lightning_error,
@@ -401,7 +401,8 @@ class LightkitCLI(LightningCLI):
                 assert self.context is not None
                 export_model(self.context, self.model, self.datamodule)
             return
-        with explain_checkpoint_mismatch():
+        explained = nullcontext() if self.context is None else explain_lightning_errors(self.context.resolved)
+        with explained:
             super()._run_subcommand(subcommand)
 
 

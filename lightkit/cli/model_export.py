@@ -32,7 +32,7 @@ from lightkit.cli.console import (
     quiet_libraries,
 )
 from lightkit.cli.export_options import ExportOptions
-from lightkit.cli.path_checks import explain_unwritable
+from lightkit.cli.validation import explain_unwritable
 from lightkit.config import Arguments, shown_path
 from lightkit.errors import ConfigError, ExportError, RunLocked
 from lightkit.export.bare_trainer import build_bare_trainer

@@ -40,7 +40,6 @@ class CommandNotifier:
         self._command, self._args = command, list(args or [])
         self._is_first_rank = INHERITED not in os.environ and (rank is None or rank.rank == 0)
         self._is_outermost = self._is_first_rank and LAUNCH not in os.environ  # else a supervisor sends
-        self._has_parent_heartbeat = HELD in os.environ
         self._close_timeout_s = CLOSE_TIMEOUT_S
         self._heartbeat: DeadMansSwitch | None = None
         self._resolved: Resolved | None = None
@@ -170,7 +169,7 @@ class CommandNotifier:
         return notifiers
 
     def _open_heartbeat(self, resolved: Resolved) -> None:
-        if self._is_outermost and not self._has_parent_heartbeat and not _is_trial(resolved):
+        if self._is_outermost and HELD not in os.environ and not _is_trial(resolved):
             self._heartbeat = create_heartbeat(resolved)
 
     def _close(self, senders: Sequence[Any], error: BaseException | None) -> None:
@@ -222,8 +221,7 @@ def build_notifiers(resolved: Resolved) -> list[tuple[str, Notifier]]:
         given: dict[str, Any] = entry if isinstance(entry, dict) else {"class_path": entry}
         path = str(given.get("class_path") or "")
         module, _, name = path.rpartition(".")
-        is_known = module.partition(".")[0] in ("", "lightkit", "lightning", "pytorch_lightning")
-        if is_known and not name.endswith("Notifier"):
+        if not name.endswith("Notifier"):
             continue
         # Here: they load torch and Lightning.
         from jsonargparse import ArgumentParser

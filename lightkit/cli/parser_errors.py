@@ -20,7 +20,7 @@ from lightkit import runs
 from lightkit.config import KeyPath, Origin, Resolved, dotted, error_at, near
 from lightkit.config.loader import Consequence, original_path
 from lightkit.config.origins import cut, no_class, shown_path
-from lightkit.config.schema import join_alternatives, type_words
+from lightkit.config.schema import join_alternatives, load_schema, type_words
 from lightkit.config.tree import Leaf, walk
 from lightkit.errors import ConfigError, LightkitError, exception_chain
 
@@ -33,11 +33,6 @@ _UNKNOWN_ARGUMENT = re.compile(r"Option '([^']+)' is not accepted")
 _NO_CLASS = re.compile(r"Expected a dot import path string: (\S+)")
 _WRONG_BASE = re.compile(r"Import path (\S+) does not correspond to a subclass of (\w+)")
 _EXPECTED = re.compile(r"Expected a <class '(?:\w+\.)*(\w+)'>|Expected a typing\.Literal(\[[^\]]*\])")
-_BASES = (
-    *(("pytorch_lightning", name) for name in ("LightningModule", "LightningDataModule", "Callback")),
-    *(("pytorch_lightning.loggers", "Logger"), ("torch.optim", "Optimizer")),
-    ("torch.optim.lr_scheduler", "LRScheduler"),
-)
 _GIVEN = re.compile(r"(?:Given value|Got value): (.*)")
 
 
@@ -109,17 +104,20 @@ def add_place(error: LightkitError, resolved: Resolved) -> LightkitError:
     return error.reworded(lambda says: f"{says}\n{places[0]}") if places else error
 
 
-def list_subclass_names(base: type) -> set[str]:
-    """List the public names of all classes that are known by now to derive from ``base``."""
-    children: list[type] = base.__subclasses__()
-    names = {name for child in children for name in {child.__name__, *list_subclass_names(child)}}
+def list_loaded_classes(bases: Iterable[str]) -> set[str]:
+    """List the public names of all loaded classes that derive from one of the bases, which are given by their paths."""
+    names: set[str] = set()
+    pending = [getattr(sys.modules.get(path.rpartition(".")[0]), path.rpartition(".")[2], None) for path in bases]
+    while pending:
+        if isinstance(base := pending.pop(), type):
+            names |= {child.__name__ for child in base.__subclasses__()}
+            pending += base.__subclasses__()
     return {name for name in names if not name.startswith("_")}
 
 
 def list_known_classes() -> set[str]:
     """List the public names of all loaded classes that a config may name."""
-    loaded = (getattr(sys.modules.get(module), name, None) for module, name in _BASES)
-    return {name for base in loaded if base is not None for name in list_subclass_names(base)}
+    return list_loaded_classes(base for bases in load_schema().data["bases"].values() for base in bases)
 
 
 def _explain_class(path: KeyPath, class_path: str, inside: str, resolved: Resolved) -> ConfigError:
@@ -255,8 +253,7 @@ def explain_lightning_errors(resolved: Resolved) -> Iterator[None]:
     from lightning_fabric.utilities.exceptions import MisconfigurationException  # here: it loads torch
 
     try:
-        with explain_checkpoint_mismatch():
-            yield
+        yield
     except MisconfigurationException as error:
         raise locate_lightning_error(error, resolved) from error
     except pickle.UnpicklingError as error:  # of a strategy or a plugin that reads files by itself
@@ -266,26 +263,12 @@ def explain_lightning_errors(resolved: Resolved) -> Iterator[None]:
         raise ConfigError(says) from error
     except (RuntimeError, ImportError, ValueError) as error:
         says = str(error)
-        if says.startswith(_OTHER_OPTIMIZER):
-            raise ConfigError(f"the checkpoint does not fit the optimizer: {says}") from error
+        if says.startswith((_OTHER_WEIGHTS, _OTHER_OPTIMIZER)):
+            part = "model" if says.startswith(_OTHER_WEIGHTS) else "optimizer"
+            raise ConfigError(f"the checkpoint does not fit the {part}: {' '.join(says.split())}") from error
         if not says.startswith((_NO_METRIC, _NO_PACKAGE)):
             raise
         raise locate_lightning_error(error, resolved) from error
-
-
-@contextmanager
-def explain_checkpoint_mismatch() -> Iterator[None]:
-    """Replace torch's error of weights with other names or sizes by one in a line.
-
-    Raises:
-        ConfigError: In its place.
-    """
-    try:
-        yield
-    except RuntimeError as error:
-        if not str(error).startswith(_OTHER_WEIGHTS):
-            raise
-        raise ConfigError(f"the checkpoint does not fit the model: {' '.join(str(error).split())}") from error
 
 
 @contextmanager

@@ -295,20 +295,24 @@ def _complete_run_folder(run: runs.Run, supervisor: Supervisor, result: LaunchRe
 
 def _validate_with_imports(context: RunContext, problems: Problems) -> None:
     """Import the classes that the config names and add their errors."""
-    # Late: it loads torch and Lightning, which takes seconds.
-    from lightkit.cli.lightning_cli import Checked, LightkitCLI
+    remaining = replace(context, resolved=validate_signatures(context.resolved, problems))
+    if context.command in WITH_MODEL and context.resolved.values.get("model") is not None:
+        with problems.noted():
+            parse_config(remaining)
+
+
+def parse_config(context: RunContext) -> None:
+    """Import the classes that the config names and let jsonargparse parse it.
+
+    Raises:
+        ConfigError: If there are errors in it.
+    """
+    import_lightning()
+    from lightkit.cli.lightning_cli import Checked, LightkitCLI  # here: it loads torch
 
     quiet_libraries()
-    remaining = replace(context, resolved=validate_signatures(context.resolved, problems), only_checks=True)
-    if context.command not in WITH_MODEL or context.resolved.values.get("model") is None:  # there is none to build
-        return
-    with context.stack:
-        try:
-            LightkitCLI(context=remaining)
-        except Checked:
-            return
-        except LightkitError as error:
-            problems.add(error)
+    with context.stack, suppress(Checked):
+        LightkitCLI(context=replace(context, only_checks=True))
 
 
 open_context = partial(load_context, validate_imports=_validate_with_imports)

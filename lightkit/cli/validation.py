@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from fnmatch import fnmatchcase
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from lightkit import runs
 from lightkit.cli.config_loader import WITH_MODEL, LoadedConfig
-from lightkit.cli.parser_errors import list_subclass_names
-from lightkit.cli.path_checks import check_paths
+from lightkit.cli.parser_errors import list_loaded_classes
 from lightkit.config import KeyPath, Origin, Problems, Resolved, dotted, error_at, near
 from lightkit.config.loader import drop_paths
 from lightkit.config.origins import near_files, shortened, shown_path
 from lightkit.config.schema import PACKAGES, ConfigSchema, join_alternatives, load_schema
 from lightkit.config.validation import ValidationResult, validate_values
 from lightkit.errors import ConfigError, DataError, LightkitError
+from lightkit.runs.resume import check_checkpoint_file, open_named_run
 
 _WITH_INPUTS = ("model", "data")
 """Sections whose classes may say which values and paths their arguments can have."""
@@ -39,7 +43,7 @@ def validate(
     Returns:
         The config without what is wrong; and what was found, with the places that only an import can judge.
     """
-    check_paths(command, resolved, loaded.arguments.options.get("ckpt_path"), problems)
+    _check_run_paths(command, resolved, loaded.arguments.options.get("ckpt_path"), problems)
     catalogue = load_schema().with_apart()
     findings = _findings(loaded.resolved, catalogue, problems)
     for _, problem in findings.problems:
@@ -104,11 +108,8 @@ def _findings(resolved: Resolved, catalogue: ConfigSchema, problems: Problems) -
 
 def _is_loaded(name: str, bases: Collection[str]) -> bool:
     """Check whether jsonargparse or Lightning knows a short name of something that this process has loaded."""
-    for path in bases:
-        module, _, short = path.rpartition(".")
-        base = getattr(sys.modules.get(module), short, None)
-        if isinstance(base, type) and name in list_subclass_names(base):
-            return True
+    if name in list_loaded_classes(bases):
+        return True
     registered = getattr(sys.modules.get("pytorch_lightning.strategies"), "StrategyRegistry", ())
     return "pytorch_lightning.strategies.Strategy" in bases and name.lower() in registered
 
@@ -237,3 +238,64 @@ def _describe_missing(value: str, kind: str) -> str | None:
     if not hint and not place.is_absolute():
         hint = f"; it is looked for in {Path.cwd()}"
     return f"there is no {kind} {place}{hint}"
+
+
+def _check_run_paths(command: str, resolved: Resolved, option: Any, problems: Problems) -> None:
+    """Check the run root, the run to resume and the checkpoint before anything is built.
+
+    Args:
+        command: Command that runs.
+        resolved: The config.
+        option: What `--ckpt_path` says; None where the config does.
+        problems: Takes what is wrong.
+    """
+
+    @contextmanager
+    def noted_at(key: str) -> Iterator[None]:
+        try:
+            yield
+        except LightkitError as error:
+            says = str(error).removeprefix("--") if key else str(error)
+            problems.add(error_at(says, resolved.origin_of(key) if key else None))
+
+    section = resolved.values.get("run")
+    section = section if isinstance(section, dict) else {}
+    name, root, resume = section.get("name"), section.get("root") or "runs", section.get("resume")
+    name = name if isinstance(name, str) else None
+    with noted_at("run.name"):
+        if name is not None:
+            runs.check_name(name)
+    with noted_at("run.root"):
+        if command != "export" and isinstance(root, str) and (error := explain_unwritable(root)) is not None:
+            raise error  # an export makes no run
+    with noted_at("run.resume"):
+        if command == "fit" and isinstance(resume, str) and resume not in ("auto", "never"):
+            run = open_named_run(resume, str(root), name)
+            if not run.config_path.is_file():
+                says = f"expected auto, never, latest or a run's folder; {resume} is not a run: it has no config.yaml."
+                raise ConfigError(f"run.resume: {says}")
+    named = resolved.values.get("ckpt_path") if option is None else option
+    with noted_at("ckpt_path" if option is None else ""):
+        if named is not None and not isinstance(named, str):
+            raise ConfigError(f"ckpt_path: expected text or null, got {named!r}")
+        if named and named not in ("best", "last"):
+            check_checkpoint_file(named)
+
+
+def explain_unwritable(root: str | Path, *, setting: str = "run.root") -> ConfigError | None:
+    """Explain why a folder, which may not exist yet, cannot be written; None where it can.
+
+    Args:
+        root: The folder.
+        setting: Key or option that names it.
+    """
+    folder = Path(root).absolute()
+    while not folder.exists() and folder != folder.parent:
+        folder = folder.parent
+    if folder.is_dir() and os.access(folder, os.W_OK | os.X_OK):
+        return None
+    number = errno.ENOTDIR
+    if folder.is_dir():
+        number = errno.EROFS if os.statvfs(folder).f_flag & os.ST_RDONLY else errno.EACCES
+    says = f"{setting}: cannot write {root}: {os.strerror(number)}"
+    return ConfigError(f"{says}. Set {setting} to a folder that can be written.")

@@ -7,14 +7,13 @@ import logging
 import os
 import sys
 import time
-from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
 from lightkit.cli.config_loader import STAGES, options_of
-from lightkit.cli.console import configure_console, quiet_libraries
+from lightkit.cli.console import configure_console
 from lightkit.cli.context import RunContext
-from lightkit.cli.stage_runner import import_lightning, make_plan, open_context
+from lightkit.cli.stage_runner import make_plan, open_context, parse_config
 from lightkit.cli.validation import check_known_paths
 from lightkit.config import Origin, Problems, split_arguments
 from lightkit.errors import ConfigError, LightkitError
@@ -154,14 +153,9 @@ def _check_config(context: RunContext, *, imports: bool, plans: bool) -> None:
     with problems.noted():
         if plans:
             make_plan(context)
-    if imports:
-        import_lightning()
-        from lightkit.cli.lightning_cli import Checked, LightkitCLI  # here: torch and Lightning take seconds
-
-        quiet_libraries()
-        with context.stack, problems.noted(), suppress(Checked):
-            LightkitCLI(context=replace(context, only_checks=True))
-    else:
-        with problems.noted():
+    with problems.noted():
+        if imports:
+            parse_config(context)
+        else:
             check_known_paths(context.resolved, starts_training=context.command == "fit" and context.ckpt_path is None)
     problems.raise_any()

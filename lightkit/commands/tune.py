@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any
 from lightkit.cli.command_line import Takes, parse_options
 from lightkit.cli.console import configure_console, format_table, quiet_libraries
 from lightkit.cli.parser_errors import add_place
-from lightkit.cli.path_checks import explain_unwritable
 from lightkit.cli.stage_runner import open_context
+from lightkit.cli.validation import explain_unwritable
 from lightkit.config import Origin, dump_yaml, shown_path
 from lightkit.config.accelerator.keys import RawSetting, choose_settings, target_key
 from lightkit.config.accelerator.vocabulary import PRECISIONS
