@@ -142,7 +142,12 @@ def describe_arguments(parser: LightningArgumentParser, prefix: str) -> dict[str
         whole, _, inside = name.partition(".")
         is_required = action.dest in required
         if inside:
-            folded = found.setdefault(whole, _describe_mapping(parser, f"{prefix}{whole}"))
+            # A dataclass, of which jsonargparse makes one option for each field. It may be a mapping of the fields, a
+            # class with its arguments or a file, so that only jsonargparse judges it.
+            group = (parser.groups or {}).get(f"{prefix}{whole}")
+            title = plain_help((group.title if group is not None else None) or "")
+            mapping = {"says": "" if _SIGNATURE.fullmatch(title) else title, "shown": "a mapping"}
+            folded = found.setdefault(whole, {"schema": {}, "required": False, **mapping})
             folded["required"] = folded["required"] or is_required
         else:
             schema = schema_of(typehint)
@@ -154,17 +159,6 @@ def describe_arguments(parser: LightningArgumentParser, prefix: str) -> dict[str
                 "shown": describe_type(schema),
             }
     return found
-
-
-def _describe_mapping(parser: LightningArgumentParser, dest: str) -> dict[str, Any]:
-    """Describe an argument that is a dataclass, of which jsonargparse makes one option for each field.
-
-    It may be a mapping of the fields, a class with its arguments or a file, so that only jsonargparse judges it.
-    """
-    group = (parser.groups or {}).get(dest)
-    says = plain_help((group.title if group is not None else None) or "")
-    says = "" if _SIGNATURE.fullmatch(says) else says
-    return {"schema": {}, "required": False, "says": says, "shown": "a mapping"}
 
 
 def schema_of(typehint: Any) -> dict[str, Any]:

@@ -13,7 +13,6 @@ import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime, timezone
-from functools import partial
 from types import TracebackType
 from typing import Any, Literal, TextIO
 
@@ -82,7 +81,7 @@ def configure_console(mode: OutputMode, mask: Callable[[str], str] = str) -> Non
     """
     for message in _IGNORED_WARNINGS:
         warnings.filterwarnings("ignore", message=message)
-    warnings.showwarning = partial(_show_warning, mask)
+    warnings.showwarning = _show_warning  # type: ignore[assignment]
     _masks[:] = [mask]
     if sys.excepthook is sys.__excepthook__:  # a hook that somebody has installed stays
         sys.excepthook = _print_uncaught
@@ -112,17 +111,9 @@ class _PlainFormatter(logging.Formatter):
         return text if record.levelno < logging.WARNING else f"{record.levelname.lower()}: {text}"
 
 
-def _show_warning(
-    mask: Callable[[str], str],
-    message: Warning | str,
-    category: type[Warning],
-    filename: str,  # noqa: ARG001 (the signature is Python's)
-    lineno: int,  # noqa: ARG001
-    file: TextIO | None = None,
-    line: str | None = None,  # noqa: ARG001
-) -> None:
+def _show_warning(message: Warning | str, category: type[Warning], *_: Any) -> None:
     if not issubclass(category, (DeprecationWarning, PendingDeprecationWarning, FutureWarning)):
-        print(f"warning: {mask(' '.join(str(message).split()))}", file=file or sys.stderr)
+        print(f"warning: {_masks[-1](' '.join(str(message).split()))}", file=sys.stderr)
 
 
 # -- tracebacks --------------------------------------------------------------------------------------------------------

@@ -139,7 +139,9 @@ class CommandNotifier:
             senders += self._send_early_failure(error, code)
         if self._heartbeat is not None:
             os.environ.pop(HELD, None)
-            text = "" if error is None else _format_error(error)
+            text = " ".join(f"{type(error).__name__}: {error}".split())
+            if error is None or isinstance(error, (Interrupted, LightkitError)):
+                text = format_interruption(error) if isinstance(error, Interrupted) else str(error or "")
             self._heartbeat.end(code, text if self._resolved is None else self._resolved.masked(text))
             senders.append(self._heartbeat)
         self._close(senders, error)
@@ -267,9 +269,3 @@ def _is_trial(resolved: Resolved) -> bool:
     """Return whether it is a ``fast_dev_run``, which is no sign of life."""
     value = _section(resolved, "trainer").get("fast_dev_run")
     return bool(read_scalar(value) if isinstance(value, str) else value)
-
-
-def _format_error(error: BaseException) -> str:
-    if isinstance(error, Interrupted):
-        return format_interruption(error)
-    return str(error) if isinstance(error, LightkitError) else " ".join(f"{type(error).__name__}: {error}".split())

@@ -110,8 +110,9 @@ def list_loaded_classes(bases: Iterable[str]) -> set[str]:
     pending = [getattr(sys.modules.get(path.rpartition(".")[0]), path.rpartition(".")[2], None) for path in bases]
     while pending:
         if isinstance(base := pending.pop(), type):
-            names |= {child.__name__ for child in base.__subclasses__()}
-            pending += base.__subclasses__()
+            children: list[type] = base.__subclasses__()
+            names |= {child.__name__ for child in children}
+            pending += children
     return {name for name in names if not name.startswith("_")}
 
 

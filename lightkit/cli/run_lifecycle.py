@@ -65,7 +65,12 @@ def start_run(context: RunContext, settings: RunSettings, *, seed: int | None, i
         lock = create_job_lock(context, settings)
         earlier = None if rank is None else rank.earlier_run()
         lock.acquire()
-        context.stack.push(lambda *_: _release(lock, context))
+
+        def release(*_: object) -> None:
+            with context.watch.deferring():
+                lock.release()
+
+        context.stack.push(release)
         context.start = (
             choose_start(
                 settings,
@@ -239,8 +244,3 @@ def _redact_error(error: BaseException | None, context: RunContext) -> BaseExcep
         return error.reworded(context.resolved.masked)
     same_name: type[Exception] = type(type(error).__name__, (Exception,), {})
     return same_name(context.resolved.masked(str(error)))
-
-
-def _release(lock: runs.Lock, context: RunContext) -> None:
-    with context.watch.deferring():
-        lock.release()

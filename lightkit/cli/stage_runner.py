@@ -58,7 +58,13 @@ def _run_stage(command: str, args: list[str], watch: SignalWatch, notifier: Comm
     if rank_context is not None:  # from here on its supervisor reports errors
         rank_context.open()
         rank_context.watch_stop_requests(watch)
-        return rank_context.run(partial(_run_rank, command, args, watch, notifier), format_traceback)
+
+        def run_rank() -> int:
+            context = open_context(command, args, watch)
+            context.attach_notifier(notifier)
+            return run_in_process(context, args)
+
+        return rank_context.run(run_rank, format_traceback)
     context = open_context(command, args, watch)
     context.attach_notifier(notifier)
     configure_console(context.mode, context.resolved.masked)
@@ -74,12 +80,6 @@ def _run_stage(command: str, args: list[str], watch: SignalWatch, notifier: Comm
     if (plan := make_plan(context)) is not None:
         return supervise(context, plan)
     _set_thread_variables(context)
-    return run_in_process(context, args)
-
-
-def _run_rank(command: str, args: list[str], watch: SignalWatch, notifier: CommandNotifier) -> int:
-    context = open_context(command, args, watch)
-    context.attach_notifier(notifier)
     return run_in_process(context, args)
 
 

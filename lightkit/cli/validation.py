@@ -8,6 +8,7 @@ import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from fnmatch import fnmatchcase
+from functools import reduce
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -81,7 +82,11 @@ def validate_signatures(resolved: Resolved, problems: Problems) -> Resolved:
     catalogue, tried = load_schema().with_apart(), set[str]()
     while True:
         findings = _findings(resolved, catalogue, problems)
-        names = {name for path in findings.unjudged if (name := _class_at(resolved, path)) is not None}
+        names = set()
+        for path in findings.unjudged:
+            value = reduce(lambda block, part: block[part], path, resolved.values)
+            named = value.get("class_path") if isinstance(value, dict) else value
+            names |= {named} if isinstance(named, str) else set()
         if names <= tried:
             break
         catalogue = catalogue.with_imported(describe_classes(names - tried))
@@ -112,15 +117,6 @@ def _is_loaded(name: str, bases: Collection[str]) -> bool:
         return True
     registered = getattr(sys.modules.get("pytorch_lightning.strategies"), "StrategyRegistry", ())
     return "pytorch_lightning.strategies.Strategy" in bases and name.lower() in registered
-
-
-def _class_at(resolved: Resolved, path: KeyPath) -> str | None:
-    """Return the name of the class at a place that could not be validated."""
-    value: Any = resolved.values
-    for part in path:
-        value = value[part]
-    named = value.get("class_path") if isinstance(value, dict) else value
-    return named if isinstance(named, str) else None
 
 
 def check_inputs(config: Any, resolved: Resolved, *, starts_training: bool) -> None:
