@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lightkit.cli.path_checks import explain_unwritable
+from lightkit.cli.validation import explain_unwritable
 from lightkit.config import shown_path
 from lightkit.errors import ConfigError, DataError, visible
 
