@@ -2,7 +2,7 @@
 
 from lightkit.callbacks.bad_images import BadImages
 from lightkit.callbacks.checkpoint import Checkpoint
-from lightkit.callbacks.checkpoint_io import DiskSpaceMonitor, VerifiedCheckpointIO, VerifiedXLACheckpointIO
+from lightkit.callbacks.checkpoint_io import VerifiedCheckpointIO, VerifiedXLACheckpointIO
 from lightkit.callbacks.computation import Computation
 from lightkit.callbacks.interruption import StopOnSignal
 from lightkit.callbacks.nonfinite import FiniteLoss
@@ -18,7 +18,6 @@ __all__ = [
     "BadImages",
     "Checkpoint",
     "Computation",
-    "DiskSpaceMonitor",
     "FiniteLoss",
     "PredictionTable",
     "ResumeState",

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-import datetime as dt
-import decimal
 import enum
 import hashlib
 import io
 import logging
 import os
-import uuid
 import zipfile
 from argparse import Namespace
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +19,12 @@ import torch
 from lightning_fabric.plugins.io.torch_io import TorchCheckpointIO
 from lightning_fabric.plugins.io.xla import XLACheckpointIO
 from lightning_utilities.core.apply_func import apply_to_collection
-from pytorch_lightning import Callback, LightningModule, Trainer
+from pytorch_lightning import Trainer
 from pytorch_lightning.callbacks import ModelCheckpoint
 from torch import Tensor
 
 from lightkit import runs
-from lightkit.callbacks.checkpoint import Checkpoint
+from lightkit.callbacks.checkpoint import Checkpoint, estimate_size
 from lightkit.errors import CheckpointError, ConfigError
 from lightkit.runs.files import check_room
 from lightkit.torch_files import classes_beside_tensors, harmless_allowed, load_file
@@ -176,7 +172,7 @@ class VerifiedXLACheckpointIO(VerifiedCheckpointIO, XLACheckpointIO):
 
 
 def plain(value: Any) -> Any:
-    """Return a value as a config writes it: text for a path, the name of an enumeration's member, and so on.
+    """Return a hyper-parameter as a config writes it: text for a path, the name of an enumeration's member, and so on.
 
     Containers and values are those that ``torch.load(weights_only=True)`` takes; what has no plain form is left.
     """
@@ -185,24 +181,19 @@ def plain(value: Any) -> Any:
     for kinds, convert in _PLAIN_FORMS:
         if isinstance(value, kinds):
             return convert(value)
-    if callable(value) and hasattr(value, "__qualname__"):
-        return f"{value.__module__}.{value.__qualname__}"
-    return value
+    return f"{value.__module__}.{value.__qualname__}" if hasattr(value, "__qualname__") else value
 
 
 _PLAIN_FORMS: tuple[tuple[Any, Callable[[Any], Any]], ...] = (
     (enum.Enum, lambda value: value.name),
     ((np.generic, np.ndarray), lambda value: value.tolist()),
-    ((Tensor, torch.Size, torch.dtype, torch.device, type(None)), lambda value: value),
-    *((kind, kind) for kind in (bool, str, bytes, int, float, complex)),  # of a subclass, too
+    ((torch.Size, torch.dtype), lambda value: value),
+    *((kind, kind) for kind in (bool, str, bytes, int, float)),  # of a subclass, too
     (Namespace, lambda value: plain(vars(value))),
     (Mapping, lambda value: {plain(key): plain(child) for key, child in value.items()}),  # OmegaConf interpolates
     (tuple, lambda value: tuple(map(plain, value))),
-    (Sequence, lambda value: list(map(plain, value))),
-    ((set, frozenset), lambda value: set(map(plain, value))),
-    ((dt.datetime, dt.date, dt.time), lambda value: value.isoformat()),
+    ((Sequence, set, frozenset), lambda value: list(map(plain, value))),
     (os.PathLike, os.fspath),
-    ((dt.timedelta, decimal.Decimal, uuid.UUID), str),
 )
 
 
@@ -224,25 +215,6 @@ def ordinary(value: Any) -> Any:
         same = all(new is old for new, old in zip(children, value, strict=True))
         return value if same else type(value)(children)
     return value
-
-
-_PER_TENSOR_BYTES = 384  # its name and its place in the pickle, and twice in the archive's lists, aligned to 64
-_AT_LEAST_BYTES = 64 << 10  # all that is no tensor: counters, hyper-parameters, what callbacks keep
-_MARGIN = 1.01
-
-
-def estimate_size(checkpoint: Mapping[str, Any]) -> int:
-    """Estimate the file of a checkpoint, a little too large rather than too small.
-
-    torch writes each storage once, and the whole of it where a tensor is a view of a part.
-    """
-    tensors: list[Tensor] = []
-    apply_to_collection(dict(checkpoint), Tensor, tensors.append)
-    storages: dict[Any, int] = {}
-    for tensor in tensors:
-        with suppress(NotImplementedError, RuntimeError):  # a sparse tensor, whose parts are not counted
-            storages[tensor.device, tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
-    return int(sum(storages.values()) * _MARGIN) + len(tensors) * _PER_TENSOR_BYTES + _AT_LEAST_BYTES
 
 
 _TO_GO_ON = ("optimizer_states", "lr_schedulers", "loops")
@@ -277,8 +249,7 @@ def check_content(content: Any, path: str | Path, *, goes_on: bool = False) -> N
     Raises:
         ConfigError: If it is none, or lacks what is needed.
     """
-    if not isinstance(content, dict):
-        raise ConfigError(f"{path} holds a {type(content).__name__}, not a checkpoint of Lightning.")
+    content = content if isinstance(content, dict) else {type(content).__name__: content}
     if content and all(isinstance(value, Tensor) for value in content.values()):
         raise ConfigError(
             f"{path} is a state dict, tensors alone, not a checkpoint of Lightning. Where the model is an "
@@ -308,32 +279,3 @@ def missing_checkpoint(trainer: Trainer) -> str | None:
             best, monitor = Path(str(callback.dirpath), "best.ckpt"), callback.monitor
             return f"{best} was not written: {monitor}, which callbacks.checkpoint monitors, was NaN in each epoch"
     return None
-
-
-class DiskSpaceMonitor(Callback):
-    """Refuse a training whose weights do not fit on the disk, before anything is trained.
-
-    Args:
-        run: The run whose folder has the checkpoints.
-    """
-
-    def __init__(self, run: runs.Run) -> None:
-        self._run = run
-
-    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Compare the size of the model with the space on the disk; the first rank does for all.
-
-        Raises:
-            CheckpointError: If it cannot take a checkpoint.
-        """
-        keepers = [each for each in trainer.checkpoint_callbacks if isinstance(each, ModelCheckpoint)]
-        if not keepers or getattr(trainer, "fast_dev_run", False):
-            return
-        fault = None
-        if trainer.is_global_zero:
-            try:
-                check_room(self._run.checkpoints / LAST, estimate_size(pl_module.state_dict()))
-            except CheckpointError as error:
-                fault = str(error)
-        if (fault := trainer.strategy.broadcast(fault)) is not None:
-            raise CheckpointError(fault)

@@ -6,9 +6,7 @@ import importlib.util
 import logging
 import os
 import shutil
-import sysconfig
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, Literal
 
 import torch
@@ -202,17 +200,11 @@ def missing_for_compiling(device: str) -> str | None:
     Args:
         device: Type of the device that trains.
     """
-    header = Path(sysconfig.get_paths()["include"], "Python.h")
-    if device == "cpu":
-        compiler = os.environ.get("CXX") or next(filter(shutil.which, _COMPILERS), None)
-        if compiler is None or shutil.which(compiler) is None:
-            return f"a C++ compiler ({compiler or ', '.join(_COMPILERS)} is not on the PATH)"
-        return None if header.is_file() else f"Python's headers ({header} is not there)"
     if device == "cuda":
-        if importlib.util.find_spec("triton") is None:
-            return "triton, which is not installed"
-        compiler = os.environ.get("CC") or next(filter(shutil.which, ("gcc", "clang", "cc")), None)
-        return None if compiler and shutil.which(compiler) else "a C compiler, which triton builds its launcher with"
+        return None if importlib.util.find_spec("triton") else "triton, which is not installed"
+    compiler = os.environ.get("CXX") or next(filter(shutil.which, _COMPILERS), None)
+    if device == "cpu" and (compiler is None or shutil.which(compiler) is None):
+        return f"a C++ compiler ({compiler or ', '.join(_COMPILERS)} is not on the PATH)"
     return None
 
 

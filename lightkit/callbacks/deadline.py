@@ -15,7 +15,6 @@ from pytorch_lightning import Callback, LightningModule, Trainer
 
 from lightkit.callbacks.checkpoint import Checkpoint, DistributedFlag, can_save_within_epoch
 from lightkit.errors import OutOfTime
-from lightkit.runs.deadline import format_duration
 
 STOPPED_BY = "deadline"
 """What the records of a run that ended early, and well, say of the reason."""
@@ -152,9 +151,4 @@ class StopAtDeadline(Callback):
         says, saved = f"The deadline ({self._shown}) leaves no time for the first epoch", self._last_good()
         if saved is not None:
             raise OutOfTime(f"{says}; the same command goes on from {saved}.")
-        takes = "Say a later --deadline."
-        if self._num_batches and trainer.num_training_batches != math.inf:
-            batches_s = (self._clock() - self._epoch_began_s) / self._num_batches * trainer.num_training_batches
-            epoch_s = batches_s + _MARGIN * self._validate_and_save_s(trainer)
-            takes = f"It takes about {format_duration(epoch_s)}: say a later --deadline."
-        raise OutOfTime(f"{says}, and nothing could be saved before its end. {takes}")
+        raise OutOfTime(f"{says}, and nothing could be saved before its end. Say a later --deadline.")

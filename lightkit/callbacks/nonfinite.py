@@ -5,16 +5,15 @@ from __future__ import annotations
 import copy
 import logging
 import math
-from collections import defaultdict, deque
+from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
 from pytorch_lightning import Callback, LightningModule, Trainer
 from torch import Tensor
-from torch.nn import Module, Parameter
+from torch.nn import Parameter
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader, IterableDataset
 from torchmetrics import Metric
@@ -28,7 +27,7 @@ _MAX_SHOWN = 10  # batches on the screen; events.jsonl has all
 _MAX_NAMES, _MAX_SAMPLES = 3, 8  # in a message
 _NUM_BATCHES_LATE = 16
 _NUM_REMEMBERED = 1024  # batches: more than any loader prepares ahead
-_MIN_BYTES = 2  # torch computes no norms of 8-bit floating-point numbers
+_MIN_BYTES = 2  # torch adds no 8-bit floating-point numbers
 _log = logging.getLogger("lightkit")
 
 
@@ -41,7 +40,8 @@ class FiniteLoss(Callback):
     of which gradients are computed, also where a model steps its optimizers itself.
 
     A finite loss can have gradients that are not: no checkpoint is written of weights that are NaN or infinite, nor of
-    running statistics, unless they were so from the beginning as masks are.
+    running statistics, unless they were so from the beginning as masks are. Files of weights alone, which a
+    `ModelCheckpoint` of your own may write, are not looked at.
 
     Args:
         action: `stop` ends the run. `skip` leaves the batch out: its optimizer step changes nothing, and nothing of it
@@ -80,16 +80,16 @@ class FiniteLoss(Callback):
                 f"watchdog.on_nonfinite: {self._action} needs automatic optimization, but {type(pl_module).__name__} "
                 "steps its optimizers itself, before anybody else sees the loss. Expected stop."
             )
-        self._on_purpose = find_nonfinite_at_start(pl_module)
+        state = {**dict(pl_module.named_parameters()), **dict(pl_module.named_buffers())}
+        self._on_purpose = {*find_nonfinite_weights(state)}
         strategy: Any = trainer.strategy
         is_immediate = self._action == "skip" or (trainer.world_size == 1 and strategy.root_device.type == "cpu")
         self._interval = 1 if is_immediate else _NUM_BATCHES_LATE
         process = strategy.process_dataloader
-        # Lightning has no hook for a loader before it is read, and none for checkpoints of weights alone.
+        # Lightning has no hook for a loader before it is read.
         strategy.process_dataloader = lambda loader: process(
             self._indices.watch(loader) if trainer.training else loader
         )
-        strategy.save_checkpoint = partial(self._save, trainer, strategy.save_checkpoint)
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         """Note the batch's number, and what is restored where it is left out."""
@@ -106,21 +106,18 @@ class FiniteLoss(Callback):
         if self._interval > 1:
             return
         found = self._find_bad(trainer)
+        self._num_in_a_row = self._num_in_a_row + 1 if found else 0
         if not found:
-            self._num_in_a_row = 0
             return
         if self._restore is None:
             raise self._stop(trainer, found)
         self._is_bad = self._drops_gradients = True
-        self._num_in_a_row += 1
         if self._num_in_a_row >= _MAX_IN_A_ROW:
             raise self._stop(trainer, found, f"So were those of the {_MAX_IN_A_ROW - 1} batches before it. ")
-        for bad in found if trainer.is_global_zero else ():
-            self._num_skipped += 1
-            self._write_event(bad, "skip")
-            if self._num_skipped <= _MAX_SHOWN:
-                more = " Further ones are in events.jsonl only." * (self._num_skipped == _MAX_SHOWN)
-                _log.warning("%s: the batch is left out.%s", _describe(bad), more)
+        self._num_skipped += len(found)
+        self._write_events(trainer, found, "skip")
+        if trainer.is_global_zero and self._num_skipped <= _MAX_SHOWN:
+            _log.warning("%s: the batch is left out.", _describe(found[0]))
 
     def on_before_optimizer_step(self, trainer: Trainer, pl_module: LightningModule, optimizer: Optimizer) -> None:
         """Let the optimizer find no gradients where those of a batch are not finite."""
@@ -158,53 +155,63 @@ class FiniteLoss(Callback):
         self._stop_if_bad(trainer)
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
-        """Write no checkpoint after a loss that was not finite.
+        """Write no checkpoint after a loss that was not finite, nor of weights that are not.
 
         Raises:
-            NonfiniteLoss: If they are.
+            NonfiniteLoss: On all processes, if they are not.
         """
-        if self._error is not None:
-            raise self._error
         self._stop_if_bad(trainer)
+        names = find_nonfinite_weights(checkpoint["state_dict"], apart_from=self._on_purpose)
+        if trainer.world_size > 1 and trainer.strategy.reduce_boolean_decision(bool(names), all=False):
+            names = sorted({name for others in gather(trainer, names) for name in others})
+        if not names:
+            return
+        bad = self._with_samples(self._position(trainer), "finite", rank=0)  # the newest batch is a hint only
+        self._write_events(trainer, [bad], "stop", weights=names)
+        more = ", ..." * (len(names) > _MAX_NAMES)
+        self._error = NonfiniteLoss(
+            f"After epoch {bad['epoch']}, step {bad['step']} weights are NaN or infinite "
+            f"({', '.join(names[:_MAX_NAMES])}{more}), though the losses were finite. No checkpoint has them: "
+            f"{self._describe_last_good()}. Look at the loss for the gradient of a root or a quotient at 0 "
+            "(trainer.detect_anomaly finds it), and at the learning rate."
+        )
+        raise self._error
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Restore the strategy's methods."""
-        for name in ("process_dataloader", "save_checkpoint"):
-            vars(trainer.strategy).pop(name, None)
+        """Restore the strategy's method."""
+        vars(trainer.strategy).pop("process_dataloader", None)
 
     def _position(self, trainer: Trainer) -> dict[str, Any]:
         return {"epoch": trainer.current_epoch, "step": trainer.global_step, "batch": self._batch}
 
     def _find_bad(self, trainer: Trainer) -> list[dict[str, Any]]:
-        """Look at the losses that wait, and return the earliest bad batches, at most one of each process."""
+        """Look at the losses that wait, and return the first bad batch of each process, the earliest first."""
         waiting, self._losses = self._losses, []
         values = torch.stack([loss for _, loss in waiting]).tolist() if waiting else []
-        own = None
-        for (position, _), value in zip(waiting, values, strict=True):
-            if not math.isfinite(value):
-                own = self._with_samples(position, str(value), rank=trainer.global_rank)
-                break
-        if trainer.world_size == 1:
-            return [] if own is None else [own]
-        if not trainer.strategy.reduce_boolean_decision(own is not None, all=False):
-            return []
-        found = [bad for bad in gather(trainer, own) if bad is not None]
-        first = min((bad["epoch"], bad["batch"]) for bad in found)
-        return [bad for bad in found if (bad["epoch"], bad["batch"]) == first]
+        bad = [
+            self._with_samples(position, str(value), rank=trainer.global_rank)
+            for (position, _), value in zip(waiting, values, strict=True)
+            if not math.isfinite(value)
+        ][:1]
+        if trainer.world_size > 1:
+            if not trainer.strategy.reduce_boolean_decision(bool(bad), all=False):
+                return []
+            bad = [each for others in gather(trainer, bad) for each in others]
+        return sorted(bad, key=lambda each: (each["epoch"], each["batch"]))
 
-    def _with_samples(self, position: Mapping[str, Any], loss: str, *, rank: int = 0) -> dict[str, Any]:
+    def _with_samples(self, position: Mapping[str, Any], loss: str, *, rank: int) -> dict[str, Any]:
         indices = self._indices.find(epoch=position["epoch"], batch=position["batch"])
         return {**position, "loss": loss, "rank": rank, "indices": indices, "names": self._indices.names(indices)}
 
     def _stop_if_bad(self, trainer: Trainer) -> None:
         """End the run on all processes where a loss on one of them was not finite."""
+        if self._error is not None:
+            raise self._error
         if found := self._find_bad(trainer):
             raise self._stop(trainer, found)
 
     def _stop(self, trainer: Trainer, found: Sequence[dict[str, Any]], why: str = "") -> NonfiniteLoss:
-        if trainer.is_global_zero:
-            for bad in found:
-                self._write_event(bad, "stop")
+        self._write_events(trainer, found, "stop")
         skip = "; watchdog.on_nonfinite=skip leaves such batches out" * (self._action == "stop")
         self._error = NonfiniteLoss(
             f"{_describe(found[0])}. {why}Nothing of it is in a checkpoint: {self._describe_last_good()}. "
@@ -212,34 +219,13 @@ class FiniteLoss(Callback):
         )
         return self._error
 
-    def _save(self, trainer: Trainer, save: Callable[..., None], checkpoint: Any, *args: Any, **kwargs: Any) -> None:
-        """Write a checkpoint, or end the run on all processes where its weights are not finite."""
-        if self._error is not None:
-            raise self._error
-        names = find_nonfinite_weights(checkpoint.get("state_dict") or {}, apart_from=self._on_purpose)
-        if trainer.world_size > 1 and trainer.strategy.reduce_boolean_decision(bool(names), all=False):
-            names = sorted({name for others in gather(trainer, names) for name in others})
-        if not names:
-            save(checkpoint, *args, **kwargs)
-            return
-        position = self._position(trainer)
-        if trainer.is_global_zero:  # the samples of the newest batch are a hint only
-            self._write_event(self._with_samples(position, "finite"), "stop", weights=names)
-        more = ", ..." * (len(names) > _MAX_NAMES)
-        self._error = NonfiniteLoss(
-            f"After epoch {position['epoch']}, step {position['step']} weights are NaN or infinite "
-            f"({', '.join(names[:_MAX_NAMES])}{more}), though the losses were finite. No checkpoint has them: "
-            f"{self._describe_last_good()}. Look at the loss for the gradient of a root or a quotient at 0 "
-            "(trainer.detect_anomaly finds it), and at the learning rate."
-        )
-        raise self._error
-
     def _describe_last_good(self) -> str:
         good = self._last_good()
         return "there is no checkpoint yet" if good is None else f"the last good checkpoint is {good}"
 
-    def _write_event(self, bad: Mapping[str, Any], action: str, **more: Any) -> None:
-        self._events.write("nonfinite", **bad, action=action, count=max(1, self._num_skipped), **more)
+    def _write_events(self, trainer: Trainer, bad: Sequence[dict[str, Any]], action: str, **more: Any) -> None:
+        for each in bad if trainer.is_global_zero else ():
+            self._events.write("nonfinite", **each, action=action, count=max(1, self._num_skipped), **more)
 
 
 def _describe(bad: Mapping[str, Any]) -> str:
@@ -257,7 +243,7 @@ def _describe(bad: Mapping[str, Any]) -> str:
 
 @torch.no_grad()
 def find_nonfinite_weights(state: Mapping[str, Any], *, apart_from: Collection[str] = ()) -> list[str]:
-    """Name the tensors that are not finite; waits once for each device.
+    """Return the names of the tensors that are not finite.
 
     Integers, and tensors that are not kept as plain numbers (sparse or quantised ones), are not looked at.
 
@@ -265,32 +251,16 @@ def find_nonfinite_weights(state: Mapping[str, Any], *, apart_from: Collection[s
         state: Tensors by name, as a state dict has them; of those that are spread over processes, the part here counts.
         apart_from: Names that may hold anything, such as the mask of an attention.
     """
-    groups: dict[tuple[Any, Any], dict[str, Tensor]] = defaultdict(dict)
-    for name, value in state.items():
-        if name not in apart_from and (tensor := _numbers(value)) is not None:
-            groups[tensor.device, tensor.dtype][name] = tensor
     found = []
-    for group in groups.values():
-        # Sums of squares, ten times as fast as to look at each value; one can be infinite where no value is.
-        norms = torch.stack(torch._foreach_norm(list(group.values()))).isfinite().tolist()
-        found += [name for name, is_finite in zip(group, norms, strict=True) if not is_finite]
-    return [name for name in found if (own := _numbers(state[name])) is not None and not own.isfinite().all()]
-
-
-def find_nonfinite_at_start(module: Module) -> set[str]:
-    """Name what a model holds on purpose that is not finite, such as masks, or the least value seen so far."""
-    return set(find_nonfinite_weights({**dict(module.named_parameters()), **dict(module.named_buffers())}))
-
-
-def _numbers(value: Any) -> Tensor | None:
-    """Return the real numbers of a tensor; None where they cannot be looked at."""
-    if hasattr(value, "to_local"):  # a DTensor
-        value = value.to_local()
-    if type(value) not in (Tensor, Parameter) or value.layout != torch.strided or value.is_meta or not value.numel():
-        return None
-    if value.is_complex():
-        return torch.view_as_real(value.resolve_conj())
-    return value if value.is_floating_point() and value.element_size() >= _MIN_BYTES else None
+    for name, value in state.items():
+        local = value.to_local() if hasattr(value, "to_local") else value  # a DTensor
+        is_plain = type(local) in (Tensor, Parameter) and local.layout == torch.strided and not local.is_meta
+        if name in apart_from or not is_plain or local.element_size() < _MIN_BYTES:
+            continue
+        # A sum is ten times as fast as a look at each value; it can be infinite where no value is.
+        if not local.sum().isfinite() and not local.isfinite().all():
+            found.append(name)
+    return found
 
 
 class BatchIndices:

@@ -42,9 +42,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import datetime, timezone
 from functools import partial
-from itertools import accumulate
 from typing import Any, Literal
-from urllib.parse import quote
 
 from pytorch_lightning import Callback, LightningModule, Trainer
 from pytorch_lightning.callbacks import ModelCheckpoint
@@ -139,18 +137,17 @@ def format_error_tail(error: BaseException, mask: Callable[[str], str] = str) ->
     return "\n".join(lines[-_MAX_LINES:])[-_MAX_CHARACTERS:]
 
 
-def _describe_run(trainer: Trainer | None = None) -> dict[str, str]:
+def _describe_run() -> dict[str, str]:
     """Return the fields that name the run, and where MLflow shows it: a server's page or a command."""
-    run = runs.current()
-    known = {} if run is None else {"job": run.name, "run": run.id, "folder": str(run.folder)}
-    kept = {} if run is None else runs.read_json(run.folder / "mlflow.json") or {}
-    server = str(kept.get("tracking_uri") or "").replace("***@", "").rstrip("/")
-    if server.startswith(("http://", "https://")):
-        known["mlflow_url"] = f"{server}/#/experiments/{kept.get('experiment_id')}/runs/{kept.get('run_id')}"
-    for logger in [] if trainer is None else trainer.loggers:
-        command = getattr(logger, "view_command", None)
-        if isinstance(command, list) and command[:1] == ["mlflow"]:
-            known.setdefault("mlflow_command", " ".join(command))
+    if (run := runs.current()) is None:
+        return {}
+    known = {"job": run.name, "run": run.id, "folder": str(run.folder)}
+    kept = runs.read_json(run.folder / "mlflow.json") or {}
+    uri = str(kept.get("tracking_uri") or "").replace("***@", "").rstrip("/")
+    if uri.startswith(("http://", "https://")):
+        known["mlflow_url"] = f"{uri}/#/experiments/{kept.get('experiment_id')}/runs/{kept.get('run_id')}"
+    elif uri.startswith("sqlite:"):
+        known["mlflow_command"] = f"mlflow ui --backend-store-uri {uri}"
     return known
 
 
@@ -158,20 +155,23 @@ class Notifier(Callback):
     """Sends messages about a run. Subclasses implement `compose`, which formats a message for its service.
 
     Messages are sent in order, from a thread of the process of rank zero, so that training never waits for the server
-    and never fails because of it; the end of the process waits 5 s for what is unsent. A ``fast_dev_run`` sends
-    nothing. Epochs and metrics come from the trainer's `RunRecorder`.
+    and never fails because of it; the end of the process waits 5 s for what is unsent. A ``fast_dev_run``, and a
+    Trainer of your own without a recorded run, send nothing. Epochs and metrics come from the trainer's `RunRecorder`,
+    the end from the command, which knows the exit code and what goes wrong after training.
 
     Args:
-        address: The argument with the address, and whether it is given; without one nothing is sent.
+        is_addressed: Whether there is an address; without one nothing is sent.
         events: Messages to send: start, epoch, end, failure, gate. By default all of them.
         every_n_epochs: Epochs between two messages of an epoch.
         timeout_s: Seconds to wait for an answer.
         retries: How often a message is sent again if the server is away, busy or fails.
     """
 
+    address_argument = "webhook_url"
+
     def __init__(
         self,
-        address: tuple[str, bool],
+        is_addressed: bool,
         events: Sequence[Kind] | None = None,
         every_n_epochs: int = 1,
         timeout_s: float = 10.0,
@@ -185,11 +185,9 @@ class Notifier(Callback):
             )
         self.mask: Callable[[str], str] = str
         """Puts references in the place of secrets; set by the command line."""
-        self.command_sends_end = False
-        """Whether the command line sends the end: it knows the exit code, and what goes wrong after training."""
         self.sender = BackgroundSender(name, timeout_s=timeout_s, retries=retries)
-        self._kinds = (KINDS if events is None else tuple(events)) if address[1] else ()
-        self._address, self._every_n_epochs = address, every_n_epochs
+        self._kinds = (KINDS if events is None else tuple(events)) if is_addressed else ()
+        self._is_addressed, self._every_n_epochs = is_addressed, every_n_epochs
         self._stage: str | None = None
         self._began_s: float | None = None
         self._known: dict[str, Any] = {}
@@ -228,9 +226,9 @@ class Notifier(Callback):
         text = text and self.mask(text)
         if error is not None and status == "failed":
             text = format_error_tail(error, self.mask)
-        fields = {"job": "unknown", "stage": self._stage, **known, **self._known, "seconds": self._seconds()}
+        fields = {"job": "unknown", "stage": self._stage, **known, **self._known, **_describe_run()}
         kind: Kind = "failure" if status == "failed" else "end"
-        self.send(Message(kind, status=status, exit_code=code, error=text, **fields))
+        self.send(Message(kind, status=status, exit_code=code, error=text, seconds=self._seconds(), **fields))
 
     def send_gate_decision(self, decision: Mapping[str, Any]) -> None:
         """Send the decision of the gate.
@@ -254,31 +252,30 @@ class Notifier(Callback):
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Start the clock."""
-        self._is_silent = not trainer.is_global_zero or bool(getattr(trainer, "fast_dev_run", False))
-        key, is_given = self._address
-        if not is_given and not self._is_silent:
-            _log.info("%s sends nothing: its %s is null", type(self).__name__, key)
+        is_trial = bool(getattr(trainer, "fast_dev_run", False))
+        self._is_silent = not trainer.is_global_zero or is_trial or runs.current() is None
+        if not self._is_addressed and not self._is_silent:
+            _log.info("%s sends nothing: its %s is null", type(self).__name__, self.address_argument)
         self._stage = str(getattr(stage, "value", stage))
         self._began_s = time.monotonic()
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Send the start: data and model are there, and trackers have opened the run."""
-        known = {"epoch": trainer.current_epoch, "step": trainer.global_step, "max_epochs": trainer.max_epochs}
-        self._send_start(trainer, pl_module, **known)
+        self._send_start(epoch=trainer.current_epoch, step=trainer.global_step, max_epochs=trainer.max_epochs)
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Send the start of a validation by itself."""
         if trainer.state.fn == TrainerFn.VALIDATING:
-            self._send_start(trainer, pl_module)
+            self._send_start()
 
     def on_test_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Send the start of a test or a prediction."""
-        self._send_start(trainer, pl_module)
+        self._send_start()
 
     on_predict_start = on_test_start
 
-    def _send_start(self, trainer: Trainer, module: LightningModule, **known: Any) -> None:
-        self._known = {"job": type(module).__name__, "stage": self._stage, **_describe_run(trainer), **known}
+    def _send_start(self, **known: Any) -> None:
+        self._known = {"stage": self._stage, **_describe_run(), **known}
         self.send(Message("start", status="running", **self._known))
 
     def on_epoch_recorded(self, trainer: Trainer, epoch: Epoch) -> None:
@@ -294,17 +291,6 @@ class Notifier(Callback):
     def on_result_recorded(self, trainer: Trainer, stage: str, metrics: dict[str, float]) -> None:
         """Keep the metrics of a stage for the message of its end."""
         self._known["metrics"] = metrics
-
-    def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Send the end, unless the command does."""
-        self._known |= _describe_run(trainer)
-        if not self.command_sends_end:
-            self.send_end(None)
-
-    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
-        """Send the failure, unless the command does."""
-        if not self.command_sends_end:
-            self.send_end(exception)
 
     def _seconds(self) -> float | None:
         return None if self._began_s is None else round(time.monotonic() - self._began_s, 3)
@@ -335,7 +321,7 @@ class WebhookNotifier(Notifier):
         timeout_s: float = 10.0,
         retries: int = 3,
     ) -> None:
-        super().__init__(("webhook_url", webhook_url is not None), events, every_n_epochs, timeout_s, retries)
+        super().__init__(webhook_url is not None, events, every_n_epochs, timeout_s, retries)
         self._url = "" if webhook_url is None else check_address(webhook_url, "webhook_url of WebhookNotifier")
         self._headers = dict(headers or {})
 
@@ -349,7 +335,6 @@ _MAX_IN_LINE = 200
 _MAX_METRICS = 20
 _MEMBER = re.compile(r"[UW][A-Z0-9]{5,20}")
 _TO_ALL = ("channel", "here")
-_KEPT = "/:#?=@%!$'()*+,;[]~-._"  # of an address; not & | < >, which Slack reads as its own
 
 
 class SlackNotifier(Notifier):
@@ -377,7 +362,7 @@ class SlackNotifier(Notifier):
         timeout_s: float = 10.0,
         retries: int = 3,
     ) -> None:
-        super().__init__(("webhook_url", webhook_url is not None), events, every_n_epochs, timeout_s, retries)
+        super().__init__(webhook_url is not None, events, every_n_epochs, timeout_s, retries)
         self._url = "" if webhook_url is None else check_address(webhook_url, "webhook_url of SlackNotifier")
         if mention is not None and mention not in _TO_ALL and not _MEMBER.fullmatch(mention):
             says = "expected channel, here or the id of a member such as U012AB3CD"
@@ -391,16 +376,20 @@ class SlackNotifier(Notifier):
             mention = f"<!{self._mention}> " if self._mention in _TO_ALL else f"<@{self._mention}> "
         headline = escape(_headline(message))
         parts = [f"{mention}*{headline}*"]
-        parts += [f"```{_shorten(text)}```" if is_code else escape(text) for text, is_code in _details(message)]
-        context = [] if message.mlflow_url is None else [f"<{quote(message.mlflow_url, safe=_KEPT)}|run in MLflow>"]
-        if message.mlflow_url is None and message.mlflow_command is not None and message.kind != "epoch":
+        for text, is_code in _details(message):
+            part = re.sub(r"&\w*$", "", escape(text)[:_MAX_CHARACTERS])  # no half of an entity
+            parts.append(f"```{part}```" if is_code else part)
+        context = []
+        if message.mlflow_url is not None:
+            context.append(f"<{escape(message.mlflow_url).replace('|', '%7C')}|run in MLflow>")
+        elif message.mlflow_command is not None and message.kind != "epoch":
             context.append(f"`{escape(message.mlflow_command[:_MAX_IN_LINE])}`")
         context += [escape(text) for text in _origin(message)]
         blocks: list[dict[str, Any]] = [
             {"type": "section", "text": {"type": "mrkdwn", "text": part[:_MAX_IN_BLOCK]}} for part in parts
         ]
-        text = {"type": "mrkdwn", "text": " · ".join(context)[:_MAX_IN_BLOCK]}
-        blocks.append({"type": "context", "elements": [text]})
+        footer = {"type": "mrkdwn", "text": " · ".join(context)[:_MAX_IN_BLOCK]}
+        blocks.append({"type": "context", "elements": [footer]})
         body = json.dumps({"text": mention + headline, "blocks": blocks}, ensure_ascii=False)
         return partial(post, self._url, body.encode("utf-8", errors="replace"), _JSON)
 
@@ -419,6 +408,8 @@ class AppriseNotifier(Notifier):
         retries: How often a message is sent again if a service does not take it.
     """
 
+    address_argument = "urls"
+
     def __init__(
         self,
         urls: list[str] | None,
@@ -426,7 +417,7 @@ class AppriseNotifier(Notifier):
         every_n_epochs: int = 10,
         retries: int = 3,
     ) -> None:
-        super().__init__(("urls", bool(urls)), events, every_n_epochs, retries=retries)
+        super().__init__(bool(urls), events, every_n_epochs, retries=retries)
         if importlib.util.find_spec("apprise") is None:
             raise ConfigError(
                 "AppriseNotifier needs the package apprise, which is not installed. "
@@ -466,13 +457,6 @@ def escape(text: str) -> str:
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;").replace("```", "'''")
 
 
-def _shorten(text: str) -> str:
-    """Escape a text, and cut it to the characters that a block takes, which Slack counts escaped."""
-    lengths = accumulate(len(escape(character)) for character in text)
-    num = sum(length <= _MAX_CHARACTERS for length in lengths)
-    return f"{escape(text[:num])}{'…' if num < len(text) else ''}"
-
-
 def _headline(message: Message) -> str:
     job = message.job if len(message.job) <= _MAX_IN_LINE else f"{message.job[:_MAX_IN_LINE]}…"
     stage, number = message.stage or "fit", message.epoch or 0
@@ -497,38 +481,25 @@ def _details(message: Message) -> list[tuple[str, bool]]:
     """Return the parts of a message below its headline, each with whether it is code."""
     gate = message.gate or {}
     parts: list[tuple[str, bool]] = []
-    if message.kind == "gate":
-        scores = gate.get("scores") or {}
-        sides = {side: scores[side] for side in ("challenger", "baseline") if scores.get(side)}
-        if gate.get("baseline"):
-            parts.append((f"against {str(gate['baseline'])[:_MAX_IN_LINE]}", False))
-        if sides:
-            rows = {name: [side.get(name) for side in sides.values()] for side in sides.values() for name in side}
-            parts.append((_table(rows, list(sides)), True))
-        checks = sorted(gate.get("checks") or [], key=lambda check: bool(check.get("passed")))  # failures first
-        lines = [
-            f"{'passed' if check.get('passed') else 'FAILED'}  {check.get('name')} "
-            f"{_format_number(check.get('challenger'))}, asked: {check.get('asks')}"
-            for check in checks
-        ]
-        parts += [("\n".join(lines), True)] if lines else []
-    elif message.metrics:
-        parts.append((_table({name: [value] for name, value in message.metrics.items()}, []), True))
+    if message.metrics:
+        width = max(map(len, message.metrics))
+        lines = [f"{name:<{width}}  {_format_number(value)}" for name, value in message.metrics.items()]
+        more = [f"and {len(lines) - _MAX_METRICS} more"] if len(lines) > _MAX_METRICS else []
+        parts.append(("\n".join([*lines[:_MAX_METRICS], *more]), True))
+    if gate.get("baseline"):
+        parts.append((f"against {str(gate['baseline'])[:_MAX_IN_LINE]}", False))
+    checks = sorted(gate.get("checks") or [], key=lambda check: bool(check.get("passed")))  # failures first
+    lines = [
+        f"{'passed' if check.get('passed') else 'FAILED'}  {check.get('name')} "
+        f"{_format_number(check.get('challenger'))}, asked: {check.get('asks')}"
+        for check in checks
+    ]
+    parts += [("\n".join(lines), True)] if lines else []
     if message.best is not None and message.kind in ("epoch", "end"):
         parts.append((f"best {message.best.get('monitor')}: {_format_number(message.best.get('value'))}", False))
-    if message.error and message.status != "preempted" and not gate.get("checks"):
+    if message.error and message.status != "preempted" and not checks:
         parts.append((message.error, True))
     return parts
-
-
-def _table(rows: Mapping[str, Sequence[Any]], heads: Sequence[str]) -> str:
-    """Format numbers below each other; with heads, in columns of ten characters."""
-    first = list(rows.items())[:_MAX_METRICS]
-    width, cell = max(len(name) for name, _ in first), 10 if heads else 0
-    lines = [" " * width + "".join(f"  {head:>{cell}}" for head in heads)] if heads else []
-    for name, values in first:
-        lines.append(f"{name:<{width}}" + "".join(f"  {_format_number(value):>{cell}}" for value in values))
-    return "\n".join([*lines, f"and {len(rows) - len(first)} more"] if len(rows) > len(first) else lines)
 
 
 def _origin(message: Message) -> list[str]:

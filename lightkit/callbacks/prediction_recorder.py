@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,8 +21,6 @@ from lightkit import runs
 from lightkit.callbacks.checkpoint_io import read_checkpoint
 from lightkit.callbacks.resume import gather
 from lightkit.errors import DataError
-from lightkit.reports.figures import to_pixels
-from lightkit.reports.pages import draw_predictions
 from lightkit.reports.predictions import (
     Predictions,
     Split,
@@ -38,20 +36,7 @@ _NUM_WORST, _NUM_THUMBNAILS = 40, 60
 _LONG_SIDE, _JPEG_QUALITY = 160, 80  # about 5 kB a thumbnail
 
 
-class Outcomes(NamedTuple):
-    """What a step returned, reduced to a few numbers a sample.
-
-    Args:
-        rows: float32 ``(5, batch)``: target, prediction, probability of the prediction, probability of the target, and
-            whether the sample counts.
-        num_classes: Of a classifier; 0 of a regressor.
-    """
-
-    rows: Tensor
-    num_classes: int
-
-
-def reduce_outputs(outputs: Any) -> Outcomes | None:
+def reduce_outputs(outputs: Any) -> tuple[Tensor, int] | None:
     """Reduce the outputs of a `test_step` or `validation_step`, without waiting for the device.
 
     Args:
@@ -60,36 +45,34 @@ def reduce_outputs(outputs: Any) -> Outcomes | None:
             there as well: samples of weight 0 do not count.
 
     Returns:
-        The outcomes; None if the outputs are anything else.
+        float32 ``(5, batch)`` (target, prediction, probability of the prediction, probability of the target, and
+        whether the sample counts) and the number of classes, 0 of a regressor; None if the outputs are anything else.
     """
     items = outputs.items() if isinstance(outputs, Mapping) else ()
     tensors = {key: each.detach() for key, each in items if isinstance(each, Tensor)}
-    target = tensors.get("target")
+    target, prediction = tensors.get("target"), tensors.get("prediction")
     if target is None or target.ndim == 0:
         return None
     counts = tensors["weights"] > 0 if "weights" in tensors else torch.ones_like(target, dtype=torch.bool)
-    if (prediction := tensors.get("prediction")) is not None:
+    if prediction is not None:
         if target.numel() != len(target) or prediction.numel() != len(target):  # several outputs
             return None
         none = torch.zeros(len(target), device=target.device)
-        columns, num_classes = (target.flatten(), prediction.flatten(), none, none, counts.flatten()), 0
-    else:
-        logits, probabilities = tensors.get("logits"), tensors.get("probabilities")
-        scores = logits if probabilities is None else probabilities
-        is_whole = not target.is_floating_point() and target.ndim == 1
-        if scores is None or scores.ndim != 2 or len(scores) != len(target) or scores.shape[1] < 2 or not is_whole:
-            return None
-        num_classes = scores.shape[1]
-        scores = scores.float() if probabilities is not None else scores.float().softmax(dim=1)
-        probability, predicted = scores.max(dim=1)
-        counts = counts & (target >= 0) & (target < num_classes)  # an ignored label counts for nothing
-        of_label = scores.gather(1, target.clamp(0, num_classes - 1)[:, None]).squeeze(1)
-        columns = target, predicted, probability, of_label, counts
-    return Outcomes(torch.stack([column.float() for column in columns]), num_classes)
+        return torch.stack([each.flatten().float() for each in (target, prediction, none, none, counts)]), 0
+    scores = tensors["probabilities"] if "probabilities" in tensors else tensors.get("logits")
+    is_whole = not target.is_floating_point() and target.ndim == 1
+    if scores is None or scores.ndim != 2 or len(scores) != len(target) or scores.shape[1] < 2 or not is_whole:
+        return None
+    num_classes = scores.shape[1]
+    scores = scores.float() if "probabilities" in tensors else scores.float().softmax(dim=1)
+    probability, predicted = scores.max(dim=1)
+    counts = counts & (target >= 0) & (target < num_classes)  # an ignored label counts for nothing
+    of_label = scores.gather(1, target.clamp(0, num_classes - 1)[:, None]).squeeze(1)
+    return torch.stack([each.float() for each in (target, predicted, probability, of_label, counts)]), num_classes
 
 
 class _Evaluation:
-    """The outcomes of one evaluation on this rank, with the indices of their samples where the loader gives them.
+    """The outcomes of one evaluation on this rank, with the indices of their samples where the loader's order is known.
 
     Args:
         trainer: The trainer.
@@ -101,37 +84,37 @@ class _Evaluation:
         self._rows: list[Tensor] = []
         self._indices: list[int] | None = []  # None: the loader does not say which samples are in a batch
         self._defects: Any = getattr(getattr(trainer, "datamodule", None), "defects", None)
-        loader = getattr(loader, "loader", loader)  # of one that replays batches, as lightkit.registry's
-        source: Any = getattr(getattr(loader, "dataset", None), "source", None)
+        self._loader = getattr(loader, "loader", loader)  # of one that replays batches, as lightkit.registry's
+        source: Any = getattr(getattr(self._loader, "dataset", None), "source", None)
         self.source = source if callable(getattr(source, "name", None)) else None  # as lightkit.data's PixelSource
-        batches: Any = getattr(loader, "batch_sampler", None)
-        is_plain = type(batches) is BatchSampler
-        sampler: Any = batches.sampler if is_plain else getattr(loader, "sampler", None)
-        self._sampler, self._batches = sampler, iter(())
-        is_in_order = isinstance(sampler, (SequentialSampler, DistributedSampler))
-        if is_plain and is_in_order and not getattr(sampler, "shuffle", False):
-            self._batches = iter(batches)
-        elif not hasattr(sampler, "indices_of"):
-            self._indices = None
 
-    def add(self, outcomes: Outcomes, batch_idx: int) -> None:
+    def add(self, outcomes: tuple[Tensor, int], batch: int) -> None:
         """Add a batch."""
-        self._rows.append(outcomes.rows)
-        self.num_classes = outcomes.num_classes
-        if self._indices is None:
-            return
-        if hasattr(self._sampler, "indices_of"):
-            indices = list(self._sampler.indices_of(epoch=0, batch=batch_idx))
-        else:
-            indices = next(self._batches, [])
-        num = outcomes.rows.shape[1]
-        if len(indices) != num and self.source is not None and self._defects is not None:
+        rows, self.num_classes = outcomes
+        self._rows.append(rows)
+        indices = self._list_indices(batch)
+        if len(indices) != rows.shape[1] and self.source is not None and self._defects is not None:
             bad = self._defects.collect()  # those that cannot be read are left out of the batch
-            indices = [index for index in indices if self.source.name(index) not in bad] or [-1]
-        if len(indices) == num:
+            indices = [index for index in indices if self.source.name(index) not in bad]
+        if self._indices is not None and len(indices) == rows.shape[1]:
             self._indices += indices
         else:
             self._indices = None
+
+    def _list_indices(self, batch: int) -> list[int]:
+        """Return the indices of the samples in a batch; none where they are unknown."""
+        sampler: Any = getattr(self._loader, "sampler", None)
+        if hasattr(sampler, "indices_of"):  # as those of lightkit.data
+            return list(sampler.indices_of(epoch=0, batch=batch))
+        is_in_order = isinstance(sampler, (SequentialSampler, DistributedSampler)) and not getattr(
+            sampler, "shuffle", False
+        )
+        if not is_in_order or type(self._loader.batch_sampler) is not BatchSampler:
+            return []
+        rank, num_ranks = getattr(sampler, "rank", 0), getattr(sampler, "num_replicas", 1)
+        first, num = batch * self._loader.batch_sampler.batch_size, len(self._loader.dataset)
+        turns = range(first, min(first + self._loader.batch_sampler.batch_size, len(sampler)))
+        return [(rank + turn * num_ranks) % num for turn in turns]
 
     def share(self) -> tuple[NDArray[np.int64] | None, NDArray[np.float32]]:
         """Return indices or None, and float32 ``(4, samples)``, of the samples that count."""
@@ -182,14 +165,8 @@ class PredictionRecorder(Callback):
     on_validation_batch_end = on_test_batch_end
 
     def on_test_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Write the predictions, and show their figures in the loggers that take pictures."""
+        """Write the predictions."""
         self.predictions = self._finish(trainer, self._evaluation, "test", trainer.ckpt_path)
-        albums = [logger for logger in trainer.loggers if hasattr(logger, "add_picture")]
-        with self._warn_of_failure():
-            for each in draw_predictions(self.predictions) if albums and self.predictions else ():
-                pixels = torch.from_numpy(to_pixels(each.drawing)).permute(2, 0, 1)
-                for album in albums:
-                    album.add_picture(f"test/{each.name.replace('-', '_')}", pixels, trainer.global_step)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Note the best score so far, of a run that is resumed."""

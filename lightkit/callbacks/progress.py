@@ -55,22 +55,23 @@ class SilentProgress(ProgressBar):
         self._enabled = True
 
     def print(self, *args: Any, **kwargs: Any) -> None:
+        """Print a line of the model's, as far as there is progress."""
+        self.put(str(kwargs.get("sep") or " ").join(map(str, args)))
+
+    def put(self, line: str, style: str = "") -> None:
         """Print nothing."""
 
 
 class PlainProgress(SilentProgress):
     """One line an epoch on standard output, for pipes and files: no carriage return, no colour."""
 
-    def print(self, *args: Any, **kwargs: Any) -> None:
-        """Print a line of the model's."""
-        self._print_line(str(kwargs.get("sep") or " ").join(map(str, args)))
-
     def on_epoch_recorded(self, trainer: Trainer, epoch: Epoch) -> None:
         """Print the line of an epoch."""
         metrics = [f"{name} {epoch.metrics[name]:.3g}" for name in _choose_metrics(trainer, epoch)]
-        self._print_line("  ".join([f"epoch {_count(trainer, epoch.epoch)}", *metrics, *_speed(epoch)]))
+        self.put("  ".join([f"epoch {_count(trainer, epoch.epoch)}", *metrics, *_speed(epoch)]))
 
-    def _print_line(self, line: str) -> None:
+    def put(self, line: str, style: str = "") -> None:
+        """Print a line."""
         if self._enabled:
             sys.stdout.write(line + "\n")
             sys.stdout.flush()
@@ -93,10 +94,6 @@ class RichProgress(SilentProgress):
         self._metrics: dict[str, float] = {}
         self._moved_s = self._read_s = -math.inf
 
-    def print(self, *args: Any, **kwargs: Any) -> None:
-        """Print a line of the model's above the bar."""
-        self._put(str(kwargs.get("sep") or " ").join(map(str, args)))
-
     def on_epoch_recorded(self, trainer: Trainer, epoch: Epoch) -> None:
         """Add a row to the table; its head comes again where other metrics are measured."""
         names = _choose_metrics(trainer, epoch)
@@ -106,22 +103,22 @@ class RichProgress(SilentProgress):
         if names != self._columns:
             self._columns = names
             head = "".join(f"  {name:>8}" for name in names)
-            self._put(f"{'epoch':>14}{head}  {'time':>8}  {'samples/s':>9}", style="bold")
+            self.put(f"{'epoch':>14}{head}  {'time':>8}  {'samples/s':>9}", style="bold")
         cells = "".join(f"  {f'{epoch.metrics[name]:.3g}':>{max(len(name), 8)}}" for name in names)
         seconds, speed = [*_speed(epoch), ""][:2]
         first = f"{_count(trainer, epoch.epoch):>14}"
-        self._put(f"{first}{cells}  {seconds:>8}  {speed.removesuffix(' samples/s'):>9}")
+        self.put(f"{first}{cells}  {seconds:>8}  {speed.removesuffix(' samples/s'):>9}")
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Begin the bar of an epoch."""
         self._open("train", f"epoch {_count(trainer, trainer.current_epoch)}", self.total_train_batches)
 
+    on_train_start = on_train_epoch_start  # of a fit that is resumed within an epoch
+
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         """Move the bar."""
-        if "train" not in self._bars:  # a fit that is resumed within an epoch
-            self._open("train", f"epoch {_count(trainer, trainer.current_epoch)}", self.total_train_batches)
         now = time.monotonic()
         if trainer.is_last_batch or now - self._read_s >= _READ_EVERY_S:
             self._read_s, self._metrics = now, trainer.progress_bar_metrics
@@ -160,7 +157,8 @@ class RichProgress(SilentProgress):
         """Remove all bars."""
         self.teardown(trainer, pl_module, "fit")
 
-    def _put(self, line: str, style: str = "") -> None:
+    def put(self, line: str, style: str = "") -> None:
+        """Print a line above the bar."""
         if self._progress is not None:
             self._progress.console.print(Text(line, style=style, no_wrap=True, overflow="ellipsis"))
 
@@ -209,16 +207,12 @@ class RichProgress(SilentProgress):
         self._progress.refresh()
 
     def _share(self, bar: str, done: int, total: float | None) -> float | None:
-        """Compute the part of the work that is done, of a fit that of all its epochs or steps; None if unknown."""
-        part = done / total if total else None
-        if bar != "train":
-            return part
-        shares, trainer = [], self.trainer
-        if part is not None and (max_epochs := trainer.max_epochs or -1) > 0:
-            shares.append((trainer.current_epoch + part) / max_epochs)
-        if trainer.max_steps > 0:
-            shares.append(trainer.global_step / trainer.max_steps)
-        return max(shares, default=None)
+        """Compute the part of the work that is done, of a fit that of all its epochs; None if it is unknown."""
+        if not total:
+            return None
+        max_epochs = (self.trainer.max_epochs or -1) if bar == "train" else 1
+        before = self.trainer.current_epoch if bar == "train" else 0
+        return (before + done / total) / max_epochs if max_epochs > 0 else None
 
 
 def _choose_metrics(trainer: Trainer, epoch: Epoch) -> list[str]:

@@ -294,7 +294,6 @@ class RunRecorder(Callback):
         """Take the epoch's metrics, on every rank; without batches Lightning only resumes at the epoch's end."""
         if self._meter.num_batches:
             self._meter.end_epoch(trainer)
-            _call_each(trainer.loggers, "record_epoch_end", trainer, pl_module)
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         """Write the epoch before its checkpoint: the next process goes on after it and would never write it.
@@ -321,9 +320,8 @@ class RunRecorder(Callback):
         _call_each(trainer.loggers, "record_fit_end", trainer, pl_module)
 
     def on_test_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Record the metrics of ``lightkit test``, and call the loggers."""
+        """Record the metrics of ``lightkit test``."""
         self._record_result(trainer)
-        _call_each(trainer.loggers, "record_test_end", trainer, pl_module)
 
     def on_predict_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Record that predictions were made."""

@@ -95,7 +95,7 @@ class CommandNotifier:
             self._heartbeat.begin()
 
     def adopt(self, notifiers: Sequence[Notifier], resolved: Resolved) -> None:
-        """Let the trainer's notifiers send the end of the command, in place of the trainer's hooks.
+        """Let the trainer's notifiers send the end of the command.
 
         Args:
             notifiers: Those among the trainer's callbacks.
@@ -104,7 +104,6 @@ class CommandNotifier:
         self.notifiers.clear()
         for notifier in notifiers:
             notifier.mask = resolved.masked
-            notifier.command_sends_end = bool(self._command)
         if self._is_first_rank and not _is_trial(resolved):
             self.notifiers += notifiers
 

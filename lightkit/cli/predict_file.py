@@ -16,8 +16,8 @@ from lightkit.config import split_arguments
 from lightkit.errors import ConfigError, DataError
 from lightkit.export.formats import FORMATS, Arrays, Runner, format_of, holds_weights_alone, open_model
 from lightkit.export.metadata import check_digest, is_recorded, read_metadata
+from lightkit.images.image_file import pillow_warnings
 from lightkit.images.inputs import find_images
-from lightkit.images.reading import pillow_warnings
 from lightkit.prediction.inference import (
     check_image_model,
     predict_images,

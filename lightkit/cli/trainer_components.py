@@ -26,7 +26,6 @@ from lightkit.callbacks import (
     BadImages,
     Checkpoint,
     Computation,
-    DiskSpaceMonitor,
     FiniteLoss,
     PredictionTable,
     ResumeState,
@@ -166,7 +165,7 @@ def _build_callbacks(context: RunContext, trainer: Mapping[str, Any]) -> list[Ca
         first.append(HushXLA())
     if trains:  # before the user's, so that none of them takes a bad batch for a good one
         action = (saved.get("watchdog") or {}).get("on_nonfinite", WatchdogSettings().on_nonfinite)
-        first += [DiskSpaceMonitor(run), FiniteLoss(action, events=recorder.events, last_good=last_good)]
+        first.append(FiniteLoss(action, events=recorder.events, last_good=last_good))
     last: list[Callback] = []
     if trains and (given := context.options.get("deadline")) is not None:
         deadline = parse_deadline(str(given), is_resolved=True)

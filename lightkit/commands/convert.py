@@ -103,13 +103,13 @@ def convert(args: list[str]) -> int:
     print_line(visible(summary, in_line=True), mode)
     bad_images = [BadImage(defect.name, defect.reason, "scan") for defect in catalogue.defects]
     with _show_progress(len(rows), sum(row.num_bytes for row in rows), mode) as advance:
-        written = write_table(target, files, advance=advance, bad_images=bad_images)
+        num_bytes, version = write_table(target, files, advance=advance, bad_images=bad_images)
     if bad_images:
         print_line(f"{shown_path(table / BAD_IMAGES)}: lists what is left out", mode)
     name = shown_path(table)
-    version = "" if written.version is None else f", version {written.version}"
-    num_files = f"{written.num_files} file{'s' if written.num_files > 1 else ''}"
-    print_line(f"{name}: {written.num_rows} rows, {written.num_bytes / 1e6:.1f} MB, {num_files}{version}", mode)
+    num_files = f"{len(files)} file{'s' if len(files) > 1 else ''}"
+    of_delta = "" if version is None else f", version {version}"
+    print_line(f"{name}: {len(rows)} rows, {num_bytes / 1e6:.1f} MB, {num_files}{of_delta}", mode)
     print_line(f"lightkit fit -c configs/flowers.yaml --data=lightkit.data.Table --data.path={shlex.quote(name)}", mode)
     return 0
 

@@ -18,7 +18,7 @@ from typing import Any
 from lightkit.cli.command_line import parse_options
 from lightkit.config.origins import near_files, shown_path
 from lightkit.errors import ConfigError, DataError
-from lightkit.images.reading import IMAGE_SUFFIXES
+from lightkit.images.image_file import IMAGE_SUFFIXES
 
 HELP = """\
 usage: lightkit init [--template NAME]

@@ -23,7 +23,7 @@ import torch
 from pytorch_lightning import Trainer
 
 from lightkit.errors import DataError
-from lightkit.images.reading import UnreadableImageError
+from lightkit.images.image_file import UnreadableImageError
 
 K = TypeVar("K")
 R = TypeVar("R")

@@ -8,6 +8,7 @@ disk go by age and size; one in memory goes with the process that made it. Other
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import logging
 import math
@@ -28,18 +29,18 @@ from typing import Any, Literal
 import numpy as np
 import PIL
 import psutil
-from filelock import FileLock, Timeout
-from PIL import features
+from filelock import FileLock
+from PIL import Image, features
 from pytorch_lightning import Trainer
 
 from lightkit.data.image_index import Photo
 from lightkit.data.image_sources import Decoded, PhotoPixels, Pixels, PixelSource
 from lightkit.data.progress import show_progress
-from lightkit.data.splits import Split, content_digest
+from lightkit.data.splits import Split
 from lightkit.hardware.cache_folder import cache_folder
 from lightkit.hardware.processor import available_memory_bytes, num_cores
+from lightkit.images.image_file import format_reason, pillow_warnings, upright_rgb
 from lightkit.images.preprocessing import Preprocessing, compute_resized_size, resize_shorter_side
-from lightkit.images.reading import pillow_warnings, try_read_rgb
 
 log = logging.getLogger("lightkit.data")
 
@@ -80,11 +81,6 @@ def open_sources(
     """
     sources: dict[Split, PixelSource] = {split: PhotoPixels(photos) for split, photos in splits.items()}
     if cache == "none":
-        idle = [name for name, value in (("cache_size", cache_size), ("cache_limit_gb", cache_limit_gb)) if value]
-        if idle:
-            log.warning(
-                "%s: no effect with data.init_args.cache: none", " and ".join(f"data.init_args.{x}" for x in idle)
-            )
         return sources, {"kept": "nowhere", "size": None}
     shorter = cache_size or preprocessing.resize
     # validation's own resizing of a file gives the same pixels
@@ -122,11 +118,9 @@ def planned_reads(trainer: Trainer | None, num_images: int, batch_size: int) -> 
         return 0
     limit, num_of_batch = trainer.limit_train_batches, batch_size * trainer.world_size
     an_epoch = min(num_images, limit * num_of_batch) if isinstance(limit, int) else num_images * limit
-    in_epochs = math.inf if trainer.max_epochs in (None, -1) else trainer.max_epochs * an_epoch
-    in_steps = (
-        math.inf if trainer.max_steps == -1 else trainer.max_steps * trainer.accumulate_grad_batches * num_of_batch
-    )
-    return min(in_epochs, in_steps)
+    epochs = math.inf if trainer.max_epochs in (None, -1) else trainer.max_epochs
+    steps = math.inf if trainer.max_steps == -1 else trainer.max_steps
+    return min(epochs * an_epoch, steps * trainer.accumulate_grad_batches * num_of_batch)
 
 
 def _is_kept(photo: Photo) -> bool:
@@ -180,7 +174,7 @@ class DecodedImages:
         ValueError: If it is not such a file, or was cut short.
     """
 
-    def __init__(self, path: Path, *, in_memory: bool) -> None:
+    def __init__(self, path: Path, in_memory: bool) -> None:
         self.path, self.in_memory = path, in_memory
         with path.open("rb") as file:
             self._index = np.load(file, allow_pickle=False)
@@ -217,15 +211,11 @@ class DecodedImages:
                 raise ValueError("images are damaged")
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _map, (self.path, self.in_memory)
+        return DecodedImages, (self.path, self.in_memory)
 
 
 def _num_threads() -> int:
     return max(1, min(_MAX_THREADS, num_cores() or 1))
-
-
-def _map(path: Path, in_memory: bool) -> DecodedImages:
-    return DecodedImages(path, in_memory=in_memory)
 
 
 def _open_or_decode(
@@ -235,64 +225,58 @@ def _open_or_decode(
     key = _key(photos, shorter)[:40]
     sizes = np.array([compute_resized_size(photo.height, photo.width, shorter) for photo in photos], np.uint64)
     num_bytes = int(sizes.prod(axis=1).sum()) * 3 + (len(photos) + 8) * _INDEX.itemsize
-    for folder, in_memory in _places("memory"):
-        for file in folder.glob(f"*{_SUFFIX}*") if in_memory else ():  # also the part of a file
+    for folder, _ in _folders("memory"):
+        for file in folder.glob(f"*{_SUFFIX}*"):  # also the part of a file
             process = file.name.split(".")[1]
             if not (process.isdigit() and psutil.pid_exists(int(process))):  # killed
                 file.unlink(missing_ok=True)
     reasons = []
-    for folder, in_memory in sorted(_places(cache), key=lambda place: not [*place[0].glob(f"{key}*{_SUFFIX}")]):
-        where = "in memory" if in_memory else f"on disk in {folder}"
+    for folder, in_memory in sorted(_folders(cache), key=lambda place: not [*place[0].glob(f"{key}*{_SUFFIX}")]):
+        size = f"{num_bytes / 1e6:.1f} MB {'in memory' if in_memory else f'on disk in {folder}'}"
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            lock = FileLock(folder / f"{key}.lock")
-            try:
-                guard = lock.acquire(timeout=0)
-            except Timeout:
-                announce("data: another process decodes the photos")
-                guard = lock.acquire()
-            with guard:
-                began_s, found = time.monotonic(), None
-                for file in folder.glob(f"{key}*{_SUFFIX}"):
-                    try:
-                        (found := DecodedImages(file, in_memory=in_memory)).verify()
-                    except (OSError, EOFError, ValueError, IndexError, TypeError) as error:  # noqa: PERF203 (of a few)
-                        log.warning("data: %s is made again: %s", file, error)
-                        file.unlink(missing_ok=True)
-                        found = None
+            with FileLock(folder / f"{key}.lock") as lock:
+                began_s, found = time.monotonic(), _find(folder, key, in_memory=in_memory)
                 is_new = found is None
-                room = num_bytes if found else make_room(folder, num_bytes, limit_bytes, in_memory=in_memory)
-                if found is None and room >= num_bytes:
+                if found is None and make_room(folder, num_bytes, limit_bytes, in_memory=in_memory) >= num_bytes:
                     file = folder / (f"{key}.{os.getpid()}{_SUFFIX}" if in_memory else f"{key}{_SUFFIX}")
                     _decode(photos, shorter, sizes, file)
-                    found = DecodedImages(file, in_memory=in_memory)
+                    found = DecodedImages(file, in_memory)
                     if in_memory:
                         weakref.finalize(found, _remove_own, file, os.getpid())
                 if in_memory:
                     Path(lock.lock_file).unlink(missing_ok=True)
-            if found is None:
-                reasons.append(
-                    f"{num_bytes / 1e6:.1f} MB are needed {where}, and there is room for {room / 1e6:.1f} MB"
-                )
-                continue
         except OSError as error:
             reasons.append(f"{folder} cannot be used ({error.strerror or error})")
             continue
-        size = f"shorter side {shorter} px, {num_bytes / 1e6:.1f} MB {where}"  # the file of another process may be gone
-        if is_new:
-            log.info("data: %d photos decoded once, %s (%.1f s)", len(photos), size, time.monotonic() - began_s)
+        if found is None:
+            reasons.append(f"there is no room for {size}")
+        elif is_new:
+            seconds = time.monotonic() - began_s
+            log.info(
+                "data: %d photos decoded once, shorter side %d px, %s (%.1f s)", len(photos), shorter, size, seconds
+            )
+            return found
         else:
-            announce("data: %d photos found decoded, %s", len(photos), size)
-        return found
-    reason = "; ".join(reasons) or "there is no folder for them"
-    if cache == "auto":
-        announce("data: photos are decoded in every epoch; %s", reason)
-    else:
-        log.warning(
-            "data.init_args.cache: %s; photos are decoded and resized each time instead, which gives the same numbers "
-            "slower. Make room, raise data.init_args.cache_limit_gb, or set data.init_args.cache to auto.",
-            reason,
-        )
+            announce("data: %d photos found decoded, shorter side %d px, %s", len(photos), shorter, size)
+            return found
+    remedy = "make room, raise data.init_args.cache_limit_gb, or set data.init_args.cache to auto"
+    announce = announce if cache == "auto" else log.warning
+    announce("data: photos are decoded in every epoch, as %s; %s", "; ".join(reasons) or "no folder is there", remedy)
+    return None
+
+
+def _find(folder: Path, key: str, *, in_memory: bool) -> DecodedImages | None:
+    """Open a whole file of these photos; damaged ones are removed."""
+    for file in folder.glob(f"{key}*{_SUFFIX}"):
+        try:
+            found = DecodedImages(file, in_memory)
+            found.verify()
+        except (OSError, EOFError, ValueError, IndexError, TypeError) as error:  # noqa: PERF203 (of a few)
+            log.warning("data: %s is made again: %s", file, error)
+            file.unlink(missing_ok=True)
+        else:
+            return found
     return None
 
 
@@ -315,26 +299,20 @@ def _key(photos: Iterable[Photo], shorter: int) -> str:
     return digest.hexdigest()
 
 
-def _places(cache: Cache) -> list[tuple[Path, bool]]:
+def _folders(cache: Cache) -> list[tuple[Path, bool]]:
     """Give the folders of a setting, the best first, and whether files in them are temporary."""
-    memory, own = Path("/dev/shm"), f"lightkit-{os.getuid()}"  # noqa: S108 (a folder in it is this user's alone)
-    roots = [memory, Path(tempfile.gettempdir())] if sys.platform == "linux" else [Path(tempfile.gettempdir())]
-    in_memory = [(folder, True) for folder in dict.fromkeys(root / own for root in roots) if _is_own(folder)]
-    kept = cache_folder()
-    on_disk = [] if kept is None else [(kept / "decoded", False)]
-    if cache == "auto":  # the temporary folder may be a disk
-        return [*(place for place in in_memory if place[0].parent == memory), *on_disk]
-    return in_memory if cache == "memory" else on_disk
-
-
-def _is_own(folder: Path) -> bool:
-    """Make the folder, and tell whether nobody else can put anything into it."""
+    memory = Path("/dev/shm" if sys.platform == "linux" else tempfile.gettempdir())  # noqa: S108 (see below)
+    own, kept = memory / f"lightkit-{os.getuid()}", cache_folder()
+    in_memory, on_disk = [(own, True)], [] if kept is None else [(kept / "decoded", False)]
     try:
-        folder.mkdir(mode=0o700, exist_ok=True)
-        found = folder.lstat()
+        own.mkdir(mode=0o700, exist_ok=True)
+        found = own.lstat()
+        if not stat.S_ISDIR(found.st_mode) or found.st_mode & 0o022 or found.st_uid != os.getuid():
+            in_memory = []  # somebody else may put files there
     except OSError:
-        return False
-    return stat.S_ISDIR(found.st_mode) and not found.st_mode & 0o022 and found.st_uid == os.getuid()
+        in_memory = []
+    by_setting = {"memory": in_memory, "disk": on_disk, "auto": in_memory + on_disk}
+    return by_setting[cache]
 
 
 def make_room(
@@ -413,10 +391,13 @@ def _decode(photos: Sequence[Photo], shorter: int, sizes: np.ndarray[Any, Any], 
 
 
 def _decode_one(photo: Photo, shorter: int) -> np.ndarray[Any, np.dtype[np.uint8]] | None:
-    image, _ = try_read_rgb(str(photo.path))
+    """Decode a photo; None where it has changed or vanished since the scan."""
     try:
-        if image is None or content_digest(photo.path) != photo.digest:
+        content = photo.path.read_bytes()
+        if hashlib.sha256(content).hexdigest() != photo.digest:
             return None
-    except OSError:
+        with Image.open(io.BytesIO(content)) as image:
+            return np.array(resize_shorter_side(upright_rgb(image), shorter))
+    except Exception as error:  # noqa: BLE001 (decoders raise what they like)
+        format_reason(error, photo.path)  # raises where this machine lacks descriptors or memory
         return None
-    return np.array(resize_shorter_side(image, shorter))

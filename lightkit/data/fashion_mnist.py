@@ -18,7 +18,7 @@ from lightkit.data.image_module import ImageModule
 from lightkit.data.image_sources import Decoded
 from lightkit.data.loader import LabelledSource
 from lightkit.data.splits import Split, check_fractions, split_of
-from lightkit.errors import ConfigError, DataError
+from lightkit.errors import DataError
 
 log = logging.getLogger("lightkit.data")
 
@@ -140,12 +140,9 @@ class FashionMNIST(ImageModule):
         """Download the four files of torchvision's list, unless they are there.
 
         Raises:
-            ConfigError: If ``mirrors`` is empty.
             DataError: If one of them cannot be downloaded or unpacked.
         """
-        mirrors = torchvision.datasets.FashionMNIST.mirrors if self.mirrors is None else self.mirrors
-        if not mirrors:
-            raise ConfigError("data.init_args.mirrors: expected at least one address, got an empty list")
+        mirrors = self.mirrors or torchvision.datasets.FashionMNIST.mirrors
         for name, md5 in torchvision.datasets.FashionMNIST.resources:
             archive, target = self._raw / name, self._raw / name.removesuffix(".gz")
             if target.is_file():

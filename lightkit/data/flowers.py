@@ -6,7 +6,6 @@ import colorsys
 import logging
 import os
 import shutil
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar, TypeAlias
@@ -81,12 +80,7 @@ class Flowers(ImageFolder):
                     "that has them."
                 )
                 log.info(notice if photos is None else "data: the flower photos in %s", self.root)
-        try:
-            super().setup(stage)
-        except DataError as error:
-            if self.root.exists():
-                raise
-            raise DataError(f"{error} `lightkit fetch` with the same -c FILE puts the photos there.") from error
+        super().setup(stage)
 
     def fetch(self) -> None:
         """Download and unpack the photos, unless they are there."""
@@ -151,23 +145,21 @@ def _drawn_folder(num_images: int = 800, *, size: int = 160, seed: int = 0) -> P
     Raises:
         DataError: If it can be written neither to the cache nor to the temporary folder.
     """
-    preferred, cache = preferred_cache_folder(), cache_folder()
+    cache = cache_folder()
     if cache is None:
         raise DataError(
-            f"{preferred}: this cache folder cannot be written, and neither can one in {tempfile.gettempdir()}. Set "
-            "XDG_CACHE_HOME to a folder that can, or data.init_args.root to a folder with photos."
+            f"{preferred_cache_folder()}: this cache folder cannot be written. Set XDG_CACHE_HOME to one that can, "
+            "or data.init_args.root to a folder with photos."
         )
     target = cache / f"drawn-flowers-v{_VERSION}-n{num_images}-s{size}-seed{seed}"
+    aside = target.with_name(f".{target.name}")  # left by a killed process, or made here
     if _is_complete(target, num_images):
         return target
-    if cache != preferred:
-        log.warning("%s cannot be written; the drawn flowers are kept in %s instead", preferred, cache)
-    log.info("drawing %d pictures of flowers into %s (once; a few seconds)", num_images, target)
-    aside = target.with_name(f".{target.name}")  # left by a killed process, or made here
     try:
         with FileLock(f"{aside}.lock"):
             if _is_complete(target, num_images):  # another process was first
                 return target
+            log.info("drawing %d pictures of flowers into %s (once; a few seconds)", num_images, target)
             for folder in (target, aside):
                 shutil.rmtree(folder, ignore_errors=True)
             for label, kind in enumerate(CLASSES):
@@ -178,8 +170,8 @@ def _drawn_folder(num_images: int = 800, *, size: int = 160, seed: int = 0) -> P
             aside.rename(target)
     except OSError as error:
         raise DataError(
-            f"{target}: the drawn flowers cannot be written ({error.strerror or error}). They take about "
-            f"{num_images * size**2 * 2 / 1e6:.0f} MB. Make room, or set XDG_CACHE_HOME to a folder with some."
+            f"{target}: the drawn flowers cannot be written ({error.strerror or error}). Make room, or set "
+            "XDG_CACHE_HOME to a folder with some."
         ) from error
     return target
 

@@ -31,8 +31,8 @@ from lightkit.data.progress import show_progress
 from lightkit.data.sampler import SampleKey
 from lightkit.data.transforms import normalised
 from lightkit.hardware.cache_folder import cache_folder
+from lightkit.images.image_file import UnreadableImageError
 from lightkit.images.preprocessing import Preprocessing
-from lightkit.images.reading import UnreadableImageError
 from lightkit.runs.files import in_bytes
 
 log = logging.getLogger("lightkit.data")
@@ -174,11 +174,8 @@ def compute_features(
     """
     strategy, ranks, num, cache = trainer.strategy, local_ranks(trainer), len(samples), cache_folder()
     decided_by = "\0".join((backbone.digest(), str(preprocessing), samples.source.digest()))
-    path = (
-        None
-        if cache is None
-        else cache / "features" / f"{hashlib.sha256(decided_by.encode()).hexdigest()[:40]}{_SUFFIX}"
-    )
+    name = f"{hashlib.sha256(decided_by.encode()).hexdigest()[:40]}{_SUFFIX}"
+    path = None if cache is None else cache / "features" / name
     num_bytes = num * (example.numel() * example.element_size() + 1)
     has_room = torch.tensor(float(path is not None and _make_file(path, num_bytes)), device=strategy.root_device)
     if strategy.reduce(has_room, reduce_op="sum") < trainer.world_size:

@@ -137,6 +137,8 @@ class ImageFolder(ImageModule):
             self._sources = None
             if not self.augment:
                 warn_idle(self, "cache_size", why="data.init_args.augment: false")
+            if self.cache == "none":
+                warn_idle(self, "cache_size", "cache_limit_gb", why="data.init_args.cache: none")
             if given := self._index.given:
                 idle = ("val_fraction",) * ("val" in given) + ("test_fraction",)
                 warn_idle(self, *idle, why=f"splits that are folders, as in {self.root}: {', '.join(given)}")

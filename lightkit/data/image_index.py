@@ -17,8 +17,8 @@ from lightkit.config.origins import near_files
 from lightkit.data.bad_samples import Defect
 from lightkit.data.progress import is_first_rank, show_progress
 from lightkit.data.splits import Split, split_of
-from lightkit.errors import ConfigError, DataError, visible
-from lightkit.images.reading import IMAGE_SUFFIXES
+from lightkit.errors import DataError, visible
+from lightkit.images.image_file import IMAGE_SUFFIXES
 from lightkit.images.verdicts import Verdict, judge_images
 from lightkit.runs.bad_images import BadImage, BadImageList, most_frequent
 
@@ -99,13 +99,8 @@ def index_images(
         max_bad_fraction: Share of all files that may be left out.
 
     Raises:
-        ConfigError: If ``max_bad_fraction`` is no share.
         DataError: If the folder, its classes, too many of its files or a split is missing or unusable.
     """
-    if not 0 <= max_bad_fraction <= 1:
-        raise ConfigError(
-            f"data.init_args.max_bad_fraction: expected a share from 0 to 1 of all images, got {max_bad_fraction}"
-        )
     given = _find_split_folders(root)
     found = {split: class_files(folder) for split, folder in given.items()} or {"train": class_files(root)}
     _check_same_classes(found)
@@ -162,10 +157,8 @@ def _warn_of_copies(splits: Mapping[Split, Sequence[Photo]], names: Sequence[str
         (by_class, "one class, so that at least one of the labels is wrong"),
     ):
         if shared := [" = ".join(found.values()) for found in places.values() if len(found) > 1]:
-            verb = " stands" if len(shared) == 1 else "s stand"
-            log.warning(
-                "%d photo%s byte for byte in more than %s: %s", len(shared), verb, effect, _list_some(shared, "; ")
-            )
+            photo_s = "1 photo stands" if len(shared) == 1 else f"{len(shared)} photos stand"
+            log.warning("%s byte for byte in more than %s: %s", photo_s, effect, _list_some(shared, "; "))
 
 
 def _divide(
@@ -222,7 +215,7 @@ class ClassFiles:
 
     folder: Path
     class_names: list[str]
-    files: list[tuple[Path, int]]
+    files: list[tuple[Path, int]] = field(default_factory=list)
     passed_over: Counter[str] = field(default_factory=Counter)
     unfollowed: list[Path] = field(default_factory=list)
 
@@ -231,14 +224,10 @@ def _find_split_folders(root: Path) -> dict[Split, Path]:
     """Find the folders in ``root`` that are named after splits; none where a folder named train holds such a class.
 
     Raises:
-        DataError: If the folder is missing, cannot be read or has no folders, or two folders hold one split.
+        DataError: If the folder is missing, cannot be read or has no folders.
     """
-    found: dict[Split, Path] = {}
-    for folder in _list_classes(root):
-        split = _SPLIT_FOLDERS.get(folder.name.lower())
-        if split is not None and split in found:
-            raise DataError(f"{folder} and {found[split]} both hold the {split} split. Leave one of them in place.")
-        found |= {} if split is None else {split: folder}
+    named = {folder.name.lower(): folder for folder in _list_classes(root)}
+    found = {split: named[name] for name, split in _SPLIT_FOLDERS.items() if name in named}
     return found if "train" in found and _list_folders(found["train"]) else {}
 
 
@@ -249,31 +238,28 @@ def class_files(folder: Path) -> ClassFiles:
         DataError: If a folder cannot be read, or a class has no file with an image's suffix.
     """
     classes = _list_classes(folder)
-    found = ClassFiles(folder, [class_folder.name for class_folder in classes], [])
+    found = ClassFiles(folder, [class_folder.name for class_folder in classes])
     places = [class_folder.resolve() for class_folder in classes]
     for label, class_folder in enumerate(classes):
-        of_class = _find_images(class_folder, folder.resolve(), [*places[:label], *places[label + 1 :]])
-        if not of_class.files:
-            reason = f" {_describe_others(of_class.passed_over)}." if of_class.passed_over else ""
-            if links := of_class.unfollowed:
-                reason += f" Not followed, as it leads back up or to another class: {_list_some(links)}."
+        before = found.passed_over.copy()
+        files = _find_images(class_folder, [folder.resolve(), *places[:label], *places[label + 1 :]], found)
+        if not files:
+            others = found.passed_over - before
             raise DataError(
                 f"{class_folder}: this class has no images. Add some ({', '.join(sorted(IMAGE_SUFFIXES))}), or remove "
-                f"the folder.{reason}"
+                f"the folder.{f' {_describe_others(others)}.' if others else ''}"
             )
-        found.files.extend((path, label) for path, _ in sorted(of_class.files))
-        found.unfollowed.extend(of_class.unfollowed)
-        found.passed_over.update(of_class.passed_over)
+        found.files.extend((path, label) for path in sorted(files))
     return found
 
 
-def _find_images(folder: Path, root: Path, others: Sequence[Path]) -> ClassFiles:
+def _find_images(folder: Path, others: Sequence[Path], found: ClassFiles) -> list[Path]:
     """Find visible files with an image's suffix, also in deeper folders and behind links that lead out.
 
     Args:
         folder: Of the class.
-        root: Folder of all classes, resolved.
-        others: Folders of the other classes, resolved.
+        others: Folders of all classes and of the other ones, resolved; a link to or above one is not followed.
+        found: Gets links that are not followed, and suffixes of other files.
     """
 
     def refuse(error: OSError) -> NoReturn:  # else an unknown number of images would be missing
@@ -282,20 +268,15 @@ def _find_images(folder: Path, root: Path, others: Sequence[Path]) -> ClassFiles
             "the data."
         ) from error
 
-    found, seen = ClassFiles(folder, [], []), set[tuple[int, int]]()
+    files, seen = list[Path](), set[tuple[int, int]]()
     for parent, folders, names in os.walk(folder, followlinks=True, onerror=refuse):
-        place = Path(parent)
-        try:
-            status = place.stat()
-        except OSError as error:
-            refuse(error)
+        place, status = Path(parent), os.stat(parent)  # noqa: PTH116 (a call less)
         is_known = (status.st_dev, status.st_ino) in seen
         if place.is_symlink() and not is_known:
-            target = place.resolve()
-            nested = [target.is_relative_to(other) or other.is_relative_to(target) for other in others]
-            if root.is_relative_to(target) or any(nested):
+            target, (root, *classes) = place.resolve(), others
+            nested = [target.is_relative_to(other) or other.is_relative_to(target) for other in classes]
+            if is_known := root.is_relative_to(target) or any(nested):
                 found.unfollowed.append(place)
-                is_known = True
         if is_known:
             folders.clear()
             continue
@@ -304,20 +285,18 @@ def _find_images(folder: Path, root: Path, others: Sequence[Path]) -> ClassFiles
         for name in names:
             suffix = Path(name).suffix.lower()
             if suffix in IMAGE_SUFFIXES and not name.startswith("."):
-                found.files.append((place / name, 0))
+                files.append(place / name)
             elif suffix not in _COMPANIONS and not name.startswith("."):
                 found.passed_over[suffix] += 1
-    return found
+    return files
 
 
 def _warn_of_other_files(found: Iterable[ClassFiles]) -> None:
     """Warn in a line of links that are not followed, and in another of files without an image's suffix."""
-    unfollowed = [link for files in found for link in files.unfollowed]
-    if unfollowed:
-        is_one = len(unfollowed) == 1
+    if unfollowed := [link for files in found for link in files.unfollowed]:
         log.warning(
-            "%d link%s back up or to another class, whose images would get a wrong label, and %s not followed: %s",
-            len(unfollowed), " leads" if is_one else "s lead", "is" if is_one else "are", _list_some(unfollowed),
+            "%d links that lead back up or to another class, whose images would get a wrong label, are not followed: "
+            "%s", len(unfollowed), _list_some(unfollowed),
         )  # fmt: skip
     if passed_over := sum((files.passed_over for files in found), Counter[str]()):
         log.warning("%s", _describe_others(passed_over))
@@ -326,13 +305,10 @@ def _warn_of_other_files(found: Iterable[ClassFiles]) -> None:
 def _check_same_classes(found: Mapping[Split, ClassFiles]) -> None:
     base = found["train"]
     for other in found.values():
-        missing = sorted({*base.class_names} - {*other.class_names})
-        extra = sorted({*other.class_names} - {*base.class_names})
-        if missing or extra:
-            parts = [f"lacks {', '.join(missing)}"] * bool(missing) + [f"has {', '.join(extra)} besides"] * bool(extra)
+        if differing := {*base.class_names} ^ {*other.class_names}:
             raise DataError(
-                f"{other.folder} {' and '.join(parts)}, compared with {base.folder}. Every split needs the same class "
-                "folders: rename or move them."
+                f"{other.folder} and {base.folder} differ in their classes ({', '.join(sorted(differing))}). Every "
+                "split needs the same class folders: rename or move them."
             )
 
 
@@ -349,18 +325,15 @@ def _list_classes(folder: Path) -> list[Path]:
     Raises:
         DataError: If there are none.
     """
-    if folder.is_dir():
-        if folders := _list_folders(folder):
-            return folders
-        raise DataError(
-            f"{folder}: no class folders here. Expected one folder a class, each with its images (such as "
-            f"{folder}/roses/1.jpg), or train/, val/ and test/ with such folders. Set data.init_args.root to the "
-            "folder that holds them."
-        )
-    if folder.exists():
-        raise DataError(f"{folder}: data.init_args.root is a file. Expected a folder with one folder a class.")
+    if not folder.exists():
+        where = f"data.init_args.root, from {Path.cwd()}"
+        raise DataError(f"{folder}: this data folder does not exist ({where}){near_files(folder) or '.'}")
+    if folders := _list_folders(folder):
+        return folders
     raise DataError(
-        f"{folder}: this data folder does not exist (data.init_args.root, from {Path.cwd()}){near_files(folder) or '.'}"
+        f"{folder}: no class folders here. Expected one folder a class, each with its images (such as "
+        f"{folder}/roses/1.jpg), or train/, val/ and test/ with such folders. Set data.init_args.root to the folder "
+        "that holds them."
     )
 
 

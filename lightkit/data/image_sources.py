@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn.functional import interpolate
 
 from lightkit.data.image_index import Photo
-from lightkit.images.reading import UnreadableImageError, decode_rgb, pillow_warnings, read_orientation
+from lightkit.images.image_file import UnreadableImageError, decode_rgb, pillow_warnings, read_orientation
 
 _START = b"\xff\xd8\xff"
 _PLAIN_FRAMES = frozenset({0xC0, 0xC1, 0xC2})  # baseline, extended and progressive, all Huffman-coded
@@ -190,7 +190,7 @@ class Pixels(Protocol):
         """Give a part of it, resized (bilinear, antialiased) to a height and width: uint8 ``(3, height, width)``."""
 
     def whole(self) -> Image.Image:
-        """Give all of it, as `lightkit.images.reading.read_rgb` does."""
+        """Give all of it, as `lightkit.images.image_file.read_rgb` does."""
 
     def shrunk(self, long_side: int) -> Tensor:
         """Give all of it, uint8 ``(3, height, width)``, of which the larger is ``long_side`` at most."""
@@ -288,7 +288,7 @@ class Encoded(Pixels):
         return Decoded(np.asarray(self.whole())).cropped(box, size)
 
     def whole(self) -> Image.Image:
-        """Give all of it, as `lightkit.images.reading.read_rgb` does.
+        """Give all of it, as `lightkit.images.image_file.read_rgb` does.
 
         Raises:
             UnreadableImageError: If it cannot be decoded.

@@ -21,9 +21,9 @@ from pytorch_lightning import LightningDataModule
 from torch import Tensor
 
 from lightkit.data.loader import make_on_rank_zero
-from lightkit.errors import ConfigError, DataError, LightkitError
+from lightkit.errors import ConfigError, DataError
+from lightkit.images.image_file import PreparedImage, prepare_images
 from lightkit.images.inputs import find_images
-from lightkit.images.reading import PreparedImage, prepare_images
 from lightkit.prediction.table import Prediction
 
 Prepare = Callable[[Image.Image], Any]
@@ -96,23 +96,19 @@ class ListedImages(LightningDataModule):
                 with suppress(OSError):  # gone meanwhile
                     if time.time() - max(path.stat().st_mtime for path in (left, *left.iterdir())) > _OLD_S:
                         shutil.rmtree(left)
-            scratch = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=self.folder)).absolute()
+            scratch, num = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=self.folder)).absolute(), 0
+            try:
+                with (scratch / _LIST).open("w", encoding="ascii") as stream:
+                    for path in find_images(self.words):
+                        num += 1
+                        stream.write(f"{json.dumps(str(path))}\n")  # as ASCII, which keeps names that are no text
+                if not num:
+                    raise DataError(f"{' '.join(self.words)}: there is no image.")  # noqa: TRY301
+            except BaseException:
+                shutil.rmtree(scratch, ignore_errors=True)
+                raise
         except OSError as error:
             raise ConfigError(f"run.root: cannot write {self.folder}: {error.strerror or error}") from error
-        num = 0
-        try:
-            with (scratch / _LIST).open("w", encoding="ascii") as stream:
-                for path in find_images(self.words):
-                    num += 1
-                    stream.write(f"{json.dumps(str(path))}\n")  # as ASCII, which keeps names that are no text
-            if not num:
-                raise DataError(f"{' '.join(self.words)}: there is no image.")
-        except (OSError, LightkitError) as error:
-            shutil.rmtree(scratch, ignore_errors=True)
-            if isinstance(error, LightkitError):
-                raise
-            where = error.filename or scratch
-            raise LightkitError(f"{where}: the list of images cannot be kept ({error.strerror or error})") from error
         return str(scratch), num
 
     def describe(self) -> dict[str, Any]:
@@ -168,11 +164,12 @@ class _Batches:
 
     def __iter__(self) -> Iterator[Tensor]:
         own = range(self._rank, self._images.num, self._num_ranks)
-        paths = islice(_read_list(self._file), self._rank, None, self._num_ranks)
-        read = prepare_images(paths, self._prepare, ahead=2 * self.batch_size, threads=self._images.num_threads)
-        items = zip(own, read, strict=True)
-        for _ in range(len(self)):
-            yield self._batch(list(islice(items, self.batch_size)))
+        with self._file.open(encoding="ascii") as stream:
+            paths = map(json.loads, islice(stream, self._rank, None, self._num_ranks))
+            read = prepare_images(paths, self._prepare, ahead=2 * self.batch_size, threads=self._images.num_threads)
+            items = zip(own, read, strict=True)
+            for _ in range(len(self)):
+                yield self._batch(list(islice(items, self.batch_size)))
 
     def _prepare(self, image: Image.Image) -> Tensor:
         return torch.as_tensor(np.asarray(self._images.preprocessing(image)))
@@ -188,9 +185,3 @@ class _Batches:
                 "the same for each image."
             )
         return torch.stack(tensors)
-
-
-def _read_list(file: Path) -> Iterator[str]:
-    with file.open(encoding="ascii") as stream:
-        for line in stream:
-            yield json.loads(line)

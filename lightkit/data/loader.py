@@ -29,7 +29,6 @@ from lightkit.data.sampler import (
     SampleKey,
     position_of,
     sample_randomness,
-    warn_of_changes,
 )
 from lightkit.errors import ConfigError, DataError, LightkitError
 from lightkit.hardware.cores import workers_by_rule
@@ -130,20 +129,17 @@ def ahead_that_fits(asked: Ahead, *, batch_bytes: int, ranks: int = 1) -> Ahead:
         free_bytes = shutil.disk_usage(_SHARED_MEMORY).free
     except OSError:  # not Linux
         return asked
-    if needed_bytes(asked) <= free_bytes:
-        return asked
-    fewer = [Ahead(asked.num_workers, ahead) for ahead in range(asked.prefetch_factor - 1, 0, -1)]
+    fewer = [Ahead(asked.num_workers, ahead) for ahead in range(asked.prefetch_factor, 0, -1)]
     fewer += [Ahead(number, 1) for number in range(asked.num_workers - 1, -1, -1)]
     fits = next(ahead for ahead in fewer if needed_bytes(ahead) <= free_bytes)
-    log.warning(
-        "data: %s has %.0f MB free, %s ready at a time would take up to %.0f MB; %s instead. Give the container more "
-        "(docker run --shm-size=2g), or lower data.init_args.batch_size, num_workers or prefetch_factor.",
-        _SHARED_MEMORY,
-        free_bytes / 1e6,
-        "batches" if ranks == 1 else f"batches of {ranks} processes",
-        needed_bytes(asked) / 1e6,
-        _format_workers(fits.num_workers) + (f", {fits.prefetch_factor} ahead" if fits.num_workers else ""),
-    )
+    if fits != asked:
+        log.warning(
+            "data: %s has %.0f MB free, batches ready at a time would take up to %.0f MB; %s, %d ahead, instead. Give "
+            "the container more (docker run --shm-size=2g), or lower data.init_args.batch_size, num_workers or "
+            "prefetch_factor.",
+            _SHARED_MEMORY, free_bytes / 1e6, needed_bytes(asked) / 1e6, _format_workers(fits.num_workers),
+            fits.prefetch_factor,
+        )  # fmt: skip
     return fits
 
 
@@ -205,18 +201,15 @@ def make_on_rank_zero(make: Callable[[], Made], trainer: Trainer | None) -> Made
         return make()
     made: Made | None = None
     error: Exception | None = None
-    failure: LightkitError | None = None
     if trainer.is_global_zero:
         try:
             made = make()
-        except LightkitError as raised:
-            error = failure = raised
         except Exception as raised:  # noqa: BLE001  # it is raised again once the others know
             error = raised
-            failure = DataError(f"rank 0 failed ({type(error).__name__}: {error}). See its output.")
-    made, failure = trainer.strategy.broadcast((made, failure))
-    if error is not None or failure is not None:
-        raise error or failure  # type: ignore[misc]  # one of them is there
+    known = error if error is None or isinstance(error, LightkitError) else DataError(f"rank 0 failed: {error!r}.")
+    made, known = trainer.strategy.broadcast((made, known))
+    if error or known:
+        raise error or known  # type: ignore[misc]  # one of them is there
     return cast(Made, made)
 
 
@@ -260,21 +253,17 @@ class ResumableLoader(DataLoader[Any]):
     the same samples.
     """
 
+    sampler: Any
+
     def state_dict(self) -> dict[str, int]:
         """Return what decides the order of the samples and the size of a batch."""
-        sampler = self.sampler
-        if not isinstance(sampler, ResumableSampler):  # Lightning's overfit_batches puts another in its place
-            return {}
-        return {
-            "num_samples": len(sampler.dataset),  # type: ignore[arg-type]
-            "batch_size": sampler.batch_size,
-            "num_processes": sampler.num_replicas,
-            "seed": sampler.seed,
-        }
+        sampler = self.sampler  # Lightning's overfit_batches puts another in its place
+        return sampler.state_dict() if isinstance(sampler, ResumableSampler) else {}
 
     def load_state_dict(self, state: dict[str, int]) -> None:
         """Warn where the rest of the epoch will not be what it would have been."""
-        warn_of_changes(state, self.state_dict())
+        if isinstance(self.sampler, ResumableSampler) and state:
+            self.sampler.load_state_dict(state)
 
 
 def train_loader(
@@ -304,7 +293,7 @@ def train_loader(
     )
     epoch, batches = position_of(trainer)
     sampler.resume(epoch=epoch, batches=batches)
-    loader: ResumableLoader = _make_loader(
+    loader: ResumableLoader = make_loader(
         dataset, batch_size, seed, trainer, kind=ResumableLoader, sampler=sampler, **options
     )
     return loader
@@ -328,14 +317,14 @@ def eval_loader(
     """
     loader: DataLoader[Any]
     if trainer is None or trainer.world_size == 1:
-        loader = _make_loader(dataset, batch_size, seed, trainer, **options)
+        loader = make_loader(dataset, batch_size, seed, trainer, **options)
         return loader
     count_in_fractions()
     share = EvenDistributedSampler(
         dataset, batch_size=batch_size, num_replicas=trainer.world_size, rank=trainer.global_rank
     )
     batches = EvenBatchSampler(share, batch_size)
-    loader = _make_loader(dataset, batch_size, seed, trainer, batch_sampler=batches, **options)
+    loader = make_loader(dataset, batch_size, seed, trainer, batch_sampler=batches, **options)
     # Lightning (2.6.6, `_requires_distributed_sampler`) leaves a loader alone whose `sampler` is a DistributedSampler.
     # torch does not let one be given beside a batch sampler, and does not read it there.
     vars(loader)["sampler"] = share
@@ -354,15 +343,15 @@ def predict_loader(
         trainer: Knows the device.
         options: As for `train_loader`.
     """
-    loader: DataLoader[Any] = _make_loader(
+    loader: DataLoader[Any] = make_loader(
         dataset, batch_size, seed, trainer, **{**options, "persistent_workers": False}
     )
     return loader
 
 
-def _make_loader(
+def make_loader(
     dataset: Sized,
-    batch_size: int,
+    batch_size: int | None,
     seed: int,
     trainer: Trainer | None,
     *,
@@ -371,21 +360,25 @@ def _make_loader(
     prefetch_factor: int = 2,
     persistent_workers: bool = True,
     pin_memory: Pinning = "auto",
+    start_method: str | None = None,
     **order: Any,
 ) -> Any:
+    """Make a loader as `train_loader` does; without ``batch_size`` a sample of the dataset is a batch of this rank."""
     if prefetch_factor < 1:
         raise ConfigError(f"data.init_args.prefetch_factor: expected 1 or more, got {prefetch_factor}")
-    num_batches = math.ceil(len(dataset) / (trainer.world_size if trainer else 1) / batch_size)
+    world_size = trainer.world_size if trainer else 1
+    num_batches = len(dataset) if batch_size is None else math.ceil(len(dataset) / world_size / batch_size)
     ahead = Ahead(min(num_workers, num_batches), prefetch_factor)
     sample_bytes = getattr(dataset, "sample_bytes", None)
     if ahead.num_workers and sample_bytes is not None:
         ranks = 1 if trainer is None else local_ranks(trainer)
-        ahead = ahead_that_fits(ahead, batch_bytes=batch_size * sample_bytes, ranks=ranks)
+        ahead = ahead_that_fits(ahead, batch_bytes=(batch_size or 1) * sample_bytes, ranks=ranks)
     return kind(
         dataset,
         collate_fn=getattr(dataset, "collate", None),
         pin_memory=pins(pin_memory, trainer),
         generator=torch.Generator().manual_seed(seed),
+        multiprocessing_context=start_method if ahead.num_workers else None,
         **({} if "batch_sampler" in order else {"batch_size": batch_size}),
         **order,
         **worker_options(ahead, keep=persistent_workers),

@@ -80,6 +80,33 @@ class ResumableSampler(DistributedSampler[SampleKey]):
         order = self._order(epoch)[self.rank : self.total_size : self.num_replicas]
         return order[batch * self.batch_size : (batch + 1) * self.batch_size]
 
+    def state_dict(self) -> dict[str, int]:
+        """Return what decides the order of the samples and the size of a batch."""
+        return {
+            "num_samples": len(self.dataset),  # type: ignore[arg-type]
+            "batch_size": self.batch_size,
+            "num_processes": self.num_replicas,
+            "seed": self.seed,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Warn where the rest of a resumed epoch will not be what it would have been.
+
+        Args:
+            state: What decided it, from a checkpoint that was taken in the middle of an epoch.
+        """
+        changes = [
+            f"{name} was {state[name]}, is {value}"
+            for name, value in self.state_dict().items()
+            if state.get(name, value) != value
+        ]
+        if changes:
+            log.warning(
+                "The checkpoint was taken in the middle of an epoch, and the training data has changed since (%s): the "
+                "rest of this epoch is not the rest of that one. Later epochs are whole.",
+                "; ".join(changes),
+            )
+
     def __iter__(self) -> Iterator[SampleKey]:
         epoch, batches = self.epoch, self.first_batch
         order = self._order(epoch)[self.rank : self.total_size : self.num_replicas]
@@ -120,24 +147,6 @@ def position_of(trainer: Trainer | None) -> Position:
     if saved_on_batch_end and batch.is_last_batch:  # Lightning takes the epoch for finished, and begins the next
         return Position(epoch + 1, 0)
     return Position(epoch, current.processed if saved_on_batch_end else current.completed)
-
-
-def warn_of_changes(saved: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-    """Warn where the rest of a resumed epoch will not be what it would have been.
-
-    Args:
-        saved: What decided the order and the batches, from a checkpoint that was taken in the middle of an epoch.
-        now: What decides them now, by the same names; others are not looked at.
-    """
-    changes = [
-        f"{name} was {saved[name]}, is {value}" for name, value in now.items() if saved.get(name, value) != value
-    ]
-    if changes:
-        log.warning(
-            "The checkpoint was taken in the middle of an epoch, and the training data has changed since (%s): the "
-            "rest of this epoch is not the rest of that one. Later epochs are whole.",
-            "; ".join(changes),
-        )
 
 
 def stable_seed(*parts: int) -> int:

@@ -8,20 +8,16 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from lightkit.config import near
 from lightkit.config.origins import near_files
 from lightkit.errors import ConfigError, DataError
-from lightkit.images.reading import IMAGE_SUFFIXES
-
-if TYPE_CHECKING:
-    import pyarrow as pa
+from lightkit.images.image_file import IMAGE_SUFFIXES
 
 COLUMNS = ("path", "image", "file", "filename")
 """Columns of paths; the first that a table has."""
@@ -92,59 +88,40 @@ def _find_source(word: str) -> _Source:
         return lambda: (os.fsdecode(line.rstrip(b"\r\n")) for line in sys.stdin.buffer if line.strip())
     path = Path(word).expanduser()
     suffix = path.suffix.lower()
+    tables = f"; tables ({', '.join(TABLE_SUFFIXES)}) in it are named themselves"
     if is_delta(path) or (suffix in TABLE_SUFFIXES and path.is_file()):
-        table = open_path_table(path)
-        if next(table.read_cells(), None) is None:
-            raise DataError(f"{path}: this table has no rows.")
-        return table.__iter__
-    if path.is_dir():
-        return _find_in_folder(path)
-    if os.path.lexists(path):
+        source, reason = open_path_table(path), "this table has no rows."
+    elif path.is_dir():
+        source, reason = partial(_walk, str(path)), f"there is no image in this folder, nor below it{tables}."
+    elif os.path.lexists(path):
         return lambda: (str(path),)
-    if not glob.has_magic(word):
+    elif not glob.has_magic(word):
         raise DataError(f"{word}: there is no such file or folder{near_files(path) or '.'}")
-    if suffix in TABLE_SUFFIXES:
-        source: _Source = partial(chain.from_iterable, [open_path_table(Path(match)) for match in _match(path)])
+    elif suffix in TABLE_SUFFIXES:
+        opened = [open_path_table(Path(match)) for match in _match(path)]
+        source, reason = lambda: chain.from_iterable(table() for table in opened), "no table matches this."
     else:
-        source = partial(_find_matches, path)
+        source, reason = partial(_find_matches, path), "no image matches this."
     if next(iter(source()), None) is None:
-        raise DataError(f"{word}: no image matches this.")
+        raise DataError(f"{word}: {reason}")
     return source
-
-
-def _find_in_folder(folder: Path) -> _Source:
-    try:
-        first = next(_walk(str(folder)), None)
-        names = sorted(name for name in os.listdir(folder) if Path(name).suffix.lower() in TABLE_SUFFIXES)  # noqa: PTH208
-    except OSError as error:
-        raise DataError(f"{folder}: this folder cannot be read ({error.strerror})") from error
-    if first is None:
-        table = f" To predict what a table in it names, say {folder / names[0]}." if names else ""
-        raise DataError(f"{folder}: there is no image in this folder, nor below it.{table}")
-    return partial(_walk, str(folder))
 
 
 def _walk(folder: str, parents: tuple[tuple[int, int], ...] = ()) -> Iterator[str]:
     """Find the images below a folder, one folder at a time; links are followed, but not in a circle."""
-    status = os.stat(folder)  # noqa: PTH116 (pathlib would make an object of each of very many)
+    try:
+        status = os.stat(folder)  # noqa: PTH116 (pathlib would make an object of each of very many)
+        with os.scandir(folder) as entries:
+            names = sorted((entry.name, entry.is_dir()) for entry in entries if not entry.name.startswith("."))
+    except OSError as error:
+        raise DataError(f"{folder}: this folder cannot be read ({error.strerror})") from error
     this = (status.st_dev, status.st_ino)
-    if this in parents:
-        return
-    with os.scandir(folder) as entries:
-        names = sorted((entry.name, entry.is_dir()) for entry in entries if not entry.name.startswith("."))
-    for name, is_folder in names:
+    for name, is_folder in names if this not in parents else ():
         path = os.path.join(folder, name)  # noqa: PTH118
         if is_folder:
-            yield from _walk_or_name(path, (*parents, this))
+            yield from _walk(path, (*parents, this))
         elif os.path.splitext(name)[1].lower() in IMAGE_SUFFIXES:  # noqa: PTH122
             yield path
-
-
-def _walk_or_name(folder: str, parents: tuple[tuple[int, int], ...] = ()) -> Iterator[str]:
-    try:
-        yield from _walk(folder, parents)
-    except PermissionError:  # reported by the reader
-        yield folder
 
 
 def _match(pattern: Path) -> list[str]:
@@ -158,100 +135,72 @@ def _find_matches(pattern: Path) -> Iterator[str]:
     for match in _match(pattern):
         if os.path.isdir(match):  # noqa: PTH112
             if "**" not in pattern.parts:  # else its content may match as well
-                yield from _walk_or_name(match)
+                yield from _walk(match)
         elif is_any_file or os.path.splitext(match)[1].lower() in IMAGE_SUFFIXES:  # noqa: PTH122
             yield match
 
 
-@dataclass(frozen=True)
-class PathTable:
-    """A table with a column of paths, which is read in pieces.
-
-    Args:
-        path: The table's file or folder.
-        column: Name of its column of paths.
-        position: Index of that column.
-        has_header: Whether its first row has the columns' names.
-    """
-
-    path: Path
-    column: str
-    position: int
-    has_header: bool = True
-
-    def __iter__(self) -> Iterator[str]:
-        """Iterate over the path of each row; empty if a row has none.
-
-        A relative path counts from the folder of the table, or from the working directory if the file is only there.
-
-        Raises:
-            DataError: If the table is damaged.
-        """
-        return map(self._locate, self.read_cells())
-
-    def read_cells(self) -> Iterator[str]:
-        """Read each row's cell as it is."""
-        if is_delta(self.path):
-            with _open_delta(self.path) as dataset:
-                yield from _read_batches(
-                    dataset.to_batches(
-                        columns=[self.column], batch_size=_NUM_ROWS, batch_readahead=1, fragment_readahead=1
-                    )
-                )
-        elif self.path.suffix.lower() == ".parquet":
-            from pyarrow import parquet  # 0.2 s, only for such a table
-
-            with _translate_read_errors(self.path), parquet.ParquetFile(self.path) as file:
-                yield from _read_batches(
-                    file.iter_batches(batch_size=_NUM_ROWS, columns=[self.column], use_threads=False)
-                )
-        else:
-            with _open_csv(self.path) as rows:
-                if self.has_header:
-                    next(rows, None)
-                for row in rows:
-                    yield row[self.position] if len(row) > self.position else ""
-
-    def _locate(self, cell: str) -> str:
-        if not cell:
-            return ""
-        path = unquote(urlsplit(cell).path) if cell.startswith("file:") else cell
-        beside = os.path.normpath(self.path.parent / path)
-        return path if not _exists(beside) and _exists(path) else beside
-
-
-def open_path_table(path: Path) -> PathTable:
-    """Find a table's column of paths.
+def open_path_table(path: Path) -> _Source:
+    """Find a table's column of paths, and return what reads it in pieces: the path of each row, empty if it has none.
 
     It is the first of `COLUMNS` that the table has, in small or capital letters, else its only column of text. A CSV
-    file of one column may do without a header.
+    file of one column may do without a header. A relative path counts from the folder of the table, or from the working
+    directory if the file is only there.
 
     Raises:
         DataError: If the table is damaged, has no such column, or holds images in place of their paths.
         ConfigError: If it is a Delta table, and deltalake is not installed.
     """
-    if is_delta(path):
-        with _open_delta(path) as dataset:
-            return _find_column_by_type(path, dataset.schema)
-    if path.suffix.lower() == ".parquet":
-        from pyarrow import parquet  # as above
 
-        with _translate_read_errors(path), parquet.ParquetFile(path) as file:
-            schema = file.schema_arrow
-        return _find_column_by_type(path, schema)
-    with _open_csv(path) as rows:
-        header = next(rows, [])
-        first = next(rows, header)
-    are_images = [Path(cell).suffix.lower() in IMAGE_SUFFIXES for cell in header]
-    if are_images == [True]:
-        return PathTable(path, "the first", 0, has_header=False)
-    if any(are_images):
+    def locate(cell: str | None) -> str:
+        if not cell:
+            return ""
+        name = unquote(urlsplit(cell).path) if cell.startswith("file:") else cell
+        from_table = os.path.normpath(path.parent / name)
+        return name if not os.path.exists(from_table) and os.path.exists(name) else from_table  # noqa: PTH110
+
+    if path.suffix.lower() in (".csv", ".tsv") and not is_delta(path):
+        with _open_csv(path) as rows:
+            header = next(rows, [])
+            first = next(rows, header)
+        are_images = [Path(cell).suffix.lower() in IMAGE_SUFFIXES for cell in header]
+        if any(are_images) and len(header) > 1:
+            raise DataError(f"{path}: its first row is data; put a row with the columns' names, such as path, first.")
+        has_header = are_images != [True]
+        texts = [name for name, cell in zip(header, first, strict=False) if not _is_number(cell)]
+        at = header.index(_choose_column(path, header, texts)) if has_header else 0
+
+        def read_csv() -> Iterator[str]:
+            with _open_csv(path) as rows:
+                for row in islice(rows, int(has_header), None):
+                    yield locate(row[at] if len(row) > at else "")
+
+        return read_csv
+    with _open_dataset(path) as dataset:
+        schema = dataset.schema
+    kinds = {field.name: str(getattr(field.type, "value_type", field.type)) for field in schema}  # of a dictionary
+    texts = [name for name, kind in kinds.items() if kind in ("string", "large_string", "string_view")]
+    images = [
+        name
+        for name, kind in kinds.items()
+        if name.lower() in COLUMNS and ("binary" in kind or (kind.startswith("struct") and "bytes: " in kind))
+    ]
+    is_of_paths = not images or bool({name.lower() for name in texts} & {*COLUMNS})
+    column = _choose_column(path, [name for name in kinds if name not in images], texts) if is_of_paths else ""
+
+    def read_dataset() -> Iterator[str]:
+        with _open_dataset(path) as dataset:
+            options = {"batch_size": _NUM_ROWS, "batch_readahead": 1, "fragment_readahead": 1}
+            for batch in dataset.to_batches(columns=[column], **options):
+                yield from map(locate, batch.column(0).to_pylist())
+
+    if not is_of_paths or (images and not os.path.exists(next(read_dataset(), ""))):  # noqa: PTH110
         raise DataError(
-            f"{path}: its first row is data; put a row with the columns' names, such as path,label, before it."
+            f"{path}: this table holds images themselves, as bytes in the column {images[0]!r}; expected paths of "
+            "images, as text. Name the folder or the files that it was made of; or, as data, it is "
+            "lightkit.data.Table, whose test split a run predicts: lightkit predict --run latest."
         )
-    texts = [name for name, cell in zip(header, first, strict=False) if not _is_number(cell)]
-    column = _choose_column(path, header, texts)
-    return PathTable(path, column, header.index(column))
+    return read_dataset
 
 
 def is_delta(path: Path) -> bool:
@@ -259,38 +208,12 @@ def is_delta(path: Path) -> bool:
     return (path / "_delta_log").is_dir()
 
 
-def _find_column_by_type(path: Path, schema: pa.Schema) -> PathTable:
-    texts, images = [], []
-    for column in schema:
-        kind = str(getattr(column.type, "value_type", column.type))  # of a dictionary, its values
-        has_bytes = kind in ("binary", "large_binary", "binary_view") or (
-            kind.startswith("struct") and column.type.get_field_index("bytes") >= 0  # a data set of Hugging Face
-        )
-        if kind in ("string", "large_string", "string_view"):
-            texts.append(column.name)
-        elif has_bytes and column.name.lower() in COLUMNS:
-            images.append(column.name)
-    table = None
-    if not images or {name.lower() for name in texts} & {*COLUMNS}:
-        name = _choose_column(path, [name for name in schema.names if name not in images], texts)
-        table = PathTable(path, name, list(schema.names).index(name))
-    if table is None or (images and not _exists(next(iter(table), ""))):  # paths of files that are elsewhere
-        raise DataError(
-            f"{path}: this table holds images themselves, as bytes in the column {images[0]!r}; expected paths of "
-            "images, as text. Name the folder or the files that it was made of; or, as data, it is "
-            "lightkit.data.Table, whose test split a run predicts: lightkit predict --run latest."
-        )
-    return table
-
-
 def _choose_column(path: Path, names: Sequence[str], texts: Sequence[str]) -> str:
     by_name = {name.strip().lower(): name for name in reversed(names)}
-    for column in COLUMNS:
-        if column in by_name:
-            return by_name[column]
-    if len(texts) == 1:
-        return texts[0]
-    guess = next((found for name in names if (found := near(name.lower(), COLUMNS))), "")
+    found = [by_name[column] for column in COLUMNS if column in by_name] or (texts if len(texts) == 1 else [])
+    if found:
+        return found[0]
+    guess = next((hint for name in names if (hint := near(name.lower(), COLUMNS))), "")
     raise DataError(
         f"{path}: expected a column of paths named {', '.join(COLUMNS[:-1])} or {COLUMNS[-1]}, or one column of text; "
         f"it has {', '.join(map(repr, names)) or 'no columns'}{guess or '.'}"
@@ -317,14 +240,15 @@ def _open_csv(path: Path) -> Iterator[Iterator[list[str]]]:
         yield (row for row in csv.reader(text, delimiter=delimiter) if row)
 
 
-def _read_batches(batches: Any) -> Iterator[str]:
-    for batch in batches:
-        yield from (cell if isinstance(cell, str) else "" for cell in batch.column(0).to_pylist())
-
-
 @contextmanager
-def _open_delta(path: Path) -> Iterator[Any]:
-    """Open a Delta table as a dataset of pyarrow."""
+def _open_dataset(path: Path) -> Iterator[Any]:
+    """Open a Parquet file or a Delta table as a dataset of pyarrow."""
+    import pyarrow.dataset as ds  # 0.2 s, only for such a table
+
+    if not is_delta(path):
+        with _translate_read_errors(path):
+            yield ds.dataset(path, format="parquet")
+        return
     try:
         from deltalake import DeltaTable  # an extra
         from deltalake.exceptions import DeltaError
@@ -346,10 +270,3 @@ def _translate_read_errors(path: Path, *kinds: type[Exception]) -> Iterator[None
         text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         reason = (text.splitlines() or [type(error).__name__])[0].rstrip(".")
         raise DataError(f"{path}: this table cannot be read ({reason}).") from error
-
-
-def _exists(path: str) -> bool:
-    try:
-        return os.path.exists(path)  # noqa: PTH110 (called for each of very many)
-    except ValueError:  # a null character
-        return False

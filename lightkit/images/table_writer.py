@@ -15,8 +15,9 @@ import secrets
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib.util import find_spec
 from itertools import accumulate, groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -53,7 +54,7 @@ _GROWTH = 1.05  # of the number of row groups that is tried next: less time on m
 _PAGE_BYTES = 1 << 20  # a reader that streams holds a page or two
 _WRITE_BATCH = 16  # rows between two looks whether a page is full
 _NUM_READERS = 8  # threads, which wait for the disk
-# deltalake 1.6.6: it decodes %20 although nothing was encoded, takes \ for /, and panics on the others.
+# deltalake 1.6.6: it decodes %20 although nothing was encoded, takes \ for /, and panics on the others
 _REFUSED_BY_DELTALAKE = re.compile(r"%[0-9A-Fa-f]{2}|[\[\]^|\\]")
 _REPEAT_HINT = "Nothing was written; run the same command again once nobody changes the folder."
 Advance = Callable[[int, int], None]
@@ -112,47 +113,37 @@ class TableTarget:
             DataError: If an existing Delta table cannot be read.
         """
         table = self.table
-        if self.is_delta:
-            _check_deltalake(table)
+        if self.is_delta and (found := _REFUSED_BY_DELTALAKE.search(str(table.absolute()))):
+            raise ConfigError(
+                f"{table}: deltalake writes no folder with {found[0]!r} in its name. Choose another name."
+            )
+        if self.is_delta and not find_spec("deltalake"):
+            raise ConfigError(
+                f"{table}: to write a Delta table, deltalake must be installed: pip install 'lightkit[delta]'. Or use "
+                "--format parquet."
+            )
         if self.images.is_dir() and table.absolute().resolve().is_relative_to(self.images.resolve()):
-            raise ConfigError(f"{table} is in the folder of images {self.images}. Say another place for the table.")
+            raise ConfigError(f"{table} is in the folder of images {self.images}. Choose another place for the table.")
         if not os.path.lexists(table) or _is_empty(table):
             return
         was_delta = is_delta(table)
         if not was_delta and not is_converted_parquet(table):
             raise ConfigError(
-                f"{table} exists, and is no table that lightkit convert has written: it stays as it is. Say another "
+                f"{table} exists, and is no table that lightkit convert has written: it stays as it is. Choose another "
                 "name."
             )
         if not self.overwrites:
             effect = "writes a new version of it" if was_delta else "replaces it"
             raise ConfigError(
-                f"{table} exists, and nothing is added to a table. --overwrite {effect}; or say another name."
+                f"{table} exists, and nothing is added to a table. --overwrite {effect}; or choose another name."
             )
         if was_delta != self.is_delta:
-            found, asked = ("delta", "parquet") if was_delta else ("parquet", "delta")
+            kind, asked = ("delta", "parquet") if was_delta else ("parquet", "delta")
             raise ConfigError(
-                f"{table} is of the format {found}, and --format says {asked}. Say --format {found}, or another name."
+                f"{table} is of the format {kind}, and --format is {asked}. Use --format {kind}, or another name."
             )
         if was_delta:
             _check_delta(table)
-
-
-@dataclass(frozen=True)
-class WrittenTable:
-    """A table that was written.
-
-    Args:
-        num_rows: Of all files.
-        num_bytes: Of all files.
-        num_files: Number of files.
-        version: Of a Delta table.
-    """
-
-    num_rows: int
-    num_bytes: int
-    num_files: int
-    version: int | None
 
 
 def plan_files(rows: Iterable[ImageRow], *, num_files: int, row_group_bytes: int) -> list[RowGroups]:
@@ -174,7 +165,7 @@ def plan_files(rows: Iterable[ImageRow], *, num_files: int, row_group_bytes: int
     if len(ordered) < num_files:
         raise ConfigError(
             f"--partitions {num_files}: there are only {len(ordered)} images, and a file needs one at least. "
-            f"Say --partitions {len(ordered)} or fewer, or add images."
+            f"Use --partitions {len(ordered)} or fewer, or add images."
         )
     files: list[RowGroups] = [[] for _ in range(num_files)]
     for _, of_split in groupby(enumerate(ordered), key=lambda numbered: numbered[1].split):
@@ -206,7 +197,7 @@ def _cut_row_groups(shares: Sequence[Sequence[ImageRow]], row_group_bytes: int) 
 
 def write_table(
     target: TableTarget, files: Sequence[RowGroups], *, advance: Advance, bad_images: Sequence[BadImage] = ()
-) -> WrittenTable:
+) -> tuple[int, int | None]:
     """Write all rows, and only then give the table its name, or an existing Delta table its next version.
 
     Args:
@@ -214,6 +205,9 @@ def write_table(
         files: Rows of each file, in row groups.
         advance: Called with the number of rows, and of bytes of images, that were written.
         bad_images: Images that are in no row, listed beside the files.
+
+    Returns:
+        Bytes of all files, and the version of a Delta table.
 
     Raises:
         ConfigError: If something is there that must stay, or the folder cannot be written.
@@ -250,80 +244,58 @@ def write_table(
             finally:
                 shutil.rmtree(temporary, ignore_errors=True)
         version = _load_delta(table).version() if target.is_delta else None
-    num_rows = sum(len(rows) for groups in files for rows in groups)
-    num_bytes = sum((table / file.name).stat().st_size for file in written)
-    return WrittenTable(num_rows, num_bytes, len(written), version)
+    return sum((table / file.name).stat().st_size for file in written), version
 
 
 def _write_files(folder: Path, files: Sequence[RowGroups], advance: Advance, *, suffix: str) -> list[Path]:
-    written = [folder / f"part-{number:05d}{suffix}.parquet" for number in range(len(files))]
-    for file, groups in zip(written, files, strict=True):
-        write_file(file, groups, advance=advance)
-    return written
-
-
-def write_file(file: Path, groups: RowGroups, *, advance: Advance) -> None:
-    """Write the rows of one file; one row group is in memory at a time.
-
-    Args:
-        file: The Parquet file, which is not there yet.
-        groups: Its rows, in row groups.
-        advance: Called with the number of rows, and of bytes of images, that were written.
-
-    Raises:
-        DataError: If an image is gone, or was changed, since it was read.
-        OSError: If the file cannot be written.
-    """
+    """Write the rows of each file; one row group is in memory at a time."""
     small = [name for name in _SCHEMA.names if name != "image"]
-    schema = _SCHEMA.with_metadata({_MARK: b"1"})
+    schema, written = _SCHEMA.with_metadata({_MARK: b"1"}), list[Path]()
     pool = ThreadPoolExecutor(_NUM_READERS)
     try:
-        with (
-            file.open("xb") as sink,
-            parquet.ParquetWriter(
-                sink,
-                schema,
-                compression={"image": "none", **dict.fromkeys(small, "zstd")},  # images are compressed already
-                use_dictionary=["label", "split"],
-                write_statistics=small,
-                data_page_size=_PAGE_BYTES,
-                write_batch_size=_WRITE_BATCH,
-            ) as writer,
-        ):
-            for rows in groups:
-                images = list(pool.map(_read_image, rows))
-                columns = {name: [getattr(row, name) for row in rows] for name in small}
-                writer.write_table(pa.table({"image": images, **columns}, schema=schema), row_group_size=len(rows))
-                advance(len(rows), sum(map(len, images)))
+        for number, groups in enumerate(files):
+            written.append(folder / f"part-{number:05d}{suffix}.parquet")
+            with (
+                written[-1].open("xb") as sink,
+                parquet.ParquetWriter(
+                    sink,
+                    schema,
+                    compression={"image": "none", **dict.fromkeys(small, "zstd")},  # images are compressed already
+                    use_dictionary=["label", "split"],
+                    write_statistics=small,
+                    data_page_size=_PAGE_BYTES,
+                    write_batch_size=_WRITE_BATCH,
+                ) as writer,
+            ):
+                for rows in groups:
+                    images = list(pool.map(_read_image, rows))
+                    columns = {name: [getattr(row, name) for row in rows] for name in small}
+                    writer.write_table(pa.table({"image": images, **columns}, schema=schema), row_group_size=len(rows))
+                    advance(len(rows), sum(map(len, images)))
     finally:
         pool.shutdown(cancel_futures=True)
+    return written
 
 
 def _read_image(row: ImageRow) -> bytes:
     try:
         content = row.file.read_bytes()
-    except OSError as error:
-        reason = error.strerror or error
-        raise DataError(f"{row.file}: {reason}, and was an image a moment ago. {_REPEAT_HINT}") from error
+    except FileNotFoundError:
+        content = b""
     if hashlib.sha256(content).hexdigest() != row.digest:
-        raise DataError(f"{row.file}: this image was changed while the table was written. {_REPEAT_HINT}")
+        raise DataError(f"{row.file}: this image was changed or removed while the table was written. {_REPEAT_HINT}")
     return content
 
 
 def is_converted_parquet(table: Path) -> bool:
     """Check whether a folder holds Parquet files of `lightkit convert` and nothing else."""
-    if table.is_symlink() or not table.is_dir() or not any(table.iterdir()):
-        return False
+
+    def is_own(entry: Path) -> bool:
+        is_part = entry.name.startswith("part-") and entry.suffix == ".parquet"
+        return entry.name == BAD_IMAGES or (is_part and _MARK in (parquet.read_metadata(entry).metadata or {}))
+
     try:
-        return all(
-            entry.name == BAD_IMAGES
-            or (
-                entry.name.startswith("part-")
-                and entry.suffix == ".parquet"
-                and _MARK in (parquet.read_metadata(entry).metadata or {})
-            )
-            for entry in table.iterdir()
-        )
+        return not table.is_symlink() and table.is_dir() and all(map(is_own, table.iterdir()))
     except (OSError, pa.ArrowException):
         return False
 
@@ -338,18 +310,11 @@ def _publish(temporary: Path, table: Path) -> None:
         flush(file)
     if _is_empty(table):
         table.rmdir()
+    old = _old_path(table)
     if table.exists():  # a kill between the two renames leaves the old table aside, whence `_lock` restores it
-        old = _old_path(table)
-        try:
-            table.rename(old)
-            temporary.rename(table)
-        except BaseException:  # of a signal too
-            if not table.exists():
-                old.rename(table)
-            raise
-        shutil.rmtree(old, ignore_errors=True)
-    else:
-        temporary.rename(table)
+        table.rename(old)
+    temporary.rename(table)
+    shutil.rmtree(old, ignore_errors=True)
     flush(table.parent)
 
 
@@ -372,13 +337,11 @@ def _lock(table: Path) -> Iterator[None]:
     try:
         lock.acquire()
     except Timeout as error:
-        raise RunLocked(f"{table}: another process is writing this table. Wait for it, or say another name.") from error
+        raise RunLocked(f"{table}: another process is writing this table. Wait for it, or use another name.") from error
     try:
-        if (old := _old_path(table)).exists():
-            if table.exists():
-                shutil.rmtree(old, ignore_errors=True)
-            else:
-                old.rename(table)
+        if (old := _old_path(table)).exists() and not table.exists():
+            old.rename(table)
+        shutil.rmtree(old, ignore_errors=True)
         yield
     finally:
         path.unlink(missing_ok=True)
@@ -395,13 +358,10 @@ def _translate_write_errors(table: Path, *, num_bytes: int) -> Iterator[None]:
     except OSError as error:
         reason = error.strerror or error
         if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-            raise ConfigError(f"{table}: cannot write here ({reason}). Say another place.") from error
-        free = ""
-        with suppress(OSError):
-            free = f", {shutil.disk_usage(table.parent).free / 1e6:.1f} MB are free"
+            raise ConfigError(f"{table}: cannot write here ({reason}). Choose another place.") from error
         raise DataError(
-            f"{table}: there is no room for it ({reason}): it needs about {num_bytes / 1e6:.1f} MB{free}. Nothing new "
-            "was left there. Make room, or say another place."
+            f"{table}: there is no room for it ({reason}): it needs about {num_bytes / 1e6:.1f} MB. Nothing new was "
+            "left there. Make room, or choose another place."
         ) from error
 
 
@@ -410,50 +370,30 @@ def _add_delta_version(table: Path, files: Sequence[RowGroups], advance: Advance
     token = secrets.token_hex(4)
     try:
         written = _write_files(table, files, advance, suffix=f"-{token}")
-        actions = [_delta_action(file) for file in written]
+        delta = _load_delta(table)
         with _translate_delta_errors(table):
-            delta = _load_delta(table)
-            delta.create_write_transaction([*actions], mode="overwrite", schema=delta.schema())
+            delta.create_write_transaction(
+                [_delta_action(file) for file in written], mode="overwrite", schema=delta.schema()
+            )
     except BaseException:
         names = {uri.rpartition("/")[2] for uri in _load_delta(table).file_uris()}  # of a signal just after the commit
         for file in table.glob(f"part-*-{token}.parquet"):
             if file.name not in names:
-                with suppress(OSError):
-                    file.unlink()
+                file.unlink(missing_ok=True)
         raise
     return written
 
 
-def _check_deltalake(table: Path) -> None:
-    """Refuse to write a Delta table without deltalake, or below a folder whose name it misreads."""
-    if found := _REFUSED_BY_DELTALAKE.search(str(table.absolute())):
-        raise ConfigError(
-            f"{table}: deltalake cannot write below a folder with {found[0]!r} in its name. Say another name, or "
-            "--format parquet."
-        )
-    try:
-        import deltalake.transaction  # noqa: F401 (an extra)
-    except ImportError as error:
-        raise ConfigError(
-            f"{table}: to write a Delta table, deltalake must be installed: pip install 'lightkit[delta]'. Or say "
-            "--format parquet."
-        ) from error
-
-
 def _check_delta(table: Path) -> None:
-    """Refuse a Delta table of other columns, or that asks for more than plain files."""
-    with _translate_delta_errors(table):
-        delta = _load_delta(table)
-        found = {field.name: str(field.type) for field in delta.schema().fields}
-        wanted = {field.name: str(field.type) for field in _delta_schema().fields}
-        partitions, features = delta.metadata().partition_columns, delta.protocol().writer_features
-    if found != wanted or partitions:
+    """Refuse a Delta table of other columns."""
+    delta = _load_delta(table)
+    found = {field.name: str(field.type) for field in delta.schema().fields}
+    wanted = {field.name: str(field.type) for field in _delta_schema().fields}
+    if found != wanted or delta.metadata().partition_columns:
         raise ConfigError(
             f"{table} exists, and is another table than lightkit convert writes: it has the columns "
-            f"{', '.join(found)}. Say another name."
+            f"{', '.join(found)}. Choose another name."
         )
-    if features:
-        raise ConfigError(f"{table} exists, and uses {', '.join(features)} of Delta, unknown here. Say another name.")
 
 
 def _load_delta(table: Path) -> DeltaTable:
@@ -461,6 +401,16 @@ def _load_delta(table: Path) -> DeltaTable:
 
     with _translate_delta_errors(table):
         return DeltaTable(str(table))
+
+
+@contextmanager
+def _translate_delta_errors(table: Path) -> Iterator[None]:
+    from deltalake.exceptions import DeltaError  # an extra
+
+    try:
+        yield
+    except DeltaError as error:
+        raise DataError(f"{table}: Delta refuses ({str(error).strip().splitlines()[0].rstrip('.')}).") from error
 
 
 def _delta_schema() -> Any:
@@ -475,14 +425,3 @@ def _delta_action(file: Path) -> AddAction:
     status, num_rows = file.stat(), parquet.read_metadata(file).num_rows
     stats = json.dumps({"numRecords": num_rows})
     return AddAction(file.name, status.st_size, {}, int(status.st_mtime * 1000), data_change=True, stats=stats)
-
-
-@contextmanager
-def _translate_delta_errors(table: Path) -> Iterator[None]:
-    from deltalake.exceptions import DeltaError  # an extra
-
-    try:
-        yield
-    except DeltaError as error:
-        reason = next((line.rstrip(".") for line in str(error).splitlines() if line.strip()), type(error).__name__)
-        raise DataError(f"{table}: Delta refuses ({reason}).") from error

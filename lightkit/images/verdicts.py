@@ -9,20 +9,19 @@ import sqlite3
 import stat
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 import PIL
 from PIL import Image, ImageFile, features
 
 from lightkit.hardware.cache_folder import cache_folder
-from lightkit.images.reading import (
+from lightkit.images.image_file import (
     count_libtiff_errors,
     count_threads,
     format_reason,
@@ -42,8 +41,7 @@ UNREADABLE = "unreadable"
 """In place of the digest of a file that is gone, is none or may not be read."""
 _CACHE_NAME = "image-verdicts.sqlite"
 _VERSION = 4  # of the rules and the table: raise it with every change of either
-_KEPT_DAYS = 180  # without use
-_REFRESH_DAYS = 30  # between two entries of the day of use
+_KEPT_DAYS = 180
 _LOCK_TIMEOUT_S = 5.0
 _MAX_PENDING = 256  # rows, written together
 _SETTLED_NS = 2_000_000_000  # the coarsest times of a file system, those of FAT
@@ -77,12 +75,10 @@ class FileDigest:
     Args:
         digest: SHA-256 of its content, hexadecimal, or `UNREADABLE`.
         size_bytes: Its length.
-        was_read: Whether it had to be read for that.
     """
 
     digest: str
     size_bytes: int
-    was_read: bool
 
 
 def judge_images(paths: Iterable[Path]) -> Iterator[Verdict]:
@@ -122,69 +118,42 @@ def compute_file_digests(paths: Iterable[str]) -> Iterator[FileDigest]:
 
 def _judge(path: Path, *, cache: _FileCache, rules: str, large: Executor) -> Verdict:
     try:
-        row = cache.find(path, os.stat(path))  # noqa: PTH116 (pathlib would make an object of each of very many)
-        if row is not None and row[1] == rules:
-            digest, _, defect, height, width = row
-            return Verdict(digest, defect, height, width)
-        # without waiting for the other end, if it is a pipe
-        descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0))
-        before, start_ns = os.fstat(descriptor), time.time_ns()
-        if not stat.S_ISREG(before.st_mode):
-            os.close(descriptor)
-            return Verdict("", "neither a file nor a folder")
-        with os.fdopen(descriptor, "rb") as file:
-            digest = hash_file(file)
-            file.seek(0)
-            verdict, is_lasting = _decode(file, path, digest, large)
-            if is_lasting and _is_settled(before, os.fstat(descriptor), start_ns):
-                cache.add(path, before, digest, rules, verdict.defect, verdict.height, verdict.width)
-            return verdict
+        (digest, _, *values), _ = cache.look(path, rules, partial(_decode, path=path, large=large))
+        return Verdict(digest, *values)
     except (OSError, ValueError) as error:  # a name may have characters that no file system has
         return Verdict("", format_reason(error, path))
 
 
-def _decode(file: BinaryIO, path: Path, digest: str, large: Executor) -> tuple[Verdict, bool]:
-    """Decode an image; return the verdict, and whether it is one on the content."""
+def _decode(file: BinaryIO, *, path: Path, large: Executor) -> tuple[tuple[Any, ...], bool]:
+    """Decode an image; return defect, height and width, and whether they are of the content."""
 
-    def decode() -> Verdict:
+    def decode() -> tuple[Any, ...]:
         orientation = read_orientation(load_frame(image))
         overlay_white(image.crop((0, 0, 1, 1)))  # some kinds of pixels cannot be converted
-        height, width = size if orientation in _SIDEWAYS else reversed(size)
-        return Verdict(digest, None, height, width)
+        return None, *(size if orientation in _SIDEWAYS else reversed(size))
 
     try:
         with Image.open(file) as image:
             size = image.size
-            image.draft(
-                None, (max(1, image.width // 8), max(1, image.height // 8))
-            )  # reads all of a JPEG, in less time and memory
+            # reads all of a JPEG, in less time and memory
+            image.draft(None, (max(1, image.width // 8), max(1, image.height // 8)))
             is_large = image.width * image.height > _LARGE_PIXELS
             return large.submit(decode).result() if is_large else decode(), True
     except Exception as error:  # noqa: BLE001 (of any kind: decoders raise what they like on damaged files)
         is_external = isinstance(error, OSError) and error.errno is not None
-        return Verdict(digest, format_reason(error, path)), not is_external
+        return (format_reason(error, path), 0, 0), not is_external
 
 
 def _compute_digest(path: str, *, cache: _FileCache) -> FileDigest:
     try:
-        status = os.stat(path)  # noqa: PTH116 (as above)
-        if not stat.S_ISREG(status.st_mode):
-            return FileDigest(UNREADABLE, 0, was_read=False)
-        if (row := cache.find(path, status)) is not None:
-            return FileDigest(row[0], status.st_size, was_read=False)
-        with open(path, "rb") as file:  # noqa: PTH123 (as above)
-            before, start_ns = os.fstat(file.fileno()), time.time_ns()
-            digest = hash_file(file)
-            if _is_settled(before, os.fstat(file.fileno()), start_ns):
-                cache.add(path, before, digest, "", None, 0, 0)
+        (digest, *_), size_bytes = cache.look(path, None, lambda _: ((None, 0, 0), True))
     except (OSError, ValueError) as error:  # a name may have characters that no file system has
         format_reason(error, path)  # raises where this machine lacks descriptors
-        return FileDigest(UNREADABLE, 0, was_read=False)
-    return FileDigest(digest, before.st_size, was_read=True)
+        return FileDigest(UNREADABLE, 0)
+    return FileDigest(digest, size_bytes)
 
 
-def hash_file(file: BinaryIO) -> str:
-    """Compute the SHA-256 of the rest of an open file, hexadecimal."""
+def _hash_file(file: BinaryIO) -> str:
     hasher = hashlib.sha256()
     while chunk := file.read(_CHUNK_BYTES):
         hasher.update(chunk)
@@ -201,7 +170,7 @@ class _FileCache:
     """Digests and verdicts of earlier runs, by path, size and time of change; a context manager for several threads.
 
     A cache file that is damaged is made anew; one that cannot be written, or that another process holds for too long,
-    only costs time. Rows that were not used in 180 days are removed.
+    only costs time. Rows are removed after 180 days.
     """
 
     def __init__(self) -> None:
@@ -209,79 +178,92 @@ class _FileCache:
         self._path = None if folder is None else folder / _CACHE_NAME
         self._lock = threading.Lock()
         self._rows: list[tuple[Any, ...]] = []
-        self._today = int(time.time() // 86400)
         self._connection: sqlite3.Connection | None = None
 
     def __enter__(self) -> Self:
-        if self._path is not None:
+        for _ in range(2):  # again where the file was damaged
             try:
-                self._connection = self._connect(self._path)
+                self._connection = None if self._path is None else _connect(self._path)
+                break
             except sqlite3.OperationalError:  # locked, or no rights: nothing is wrong with its content
-                pass
+                break
             except sqlite3.DatabaseError:
-                with suppress(OSError, sqlite3.Error):
-                    self._path.with_name(f"{_CACHE_NAME}-journal").unlink(missing_ok=True)  # of the damaged file
-                    self._path.unlink()
-                    self._connection = self._connect(self._path)
+                for suffix in ("", "-journal"):
+                    Path(f"{self._path}{suffix}").unlink(missing_ok=True)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         with self._lock:
             self._flush()
             if self._connection is not None:
                 self._connection.close()
             self._connection = None
 
-    def find(self, path: Path | str, status: os.stat_result) -> tuple[Any, ...] | None:
-        """Find digest, rules, defect, height and width of a file in this state."""
-        key = os.fsencode(os.path.abspath(path))  # noqa: PTH100 (as above)
-        with self._lock:
-            if self._connection is None:
-                return None
-            try:
-                query = "SELECT * FROM files_v4 WHERE path = ? AND size = ? AND changed_ns = ?"
-                row = self._connection.execute(query, (key, status.st_size, _changed_ns(status))).fetchone()
-            except sqlite3.Error:
-                return None
-        if row is None:
-            return None
-        if self._today - row[3] > _REFRESH_DAYS:
-            self.add(path, status, *row[4:])
-        found: tuple[Any, ...] = row[4:]
-        return found
+    def look(
+        self, path: Path | str, rules: str | None, judge: Callable[[BinaryIO], tuple[tuple[Any, ...], bool]]
+    ) -> tuple[tuple[Any, ...], int]:
+        """Find digest and verdict of a file, or read it.
 
-    def add(self, path: Path | str, status: os.stat_result, digest: str, rules: str, *values: Any) -> None:
-        """Keep a file's digest and verdict; written before long, at the latest at the end."""
-        key = os.fsencode(os.path.abspath(path))  # noqa: PTH100
-        with self._lock:
-            self._rows.append((key, status.st_size, _changed_ns(status), self._today, digest, rules, *values))
-            if len(self._rows) >= _MAX_PENDING:
-                self._flush()
+        Args:
+            path: The file.
+            rules: Of the verdict; None if only the digest is wanted.
+            judge: From the open file to defect, height and width, and whether they may be kept.
+
+        Returns:
+            Digest, rules, defect, height and width; and the file's length.
+
+        Raises:
+            OSError: If the file cannot be read.
+            ValueError: If it is no file, or none can have this name.
+        """
+        status, key = os.stat(path), os.fsencode(os.path.abspath(path))  # noqa: PTH100, PTH116 (of very many)
+        with self._lock, suppress(sqlite3.Error):
+            query = "SELECT * FROM files_v4 WHERE path = ? AND size = ? AND changed_ns = ?"
+            found = (key, status.st_size, _changed_ns(status))
+            row = self._connection.execute(query, found).fetchone() if self._connection else None
+            if row is not None and rules in (None, row[5]):
+                return row[4:], status.st_size
+        # without waiting for the other end, if it is a pipe
+        descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0))
+        with os.fdopen(descriptor, "rb") as file:
+            before, start_ns = os.fstat(descriptor), time.time_ns()
+            if not stat.S_ISREG(before.st_mode):
+                raise ValueError("neither a file nor a folder")
+            digest = _hash_file(file)
+            file.seek(0)
+            values, is_lasting = judge(file)
+            if is_lasting and _is_settled(before, os.fstat(descriptor), start_ns):
+                today = int(time.time() // 86400)
+                row = (key, before.st_size, _changed_ns(before), today, digest, rules or "", *values)
+                with self._lock:
+                    self._rows.append(row)
+                    if len(self._rows) >= _MAX_PENDING:
+                        self._flush()
+        return (digest, rules, *values), before.st_size
 
     def _flush(self) -> None:
         rows, self._rows = self._rows, []
-        if self._connection is None or not rows:
-            return
-        with suppress(sqlite3.Error), self._connection:
-            self._connection.executemany("INSERT OR REPLACE INTO files_v4 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", rows)
+        if self._connection is not None and rows:
+            with suppress(sqlite3.Error), self._connection:
+                query = "INSERT OR REPLACE INTO files_v4 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
+                self._connection.executemany(query, rows)
 
-    def _connect(self, path: Path) -> sqlite3.Connection:
-        connection = sqlite3.connect(path, timeout=_LOCK_TIMEOUT_S, check_same_thread=False)
-        try:
-            with suppress(sqlite3.OperationalError), connection:  # it cannot be written, or not now
-                connection.execute(
-                    "CREATE TABLE IF NOT EXISTS files_v4 (path BLOB PRIMARY KEY, size INTEGER, changed_ns INTEGER, "
-                    "day INTEGER, digest TEXT, rules TEXT, defect TEXT, height INTEGER, width INTEGER)"
-                )
-                connection.execute("DROP TABLE IF EXISTS files_v3")
-                connection.execute("DELETE FROM files_v4 WHERE day < ?", (self._today - _KEPT_DAYS,))
-            connection.execute("SELECT * FROM files_v4 LIMIT 1").fetchall()
-        except sqlite3.Error:
-            connection.close()
-            raise
-        return connection
+
+def _connect(path: Path) -> sqlite3.Connection:
+    connection = sqlite3.connect(path, timeout=_LOCK_TIMEOUT_S, check_same_thread=False)
+    try:
+        with suppress(sqlite3.OperationalError), connection:  # it cannot be written, or not now
+            connection.execute(
+                "CREATE TABLE IF NOT EXISTS files_v4 (path BLOB PRIMARY KEY, size INTEGER, changed_ns INTEGER, "
+                "day INTEGER, digest TEXT, rules TEXT, defect TEXT, height INTEGER, width INTEGER)"
+            )
+            oldest = int(time.time() // 86400) - _KEPT_DAYS
+            connection.execute("DELETE FROM files_v4 WHERE day < ?", (oldest,))
+        connection.execute("SELECT * FROM files_v4 LIMIT 1").fetchall()
+    except sqlite3.Error:
+        connection.close()
+        raise
+    return connection
 
 
 def _changed_ns(status: os.stat_result) -> int:

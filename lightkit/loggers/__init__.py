@@ -1,7 +1,7 @@
 """Where a run is recorded: TensorBoard, CSV, MLflow, Comet and W&B, each with a place in the run's folder by default.
 
 Beside Lightning's own methods a logger may have these. The command line, models and callbacks call each on every
-logger that has it, on every rank: only rank zero records, but all may be needed to reduce a metric.
+logger that has it, on every rank; only rank zero records.
 
 =================================  ===================  ==================================================
 method                             when                 what
@@ -9,9 +9,7 @@ method                             when                 what
 add_picture(name, image, step)     any time             uint8 ``(3, height, width)``
 log_manifest(manifest)             once it is written   ``git: {commit, dirty}``, ``data: {fingerprint, source}``
 record_fit_start(trainer, module)  on_fit_start         optimizer, early stopping, summary, first batch
-record_epoch_end(trainer, module)  on_train_epoch_end   metrics that Lightning does not hand to loggers
 record_fit_end(trainer, module)    on_fit_end           how early stopping ended, the trained model
-record_test_end(trainer, module)   on_test_end          as record_epoch_end
 =================================  ===================  ==================================================
 
 ``view_command`` is the words to type to look at what was recorded, shown when a run ends; None where there are none.

@@ -19,7 +19,6 @@ import threading
 import time
 from argparse import Namespace
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
@@ -54,7 +53,8 @@ _RETRY_S = 2.0
 _UNREACHABLE_TIMEOUT_S = 10.0  # the longest wait at the end for a server that does not answer
 _TERMINATED_TIMEOUT_S = 5.0  # a signal leaves little time
 _TEMPORARY = {401, 403, 407, 408, 425, 429}  # 4xx that can pass: credentials are renewed, limits end
-_MAX_BATCH = {"metrics": 1000, "params": 100, "tags": 100}  # mlflow.utils.validation of MLflow 3.17
+_MAX_BATCH = 100  # params or tags; mlflow.utils.validation of MLflow 3.17
+_MAX_METRICS = 1000
 _MAX_PARAM, _MAX_TAG = 6000, 8000  # characters: the same module
 _SHARDED = ("FSDPStrategy", "ModelParallelStrategy", "DeepSpeedStrategy")
 
@@ -102,10 +102,8 @@ class MLflow(Logger):
         self._client: Any = None  # MlflowClient, whose type-only import jsonargparse would run: 1 s
         self._run_id = self._experiment_id = ""
         self._model_id: str | None = None
-        self._params: dict[str, str] = {}  # that the MLflow run has
+        self._params: dict[str, str] = {}  # whose names the MLflow run has
         self._checkpoints: dict[str, Any] = {}  # each ModelCheckpoint by its key
-        self._logged: set[str] = set()  # names of the metrics that Lightning has logged
-        self._epoch_metrics: tuple[dict[str, float], int] = {}, 0
         self._points: list[tuple[str, float, int, int]] = []  # name, value, milliseconds, step; not sent yet
         for chatty in ("mlflow.store.db.utils", "alembic"):  # a page of lines about tables that are made
             logging.getLogger(chatty).setLevel(logging.WARNING)
@@ -152,8 +150,7 @@ class MLflow(Logger):
     @rank_zero_only
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
         """Send the metrics that are numbers."""
-        self._logged.update(metrics)
-        self._put_metrics(_select_numbers(metrics), step)
+        self._put_metrics(metrics, step)
 
     @rank_zero_only
     def log_hyperparams(self, params: dict[str, Any] | Namespace, *_args: Any, **_kwargs: Any) -> None:
@@ -174,10 +171,7 @@ class MLflow(Logger):
         for callback in self._checkpoints.values():
             path = Path(callback.best_model_path or ".")
             if self._log_checkpoint and path.is_file():
-                score = callback.best_model_score
-                facts = {} if score is None else {str(callback.monitor): float(score)}
                 self._put(self._client.log_artifact, self._run_id, str(path), "checkpoints")
-                self._put(self._client.log_dict, self._run_id, facts, "checkpoints/latest_checkpoint_metrics.json")
                 # mlflow.pytorch.load_checkpoint() finds the file by this tag
                 self._put_tags({"mlflow.latest_checkpoint_artifact": f"checkpoints/{path.name}"})
         self._checkpoints = {}
@@ -215,24 +209,27 @@ class MLflow(Logger):
     @rank_zero_only
     def record_fit_start(self, trainer: Trainer, module: LightningModule) -> None:
         """Record what is known when training starts; belongs in ``on_fit_start``."""
-        self._put_tags({"Mode": "training"})
-        self._put_params(_collect_fit_params(trainer))
-        self._put(self._open().log_text, self._run_id, _summarize(module), "model_summary.txt")
+        params: dict[str, Any] = {"epochs": trainer.max_epochs}
+        for optimizer in trainer.optimizers[:1]:
+            inner = optimizer._optimizer if isinstance(optimizer, LightningOptimizer) else optimizer
+            params |= {"optimizer_name": type(inner).__name__, **getattr(inner, "defaults", {})}
+        if (stopping := trainer.early_stopping_callback) is not None:
+            params |= {n: getattr(stopping, n) for n in ("monitor", "mode", "patience", "min_delta", "stopped_epoch")}
+        self._put_params(params)
+        example, module.example_input_array = (
+            module.example_input_array,
+            None,
+        )  # a forward pass for the sizes of outputs
+        self._put(self._open().log_text, self._run_id, str(ModelSummary(module, max_depth=-1)), "model_summary.txt")
+        module.example_input_array = example
         if self._log_model == "pickle":
             _log.warning("log_model: pickle records the whole module, with all its attributes and any secrets in them")
         if self._logs_model(trainer):
             self._put(self._send_model_entry)
 
-    def record_epoch_end(self, trainer: Trainer, module: LightningModule) -> None:
-        """Record the metrics that Lightning keeps from loggers; belongs in ``on_train_epoch_end`` of every rank."""
-        metrics = trainer.callback_metrics  # on every rank: reading may reduce them
-        self._put_unlogged_metrics()
-        self._epoch_metrics = _select_numbers(metrics), trainer.global_step
-
     @rank_zero_only
     def record_fit_end(self, trainer: Trainer, module: LightningModule) -> None:
         """Record how training ended, and the model; belongs in ``on_fit_end``."""
-        self._put_unlogged_metrics()
         stopping = trainer.early_stopping_callback
         if stopping is not None and stopping.stopped_epoch:
             names = ("stopped_epoch", "best_score", "wait_count")
@@ -252,22 +249,6 @@ class MLflow(Logger):
             shutil.rmtree(folder, ignore_errors=True)
         else:
             self._put(self._send_model_files, folder)
-
-    @rank_zero_only
-    def _record_mode(self) -> None:
-        self._put_unlogged_metrics()
-        self._put_tags({"Mode": "testing"})
-
-    def record_test_end(self, trainer: Trainer, module: LightningModule) -> None:
-        """Record the metrics of a test that Lightning keeps from loggers; belongs in ``on_test_end`` of every rank."""
-        self.record_epoch_end(trainer, module)
-        self._record_mode()
-
-    @rank_zero_only
-    def _put_unlogged_metrics(self) -> None:
-        metrics, step = self._epoch_metrics
-        self._epoch_metrics = {}, 0
-        self._put_metrics({name: value for name, value in metrics.items() if name not in self._logged}, step)
 
     def _logs_model(self, trainer: Trainer) -> bool:
         return bool(self._log_model) and type(trainer.strategy).__name__ not in _SHARDED
@@ -355,30 +336,26 @@ class MLflow(Logger):
         assert self._sender is not None
         self._sender.put(send, *arguments)
 
-    def _put_metrics(self, metrics: Mapping[str, float], step: int | None) -> None:
+    def _put_metrics(self, metrics: Mapping[str, Any], step: int | None) -> None:
         """Send points; of an evaluation, at the last step of the run, those that its training has no curve of."""
         if self._run is not None and self._run.stage != "fit":
             rows = runs.MetricsTable(self._run.metrics_path).rows
             metrics = {name: value for name, value in metrics.items() if not any(name in row for row in rows)}
             step = int(rows[-1]["step"]) if rows else step
         time_ms = int(time.time() * 1000)
-        points = [(as_key(name), value, time_ms, step or 0) for name, value in metrics.items()]
-        self._points += points
-        if points:
-            self._put(self._send_points)
+        for name, value in metrics.items():
+            if isinstance(value, (int, float)) or (isinstance(value, Tensor) and value.numel() == 1):
+                self._points.append((as_key(name), float(value), time_ms, step or 0))
+        self._put(self._send_points)
 
     def _put_params(self, params: Mapping[str, Any]) -> None:
-        """Send new parameters, and changed ones as tags, since MLflow keeps the first value of a parameter."""
+        """Send new parameters: MLflow keeps the first value of each."""
         from mlflow.entities import Param  # mlflow takes 2 s to import
 
         self._open()
         texts = {as_key(name): str(value)[:_MAX_PARAM] for name, value in params.items()}
         self._put_batches("params", [Param(key, text) for key, text in texts.items() if key not in self._params])
-        changed = {f"changed.{key}": text for key, text in texts.items() if self._params.get(key, text) != text}
-        self._params = {**texts, **self._params}
-        if changed:
-            _log.warning("MLflow keeps the first value of a parameter; the new ones are tags: %s", ", ".join(changed))
-            self._put_tags(changed)
+        self._params |= texts
 
     def _put_tags(self, tags: Mapping[str, str]) -> None:
         from mlflow.entities import RunTag  # mlflow takes 2 s to import
@@ -386,8 +363,8 @@ class MLflow(Logger):
         self._put_batches("tags", [RunTag(as_key(name), value[:_MAX_TAG]) for name, value in tags.items()])
 
     def _put_batches(self, kind: str, items: list[Any]) -> None:
-        for start in range(0, len(items), _MAX_BATCH[kind]):
-            self._put(self._send_batch, kind, items[start : start + _MAX_BATCH[kind]])
+        for start in range(0, len(items), _MAX_BATCH):
+            self._put(self._send_batch, kind, items[start : start + _MAX_BATCH])
 
     # -- what the thread sends
 
@@ -399,7 +376,7 @@ class MLflow(Logger):
         """Send all points that wait, together; those that the server refuses are dropped."""
         from mlflow.entities import Metric  # mlflow takes 2 s to import
 
-        while points := self._points[: _MAX_BATCH["metrics"]]:
+        while points := self._points[:_MAX_METRICS]:
             is_over = True
             try:
                 self._send_batch("metrics", [Metric(*point, model_id=self._model_id) for point in points])
@@ -419,8 +396,8 @@ class MLflow(Logger):
             history = self._open().get_metric_history(self._run_id, as_key(name))
             missing = [row for row in rows if name in row][len({each.step for each in history}) :]
             points += [Metric(as_key(name), row[name], time_ms, int(row["step"])) for row in missing]
-        for start in range(0, len(points), _MAX_BATCH["metrics"]):
-            self._send_batch("metrics", points[start : start + _MAX_BATCH["metrics"]])
+        for start in range(0, len(points), _MAX_METRICS):
+            self._send_batch("metrics", points[start : start + _MAX_METRICS])
 
     def _send_model_entry(self) -> None:
         """Announce the model, so that the metrics that follow belong to it; its files come at the end."""
@@ -471,17 +448,11 @@ class _Sender:
             ask: A short request. A server that takes connections and never answers shows by this one: a call of the
                 queue may take long because it stores a file.
         """
-        has_answer = threading.Event()
-
-        def wait_for_answer() -> None:
-            with suppress(Exception):
-                ask()
-                has_answer.set()
-
-        threading.Thread(target=wait_for_answer, name=f"question to {self._server}", daemon=True).start()
+        asking = threading.Thread(target=self._try, args=(ask, ()), name=f"question to {self._server}", daemon=True)
+        asking.start()
         began_s = time.monotonic()
         while self.num_unsent and not self._is_over:
-            is_away = self._is_away or not has_answer.is_set()
+            is_away = self._is_away or asking.is_alive()
             limit_s = min(timeout_s, _UNREACHABLE_TIMEOUT_S) if is_away else timeout_s
             self._is_over = time.monotonic() - began_s > limit_s
             time.sleep(0.02)
@@ -528,38 +499,6 @@ def _is_temporary(error: Exception) -> bool:
 
 def _describe(error: Exception) -> str:
     return mask_password(" ".join(str(error).split()))[:300] or type(error).__name__
-
-
-# -- what mlflow.pytorch.autolog() records, under the same names: mlflow/pytorch/_lightning_autolog.py of MLflow 3.17
-
-
-def _select_numbers(metrics: Mapping[str, Any]) -> dict[str, float]:
-    return {
-        name: float(value)
-        for name, value in metrics.items()
-        if isinstance(value, (int, float)) or (isinstance(value, Tensor) and value.numel() == 1)
-    }
-
-
-def _collect_fit_params(trainer: Trainer) -> dict[str, Any]:
-    """Collect epochs, the first optimizer's name and settings, and early stopping's settings."""
-    params: dict[str, Any] = {"epochs": trainer.max_epochs}
-    if trainer.optimizers:
-        optimizer = trainer.optimizers[0]
-        inner = optimizer._optimizer if isinstance(optimizer, LightningOptimizer) else optimizer
-        params |= {"optimizer_name": type(inner).__name__, **getattr(inner, "defaults", {})}
-    if (stopping := trainer.early_stopping_callback) is not None:
-        params |= {n: getattr(stopping, n) for n in ("monitor", "mode", "patience", "min_delta", "stopped_epoch")}
-    return params
-
-
-def _summarize(module: LightningModule) -> str:
-    """Format the table of all layers, without the sizes of their outputs, which need a forward pass."""
-    example, module.example_input_array = module.example_input_array, None
-    try:
-        return str(ModelSummary(module, max_depth=-1))
-    finally:
-        module.example_input_array = example
 
 
 def _save_weights(module: LightningModule, folder: Path, config: Path | None) -> None:

@@ -119,9 +119,11 @@ def subnetworks_of_head(network: nn.Module, num_classes: int) -> tuple[str, ...]
     Returns:
         Dotted names, such as ``("classifier.1",)``.
     """
-    said = _heads_of_timm(network)
-    sized = [layer for layer in network.modules() if _num_outputs(layer) == num_classes]
-    heads = {id(head) for head in said or sized[-1:]}
+    get_classifier: Callable[[], Any] | None = getattr(network, "get_classifier", None)  # timm's
+    of_timm = get_classifier() if get_classifier else ()
+    sized = [layer for layer in network.modules() if _num_outputs(layer) == num_classes][-1:]
+    # several in distilled transformers
+    heads = {id(head) for head in (of_timm if isinstance(of_timm, tuple) else (of_timm,)) or sized}
     names = tuple(name for name, layer in network.named_modules() if id(layer) in heads)
     if not names:
         raise ConfigError(
@@ -135,14 +137,6 @@ def _num_outputs(layer: nn.Module) -> int | None:
     if isinstance(layer, nn.Linear):
         return layer.out_features
     return layer.out_channels if isinstance(layer, nn.Conv2d) else None
-
-
-def _heads_of_timm(network: nn.Module) -> tuple[nn.Module, ...]:
-    get_classifier: Callable[[], Any] | None = getattr(network, "get_classifier", None)
-    if get_classifier is None:
-        return ()
-    head = get_classifier()
-    return head if isinstance(head, tuple) else (head,)  # several in distilled transformers
 
 
 def _timm(name: str) -> Any:

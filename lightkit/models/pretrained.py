@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import logging
 import pickle
 import re
@@ -19,6 +18,7 @@ from torch import Tensor, nn
 from torchvision import models
 
 from lightkit import runs
+from lightkit.config.origins import near_files
 from lightkit.errors import ConfigError, DataError, join_names
 from lightkit.export.formats import FORMATS, format_of
 from lightkit.export.metadata import check_digest, find_digest_fault, read_metadata
@@ -85,9 +85,7 @@ def _of_torchvision(weights: models.WeightsEnum) -> Mapping[str, Tensor]:
 
 def _read_file(path: Path) -> Mapping[str, Tensor]:
     if not path.is_file():
-        siblings = [p.name for p in path.parent.iterdir()] if path.parent.is_dir() else []
-        near = difflib.get_close_matches(path.name, siblings)
-        hint = f"; did you mean {', '.join(near)} beside it?" if near else "."
+        hint = near_files(path) or "."
         raise ConfigError(f"{_KEY}: there is no file {path}{hint} Expected null, default, or a path to a state dict.")
     if path.suffix.lower() == ".safetensors":
         state = read_safetensors(path, key=_KEY)
@@ -103,13 +101,8 @@ def _checked(content: object, path: Path) -> Mapping[str, Tensor]:
         tensors = content.get("state_dict", {})
         state = {name.removeprefix(_PREFIX): each for name, each in tensors.items() if name.startswith(_PREFIX)}
     if not isinstance(state, Mapping) or not state or not all(isinstance(v, Tensor) for v in state.values()):
-        keys = (
-            f" of {join_names(sorted(map(str, content)), most=_MOST_SHOWN)}"
-            if isinstance(content, Mapping) and content
-            else ""
-        )
         raise ConfigError(
-            f"{_KEY}: {path} holds a {type(content).__name__}{keys}, not a state dict. "
+            f"{_KEY}: {path} holds a {type(content).__name__}, not a state dict. "
             f"Expected a mapping from names to tensors, as torch.save(network.state_dict(), path) writes it."
         )
     return state

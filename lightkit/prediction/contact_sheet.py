@@ -8,7 +8,7 @@ from io import BytesIO
 from pathlib import Path
 
 from lightkit.errors import DataError, visible
-from lightkit.images.reading import read_rgb
+from lightkit.images.image_file import read_rgb
 from lightkit.prediction.table import Prediction, PredictionColumns
 
 _MAX_THUMBNAILS = 200

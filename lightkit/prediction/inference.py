@@ -13,7 +13,7 @@ from PIL import Image
 
 from lightkit.errors import DataError
 from lightkit.export.metadata import Metadata
-from lightkit.images.reading import count_threads, prepare_images
+from lightkit.images.image_file import count_threads, prepare_images
 from lightkit.prediction.table import Prediction
 
 Array = np.ndarray[Any, Any]

@@ -112,7 +112,7 @@ def measure(folder: str, step: str) -> None:
     epoch = [batch[0].tolist() for batch in loader]
     seconds.append(clock.lap())
     loader = rank_loader(index, rank=RANKS // 2)
-    loader.order.resume(epoch=0, batches=len(epoch) // 2)
+    loader.sampler.resume(epoch=0, batches=len(epoch) // 2)
     rest = iter(loader)
     assert next(rest)[0].tolist() == epoch[len(epoch) // 2]
     seconds += [clock.lap(), _memory_mb("VmHWM") - before]

@@ -5,9 +5,8 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
 
-from lightkit.callbacks.nonfinite import find_nonfinite_at_start, find_nonfinite_weights
+from lightkit.callbacks.nonfinite import find_nonfinite_weights
 
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64)
 
@@ -40,9 +39,3 @@ def test_one_bad_value_among_many_names_its_tensor(dtype: torch.dtype, bad: floa
 )
 def test_what_is_finite_or_no_number_is_not_named(value: Any) -> None:
     assert find_nonfinite_weights({"it": value}) == []
-
-
-def test_what_a_model_holds_on_purpose_is_known_by_the_names_of_its_state() -> None:
-    module = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
-    module[1].register_buffer("mask", torch.full((2, 2), -math.inf).triu(1))
-    assert find_nonfinite_at_start(module) == set(find_nonfinite_weights(module.state_dict())) == {"1.mask"}

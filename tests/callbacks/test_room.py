@@ -9,7 +9,7 @@ from pytorch_lightning import LightningModule, Trainer
 from torch.utils.data import DataLoader
 
 from lightkit import runs
-from lightkit.callbacks import Checkpoint, DiskSpaceMonitor, VerifiedCheckpointIO
+from lightkit.callbacks import Checkpoint, VerifiedCheckpointIO
 from lightkit.errors import CheckpointError
 from lightkit.runs import files
 
@@ -32,7 +32,7 @@ def _fit(run: runs.Run) -> Trainer:
     trainer = Trainer(
         accelerator="cpu",
         max_epochs=3,
-        callbacks=[DiskSpaceMonitor(run), Checkpoint(monitor=None, dirpath=str(run.checkpoints))],
+        callbacks=[Checkpoint(monitor=None, dirpath=str(run.checkpoints))],
         plugins=[VerifiedCheckpointIO()],
         logger=False,
         enable_progress_bar=False,

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from lightkit.callbacks.checkpoint_io import estimate_size
+from lightkit.callbacks.checkpoint import estimate_size
 
 _SHARED = torch.zeros(50_000)
 CONTENTS: dict[str, Any] = {

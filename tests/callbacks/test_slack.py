@@ -81,13 +81,13 @@ def texts(body: dict[str, Any]) -> list[str]:
                 job="flowers",
                 status="failed",
                 error="test/f1 is 0.7",
-                gate={"scores": {"challenger": {"test/f1": 0.7}, "baseline": {"test/f1": 0.91, "test/loss": 1}}},
+                metrics={"test/f1": 0.7},
+                gate={"baseline": None},
                 **WHERE,
             ),
             [
                 "*flowers: the gate says no*",
-                "```           challenger    baseline\ntest/f1           0.7        0.91\n"
-                "test/loss           -           1```",
+                "```test/f1  0.7```",
                 "```test/f1 is 0.7```",
                 "night",
             ],
@@ -99,7 +99,6 @@ def texts(body: dict[str, Any]) -> list[str]:
                 status="failed",
                 error="test/f1 of <roses> is 0.5, expected at least 0.6",
                 gate={
-                    "scores": {"challenger": {"test/f1": 0.7}, "baseline": {"test/f1": 0.91}},
                     "baseline": "champion (version 3)",
                     "checks": [
                         {"name": "test/f1", "challenger": 0.7, "asks": "at least 0.6", "passed": True},
@@ -112,7 +111,6 @@ def texts(body: dict[str, Any]) -> list[str]:
             [
                 "*flowers: the gate says no*",
                 "against champion (version 3)",
-                "```         challenger    baseline\ntest/f1         0.7        0.91```",
                 "```FAILED  test/f1 of &lt;roses&gt; 0.5, asked: at least 0.6\n"
                 "FAILED  test/f1 of late -, asked: at most 0.1 worse\n"
                 "passed  test/f1 0.7, asked: at least 0.6```",
@@ -120,7 +118,7 @@ def texts(body: dict[str, Any]) -> list[str]:
             ],
         ),
         (
-            Message("gate", job="flowers", status="passed", gate={"scores": {"challenger": {}, "baseline": None}},
+            Message("gate", job="flowers", status="passed", gate={},
                     **WHERE),
             ["*flowers: the gate says yes*", "night"],
         ),
@@ -145,7 +143,7 @@ def test_a_failure_calls_whom_it_should(mention: str | None, begins: str) -> Non
 
 def test_a_link_cannot_be_closed_by_what_is_in_it() -> None:
     message = Message("end", job="j", status="done", mlflow_url="http://h/#/experiments/1|x>/runs/<a&b", **WHERE)
-    assert texts(sent(message))[-1] == "<http://h/#/experiments/1%7Cx%3E/runs/%3Ca%26b|run in MLflow> · night"
+    assert texts(sent(message))[-1] == "<http://h/#/experiments/1%7Cx&gt;/runs/&lt;a&amp;b|run in MLflow> · night"
 
 
 @given(
@@ -158,7 +156,7 @@ def test_a_link_cannot_be_closed_by_what_is_in_it() -> None:
 @settings(derandomize=True)
 def test_no_text_is_longer_than_slack_takes(kind: Any, job: str, error: str, names: list[str], folder: str) -> None:
     metrics = dict.fromkeys(names, 0.5)
-    gate = {"scores": {"challenger": metrics, "baseline": metrics}}
+    gate = {"checks": [{"name": name, "asks": error} for name in names], "baseline": job}
     body = sent(Message(kind, job=job, status="failed", error=error * 3, metrics=metrics, gate=gate, folder=folder))
     assert len(body["text"]) <= 40_000
     assert len(body["blocks"]) <= 50

@@ -85,27 +85,20 @@ def told(receiver: Receiver) -> list[tuple[Any, ...]]:
     ]
 
 
+@pytest.fixture(autouse=True)
+def run(tmp_path: Path) -> Iterator[runs.Run]:
+    """An active run."""
+    with runs.activate(runs.create(tmp_path, "tulips")) as active:
+        yield active
+
+
 def fitted(notifier: WebhookNotifier, module: Marigold | None = None, **arguments: Any) -> None:
     trainer(notifier, **arguments).fit(module or Marigold(), loader(), loader())
 
 
-def test_a_training_without_a_run_is_told_from_start_to_end(receiver: Receiver) -> None:
-    notifier = WebhookNotifier(receiver.url(), headers={"Authorization": "Bearer abc"})
-    fitted(notifier)
-    notifier.sender.close()
-    assert told(receiver) == [("start", "running", "fit", 0), ("end", "done", "fit", 0)]
-    first, last = (request.json for request in receiver.requests)
-    assert (first["job"], first["run"], first["max_epochs"], first["step"]) == ("Marigold", None, 3, 0)
-    assert (last["exit_code"], last["error"]) == (0, None)
-    assert receiver.requests[0].headers["authorization"] == "Bearer abc"
-    assert receiver.requests[0].headers["content-type"] == "application/json; charset=utf-8"
-
-
-def test_a_failure_is_told_with_its_last_lines_after_the_epochs_before(receiver: Receiver, tmp_path: Path) -> None:
-    notifier = WebhookNotifier(receiver.url(), every_n_epochs=2)
+def test_headers_are_sent_and_a_failure_has_its_last_lines(receiver: Receiver, run: runs.Run) -> None:
+    notifier = WebhookNotifier(receiver.url(), headers={"Authorization": "Bearer abc"}, every_n_epochs=2)
     notifier.mask = lambda text: text.replace("out of stock", "***")
-    notifier.command_sends_end = True
-    run = runs.create(tmp_path, "tulips")
     recorder = RunRecorder(run, events=runs.EventStream(run.events_path))
     with pytest.raises(ValueError, match="out of stock") as caught:
         fitted(notifier, Marigold(fails_at=5), callbacks=[notifier, recorder])
@@ -121,6 +114,8 @@ def test_a_failure_is_told_with_its_last_lines_after_the_epochs_before(receiver:
     assert epoch["metrics"]["val/loss"] > 0
     assert failure["error"].endswith("ValueError: batches are *** & <gone>")
     assert "training_step" in failure["error"]
+    assert receiver.requests[0].headers["authorization"] == "Bearer abc"
+    assert receiver.requests[0].headers["content-type"] == "application/json; charset=utf-8"
 
 
 def test_a_trial_and_other_ranks_tell_nothing(receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -136,18 +131,16 @@ def test_only_the_chosen_events_are_told(receiver: Receiver) -> None:
     notifier = WebhookNotifier(receiver.url(), events=["end"])
     assert notifier.list_kinds(["start", "end"]) == ["end"]
     fitted(notifier)
+    notifier.send_end(None)
     notifier.sender.close()
     assert [kind for kind, *_ in told(receiver)] == ["end"]
 
 
-def test_the_command_tells_the_end_in_its_own_words(receiver: Receiver, tmp_path: Path) -> None:
+def test_the_command_tells_the_end_in_its_own_words(receiver: Receiver, run: runs.Run) -> None:
     notifier = WebhookNotifier(receiver.url())
-    notifier.command_sends_end = True
-    run = runs.create(tmp_path, "tulips")
     address = {"tracking_uri": "https://***@mlflow.example/base/", "experiment_id": "3", "run_id": "9f"}
     (run.folder / "mlflow.json").write_text(json.dumps(address))
-    with runs.activate(run):
-        fitted(notifier, max_epochs=1)
+    fitted(notifier, max_epochs=1)
     notifier.send_end(Interrupted(15, checkpoint=Path("last.ckpt")))
     notifier.send_end(Interrupted(15))
     notifier.send_end(OutOfTime("the deadline has come"))
@@ -167,7 +160,7 @@ def test_a_notifier_can_be_copied_and_shows_no_address(receiver: Receiver) -> No
         twin.send_end(None)
         twin.sender.close()
     notifier.sender.close()
-    assert len(receiver.requests) == 2 + 2
+    assert len(receiver.requests) == 1 + 2
     assert CANARY not in repr(notifier)
     assert notifier.state_dict() == {}
 

@@ -50,7 +50,7 @@ def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[bool, Path]
     """The folder of temporary files, and the one on disk."""
     found = {True: tmp_path / "memory", False: tmp_path / "disk"}
     kinds = {"auto": (True, False), "memory": (True,), "disk": (False,)}
-    monkeypatch.setattr(decoded_cache, "_places", lambda cache: [(found[kind], kind) for kind in kinds[cache]])
+    monkeypatch.setattr(decoded_cache, "_folders", lambda cache: [(found[kind], kind) for kind in kinds[cache]])
     return found
 
 

@@ -11,7 +11,7 @@ import torch
 from PIL import Image
 
 from lightkit.data.image_sources import Box, Encoded, jpeg_of, resized
-from lightkit.images.reading import MachineLimitError, decode_rgb
+from lightkit.images.image_file import MachineLimitError, decode_rgb
 
 Pixels = np.ndarray[tuple[int, ...], np.dtype[np.uint8]]
 

@@ -13,7 +13,7 @@ import torch
 from PIL import Image
 
 from lightkit.data.image_folder import ImageFolder
-from lightkit.images.reading import read_rgb
+from lightkit.images.image_file import read_rgb
 from lightkit.images.verdicts import judge_images
 
 GOOD = {  # upright height and width

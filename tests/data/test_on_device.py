@@ -16,7 +16,7 @@ from lightkit.data.image_dataset import stack_images
 from lightkit.data.image_sources import Encoded
 from lightkit.data.sampler import SampleKey
 from lightkit.data.transforms import EvalView, normalised, preprocessing_of
-from lightkit.images.reading import read_rgb
+from lightkit.images.image_file import read_rgb
 
 PREPROCESSING = preprocessing_of(16)
 NAMES = [f"{name}/{number}.png" for name in ("rose", "tulip") for number in range(30)]

@@ -14,7 +14,7 @@ from PIL import Image
 from lightkit.data.image_folder import ImageFolder
 from lightkit.data.image_sources import Box, Decoded, Encoded, PhotoPixels, Pixels
 from lightkit.errors import DataError
-from lightkit.images.reading import UnreadableImageError, read_rgb
+from lightkit.images.image_file import UnreadableImageError, read_rgb
 
 SHAPE = (40, 56, 3)
 Array = np.ndarray[tuple[int, ...], np.dtype[np.uint8]]

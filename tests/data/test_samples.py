@@ -16,7 +16,7 @@ from lightkit.data.loader import eval_loader, train_loader
 from lightkit.data.sampler import SampleKey, epoch_order
 from lightkit.data.transforms import EvalView, TrainView, preprocessing_of
 from lightkit.errors import DataError
-from lightkit.images.reading import UnreadableImageError
+from lightkit.images.image_file import UnreadableImageError
 
 VIEW = EvalView(preprocessing_of(8))
 

@@ -14,7 +14,7 @@ from torchvision.transforms import v2
 from lightkit.data.image_sources import Box, Decoded, Encoded
 from lightkit.data.sampler import SampleKey
 from lightkit.data.transforms import EvalView, TrainView, _random_box, preprocessing_of
-from lightkit.images.reading import read_rgb
+from lightkit.images.image_file import read_rgb
 
 OPTIONS: dict[str, dict[str, Any]] = {"plain": {}, "jitter": {"color_jitter": 0.5}, "augment": {"rand_augment": True}}
 

@@ -19,8 +19,8 @@ from lightkit.export.formats import FORMATS, open_model
 from lightkit.export.image_transform import ImageToProbabilities, ImageTransform
 from lightkit.export.metadata import Metadata, TensorSpec
 from lightkit.export.target import ExportTarget, WriteOptions
+from lightkit.images.image_file import read_rgb
 from lightkit.images.preprocessing import Preprocessing
-from lightkit.images.reading import read_rgb
 from tests.data.torchvision_reference import eval_transform
 from tests.export.specimens import PREPROCESSING, noise
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from lightkit.images.reading import prepare_images
+from lightkit.images.image_file import prepare_images
 
 
 @pytest.fixture

@@ -11,8 +11,8 @@ from PIL import Image
 from torchvision.transforms import v2
 
 from lightkit.data.transforms import IMAGENET_MEAN, IMAGENET_STD, preprocessing_of
+from lightkit.images.image_file import read_rgb
 from lightkit.images.preprocessing import Preprocessing
-from lightkit.images.reading import read_rgb
 from tests.data.torchvision_reference import eval_transform
 
 PHOTOS = Path(__file__).parents[2].parent / "shared" / "data" / "flower_photos"

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from lightkit.errors import ConfigError
 from lightkit.images.table_writer import ImageRow, RowGroups, plan_files
 
 
@@ -101,8 +100,3 @@ def test_copies_of_one_image_are_put_in_the_order_of_their_paths() -> None:
     first = _row(0)
     second = replace(first, path="a/1.jpg")
     assert plan_files([second, first], num_files=1, row_group_bytes=9_000) == [[[first, second]]]
-
-
-def test_fewer_images_than_files_are_refused_with_what_to_say() -> None:
-    with pytest.raises(ConfigError, match=r"--partitions 4: there are only 3 images.*Say --partitions 3 or fewer"):
-        plan_files(_rows(train=3), num_files=4, row_group_bytes=1)

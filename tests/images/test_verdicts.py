@@ -16,9 +16,9 @@ import PIL
 import pytest
 from PIL import Image, ImageFile
 
-from lightkit.images import reading
+from lightkit.images import image_file
 from lightkit.images import verdicts as module
-from lightkit.images.reading import MachineLimitError, UnreadableImageError, read_rgb
+from lightkit.images.image_file import MachineLimitError, UnreadableImageError, read_rgb
 from lightkit.images.verdicts import UNREADABLE, Verdict, compute_file_digests, judge_images
 
 # torchvision 0.29: its decoders, which are used as long as there are any
@@ -35,13 +35,13 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def readings(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Names of the files that were read, an hour after they were made."""
     found: list[str] = []
-    hash_file, clock = module.hash_file, time.time_ns
+    hash_file, clock = module._hash_file, time.time_ns
 
     def counted(file: Any) -> str:
         found.append(Path(f"/proc/self/fd/{file.fileno()}").readlink().name)
         return hash_file(file)
 
-    monkeypatch.setattr(module, "hash_file", counted)
+    monkeypatch.setattr(module, "_hash_file", counted)
     monkeypatch.setattr(time, "time_ns", lambda: clock() + 3600 * 10**9)
     return found
 
@@ -65,7 +65,7 @@ def test_files_that_are_as_they_were_are_not_read_again(make_images: Any, readin
     first = list(judge_images(paths))
     assert list(judge_images(paths)) == first
     digests = list(compute_file_digests(map(str, paths)))
-    assert [(each.digest, each.was_read) for each in digests] == [(verdict.digest, False) for verdict in first]
+    assert [each.digest for each in digests] == [verdict.digest for verdict in first]
     assert sorted(readings) == ["a.png", "b.png"]
 
 
@@ -184,7 +184,7 @@ def test_a_file_that_changes_while_it_is_judged_is_judged_again(
     make_images: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = make_images("a.png") / "a.png"
-    load_frame = reading.load_frame
+    load_frame = image_file.load_frame
 
     def change(image: Image.Image) -> Image.Image:
         frame = load_frame(image)
@@ -278,10 +278,10 @@ def test_the_filters_of_warnings_are_as_before(make_images: Any) -> None:
 def test_digests_are_those_of_the_content_and_are_kept(tmp_path: Path, readings: list[str]) -> None:
     paths = [tmp_path / "a.bin", tmp_path / "gone.bin", tmp_path]
     paths[0].write_bytes(b"abc" * 1000)
-    for was_read in (True, False):
+    for _ in range(2):
         found = list(compute_file_digests(map(str, paths)))
         assert [each.digest for each in found[1:]] == [UNREADABLE, UNREADABLE]
-        assert (found[0].size_bytes, found[0].was_read) == (3000, was_read)
+        assert found[0].size_bytes == 3000
         assert found[0].digest == hashlib.sha256(paths[0].read_bytes()).hexdigest()
     assert readings == ["a.bin"]
     assert one(paths[0]).defect == "not an image in any format that Pillow knows"

@@ -54,14 +54,8 @@ class Telling(pl.Callback):
     def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self._tell(trainer, "record_fit_start", pl_module)
 
-    def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        self._tell(trainer, "record_epoch_end", pl_module)
-
     def on_fit_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self._tell(trainer, "record_fit_end", pl_module)
-
-    def on_test_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        self._tell(trainer, "record_test_end", pl_module)
 
 
 def loader() -> DataLoader[Any]:

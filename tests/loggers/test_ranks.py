@@ -28,30 +28,10 @@ def test_only_rank_zero_records(kind: Any, net: Any, run: runs.Run) -> None:
         "add_picture": ("x", torch.zeros(3, 2, 2, dtype=torch.uint8), 1),
         "log_manifest": ({"git": {"commit": "f00d"}},),
         "log_graph": (net(),),
-        **dict.fromkeys(
-            ["record_fit_start", "record_epoch_end", "record_fit_end", "record_test_end"], (trainer, net())
-        ),
+        **dict.fromkeys(["record_fit_start", "record_fit_end"], (trainer, net())),
     }.items():
         getattr(logger, name, lambda *_: None)(*arguments)
     logger.after_save_checkpoint(SimpleNamespace(best_model_path="x"))
     logger.finalize("success")
     assert list(run.folder.iterdir()) == []
     assert {path.name for path in run.root.iterdir()} == {run.name}
-
-
-@pytest.mark.usefixtures("_second_rank")
-def test_metrics_are_read_on_every_rank_because_reading_may_reduce_them(net: Any, run: runs.Run) -> None:
-    reads: list[str] = []
-
-    class Trainer:
-        global_step = 1
-
-        @property
-        def callback_metrics(self) -> dict[str, Any]:
-            reads.append("read")
-            return {}
-
-    logger = MLflow()
-    logger.record_epoch_end(Trainer(), net())  # type: ignore[arg-type]
-    logger.record_test_end(Trainer(), net())  # type: ignore[arg-type]
-    assert reads == ["read", "read"]

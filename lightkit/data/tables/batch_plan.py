@@ -8,14 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import Generic, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from lightkit.data.sampler import stable_seed
 from lightkit.errors import DataError
-
-R = TypeVar("R")
 
 _ROTATION, _GROUPS, _BLOCK = range(3)  # keep the seeds of the three apart
 
@@ -34,20 +32,6 @@ class BatchKey(NamedTuple):
     epoch: int
     num_lanes: int
     buffer_rows: int
-
-
-class Part(NamedTuple):
-    """Some rows of one row group.
-
-    Args:
-        group: Number of the row group in its split.
-        skip: Rows of the split before them in it.
-        take: How many.
-    """
-
-    group: int
-    skip: int
-    take: int
 
 
 class EpochOrder:
@@ -71,15 +55,19 @@ class EpochOrder:
         self._groups: list[int] = groups.tolist()
         self._stops = np.cumsum(np.asarray(counts, dtype=np.int64)[groups]) if counts else np.zeros(0, dtype=np.int64)
 
-    def parts(self, start: int, stop: int) -> Iterator[Part]:
-        """Give the rows from place ``start`` up to but not including ``stop`` of the line."""
+    def parts(self, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
+        """Give the rows from place ``start`` up to but not including ``stop`` of the line.
+
+        Yields:
+            Number of a row group in its split, rows of the split before those that are wanted, and how many are.
+        """
         place = start
         while place < stop:
             row = (place + self._shift) % self.num_rows
             at = int(np.searchsorted(self._stops, row, side="right"))
             first = int(self._stops[at - 1]) if at else 0
             take = min(int(self._stops[at]) - row, stop - place)
-            yield Part(self._groups[at], row - first, take)
+            yield self._groups[at], row - first, take
             place += take
 
 
@@ -101,10 +89,6 @@ class RankPlan:
     rank: int = 0
     num_lanes: int = 1
 
-    def in_lanes(self, num_lanes: int) -> RankPlan:
-        """The same stretch, cut into another number of lanes."""
-        return replace(self, num_lanes=num_lanes)
-
     @property
     def start(self) -> int:
         """The place of this rank's first row."""
@@ -116,8 +100,8 @@ class RankPlan:
 
         Only with a batch size of 1, or fewer rows than ranks, some rows are there twice where they do not share evenly.
         """
-        ends = (rank * self.num_rows // self.num_replicas for rank in (self.rank, self.rank + 1))
-        return max(-next(ends) + next(ends), self.num_batches)
+        begin, end = (rank * self.num_rows // self.num_replicas for rank in (self.rank, self.rank + 1))
+        return max(end - begin, self.num_batches)
 
     @property
     def num_batches(self) -> int:
@@ -137,27 +121,16 @@ class RankPlan:
 
     def lane(self, number: int) -> range:
         """The places of a lane's rows."""
-        starts = [0]
-        for lane in range(number + 1):
-            starts.append(starts[-1] + self._lane_rows(lane))
-        return range(self.start + starts[-2], self.start + starts[-1])
+        lasts = [range(lane, self.num_batches, self.num_lanes)[-1:] for lane in range(number + 1)]
+        sizes = [self.within_lane(last[0]).stop if last else 0 for last in lasts]
+        return range(self.start + sum(sizes[:-1]), self.start + sum(sizes))
 
     def within_lane(self, number: int) -> range:
         """The rows of a batch, counted from the start of its lane."""
-        before = self._before(number)
-        return range(before, before + self.size(number))
-
-    def _before(self, number: int) -> int:
-        """Rows of a batch's lane that are in earlier batches."""
         earlier, lane = divmod(number, self.num_lanes)
-        if self.num_replicas == 1:
-            return earlier * self.batch_size
-        rows, larger = divmod(self.num_own, self.num_batches)
-        return earlier * rows + min(earlier, len(range(lane, larger, self.num_lanes)))
-
-    def _lane_rows(self, lane: int) -> int:
-        batches = range(lane, self.num_batches, self.num_lanes)
-        return self.within_lane(batches[-1]).stop if batches else 0
+        rows, larger = (self.batch_size, 0) if self.num_replicas == 1 else divmod(self.num_own, self.num_batches)
+        before = earlier * rows + min(earlier, len(range(lane, larger, self.num_lanes)))
+        return range(before, before + self.size(number))
 
 
 def block_of(num_rows: int, block_rows: int, row: int) -> tuple[int, range]:
@@ -175,17 +148,11 @@ def block_of(num_rows: int, block_rows: int, row: int) -> tuple[int, range]:
     return number, range(number * num_rows // num_blocks, (number + 1) * num_rows // num_blocks)
 
 
-def shuffled(num_rows: int, *, seed: int, epoch: int, rank: int, lane: int, block: int) -> list[int]:
-    """The order in which the rows of a block are taken."""
-    order: list[int] = _random(seed, epoch, _BLOCK, rank, lane, block).permutation(num_rows).tolist()
-    return order
-
-
 def _random(*parts: int) -> np.random.Generator:
     return np.random.default_rng(stable_seed(*parts))
 
 
-class BatchRows(Generic[R]):
+class BatchRows:
     """Reads the rows of any batch; one that follows the last batch of its lane is read on from there.
 
     Of each lane it keeps one block of rows in training, and in any case one open row group, never more.
@@ -202,7 +169,7 @@ class BatchRows(Generic[R]):
     def __init__(
         self,
         groups: Sequence[tuple[int, int]],
-        read: Callable[[int, int], Iterator[R]],
+        read: Callable[[int, int], Iterator[Any]],
         *,
         batch_size: int,
         num_replicas: int = 1,
@@ -213,19 +180,19 @@ class BatchRows(Generic[R]):
         self.is_shuffled = seed is not None
         self.plan = RankPlan(sum(rows for _, rows in groups), batch_size, num_replicas, rank)
         self._order: tuple[int, EpochOrder] | None = None
-        self._blocks: dict[int, tuple[tuple[int, ...], list[R]]] = {}
-        self._cursors: dict[int, _Cursor[R]] = {}
+        self._blocks: dict[int, tuple[tuple[int, ...], list[Any]]] = {}
+        self._cursors: dict[int, _Cursor] = {}
 
     def __getstate__(self) -> dict[str, object]:  # a worker process is started with nothing that is open
         return {**vars(self), "_order": None, "_blocks": {}, "_cursors": {}}
 
-    def rows(self, key: BatchKey) -> list[R]:
+    def rows(self, key: BatchKey) -> list[Any]:
         """Read the rows of a batch.
 
         Raises:
             DataError: If a row group holds fewer rows than it did.
         """
-        plan = self.plan.in_lanes(key.num_lanes)
+        plan = replace(self.plan, num_lanes=key.num_lanes)
         for lanes in (self._blocks, self._cursors):  # an epoch that was resumed may have had more of them
             for other in [other for other in lanes if other >= key.num_lanes]:
                 lanes.pop(other)
@@ -233,7 +200,7 @@ class BatchRows(Generic[R]):
         wanted, places = plan.within_lane(key.number), plan.lane(lane)
         if self._seed is None:
             return list(self._line(key.epoch, lane, places[wanted.start : wanted.stop]))
-        block_rows, found, row = max(1, key.buffer_rows // key.num_lanes), list[R](), wanted.start
+        block_rows, found, row = max(1, key.buffer_rows // key.num_lanes), list[Any](), wanted.start
         while row < wanted.stop:
             number, block = block_of(len(places), block_rows, row)
             kept = self._block(key, lane, number, places[block.start : block.stop])
@@ -244,16 +211,16 @@ class BatchRows(Generic[R]):
 
     def places(self, key: BatchKey) -> range:
         """Give the places in the epoch's line of a batch: each is in one batch of one rank only."""
-        plan = self.plan.in_lanes(key.num_lanes)
+        plan = replace(self.plan, num_lanes=key.num_lanes)
         within = plan.within_lane(key.number)
         return plan.lane(key.number % key.num_lanes)[within.start : within.stop]
 
-    def at(self, place: int) -> R:
+    def at(self, place: int) -> Any:
         """Read one row by its number, in stored order."""
         (row,) = self._line(0, 0, range(place, place + 1))  # to its end, so that the next is read on from there
         return row
 
-    def _block(self, key: BatchKey, lane: int, number: int, places: range) -> list[R]:
+    def _block(self, key: BatchKey, lane: int, number: int, places: range) -> list[Any]:
         """Read a block's rows in the order in which they are taken."""
         assert self._seed is not None
         name = (key.epoch, lane, number, places.start, places.stop)
@@ -261,45 +228,45 @@ class BatchRows(Generic[R]):
             return self._blocks[lane][1]
         self._blocks.pop(lane, None)  # before the next is read, so that both are never there together
         rows = list(self._line(key.epoch, lane, places))
-        order = shuffled(len(rows), seed=self._seed, epoch=key.epoch, rank=self.plan.rank, lane=lane, block=number)
-        block = [rows[place] for place in order]
+        order = _random(self._seed, key.epoch, _BLOCK, self.plan.rank, lane, number).permutation(len(rows))
+        block = [rows[place] for place in order.tolist()]
         self._blocks[lane] = (name, block)
         return block
 
-    def _line(self, epoch: int, lane: int, places: range) -> Iterator[R]:
+    def _line(self, epoch: int, lane: int, places: range) -> Iterator[Any]:
         """Read the rows at some places of the epoch's line."""
         if self._order is None or self._order[0] != epoch:
             counts = [rows for _, rows in self._groups]
             self._order = (epoch, EpochOrder(counts, seed=self._seed, epoch=epoch))
         cursor = self._cursors.setdefault(lane, _Cursor(self._groups, self._read))
         for part in self._order[1].parts(places.start, places.stop):
-            yield from cursor.rows(part)
+            yield from cursor.rows(*part)
 
 
-class _Cursor(Generic[R]):
+class _Cursor:
     """A place in one open row group."""
 
-    def __init__(self, groups: Sequence[tuple[int, int]], read: Callable[[int, int], Iterator[R]]) -> None:
+    def __init__(self, groups: Sequence[tuple[int, int]], read: Callable[[int, int], Iterator[Any]]) -> None:
         self._groups, self._read = groups, read
         self._group, self._at = -1, 0
-        self._rows: Iterator[R] = iter(())
+        self._rows: Iterator[Any] = iter(())
 
-    def rows(self, part: Part) -> Iterator[R]:
-        """Read on to the rows of a part, or open the row group anew if they lie before this place."""
-        group, num_rows = self._groups[part.group]
-        if part.group != self._group or part.skip < self._at:
-            self._at, self._rows = part.skip, self._read(group, part.skip)
+    def rows(self, number: int, skip: int, take: int) -> Iterator[Any]:
+        """Read on to some rows of a row group, or open it anew if they lie before this place."""
+        group, num_rows = self._groups[number]
+        if number != self._group or skip < self._at:
+            self._at, self._rows = skip, self._read(group, skip)
         self._group = -1  # in the middle of reading, an error may come
-        stop, num_read = part.skip + part.take, 0
-        for row in islice(self._rows, part.skip - self._at, stop - self._at):
+        stop, num_read = skip + take, 0
+        for row in islice(self._rows, skip - self._at, stop - self._at):
             yield row
             num_read += 1
-        if num_read < part.take:
+        if num_read < take:
             raise DataError(
                 f"row group {group} of the table has fewer than the {num_rows} rows that it had when the table was "
                 "opened. Leave a table alone while it is trained on, or train on a version of a Delta table."
             )
         if stop < num_rows:
-            self._group, self._at = part.group, stop
+            self._group, self._at = number, stop
         else:  # close the file, and free what was read ahead
             self._rows = iter(())

@@ -82,34 +82,25 @@ def find_columns(
             "gets one of them: leave out the other."
         )
     if image is None and not names:
-        if "image" not in schema.names:
-            raise DataError(
-                f"the table has no column 'image'. Set data.init_args.image to its column of encoded images, or "
-                f"data.init_args.features to its columns of numbers; it has {_format_names(schema)}."
-            )
         image = "image"
     wanted = {"image": image, "label": label, "weight": weight, "split": split, "key": key}
     for argument, name in [*wanted.items(), *(("features", name) for name in names)]:
         if name is None:
             continue
-        if name not in schema.names:
+        if schema.names.count(name) != 1:
             raise _missing_column(schema, argument, name)
-        if (num := schema.names.count(name)) > 1:
-            raise DataError(f"data.init_args.{argument}: the table has {num} columns {name!r}. Rename all but one.")
         fits, expected = _EXPECTED[argument]
         if not fits(plain_type(schema.field(name).type)):
             found = schema.field(name).type
             raise DataError(f"data.init_args.{argument}: column {name!r} holds {found}, expected {expected}.")
-    resolved: Literal["class", "value"] = "class"
-    if label is not None:
-        kind = plain_type(schema.field(label).type)
-        if target == "value" and not (_is_number(kind) or types.is_boolean(kind)):
-            raise DataError(
-                f"data.init_args.target: column {label!r} holds {kind}, which is no number to predict. Set it to "
-                "class, or data.init_args.label to a column of numbers."
-            )
-        by_type: Literal["class", "value"] = "value" if types.is_floating(kind) or types.is_decimal(kind) else "class"
-        resolved = by_type if target == "auto" else target
+    kind = pa.string() if label is None else plain_type(schema.field(label).type)
+    if label is not None and target == "value" and not (_is_number(kind) or types.is_boolean(kind)):
+        raise DataError(
+            f"data.init_args.target: column {label!r} holds {kind}, which is no number to predict. Set it to class, or "
+            "data.init_args.label to a column of numbers."
+        )
+    is_value = label is not None and (target == "value" or (target == "auto" and _is_real(kind)))
+    resolved: Literal["class", "value"] = "value" if is_value else "class"
     return Columns(image, names, label, weight, split, key, resolved)
 
 
@@ -121,16 +112,19 @@ def plain_type(kind: pa.DataType) -> pa.DataType:
 
 
 def _missing_column(schema: pa.Schema, argument: str, name: str) -> DataError:
-    hint = near(name, schema.names) or f"; it has {_format_names(schema)}."
-    return DataError(f"data.init_args.{argument}: the table has no column {name!r}{hint}")
-
-
-def _format_names(schema: pa.Schema) -> str:
-    return ", ".join(schema.names[:12]) + (", ..." if len(schema.names) > 12 else "")
+    names = ", ".join(schema.names[:12]) + (", ..." if len(schema.names) > 12 else "")
+    hint, num = near(name, schema.names) or f"; it has {names}.", schema.names.count(name)
+    return DataError(
+        f"data.init_args.{argument}: the table has {f'{num} columns' if num else 'no column'} {name!r}{hint}"
+    )
 
 
 def _is_number(kind: pa.DataType) -> bool:
-    return bool(types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind))
+    return bool(types.is_integer(kind)) or _is_real(kind)
+
+
+def _is_real(kind: pa.DataType) -> bool:
+    return bool(types.is_floating(kind) or types.is_decimal(kind))
 
 
 def _is_text(kind: pa.DataType) -> bool:
@@ -142,17 +136,15 @@ def _is_bytes(kind: pa.DataType) -> bool:
 
 
 def _is_image(kind: pa.DataType) -> bool:
-    if types.is_struct(kind):
-        return kind.get_field_index("bytes") >= 0 and _is_bytes(kind.field("bytes").type)
-    return _is_bytes(kind)
+    is_struct = types.is_struct(kind) and kind.get_field_index("bytes") >= 0
+    return _is_bytes(kind.field("bytes").type if is_struct else kind)
 
 
 def _is_feature(kind: pa.DataType) -> bool:
-    if types.is_list(kind) or types.is_large_list(kind):
-        return _is_number(kind.value_type)
     if types.is_fixed_size_list(kind):
         return _is_feature(kind.value_type)
-    return _is_number(kind) or bool(types.is_boolean(kind))
+    is_list = types.is_list(kind) or types.is_large_list(kind)
+    return _is_number(kind.value_type if is_list else kind) or bool(types.is_boolean(kind))
 
 
 _EXPECTED: dict[str, tuple[Callable[[pa.DataType], bool], str]] = {
@@ -305,7 +297,7 @@ def label_column(batch: pa.RecordBatch, columns: Columns) -> pa.Array:
     if columns.target == "value":
         numbers = _numbers_of(column)
         return pa.array(numbers, mask=~np.isfinite(numbers))
-    if types.is_floating(column.type) or types.is_decimal(column.type):
+    if _is_real(column.type):
         # pandas turns integers into floats where one of them is missing
         numbers = np.asarray(column.cast(pa.float64()).to_numpy(zero_copy_only=False))
         is_whole = (np.abs(numbers) < 2**53) & (numbers == np.floor(numbers))

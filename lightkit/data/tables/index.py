@@ -6,16 +6,17 @@ All rows are looked at once, a row group at a time; what is found is kept on dis
 from __future__ import annotations
 
 import hashlib
-import io
 import json
 import logging
 import math
 import os
 import shutil
+import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
@@ -50,7 +51,7 @@ from lightkit.data.tables.columns import (
 from lightkit.data.tables.source import RowGroup, Snapshot
 from lightkit.errors import ConfigError, DataError
 from lightkit.hardware.cache_folder import cache_folder
-from lightkit.images.reading import map_in_order
+from lightkit.images.image_file import map_in_order
 
 log = logging.getLogger("lightkit.data")
 
@@ -99,7 +100,6 @@ class _Rules:
         val_fraction: Share of the rows that no column holds out, by a hash, for validation.
         test_fraction: Likewise, for testing.
         shapes: Of each column of features.
-        moved: Hashes that go into training whatever the fractions say.
     """
 
     columns: Columns
@@ -107,7 +107,6 @@ class _Rules:
     val_fraction: float
     test_fraction: float
     shapes: tuple[Shape, ...] = ()
-    moved: frozenset[bytes] = frozenset()
 
 
 @dataclass
@@ -118,19 +117,11 @@ class _Findings:
         classes: Rows of each class, of each split.
         bad: Names of rows that cannot be used, and why; the first ones.
         moments: Number, mean and squared deviations of the training split's features and values.
-        held_out: The greatest hash of each class without a row for training.
     """
 
     classes: list[Counter[str]] = field(default_factory=lambda: [Counter(), Counter(), Counter()])
     bad: list[tuple[str, str]] = field(default_factory=list)
     moments: dict[str, Moments] = field(default_factory=dict)
-    held_out: dict[str, bytes] = field(default_factory=dict)
-
-    def add_numbers(self, name: str, numbers: npt.NDArray[Any]) -> None:
-        """Add numbers of the training split to their moments."""
-        wide = numbers.astype(np.float64).ravel()
-        if len(wide):
-            self._merge_moments(name, (len(wide), float(wide.mean()), float(((wide - wide.mean()) ** 2).sum())))
 
     def merge(self, other: _Findings) -> None:
         """Add the findings of another part."""
@@ -138,11 +129,9 @@ class _Findings:
             mine.update(theirs)
         self.bad += other.bad[: _NUM_LISTED - len(self.bad)]
         for name, moments in other.moments.items():
-            self._merge_moments(name, moments)
-        for name, content in other.held_out.items():
-            self.held_out[name] = max(content, self.held_out.get(name, content))
+            self.add_moments(name, moments)
 
-    def _merge_moments(self, name: str, other: Moments) -> None:
+    def add_moments(self, name: str, other: Moments) -> None:
         """Merge the moments of two parts (Chan et al. 1979, equation 2.1)."""
         (num, mean, squares), (more, other_mean, other_squares) = self.moments.get(name, (0, 0.0, 0.0)), other
         gap, total = other_mean - mean, num + more
@@ -199,7 +188,6 @@ class Index:
         scaling: Mean and standard deviation of the training split: ``input`` of features, ``target`` of values.
         fingerprint: SHA-256 over the tables' fingerprints, all that decides which row is in which split, and the
             content of the columns that were read for it.
-        notes: Warnings about the way in which the rows were split.
     """
 
     columns: Columns
@@ -211,7 +199,6 @@ class Index:
     defects: list[Defect]
     scaling: dict[str, tuple[float, float]]
     fingerprint: str
-    notes: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self._class_numbers = {name: number for number, name in enumerate(self.class_names)}
@@ -242,30 +229,25 @@ class Index:
         """Give the numbers, in a row group as it is read, of the rows of a split; ascending."""
         return np.flatnonzero(self.codes[self._starts[group] : self._starts[group + 1]] == SPLITS.index(split))
 
-    def labels(self, group: int, split: Split) -> list[Any]:
-        """Read the labels of a split in a row group, and no other column: numbers of classes, or values.
-
-        Raises:
-            DataError: If the file is missing or damaged.
-        """
-        alone = replace(self.columns, image=None, features=(), weight=None)
-        return [row.label for row in self._read(group, alone, self.row_numbers(group, split))]
-
-    def read(self, split: Split, group: int, start: int = 0) -> Iterator[Row]:
+    def read(self, split: Split, group: int, start: int = 0, *, columns: Columns | None = None) -> Iterator[Row]:
         """Read the rows of a split in a row group as a stream, in stored order, from one of them on.
 
+        Args:
+            split: The split.
+            group: Number of the row group.
+            start: Rows of the split before the first.
+            columns: Names of the columns to read, if not all.
+
         Raises:
             DataError: If the file is missing or damaged.
         """
-        return self._read(group, self.columns, self.row_numbers(group, split)[start:])
-
-    def _read(self, number: int, columns: Columns, wanted: npt.NDArray[np.int64]) -> Iterator[Row]:
-        group, at, done = self.groups[number], 0, 0
-        for batch in group.read(columns.of_a_sample, batch_rows=_rows_at_once(group)):
+        wanted, stored, at, done = self.row_numbers(group, split)[start:], self.groups[group], 0, 0
+        columns = columns or self.columns
+        for batch in stored.read(columns.of_a_sample, batch_rows=_rows_at_once(stored)):
             until = int(np.searchsorted(wanted, at + batch.num_rows))
             if until > done:
                 rows = wanted[done:until]
-                yield from self.make_rows(batch.take(pa.array(rows - at)), columns, group.row_names(rows))
+                yield from self.make_rows(batch.take(pa.array(rows - at)), columns, stored.row_names(rows))
             done, at = until, at + batch.num_rows
             if done == len(wanted):
                 return
@@ -362,16 +344,10 @@ def index_table(
     """
     check_fractions(val_fraction=val_fraction, test_fraction=test_fraction)
     if columns.split is not None and None not in tables:
-        raise ConfigError(
-            f"data.init_args.split: column {columns.split!r} has no effect on tables that are a split each. "
-            "Leave it out."
-        )
+        raise ConfigError("data.init_args.split has no effect on tables that are a split each. Leave it out.")
     where: RowFilter | None = None
-    for split, table in [*tables.items()][::-1]:
-        try:
-            find_columns(table.schema, **vars(columns))
-        except DataError as error:
-            raise DataError(f"{f'{split} table, {table.place}: ' if split else ''}{error}") from error
+    for table in [*tables.values()][::-1]:
+        find_columns(table.schema, **vars(columns))  # raises where a table has others than the first
         where = parse_filter(filter, table.schema)
     first = next(iter(tables.values()))
     if columns.split is not None or None not in tables:
@@ -388,7 +364,7 @@ def index_table(
     class_names: list[str] = []
     if columns.label is not None and columns.target == "class":
         kind = plain_type(first.schema.field(columns.label).type)
-        class_names = _class_names(found["classes"], kind, classes)
+        class_names = _class_names(found["classes"], kind, classes, is_hashed=columns.split is None and None in tables)
     index = Index(
         columns, [group for table in tables.values() for group in table.groups], codes,
         np.array(found["counts"], np.int64).reshape(-1, _BAD + 1),
@@ -401,18 +377,13 @@ def index_table(
         # other content is other data, also with the same sizes and footers of files
         fingerprint=hashlib.sha256(f"{fingerprint}\0{found['digest']}".encode()).hexdigest(),
     )  # fmt: skip
-    is_hashed = val_fraction > 0 or test_fraction > 0
     if classes is None and not index.counts["train"]:  # a model of a checkpoint may be tested on rows for nothing else
-        reasons = ["data.init_args.filter lets too few rows through"] * bool(filter)
-        reasons += [f"the fractions leave none: {_explain_split(columns)}"] * is_hashed
-        reasons += [f"{index.num_bad} rows are bad"] * bool(index.num_bad)
         counts = ", ".join(f"{split} {num}" for split, num in index.counts.items())
         raise DataError(
-            f"{', '.join(table.place for table in tables.values())}: no rows are left to train on ({counts}): "
-            f"{'; or '.join(reasons) or 'none is named train'}."
+            f"{', '.join(table.place for table in tables.values())}: no rows are left to train on ({counts}, "
+            f"{index.num_bad} of them bad). Change data.init_args.filter, the fractions, or the names in "
+            "data.init_args.split."
         )
-    if is_hashed:
-        index.notes += _notes(index, rules, found["moved"])
     return index
 
 
@@ -426,134 +397,81 @@ def _names_validation(table: Snapshot, column: str) -> bool:
     )
 
 
-def _class_names(classes: Sequence[Mapping[str, int]], kind: pa.DataType, given: Sequence[str] | None) -> list[str]:
-    """Give the classes of the training split, or those of a checkpoint, after checking those of the splits.
+def _class_names(
+    classes: Sequence[Mapping[str, int]], kind: pa.DataType, given: Sequence[str] | None, *, is_hashed: bool
+) -> list[str]:
+    """Give the classes of a checkpoint, or those of the training split, or of all rows where a hash decides.
 
     Raises:
         DataError: If a split has another class.
     """
-    is_number = not (types.is_boolean(kind) or types.is_string(kind) or types.is_large_string(kind))
-    is_number = is_number and all(name.lstrip("-").isdecimal() for name in classes[0])
-    if given is None and not classes[0]:
-        return []  # a table without training rows is refused for that
-    names = list(given) if given is not None else sorted(classes[0], key=int if is_number else str)
+    names = list(given or (set().union(*classes) if is_hashed else classes[0]))
+    if given is None:
+        is_text = types.is_boolean(kind) or types.is_string(kind) or types.is_large_string(kind)
+        is_number = not is_text and all(name.lstrip("-").isdecimal() for name in names)
+        names.sort(key=int if is_number else str)
     for split, of_split in zip(SPLITS, classes, strict=True):
-        if unknown := sorted(of_split.keys() - set(names)):
-            more = f", and {len(unknown) - 1} more such classes" if len(unknown) > 1 else ""
-            whose = "the training split has none" if given is None else "the checkpoint knows none"
-            shown = ", ".join(map(repr, names[:_NUM_SHOWN])) + (", ..." if len(names) > _NUM_SHOWN else "")
+        if names and (unknown := sorted(of_split.keys() - set(names))):  # a table without training rows is refused
+            owner = "the training split" if given is None else "the checkpoint"
             raise DataError(
-                f"the {split} split has {of_split[unknown[0]]} rows of class {unknown[0]!r}{more}, of which {whose}; "
-                f"its classes are {shown}. Leave such rows out with data.init_args.filter, or split the rows again."
+                f"the {split} split has rows of classes that {owner} does not have: "
+                f"{', '.join(map(repr, unknown[:_NUM_SHOWN]))}; it has {', '.join(map(repr, names[:_NUM_SHOWN]))}"
+                f"{', ...' if len(names) > _NUM_SHOWN else ''}. Leave such rows out with data.init_args.filter, or "
+                "split the rows again."
             )
+    if is_hashed and (untrained := [name for name in names if not classes[0].get(name)]):
+        log.warning(
+            "data: no row of %s is trained on, as a hash holds all of them out. Add rows of them, or name the splits "
+            "in a column (data.init_args.split).", ", ".join(map(repr, untrained[:_NUM_SHOWN])),
+        )  # fmt: skip
     return names
-
-
-def _notes(index: Index, rules: _Rules, moved: Sequence[str]) -> Iterator[str]:
-    """Warn of classes whose rows a hash had all held out, and of splits far from their fractions."""
-    if moved:
-        more = f" and {len(moved) - _NUM_SHOWN} more classes" if len(moved) > _NUM_SHOWN else ""
-        yield (
-            f"all rows of {', '.join(map(repr, moved[:_NUM_SHOWN]))}{more} are held out by val_fraction and "
-            "test_fraction; one of each class, with those that are equal to it, is trained on instead. Add rows of "
-            "them, or name the splits in a column (data.init_args.split)."
-        )
-    wanted: dict[Split, float] = {"val": rules.val_fraction, "test": rules.test_fraction}
-    shared = sum(num for split, num in index.counts.items() if split == "train" or wanted[split])
-    odd = []
-    for split, share in wanted.items():
-        # more than chance explains, with four standard deviations of as many different rows
-        chance = max(4 * math.sqrt(share * (1 - share) * shared), 0.25 * share * shared)
-        if share > 0 and abs(index.counts[split] - share * shared) > chance:
-            odd.append(f"{index.counts[split]} of {shared} rows for {split}_fraction {share:g}")
-    if odd:
-        yield (f"the splits are far from what was asked for ({', '.join(odd)}): {_explain_split(index.columns)}.")
-
-
-def _explain_split(columns: Columns) -> str:
-    what = "images" if columns.image else "features and label"
-    what = f"{columns.key!r} (data.init_args.key)" if columns.key else what
-    return (
-        f"rows with equal {what} go into the same split; set data.init_args.key to a column with more values, or "
-        "data.init_args.split to one with the rows' splits"
-    )
 
 
 def _load_or_build(
     fingerprint: str, tables: Mapping[Split | None, Snapshot], rules: _Rules
 ) -> tuple[dict[str, Any], Codes]:
     """Load the findings of an earlier run, or look at all rows; one process of a machine looks, the others wait."""
-    home = cache_folder()
-    if home is None:
-        return _build(tables, rules, io.BytesIO())
+    home = cache_folder() or Path(tempfile.gettempdir())
     state = [(table.place, table.state) for table in tables.values()]
     key = hashlib.sha256(repr((fingerprint, state, str(Path.cwd()))).encode("utf-8", "surrogateescape")).hexdigest()
     folder = home / "tables" / key[:32]
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(folder.with_suffix(".lock")):
-        if (kept := _load(folder)) is not None:
-            return kept
-        try:
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(folder.with_suffix(".lock")):
+            with suppress(OSError, ValueError, KeyError):
+                return _load(folder)
             for entry in folder.parent.iterdir():  # loaded by no run for two months, or not finished
                 if entry.is_dir() and (entry == folder or time.time() - entry.stat().st_mtime > _KEPT_FOR_S):
                     shutil.rmtree(entry, ignore_errors=True)
             folder.mkdir()
             with (folder / "codes").open("wb") as file:
-                found, _ = _build(tables, rules, file)
+                found = _build(tables, rules, file)
             (folder / "found.json").write_text(json.dumps(found))  # the last, so that what is there is whole
-        except OSError as error:
-            reason = error.strerror or error
-            log.warning("%s: the table's index cannot be kept (%s); the next run makes it again", folder, reason)
-        return _load(folder) or _build(tables, rules, io.BytesIO())
+            return _load(folder)
+    except OSError as error:
+        raise DataError(
+            f"{folder}: the index of the table cannot be written ({error.strerror or error}). Make room, or set "
+            "XDG_CACHE_HOME to a folder with some."
+        ) from error
 
 
-def _load(folder: Path) -> tuple[dict[str, Any], Codes] | None:
-    try:
-        found = json.loads((folder / "found.json").read_text())
-        codes = np.memmap(folder / "codes", np.uint8, "r")
-        os.utime(folder)  # in use, so not to be removed
-        return (found, codes) if len(codes) == sum(map(sum, found["counts"])) else None
-    except (OSError, ValueError, KeyError):
-        return None
+def _load(folder: Path) -> tuple[dict[str, Any], Codes]:
+    found = json.loads((folder / "found.json").read_text())
+    codes = np.memmap(folder / "codes", np.uint8, "r")
+    os.utime(folder)  # in use, so not to be removed
+    if len(codes) != sum(map(sum, found["counts"])):
+        raise ValueError("not a whole index")
+    return found, codes
 
 
-def _build(tables: Mapping[Split | None, Snapshot], rules: _Rules, file: BinaryIO) -> tuple[dict[str, Any], Codes]:
-    """Look at all rows, and write their codes to a file; again if a class has no row for training."""
+def _build(tables: Mapping[Split | None, Snapshot], rules: _Rules, file: BinaryIO) -> dict[str, Any]:
+    """Look at all rows, and write their codes to a file; return the findings for JSON."""
     columns, first = rules.columns, next(iter(tables.values()))
     shapes = tuple(
         (_list_length(first, name),) if (shape := column_shape(first.schema.field(name).type)) is None else shape
         for name in columns.features
     )
     rules = replace(rules, shapes=shapes)
-    total, counts, digest = _scan_tables(tables, rules, file)
-    # as in a folder of images; if a column names the splits, it is an error
-    held_out = {} if columns.split else {n: one for n, one in total.held_out.items() if n not in total.classes[0]}
-    if held_out:
-        file.seek(0)
-        total, counts, digest = _scan_tables(tables, replace(rules, moved=frozenset(held_out.values())), file)
-    codes = np.frombuffer(file.getbuffer(), np.uint8) if isinstance(file, io.BytesIO) else np.empty(0, np.uint8)
-    found = {
-        "shapes": shapes, "classes": total.classes, "counts": counts, "bad": total.bad, "digest": digest,
-        "moments": total.moments, "moved": sorted(held_out),
-    }  # fmt: skip
-    return found, codes
-
-
-def _list_length(table: Snapshot, name: str) -> int:
-    for group in table.groups:
-        for batch in group.read([name], batch_rows=64):
-            lists = plain_column(batch, name).drop_null()
-            if len(lists):
-                return len(lists[0])
-    raise DataError(
-        f"{table.place}: column {name!r} (data.init_args.features) has nothing but nulls. Set it to another column."
-    )
-
-
-def _scan_tables(
-    tables: Mapping[Split | None, Snapshot], rules: _Rules, file: BinaryIO
-) -> tuple[_Findings, list[list[int]], str]:
-    """Scan all row groups; give the findings, the rows of each row group with each code, and a digest."""
     jobs = [(group, split) for split, table in tables.items() for group in table.groups]
     total, counts, digest = _Findings(), [], hashlib.sha256()
     num_rows, num_threads = sum(group.num_rows for group, _ in jobs), min(8, len(os.sched_getaffinity(0)))
@@ -570,7 +488,21 @@ def _scan_tables(
                     "data.init_args.target to value to predict it as a number, or data.init_args.label to another "
                     "column."
                 )
-    return total, counts, digest.hexdigest()
+    return {
+        "shapes": shapes, "classes": total.classes, "counts": counts, "bad": total.bad, "digest": digest.hexdigest(),
+        "moments": total.moments,
+    }  # fmt: skip
+
+
+def _list_length(table: Snapshot, name: str) -> int:
+    for group in table.groups:
+        for batch in group.read([name], batch_rows=64):
+            lists = plain_column(batch, name).drop_null()
+            if len(lists):
+                return len(lists[0])
+    raise DataError(
+        f"{table.place}: column {name!r} (data.init_args.features) has nothing but nulls. Set it to another column."
+    )
 
 
 def _scan(group: RowGroup, given: Split | None, rules: _Rules) -> tuple[_Findings, Codes, str]:
@@ -590,7 +522,7 @@ def _scan(group: RowGroup, given: Split | None, rules: _Rules) -> tuple[_Finding
     is_hashed = given in (None, "train") and (rules.val_fraction > 0 or rules.test_fraction > 0)
     names = [*(where.columns if where else ()), *columns.features]
     names += [name for name in (columns.label, columns.weight, columns.split, columns.key) if name]
-    if columns.image and ((is_hashed and columns.key is None) or _may_have_nulls(group, columns.image)):
+    if columns.image and ((is_hashed and columns.key is None) or group.may_have_nulls(columns.image)):
         names.append(columns.image)
     if not names:  # all rows are alike
         codes[:] = SPLITS.index(given or "train")
@@ -647,25 +579,23 @@ def _scan_batch(
         fractions = (np.frombuffer(b"".join(contents), ">u8").reshape(-1, 4)[:, 0] >> 12) / 2.0**52
         val, test = fractions < rules.test_fraction + rules.val_fraction, fractions < rules.test_fraction
         chosen = np.select([test, val], [2, 1], 0)
-        chosen[[content in rules.moved for content in contents]] = 0
         codes[hashed] = chosen
 
     trained = np.flatnonzero(codes == 0)
-    if features is not None:
-        found.add_numbers("input", features[trained])
+    values_of: dict[str, Any] = {"input": features}
     if labels is not None and columns.target == "value":
-        found.add_numbers("target", np.asarray(labels.to_numpy(zero_copy_only=False))[trained])
-    elif labels is not None:
+        values_of["target"] = np.asarray(labels.to_numpy(zero_copy_only=False))
+    for name, numbers_of in values_of.items():
+        if numbers_of is not None and len(trained):
+            wide = numbers_of[trained].astype(np.float64).ravel()
+            found.add_moments(name, (len(wide), float(wide.mean()), float(((wide - wide.mean()) ** 2).sum())))
+    if labels is not None and columns.target == "class":
         encoded = labels.dictionary_encode()
         names = [format_class(value) for value in encoded.dictionary.to_pylist()]
         numbers = np.asarray(pc.fill_null(encoded.indices, -1))
         for code, of_split in enumerate(found.classes):
             present, counts = np.unique(numbers[codes == code], return_counts=True)
             of_split.update({names[one]: num for one, num in zip(present.tolist(), counts.tolist(), strict=True)})
-        for row, content in zip(hashed.tolist(), contents, strict=True):
-            name = names[numbers[row]]
-            if name not in found.classes[0]:
-                found.held_out[name] = max(content, found.held_out.get(name, content))
 
 
 def _hash_rows(batch: pa.RecordBatch, rows: npt.NDArray[np.int64], columns: Columns, values: _Values) -> list[bytes]:
@@ -681,17 +611,6 @@ def _hash_rows(batch: pa.RecordBatch, rows: npt.NDArray[np.int64], columns: Colu
     texts = ["None"] * len(rows) if values.labels is None else map(repr, values.labels.take(pa.array(rows)).to_pylist())
     features = values.features[rows]
     return [sha256(row.tobytes() + text.encode()).digest() for row, text in zip(features, texts, strict=True)]
-
-
-def _may_have_nulls(group: RowGroup, image: str) -> bool:
-    """Check a row group's statistics, which spare reading all images."""
-    with group.file.open() as parquet:
-        stored = parquet.metadata.row_group(group.number)
-        for column in map(stored.column, range(stored.num_columns)):
-            if column.path_in_schema in (image, f"{image}.bytes"):
-                statistics = column.statistics if column.is_stats_set else None
-                return statistics is None or not statistics.has_null_count or statistics.null_count > 0
-    return True
 
 
 def _rows_at_once(group: RowGroup) -> int:

@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader
 from lightkit.data.bad_samples import Defect, Defects, check_bad_samples
 from lightkit.data.image_module import LoadingModule, loading_of, seed_of, training_view_of, warn_idle
 from lightkit.data.image_sources import Encoded
-from lightkit.data.loader import LabelledSource, make_on_rank_zero, predict_loader
+from lightkit.data.loader import LabelledSource, ResumableLoader, make_on_rank_zero, predict_loader
 from lightkit.data.splits import Split, check_fractions
 from lightkit.data.tables.batch_plan import BatchRows
 from lightkit.data.tables.columns import find_columns
@@ -28,7 +28,6 @@ from lightkit.data.tables.loader import (
     RowNames,
     TableBatches,
     TableImages,
-    TableLoader,
     TableRows,
     table_loader,
 )
@@ -36,8 +35,8 @@ from lightkit.data.tables.source import Format, Snapshot, open_table
 from lightkit.data.transforms import EvalView, View, after_transfer, preprocessing_of
 from lightkit.errors import ConfigError, DataError
 from lightkit.hardware.processor import num_cores
+from lightkit.images.image_file import UnreadableImageError, map_in_order, pillow_warnings
 from lightkit.images.preprocessing import Preprocessing
-from lightkit.images.reading import UnreadableImageError, map_in_order, pillow_warnings
 
 log = logging.getLogger("lightkit.data")
 
@@ -175,7 +174,7 @@ class Table(LoadingModule):
         self._tables: dict[Split | None, Snapshot] = {}
         self._index: Index | None = None
         self._classes: list[str] | None = None  # of a checkpoint
-        self._training: TableLoader | None = None
+        self._training: ResumableLoader | None = None
 
     def setup(self, stage: str | None = None) -> None:
         """Open the table and look at labels and splits, once; with ``on_bad_image: error`` decode every image.
@@ -219,7 +218,7 @@ class Table(LoadingModule):
         return made[0]
 
     def _warn_of_shares(self, index: Index) -> None:
-        """Warn of tables of splits that have files in common, and of odd splits by hash."""
+        """Warn of tables of splits that have files in common."""
         files = {
             split: {os.path.realpath(group.file.path) if table.is_local else group.file.path for group in table.groups}
             for split, table in self._tables.items()
@@ -232,8 +231,6 @@ class Table(LoadingModule):
                     "shared out.",
                     first, second,
                 )  # fmt: skip
-        for note in index.notes:
-            log.warning("data: %s", note)
 
     def _check_split(self, split: Split) -> None:
         if not self.index.counts[split]:
@@ -319,24 +316,20 @@ class Table(LoadingModule):
         is_training = trainer is not None and trainer.is_global_zero and trainer.state.fn == TrainerFn.FITTING
         if not is_training or state.get("fingerprint") in (None, now["fingerprint"]):
             return
-        change, remedy = "its rows, or what decides on their splits, have changed", "Train on the rows of before"
-        before = state.get("version")
-        if before != now["version"]:
-            change = f"it was version {before}, and is version {now['version']}"
-            if isinstance(before, int):
-                remedy = f"Set data.init_args.version={before}"
         log.warning(
-            "data: the table is not the one that the checkpoint was trained on: %s. The training goes on with other "
-            "rows, also in the rest of its epoch. %s to go on as it would have.",
-            change, remedy,
+            "data: the table is not the one that the checkpoint was trained on: it was version %s, is version %s, or "
+            "what decides on its splits has changed. The training goes on with other rows, also in the rest of its "
+            "epoch. data.init_args.version chooses the version of a Delta table.",
+            state.get("version"), now["version"],
         )  # fmt: skip
 
-    def train_dataloader(self) -> TableLoader:
+    def train_dataloader(self) -> ResumableLoader:
         """Shuffled batches, augmented unless asked not to; after a restored checkpoint, the rest of its epoch first."""
         loader = self._load("train", training_view_of(self, preprocessing_of(self.image_size)))
+        order = cast(BatchOrder, loader.sampler)
         if self._training is None and (self.trainer is None or self.trainer.is_global_zero):
-            self._warn_of_order(loader.order)
-        loader.order.before_epoch = self._refuse_bad_epoch
+            self._warn_of_order(order)
+        order.before_epoch = self._refuse_bad_epoch
         self._training = loader
         return loader
 
@@ -354,13 +347,9 @@ class Table(LoadingModule):
 
         Lightning divides it among the processes.
         """
-        split, loading = self._predict_split, self._loading
+        split = self._predict_split
         stored = BatchRows(self.index.rows(split), partial(self.index.read, split), batch_size=self.batch_size)
-        start_method = loading.pop("start_method")
-        loader = predict_loader(TableRows(stored, self._batch_maker(self._centre, None)), **loading)
-        if loader.num_workers and start_method:
-            loader.multiprocessing_context = start_method
-        return loader
+        return predict_loader(TableRows(stored, self._batch_maker(self._centre, None)), **self._loading)
 
     def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
         """Scale and normalise a batch's uint8 images where it is; then the model's hook of this name has its turn."""
@@ -375,7 +364,7 @@ class Table(LoadingModule):
         if stage == "fit":
             self._refuse_bad_epoch()
 
-    def _load(self, split: Split, view: View) -> TableLoader:
+    def _load(self, split: Split, view: View) -> ResumableLoader:
         """Make the loader of a split, of which each row is on one rank; that of training is shuffled."""
         trainer, index, is_training = self.trainer, self.index, split == "train"
         rank, world_size = (trainer.global_rank, trainer.world_size) if trainer else (0, 1)
@@ -413,25 +402,18 @@ class Table(LoadingModule):
         loading = loading_of(self, num_samples=num_samples, is_cached=not self.index.columns.image)
         # the threads of a library that reads from an object store do not live on in a fork
         is_local = all(table.is_local for table in self._tables.values())
-        return {**loading, "start_method": None if is_local or not loading["num_workers"] else "spawn"}
+        return {**loading, "start_method": None if is_local else "spawn"}
 
     def _warn_of_order(self, order: BatchOrder) -> None:
-        """Warn if several ranks read the same row group, or if a row group is too large to be mixed as a whole."""
-        rows, ranks = [num for _, num in self.index.rows("train")], order.plan.num_replicas
-        if len(rows) < ranks:
-            log.warning(
-                "data: the training split has %d row group%s for %d processes, so that several read the same one, each "
-                "its part. Write the table with %d or more, such as by `lightkit convert --partitions %d`.",
-                len(rows), "s" if len(rows) > 1 else "", ranks, ranks, ranks,
-            )  # fmt: skip
-        largest, mixed = max(rows), max(1, order.buffer_rows // order.num_lanes)
-        if largest > mixed:
-            shared = f", of {order.buffer_rows:,} that {order.num_lanes} workers share" if order.num_lanes > 1 else ""
+        """Warn if a row group is too large to be mixed as a whole."""
+        (num_lanes, buffer), largest = order.own_cut, max(num for _, num in self.index.rows("train"))
+        if largest > (mixed := max(1, buffer // num_lanes)):
+            shared = f", of {buffer:,} that {num_lanes} workers share" if num_lanes > 1 else ""
             log.warning(
                 "data: the largest row group has %s rows to train on, and %s of them are mixed at a time%s: where rows "
                 "are sorted, such as by label, so is training. Set data.init_args.shuffle_buffer to %d, which takes "
                 "memory, or write the table with smaller row groups.",
-                f"{largest:,}", f"{mixed:,}", shared, largest * order.num_lanes,
+                f"{largest:,}", f"{mixed:,}", shared, largest * num_lanes,
             )  # fmt: skip
 
     def _refuse_bad_epoch(self) -> None:

@@ -1,10 +1,14 @@
-"""A Delta table or a folder of Parquet at one moment: its files, and the row groups in which they are read."""
+"""A Delta table or a folder of Parquet at one moment: its files, and the row groups in which they are read.
+
+Another kind of table is a function like `open_parquet`, in a file of its own, and a line in `SOURCES`.
+"""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
@@ -73,32 +77,34 @@ class DataFile:
         """Open the file for reading by pages.
 
         Raises:
-            DataError: If it is missing, damaged, or not the file that the table was opened with.
+            OSError: If it is missing, damaged, or not the file that the table was opened with.
         """
-        try:
-            footer, digest, _ = _read_footer(self.filesystem, self.path)
-            if digest == self.digest:
-                # neither mapped nor read ahead: either would have a whole row group in memory
-                return pq.ParquetFile(
-                    self.filesystem.open_input_file(self.path),
-                    metadata=pq.read_metadata(pa.BufferReader(footer)),
-                    memory_map=False, buffer_size=_BUFFER_BYTES, pre_buffer=False,
-                )  # fmt: skip
-        except (OSError, pa.ArrowException) as error:
-            raise self.unreadable(error) from error
-        raise DataError(
-            f"{self.path}: this file of the table was replaced or written over after the table was opened. Start "
-            "again, and leave the table alone while it is read; a version of a Delta table stays."
-        )
+        footer, digest, _ = _read_footer(self.filesystem, self.path)
+        if digest != self.digest:
+            raise OSError("it was written over after the table was opened")
+        # neither mapped nor read ahead: either would have a whole row group in memory
+        return pq.ParquetFile(
+            self.filesystem.open_input_file(self.path), metadata=pq.read_metadata(pa.BufferReader(footer)),
+            memory_map=False, buffer_size=_BUFFER_BYTES, pre_buffer=False,
+        )  # fmt: skip
 
-    def unreadable(self, error: Exception) -> DataError:
-        """Make the error for a file that cannot be read."""
-        if isinstance(error, FileNotFoundError):
-            return DataError(f"{self.path}: this file of the table is gone. Restore it, or start again.")
-        return DataError(
-            f"{self.path}: this Parquet file cannot be read ({_first_line(error)}). It is damaged, or was cut short: "
-            "write it again, or take it out of the table."
-        )
+    def fill(self, column: str, num_rows: int) -> pa.Array:
+        """Make a column that is not in the file: its partition's value, or nulls."""
+        kind, value = self.schema.field(column).type, self.partition.get(column)
+        return pa.nulls(num_rows, kind) if value is None else pa.repeat(pa.scalar(value, kind), num_rows)
+
+
+@contextmanager
+def _translate_read_errors(path: str) -> Iterator[None]:
+    """Raise a `DataError` for a file of a table that is missing, damaged or written over."""
+    try:
+        yield
+    except (OSError, pa.ArrowException) as error:
+        raise DataError(
+            f"{path}: this Parquet file of the table cannot be read ({_first_line(error)}). Restore it or take it out "
+            "of the table, and start again when no program writes to the table; a Delta table has its earlier versions "
+            "(data.init_args.version), as far as they are not vacuumed."
+        ) from error
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -135,17 +141,19 @@ class RowGroup:
         """
         file, at = self.file, self.first
         schema = pa.schema([file.schema.field(name) for name in columns])
-        with file.open() as parquet:
+        with _translate_read_errors(file.path), file.open() as parquet:
             inside = [name for name in columns if name in parquet.schema_arrow.names and name not in file.partition]
-            try:
-                for part in parquet.iter_batches(batch_rows, [self.number], columns=inside, use_threads=False):
-                    batch = pa.RecordBatch.from_arrays([self._column(part, field) for field in schema], schema=schema)
-                    if len(file.deleted):
-                        batch = batch.filter(pa.array(~np.isin(np.arange(at, at + part.num_rows), file.deleted)))
-                    yield batch
-                    at += part.num_rows
-            except (OSError, pa.ArrowException) as error:
-                raise file.unreadable(error) from error
+            for part in parquet.iter_batches(batch_rows, [self.number], columns=inside, use_threads=False):
+                arrays = [part.column(name) if name in inside else file.fill(name, part.num_rows) for name in columns]
+                arrays = [
+                    array if array.type == field.type else array.cast(field.type)
+                    for array, field in zip(arrays, schema, strict=True)
+                ]
+                batch = pa.RecordBatch.from_arrays(arrays, schema=schema)
+                if len(file.deleted):
+                    batch = batch.filter(pa.array(~np.isin(np.arange(at, at + part.num_rows), file.deleted)))
+                yield batch
+                at += part.num_rows
 
     def may_match(self, where: pc.Expression) -> bool:
         """Check the file's partition and the row group's statistics for rows of a filter.
@@ -157,14 +165,25 @@ class RowGroup:
 
         file, partition = self.file, pc.scalar(True)
         for name, value in file.partition.items():
-            is_null = pc.field(name).is_null()
             scalar = pa.scalar(value, file.schema.field(name).type)
-            partition = partition & (is_null if value is None else pc.field(name) == scalar)
-        try:
+            partition = partition & (pc.field(name).is_null() if value is None else pc.field(name) == scalar)
+        with _translate_read_errors(file.path):
             fragment = ds.ParquetFileFormat().make_fragment(file.path, file.filesystem, partition, [self.number])
             return bool(fragment.subset(where, schema=file.schema).row_groups)
-        except (OSError, pa.ArrowException) as error:
-            raise file.unreadable(error) from error
+
+    def may_have_nulls(self, column: str) -> bool:
+        """Check the statistics of a column, or of the field ``bytes`` of a struct, for nulls.
+
+        Raises:
+            DataError: If the file is missing or damaged.
+        """
+        with _translate_read_errors(self.file.path), self.file.open() as parquet:
+            stored = parquet.metadata.row_group(self.number)
+            for part in map(stored.column, range(stored.num_columns)):
+                if part.path_in_schema in (column, f"{column}.bytes"):
+                    statistics = part.statistics if part.is_stats_set else None
+                    return statistics is None or not statistics.has_null_count or statistics.null_count > 0
+        return True
 
     def row_names(self, rows: npt.NDArray[np.int64]) -> list[str]:
         """Name rows by their file and number in it, from 0, deleted ones counted.
@@ -172,19 +191,8 @@ class RowGroup:
         Args:
             rows: Their numbers in the row group as it is read.
         """
-        if len(self.file.deleted):
-            rows = np.setdiff1d(np.arange(self.first, self.first + self.num_stored), self.file.deleted)[rows]
-        else:
-            rows = rows + self.first
-        return [f"{self.file.path}, row {row}" for row in rows.tolist()]
-
-    def _column(self, stored: pa.RecordBatch, field: pa.Field) -> pa.Array:
-        if field.name in self.file.partition:
-            return pa.repeat(pa.scalar(self.file.partition[field.name], field.type), stored.num_rows)
-        if field.name not in stored.schema.names:
-            return pa.nulls(stored.num_rows, field.type)
-        column = stored.column(field.name)
-        return column if column.type == field.type else column.cast(field.type)
+        stored = np.setdiff1d(np.arange(self.first, self.first + self.num_stored), self.file.deleted)
+        return [f"{self.file.path}, row {row}" for row in stored[rows].tolist()]
 
 
 @dataclass(frozen=True, eq=False)
@@ -199,10 +207,10 @@ class Snapshot:
         fingerprint: SHA-256. Delta: the table's id, the version, and path, size and deletion vector of each file.
             Parquet: name, size and footer of each file. Neither moving nor copying the table changes it.
         state: Sizes and times of Parquet's files, which may be written over with neither size nor footer changed.
-        groups: Its row groups, in the order of their files' paths.
+        groups: Its row groups that are not empty, in the order of their files' paths.
     """
 
-    kind: Literal["delta", "parquet"]
+    kind: str
     place: str
     schema: pa.Schema
     version: int | None
@@ -220,11 +228,14 @@ class Snapshot:
         """Whether forked processes may read it."""
         return not is_remote(self.place)
 
-    def add_file(self, file: DataFile, footer: _Footer) -> None:
-        """Add the row groups of a file that are not empty."""
-        first = 0
+    def add_file(
+        self, path: str, filesystem: fs.FileSystem, footer: _Footer, partition: Mapping[str, Any],
+        deleted: npt.NDArray[np.int64],
+    ) -> None:  # fmt: skip
+        """Add the row groups of a file that are not empty; see `DataFile`."""
+        file, first = DataFile(path, filesystem, self.schema, footer.digest, partition, deleted), 0
         for number, (num_stored, size_bytes) in enumerate(footer.groups):
-            start, stop = np.searchsorted(file.deleted, [first, first + num_stored])
+            start, stop = np.searchsorted(deleted, [first, first + num_stored])
             if num_rows := num_stored - int(stop - start):
                 self.groups.append(RowGroup(file, number, first, num_stored, num_rows, size_bytes))
             first += num_stored
@@ -271,26 +282,14 @@ def open_table(
     options = dict(storage_options or {})
     if not is_remote(place) and not local_path(place).exists():
         raise DataError(f"{place}: this table does not exist (data.init_args.path, from {Path.cwd()}).")
-    has_log = _has_delta_log(place, options)
-    if format == "delta" or (format == "auto" and has_log):
-        snapshot = _open_delta(place, version, timestamp, {name: str(value) for name, value in options.items()})
-    elif has_log and not is_remote(place):
-        raise ConfigError(
-            f"data.init_args.format: {place} is a Delta table, whose old files would be read as well as Parquet. Set "
-            "it to auto or delta."
-        )
-    elif version is not None or timestamp is not None:
-        raise ConfigError(
-            f"data.init_args.{'timestamp' if version is None else 'version'} chooses a state of a Delta table, but "
-            f"{place} is Parquet, which has only one. Leave it out, or set data.init_args.path to a Delta table."
-        )
-    else:
-        snapshot = _open_parquet(place, options)
+    kind: str = format
+    if format == "auto" or not is_remote(place):
+        kind = "delta" if _has_delta_log(place, options) else "parquet"
+    if format not in ("auto", kind):
+        raise ConfigError(f"data.init_args.format: {place} is of the format {kind}, not {format}. Set it to auto.")
+    snapshot = SOURCES[kind](place, options, version, timestamp)
     if not snapshot.num_rows:
-        state = "" if snapshot.version is None else f" in version {snapshot.version}"
-        raise DataError(
-            f"{place}: this table is empty{state}. Write rows to it, or set data.init_args.path to another."
-        )
+        raise DataError(f"{place}: this table is empty. Write rows to it, or set data.init_args.path to another.")
     return snapshot
 
 
@@ -309,16 +308,25 @@ def local_path(place: str) -> Path:
 def _has_delta_log(place: str, options: Mapping[str, Any]) -> bool:
     if not is_remote(place):
         return (local_path(place) / "_delta_log").is_dir()
-    try:
-        filesystem, root = _filesystem(place, options)
-        return bool(filesystem.get_file_info(fs.FileSelector(f"{root}/_delta_log", allow_not_found=True)))
-    except ConfigError:  # an address that pyarrow does not know can only be deltalake's
+    if place.partition("://")[0].lower() not in _FILE_SYSTEMS:  # such an address can only be deltalake's
         return True
-    except OSError as error:
-        raise _unreachable(place, error) from error
+    with _translate_access_errors(place):
+        filesystem, root = _open_filesystem(place, options)
+        return bool(filesystem.get_file_info(fs.FileSelector(f"{root}/_delta_log", allow_not_found=True)))
 
 
-def _filesystem(place: str, options: Mapping[str, Any]) -> tuple[fs.FileSystem, str]:
+@contextmanager
+def _translate_access_errors(place: str, *kinds: type[Exception]) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, *kinds) as error:  # type: ignore[misc]
+        raise DataError(
+            f"{place}: this is no table, or it cannot be reached ({_first_line(error)}). Check data.init_args.path, "
+            "data.init_args.format and data.init_args.storage_options."
+        ) from error
+
+
+def _open_filesystem(place: str, options: Mapping[str, Any]) -> tuple[fs.FileSystem, str]:
     """Open the file system of a table of Parquet, and give the table's path in it.
 
     Raises:
@@ -333,38 +341,34 @@ def _filesystem(place: str, options: Mapping[str, Any]) -> tuple[fs.FileSystem, 
         return fs.LocalFileSystem(), str(local_path(place))
     scheme, _, path = place.partition("://")
     name = _FILE_SYSTEMS.get(scheme.lower(), "")
-    if not hasattr(fs, name):
-        known = ", ".join(f"{known}://" for known, name in _FILE_SYSTEMS.items() if hasattr(fs, name))
-        raise ConfigError(
-            f"data.init_args.path: no file system is known for {scheme}:// ({place}). Expected a folder of this "
-            f"machine, file:// or one of {known}."
-        )
     given = dict(options)
     if name == "S3FileSystem":
         plain = {key.lower().removeprefix("aws_"): value for key, value in options.items()}
         allow_http = str(plain.pop("allow_http", "")).lower() == "true"
         given = {"scheme": "http"} if allow_http else {}
         given |= {_S3_ARGUMENTS.get(key, key): value for key, value in plain.items()}
-        endpoint_scheme, colon, host = str(given.get("endpoint_override", "")).partition("://")
-        if colon:  # pyarrow reads the scheme from an argument of its own in older versions
-            given |= {"scheme": endpoint_scheme, "endpoint_override": host}
     try:
         return getattr(fs, name)(**given), path.rstrip("/")
-    except (TypeError, ValueError, OSError) as error:
+    except (AttributeError, TypeError, ValueError, OSError) as error:
         raise ConfigError(
-            f"data.init_args.storage_options: {', '.join(given) or 'none'} are not what pyarrow.fs.{name} takes "
-            f"({error}). Expected its arguments by name."
+            f"data.init_args.path: pyarrow opens no file system for {place} ({_first_line(error)}). Expected a folder "
+            f"of this machine, file:// or one of {', '.join(_FILE_SYSTEMS)}://, and as data.init_args.storage_options "
+            "the arguments of its class in pyarrow.fs."
         ) from error
 
 
-def _open_parquet(place: str, options: Mapping[str, Any]) -> Snapshot:
-    filesystem, root = _filesystem(place, options)
-    try:
+def open_parquet(place: str, options: Mapping[str, Any], version: int | None, timestamp: str | None) -> Snapshot:
+    """Open a folder or file of Parquet; see `open_table`."""
+    if version is not None or timestamp is not None:
+        raise ConfigError(
+            f"data.init_args.{'timestamp' if version is None else 'version'} chooses a state of a Delta table, but "
+            f"{place} is Parquet, which has only one. Leave it out, or set data.init_args.path to a Delta table."
+        )
+    filesystem, root = _open_filesystem(place, options)
+    with _translate_access_errors(place):
         info = filesystem.get_file_info(root)
         selector = fs.FileSelector(root, recursive=True, allow_not_found=True)
         found = [info] if info.type == fs.FileType.File else filesystem.get_file_info(selector)
-    except OSError as error:
-        raise _unreachable(place, error) from error
     files: dict[str, fs.FileInfo] = {}  # by their names below the folder
     for info in sorted(found, key=lambda info: info.path):
         name = info.path.removeprefix(root).lstrip("/") or info.base_name
@@ -377,23 +381,22 @@ def _open_parquet(place: str, options: Mapping[str, Any]) -> Snapshot:
             f"Parquet ({', '.join(_SUFFIXES)})."
         )
     paths = [info.path for info in files.values()]
-    missing = "{path}: this file disappeared while the table was opened. Start again when nobody writes to it."
-    footers = _read_footers(filesystem, paths, missing=missing)
-    partitions = _folder_partitions(files)
-    schema = _common_schema(paths, footers, partitions)
-    fingerprint, state = hashlib.sha256(), repr([(info.size, info.mtime_ns) for info in files.values()])
-    for name, footer in zip(files, footers, strict=True):
-        line = f"{name}\0{footer.size_bytes}\0{footer.digest.hex()}\n"
-        fingerprint.update(line.encode("utf-8", "surrogateescape"))
-    digest = hashlib.sha256(state.encode()).hexdigest()
-    snapshot = Snapshot("parquet", place, schema, None, fingerprint.hexdigest(), digest)
-    none_deleted = np.empty(0, np.int64)
+    footers, partitions = _read_footers(filesystem, paths), _read_partitions(list(files))
+    state = repr([(info.size, info.mtime_ns) for info in files.values()])
+    lines = [
+        f"{name}\0{footer.size_bytes}\0{footer.digest.hex()}\n" for name, footer in zip(files, footers, strict=True)
+    ]
+    snapshot = Snapshot(
+        "parquet", place, _merge_schemas(place, footers, partitions), None,
+        hashlib.sha256("".join(lines).encode("utf-8", "surrogateescape")).hexdigest(),
+        hashlib.sha256(state.encode()).hexdigest(),
+    )  # fmt: skip
     for path, footer, partition in zip(paths, footers, partitions, strict=True):
-        snapshot.add_file(DataFile(path, filesystem, schema, footer.digest, partition, none_deleted), footer)
+        snapshot.add_file(path, filesystem, footer, partition, np.empty(0, np.int64))
     return snapshot
 
 
-def _folder_partitions(names: Iterable[str]) -> list[dict[str, Any]]:
+def _read_partitions(names: Sequence[str]) -> list[dict[str, Any]]:
     """Read each file's partition from the names of its folders.
 
     Not `pyarrow.dataset.HivePartitioning`, for which 07 and 7 are the same number.
@@ -410,36 +413,25 @@ def _folder_partitions(names: Iterable[str]) -> list[dict[str, Any]]:
     return partitions
 
 
-def _common_schema(
-    paths: Sequence[str], footers: Sequence[_Footer], partitions: Sequence[Mapping[str, Any]]
-) -> pa.Schema:
+def _merge_schemas(place: str, footers: Sequence[_Footer], partitions: Sequence[Mapping[str, Any]]) -> pa.Schema:
     """Merge the columns of all files; integers and floats of several widths, nulls, and large variants fit together."""
-    schema = seen = footers[0].schema
-    for path, footer in zip(paths, footers, strict=True):
-        if footer.schema is seen:  # as in most tables
-            continue
-        seen = footer.schema
-        try:
-            schema = pa.unify_schemas([schema, seen], promote_options="permissive")
-        except pa.ArrowException as error:
-            raise DataError(
-                f"{path}: the columns of this file do not fit those of the files before it, from {paths[0]} on "
-                f"({_first_line(error)}). Write the files again with the same types."
-            ) from error
+    try:
+        distinct = {id(footer.schema): footer.schema for footer in footers}
+        schema = pa.unify_schemas(list(distinct.values()), promote_options="permissive")
+    except pa.ArrowException as error:
+        raise DataError(
+            f"{place}: the columns of its files do not fit together ({_first_line(error)}). Write the files again with "
+            "the same types."
+        ) from error
     for name in partitions[0]:
         is_number = all(isinstance(partition[name], int | None) for partition in partitions)
-        place, column = schema.get_field_index(name), pa.field(name, pa.int64() if is_number else pa.string())
-        schema = schema.append(column) if place < 0 else schema.set(place, column)
+        at, column = schema.get_field_index(name), pa.field(name, pa.int64() if is_number else pa.string())
+        schema = schema.append(column) if at < 0 else schema.set(at, column)
     return schema
 
 
-def _read_footers(filesystem: fs.FileSystem, paths: Sequence[str], *, missing: str) -> list[_Footer]:
+def _read_footers(filesystem: fs.FileSystem, paths: Sequence[str]) -> list[_Footer]:
     """Read the footers of files, many at a time.
-
-    Args:
-        filesystem: Where they are.
-        paths: In the file system.
-        missing: Error for a file that is not there; ``{path}`` stands for its path.
 
     Raises:
         DataError: If a file is missing, damaged or no Parquet file.
@@ -447,16 +439,9 @@ def _read_footers(filesystem: fs.FileSystem, paths: Sequence[str], *, missing: s
     schemas: dict[str, pa.Schema] = {}  # one object for all files with the same, which are thousands
 
     def read(path: str) -> _Footer:
-        try:
+        with _translate_read_errors(path):
             footer, digest, size_bytes = _read_footer(filesystem, path)
             metadata = pq.read_metadata(pa.BufferReader(footer))
-        except FileNotFoundError as error:
-            raise DataError(missing.format(path=path)) from error
-        except (OSError, pa.ArrowException) as error:
-            raise DataError(
-                f"{path}: this is no Parquet file, or one that is damaged or was cut short ({_first_line(error)}): "
-                "write it again, or take it out of the table."
-            ) from error
         schema = metadata.schema.to_arrow_schema().remove_metadata()
         groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
         sizes = [(group.num_rows, group.total_byte_size) for group in groups]
@@ -477,8 +462,10 @@ def _read_footer(filesystem: fs.FileSystem, path: str) -> tuple[bytes, bytes, in
     return tail, hashlib.sha256(tail[-length:]).digest(), size
 
 
-def _open_delta(place: str, version: int | None, timestamp: str | None, options: dict[str, str]) -> Snapshot:
-    table = _load_delta(place, version, timestamp, options)
+def open_delta(place: str, options: Mapping[str, Any], version: int | None, timestamp: str | None) -> Snapshot:
+    """Open a Delta table; see `open_table`."""
+    texts = {name: str(value) for name, value in options.items()}
+    table = _load_delta(place, version, timestamp, texts)
     needed = set(table.protocol().reader_features or []) - {"columnMapping"}  # allowed, but perhaps not used
     if table.metadata().configuration.get("delta.columnMapping.mode", "none") != "none":
         needed.add("columnMapping")
@@ -487,46 +474,36 @@ def _open_delta(place: str, version: int | None, timestamp: str | None, options:
             f"{place}: this Delta table uses {', '.join(unknown)}, which lightkit cannot read. Copy it to a table "
             "without, in the engine that wrote it (in Spark: `CREATE TABLE ... AS SELECT`)."
         )
-    deleted = _deleted_rows(table, place) if "deletionVectors" in needed else {}
+    deleted = _read_deleted_rows(table, place) if "deletionVectors" in needed else {}
     schema = pa.schema(table.schema().to_arrow()).remove_metadata()
     filesystem: fs.FileSystem = fs.LocalFileSystem()
     if is_remote(place):  # deltalake is an extra, and its runtime does not survive a fork
         from deltalake.fs import DeltaStorageHandler
 
-        filesystem = fs.PyFileSystem(DeltaStorageHandler(place, options))
+        filesystem = fs.PyFileSystem(DeltaStorageHandler(place, texts))
     actions = sorted(pa.table(table.get_add_actions()).to_pylist(), key=lambda action: action["path"])
-    if elsewhere := [action["path"] for action in actions if ":/" in action["path"]]:
-        raise DataError(
-            f"{place}: this Delta table has files at other addresses ({elsewhere[0]}), as shallow clones do, which "
-            "lightkit cannot read. Make a deep clone."
-        )
     relative = [unquote(action["path"]) for action in actions]
     paths = relative if is_remote(place) else [str(local_path(place) / path) for path in relative]
-    missing = (
-        f"{{path}}: version {table.version()} of the Delta table {place} lists this file, but it is gone; perhaps it "
-        "was vacuumed. Restore it, or set data.init_args.version to a newer one."
-    )
-    footers = _read_footers(filesystem, paths, missing=missing)
-    fingerprint, none_deleted = hashlib.sha256(f"{table.metadata().id}\0{table.version()}\n".encode()), np.empty(0, int)
-    files: list[DataFile] = []
-    for action, path, footer in zip(actions, paths, footers, strict=True):
-        if action["size_bytes"] != footer.size_bytes:
-            raise DataError(
-                f"{path}: this file has {footer.size_bytes} bytes, but the Delta log says {action['size_bytes']}. It "
-                "was cut short or changed: restore it."
-            )
+    fingerprint = hashlib.sha256(f"{table.metadata().id}\0{table.version()}\n".encode())
+    rows = [deleted.get(_file_name(action["path"]), np.empty(0, np.int64)) for action in actions]
+    for action, of_file in zip(actions, rows, strict=True):
+        fingerprint.update(f"{action['path']}\0{action['size_bytes']}\0".encode("utf-8", "surrogateescape"))
+        fingerprint.update(of_file.tobytes())
+    snapshot = Snapshot("delta", place, schema, table.version(), fingerprint.hexdigest())
+    for action, path, footer, of_file in zip(actions, paths, _read_footers(filesystem, paths), rows, strict=True):
         partition = {
             name: None if value is None else pa.scalar(value).cast(schema.field(name).type).as_py()
             for name, value in (action.get("partition") or {}).items()
         }
-        rows = deleted.get(_delta_name(action["path"]), none_deleted)
-        files.append(DataFile(path, filesystem, schema, footer.digest, partition, rows))
-        fingerprint.update(f"{action['path']}\0{action['size_bytes']}\0".encode("utf-8", "surrogateescape"))
-        fingerprint.update(rows.tobytes())
-    snapshot = Snapshot("delta", place, schema, table.version(), fingerprint.hexdigest())
-    for file, footer in zip(files, footers, strict=True):
-        snapshot.add_file(file, footer)
+        snapshot.add_file(path, filesystem, footer, partition, of_file)
     return snapshot
+
+
+SOURCES: dict[str, Callable[[str, Mapping[str, Any], int | None, str | None], Snapshot]] = {
+    "delta": open_delta,
+    "parquet": open_parquet,
+}
+"""By format: opens the table at a place with storage options, a version and a timestamp."""
 
 
 def _load_delta(place: str, version: int | None, timestamp: str | None, options: dict[str, str]) -> DeltaTable:
@@ -540,60 +517,44 @@ def _load_delta(place: str, version: int | None, timestamp: str | None, options:
             "`pip install 'lightkit[delta]'`."
         ) from error
     try:
-        moment = timestamp and datetime.fromisoformat(timestamp.strip().upper().replace("Z", "+00:00"))
+        moment = datetime.fromisoformat(timestamp.strip().upper().replace("Z", "+00:00")) if timestamp else None
     except ValueError as error:
         raise ConfigError(
             f"data.init_args.timestamp: expected a moment such as 2026-01-31T12:00:00Z (ISO 8601), got {timestamp!r}"
         ) from error
-    if isinstance(moment, datetime) and moment.tzinfo is None:
+    if moment is not None and moment.tzinfo is None:
         moment = moment.replace(tzinfo=timezone.utc)
-    try:
+    with _translate_access_errors(place, DeltaError, ValueError):
         table = DeltaTable(place if is_remote(place) else str(local_path(place)), storage_options=options or None)
-    except (DeltaError, OSError, ValueError) as error:
-        raise _unreachable(place, error) from error
-    if not moment and version in (None, table.version()):
+    if moment is None and version in (None, table.version()):
         return table
     # of the newest state: the history of an older one counts wrongly (deltalake 1.6.6)
     written = {int(commit["version"]): commit.get("timestamp") for commit in table.history() if "version" in commit}
     first = min(written)
     begin = datetime.fromtimestamp(int(written[first] or 0) / 1000, timezone.utc)
-    found = f"version {first} ({begin.isoformat(timespec='milliseconds')}) to version {max(written)}"
-    asked = f"state of data.init_args.timestamp {timestamp}" if moment else f"version {version}"
-    try:
+    with suppress(DeltaError, OSError, ValueError, OverflowError):
         # before its first state, deltalake (1.6.6) gives that state without an error
-        if not isinstance(moment, datetime) or moment >= begin:
+        if moment is None or moment >= begin:
             table.load_as_version(moment or version or 0)
             return table
-    except (DeltaError, OSError, ValueError, OverflowError):
-        pass
+    found = f"version {first} ({begin.isoformat(timespec='milliseconds')}) to version {max(written)}"
+    asked = f"state of data.init_args.timestamp {timestamp}" if moment else f"version {version}"
     raise DataError(f"{place}: this Delta table has no {asked}; it has {found}.")
 
 
-def _unreachable(place: str, error: Exception) -> DataError:
-    return DataError(
-        f"{place}: this is no table, or it cannot be reached ({_first_line(error)}). Check data.init_args.path, "
-        "data.init_args.format and data.init_args.storage_options."
-    )
-
-
-def _delta_name(address: str) -> str:
+def _file_name(address: str) -> str:
     """Give a file's own name, a UUID, which is the same in each way of writing its folder."""
     return unquote(unquote(address)).rsplit("/", 1)[-1]
 
 
-def _deleted_rows(table: DeltaTable, place: str) -> dict[str, npt.NDArray[np.int64]]:
+def _read_deleted_rows(table: DeltaTable, place: str) -> dict[str, npt.NDArray[np.int64]]:
     """Read the deletion vectors: numbers of the deleted rows by the file's name."""
     from deltalake.exceptions import DeltaError  # an extra
 
-    try:
+    with _translate_access_errors(place, DeltaError):
         vectors = pa.RecordBatchReader.from_stream(table.deletion_vectors()).read_all()
-    except (DeltaError, OSError) as error:
-        raise DataError(
-            f"{place}: the deletion vectors of this Delta table cannot be read ({_first_line(error)}), so the rows "
-            "that count are unknown. Restore the file, or purge them in the engine that wrote them."
-        ) from error
     return {
-        _delta_name(address.as_py()): np.flatnonzero(~kept.values.to_numpy(zero_copy_only=False)).astype(np.int64)
+        _file_name(address.as_py()): np.flatnonzero(~kept.values.to_numpy(zero_copy_only=False)).astype(np.int64)
         for batch in vectors.to_batches()
         for address, kept in zip(batch.column("filepath"), batch.column("selection_vector"), strict=True)
     }

@@ -10,12 +10,11 @@ from PIL import Image
 
 from lightkit.data.bad_samples import Defects
 from lightkit.data.sampler import SampleKey
-from lightkit.data.tables.batch_plan import BatchRows
 from lightkit.data.tables.index import Row
-from lightkit.data.tables.loader import BatchMaker, TableRows
+from lightkit.data.tables.loader import BatchMaker
 from lightkit.data.transforms import EvalView, TrainView, preprocessing_of
 from lightkit.errors import DataError
-from lightkit.images.reading import UnreadableImageError
+from lightkit.images.image_file import UnreadableImageError
 
 KEYS = [SampleKey(number, 0) for number in range(3)]
 
@@ -63,21 +62,6 @@ def test_features_keep_their_shape() -> None:
     features, labels = BatchMaker(None, row_bytes=24)(rows, KEYS)
     assert features.shape == (3, 2, 3)
     assert (features[:, 0, 0].long() == labels).all()
-
-
-def test_rows_are_found_by_number_and_end_where_the_split_does() -> None:
-    firsts = [0, 3]
-    stored = BatchRows(
-        [(0, 3), (1, 2)],
-        lambda group, start: iter([row(firsts[group] + number) for number in range(start, 3)]),
-        batch_size=2,
-    )
-    rows = TableRows(stored, maker_of(None))
-    assert len(rows) == 5
-    assert [int(rows[number][1]) for number in (4, 0, 2)] == [4, 0, 2]
-    assert rows.__getitems__([1, 4])[1].tolist() == [1, 4]
-    with pytest.raises(IndexError):
-        rows[5]
 
 
 @pytest.mark.parametrize("kind", ["image", "features"])

@@ -64,11 +64,6 @@ def test_image_and_features_exclude_each_other() -> None:
         find_columns(SCHEMA, image="image", features=["height"])
 
 
-def test_a_table_without_images_asks_for_features() -> None:
-    with pytest.raises(DataError, match=r"no column 'image'\. Set data\.init_args\.image .* it has x, label\."):
-        find_columns(pa.schema([("x", pa.int8()), ("label", pa.int8())]))
-
-
 def test_a_name_that_two_columns_have_is_refused() -> None:
     with pytest.raises(DataError, match="the table has 2 columns 'label'"):
         find_columns(pa.schema([("image", pa.binary()), ("label", pa.int8()), ("label", pa.int8())]))

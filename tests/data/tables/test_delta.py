@@ -3,11 +3,9 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from lightkit.data.tables.source import Snapshot, open_table
@@ -141,37 +139,3 @@ def test_column_mapping_is_refused_with_what_to_do(write_delta: WriteDelta) -> N
     commit(table, {"protocol": {"minReaderVersion": 2, "minWriterVersion": 5}}, {"metaData": meta})
     with pytest.raises(DataError, match=r"uses columnMapping, which lightkit cannot read\. Copy it to a table without"):
         open_table(str(table))
-
-
-def test_a_missing_data_file_is_named_with_its_version(write_delta: WriteDelta) -> None:
-    table = write_delta(ROWS)
-    (file,) = table.glob("*.parquet")
-    file.unlink()
-    with pytest.raises(DataError, match=rf"{file.name}: version 0 of the Delta table .* lists this file, but it"):
-        open_table(str(table))
-
-
-def test_a_data_file_cut_short_is_refused(write_delta: WriteDelta) -> None:
-    table = write_delta(ROWS)
-    (file,) = table.glob("*.parquet")
-    file.write_bytes(file.read_bytes()[:-10])
-    with pytest.raises(DataError, match=rf"{file.name}: this is no Parquet file, or .* was cut short"):
-        open_table(str(table))
-
-
-def test_a_data_file_that_was_replaced_is_refused(write_delta: WriteDelta) -> None:
-    table = write_delta(ROWS)
-    (file,) = table.glob("*.parquet")
-    listed = file.stat().st_size
-    pq.write_table(pa.table(ROWS).slice(0, 1), file)
-    with pytest.raises(DataError, match=rf"this file has \d+ bytes, but the Delta log says {listed}"):
-        open_table(str(table))
-
-
-@pytest.mark.parametrize("has_log", [True, False], ids=["empty log", "no log"])
-def test_what_is_no_delta_table_is_told(tmp_path: Path, has_log: bool) -> None:
-    pytest.importorskip("deltalake", reason="needs the extra delta (deltalake)")
-    if has_log:
-        (tmp_path / "_delta_log").mkdir()
-    with pytest.raises(DataError, match=r"this is no table, or it cannot be reached .*data\.init_args\.format"):
-        open_table(str(tmp_path), format="delta")

@@ -65,7 +65,6 @@ def test_classes_are_sorted_as_what_they_are(write_parquet: WriteParquet, labels
     assert index.class_names == names
     plain = [str(label).lower() for label in (labels if isinstance(labels, list) else labels.to_pylist())]
     assert [row.label for row in selected(index, "train")] == [names.index(label) for label in plain]
-    assert index.labels(0, "train") == [names.index(label) for label in plain[:2]]
 
 
 def test_floats_are_values_with_mean_and_spread(write_parquet: WriteParquet) -> None:
@@ -155,35 +154,8 @@ def test_tables_may_be_a_split_each(write_parquet: WriteParquet, tmp_path: Path)
     columns = find_columns(tables["train"].schema, features="x")
     index = index_table(tables, columns, val_fraction=0.5)
     assert [[row.features.tolist() for row in selected(index, split)] for split in SPLITS] == [[[0]], [[1]], [[2]]]
-    with pytest.raises(ConfigError, match=r"split: column 'x' has no effect on tables that are a split each"):
+    with pytest.raises(ConfigError, match=r"split has no effect on tables that are a split each"):
         index_table(tables, replace(columns, split="x"))
-
-
-def test_a_table_of_a_split_that_lacks_a_column_is_named(write_parquet: WriteParquet, tmp_path: Path) -> None:
-    write_parquet(LETTERS, "train/a.parquet")
-    write_parquet({"x": [0.0], "lable": ["a"]}, "val/a.parquet")
-    train, val = (open_table(str(tmp_path / "table" / split)) for split in ("train", "val"))
-    with pytest.raises(DataError, match=r"val table, .*val: data\.init_args\.label: .* did you mean 'lable'\?"):
-        index_table({"train": train, "val": val}, find_columns(train.schema, features="x"))
-
-
-def test_a_class_that_training_lacks_is_told(write_parquet: WriteParquet) -> None:
-    table = write_parquet({**LETTERS, "label": ["a", "b", "c", "a", "c", "d"], "of": ["train"] * 2 + ["val"] * 4})
-    with pytest.raises(
-        DataError,
-        match=r"the val split has 2 rows of class 'c', and 1 more such classes, of which the training split has none; "
-        r"its classes are 'a', 'b'\.",
-    ):
-        indexed(table, split="of")
-
-
-def test_the_classes_of_a_checkpoint_win(write_parquet: WriteParquet) -> None:
-    table = write_parquet(LETTERS)
-    index = indexed(table, index={"classes": ["b", "z", "a"]})
-    assert index.class_names == ["b", "z", "a"]
-    assert [row.label for row in selected(index, "train")] == [0, 2] * 3
-    with pytest.raises(DataError, match=r"the train split has 3 rows of class 'b', .*the checkpoint knows none"):
-        indexed(table, index={"classes": ["a"]})
 
 
 BAD: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
@@ -220,23 +192,6 @@ def test_bad_rows_are_refused_from_a_share_on_or_in_any_case(write_parquet: Writ
         index.check_bad(on_bad="skip", max_fraction=0.2)
     with pytest.raises(DataError, match=r"on_bad_image is error: .*part-0\.parquet, row 1: a null, NaN"):
         index.check_bad(on_bad="error", max_fraction=1.0)
-
-
-@pytest.mark.parametrize(
-    ("columns", "arguments", "says"),
-    [
-        ({"label": [None, None]}, {"target": "class"}, "2 rows are bad"),
-        ({"of": ["test", "val"]}, {"split": "of"}, r"\(train 0, val 1, test 1\): none is named train"),
-        ({}, {"index": {"filter": [["x", ">", 9]]}}, "filter lets too few rows through"),
-    ],
-    ids=["bad", "named", "filtered"],
-)
-def test_nothing_to_train_on_is_told_with_the_reason(
-    write_parquet: WriteParquet, columns: dict[str, Any], arguments: dict[str, Any], says: str
-) -> None:
-    labels = pa.array(columns.pop("label", ["a", "a"]), pa.string())
-    with pytest.raises(DataError, match=rf"no rows are left to train on .*{says}|no rows are left to train on {says}"):
-        indexed(write_parquet({"x": [0.0, 1.0], "label": labels, **columns}), **arguments)
 
 
 def test_a_list_column_of_nothing_but_nulls_is_refused(write_parquet: WriteParquet) -> None:
@@ -381,68 +336,6 @@ def rows_with_a_rare_class(num_rare: int = 1) -> dict[str, Any]:
     return {"x": list(numbers), "label": ["ab"[x % 2] if x < 60 else "rare" for x in numbers], "who": numbers}
 
 
-def test_of_a_class_that_is_held_out_one_row_is_trained_on(write_parquet: WriteParquet) -> None:
-    rows = rows_with_a_rare_class(3)
-    table = write_parquet(rows, rows=7)
-    fractions = {"val_fraction": 0.3, "test_fraction": 0.2}
-    for index in (indexed(table, key="who", index=fractions) for _ in range(2)):  # found, and kept
-        assert index.class_names == ["a", "b", "rare"]
-        assert [row.label for row in selected(index, "val")].count(2) == 2
-        digests = {x: hashlib.sha256(str(x).encode()).hexdigest() for x in rows["x"][60:]}
-        (trained,) = (int(row.features[0]) for row in selected(index, "train") if row.label == 2)
-        assert digests[trained] == max(digests.values())  # as in a folder of images
-        (note,) = index.notes
-        assert "all rows of 'rare' are held out by val_fraction and test_fraction; one of each class" in note
-
-
-def test_rows_of_one_key_move_together(write_parquet: WriteParquet) -> None:
-    rows = rows_with_a_rare_class()
-    for column, value in (("x", 5000), ("label", "a"), ("who", rows["who"][-1])):
-        rows[column].append(value)
-    index = indexed(write_parquet(rows, rows=7), key="who", index={"val_fraction": 0.3, "test_fraction": 0.2})
-    assert 5000 in {int(row.features[0]) for row in selected(index, "train")}
-
-
-def test_a_class_that_a_column_holds_out_stays_there(write_parquet: WriteParquet) -> None:
-    rows = rows_with_a_rare_class()
-    rows["of"] = ["train"] * 60 + ["val"]
-    with pytest.raises(DataError, match="the val split has 1 rows of class 'rare'"):
-        indexed(write_parquet(rows), split="of", index={"val_fraction": 0.3})
-
-
-def test_splits_that_leave_nothing_to_train_on_are_told_with_the_reason(write_parquet: WriteParquet) -> None:
-    held_out = next(
-        value
-        for value in map(float, range(100))
-        if split_of(
-            hashlib.sha256(np.float32(value).tobytes() + repr(0.5).encode()).hexdigest(),
-            val_fraction=0.2,
-            test_fraction=0.1,
-        )
-        != "train"
-    )
-    table = write_parquet({"x": [held_out] * 40, "label": [0.5] * 40}, rows=9)
-    with pytest.raises(
-        DataError,
-        match=r"the fractions leave none: rows with equal features and label go into the same split; set "
-        r"data\.init_args\.key to a column .*, or data\.init_args\.split",
-    ):
-        indexed(table, index={"val_fraction": 0.2, "test_fraction": 0.1})
-
-
-def test_splits_far_from_their_fractions_are_told_with_the_reason(write_parquet: WriteParquet) -> None:
-    fractions = {"val_fraction": 0.3, "test_fraction": 0.2}
-    even = indexed(write_parquet({"x": list(range(400)), "label": [0] * 400}, rows=50), index=fractions)
-    assert even.notes == []
-    uneven = indexed(
-        write_parquet({"x": list(range(400)), "label": [0] * 400, "who": [x % 3 for x in range(400)]}, rows=50),
-        key="who", index=fractions,
-    )  # fmt: skip
-    (note,) = uneven.notes
-    assert f"{uneven.counts['val']} of 400 rows for val_fraction 0.3" in note
-    assert "rows with equal 'who' (data.init_args.key) go into the same split" in note
-
-
 @pytest.mark.parametrize("file", ["found.json", "codes"])
 @pytest.mark.parametrize("damage", ["missing", "cut short", "other"])
 def test_a_kept_index_that_is_damaged_is_made_again(
@@ -472,18 +365,3 @@ def test_an_index_that_no_run_has_used_for_months_is_removed(write_parquet: Writ
     indexed(table, index={"val_fraction": 0.3})
     indexed(table, index={"val_fraction": 0.4})
     assert [folder.exists() for folder in folders] == [False, True]
-
-
-def test_an_index_that_cannot_be_kept_is_a_warning(
-    write_parquet: WriteParquet, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    plain = indexes._build
-
-    def full(tables: Any, rules: Any, file: Any) -> Any:
-        if not isinstance(file, io.BytesIO):
-            raise OSError(28, "No space left on device")
-        return plain(tables, rules, file)
-
-    monkeypatch.setattr(indexes, "_build", full)
-    assert indexed(write_parquet(LETTERS)).counts["train"] == 6
-    assert "the table's index cannot be kept (No space left on device)" in caplog.text

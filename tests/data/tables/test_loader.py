@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import torch
 
-from lightkit.data.sampler import Position
+from lightkit.data.loader import ResumableLoader
 from lightkit.data.tables.batch_plan import BatchKey, BatchRows
 from lightkit.data.tables.index import Row
-from lightkit.data.tables.loader import BatchMaker, TableBatches, TableLoader, table_loader
+from lightkit.data.tables.loader import BatchMaker, TableBatches, table_loader
 
 # torch advises against more workers than cores; here they only have to be right
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning")
@@ -36,7 +36,7 @@ def loader_of(
     groups: dict[int, int] = UNEVEN,
     batch_size: int = 8,
     buffer: int = 24,
-) -> TableLoader:
+) -> ResumableLoader:
     rows = BatchRows(list(groups.items()), read, batch_size=batch_size, num_replicas=world_size, rank=rank, seed=seed)
     batches = TableBatches(rows, BatchMaker(None, row_bytes=4, are_values=True), buffer_rows=buffer)
     return table_loader(batches, seed=0, num_workers=workers)
@@ -46,10 +46,10 @@ def rows_of(batch: tuple[torch.Tensor, ...]) -> list[int]:
     return [] if len(batch) > 2 and not batch[2].any() else batch[0].flatten().int().tolist()
 
 
-def epochs_of(loader: TableLoader, num: int = 2) -> list[list[list[int]]]:
+def epochs_of(loader: ResumableLoader, num: int = 2) -> list[list[list[int]]]:
     found = []
     for epoch in range(num):
-        loader.order.set_epoch(epoch)
+        loader.sampler.set_epoch(epoch)
         found.append([rows_of(batch) for batch in loader])
     return found
 
@@ -97,7 +97,7 @@ def test_the_order_is_another_each_epoch_and_does_not_hang_on_persistent_workers
 
 def epochs_of_one(epoch: int) -> list[list[int]]:
     loader = loader_of(workers=2)  # workers of its own for each epoch
-    loader.order.set_epoch(epoch)
+    loader.sampler.set_epoch(epoch)
     return [rows_of(batch) for batch in loader]
 
 
@@ -116,7 +116,7 @@ def test_rows_are_shuffled_between_and_within_row_groups() -> None:
 def test_an_epoch_goes_on_at_the_right_row(batches: int, workers: int) -> None:
     whole = epochs_of(loader_of(workers=workers))
     loader = loader_of(workers=workers)
-    loader.order.resume(epoch=0, batches=batches)
+    loader.sampler.resume(epoch=0, batches=batches)
     assert epochs_of(loader) == [whole[0][batches:], whole[1]]
 
 
@@ -126,7 +126,7 @@ def test_a_resume_with_another_number_of_workers_goes_on_at_the_right_row(before
     was = loader_of(workers=before)
     whole = epochs_of(was, num=1)[0]
     loader = loader_of(workers=after, buffer=40)
-    loader.order.resume(epoch=0, batches=5)
+    loader.sampler.resume(epoch=0, batches=5)
     loader.load_state_dict(was.state_dict())
     rest, following = epochs_of(loader)
     assert rest == whole[5:]
@@ -135,16 +135,20 @@ def test_a_resume_with_another_number_of_workers_goes_on_at_the_right_row(before
 
 def test_a_checkpoint_of_a_resumed_epoch_says_how_that_was_cut() -> None:
     loader = loader_of()
-    loader.order.resume(epoch=0, batches=5)
+    loader.sampler.resume(epoch=0, batches=5)
     loader.load_state_dict({**loader.state_dict(), "num_lanes": 3, "shuffle_buffer": 9})
     assert loader.state_dict()["num_lanes"] == 3
-    loader.order.set_epoch(1)
+    loader.sampler.set_epoch(1)
     assert (loader.state_dict()["num_lanes"], loader.state_dict()["shuffle_buffer"]) == (1, 24)
 
 
 @pytest.mark.parametrize(
     ("changed", "says"),
-    [({"num_rows": 90}, "num_rows was 90, is 101"), ({"num_processes": 2}, "num_processes was 2, is 1"), ({}, "")],
+    [
+        ({"num_samples": 90}, "num_samples was 90, is 101"),
+        ({"num_processes": 2}, "num_processes was 2, is 1"),
+        ({}, ""),
+    ],
     ids=["rows", "processes", "nothing"],
 )
 def test_other_data_than_the_checkpoint_had_is_told(
@@ -183,4 +187,4 @@ def test_a_bare_number_is_a_batch_of_the_first_epoch() -> None:
 
 
 def test_the_position_starts_at_0_without_a_trainer() -> None:
-    assert loader_of().order.start == Position(0, 0)
+    assert loader_of().sampler.first_batch == 0

@@ -59,11 +59,6 @@ def test_arguments_that_do_not_fit_parquet_are_refused(
         open_table(str(write_parquet(ROWS)), **arguments)  # type: ignore[arg-type]
 
 
-def test_a_delta_table_is_not_read_without_its_log(write_delta: WriteDelta) -> None:
-    with pytest.raises(ConfigError, match="is a Delta table, whose old files would be read as well as Parquet"):
-        open_table(str(write_delta(ROWS)), format="parquet")
-
-
 def test_a_missing_table_is_named(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"tabel: this table does not exist \(data\.init_args\.path, from"):
         open_table(str(tmp_path / "tabel"))
@@ -75,13 +70,6 @@ def test_an_empty_table_is_refused(write_parquet: WriteParquet, rows: int | None
     empty = schema.empty_table() if rows is None else pa.table({"x": pa.array([], pa.int64())})
     with pytest.raises(DataError, match="this table is empty"):
         open_table(str(write_parquet(empty)))
-
-
-def test_an_empty_delta_table_names_its_version(write_delta: WriteDelta) -> None:
-    write_delta(ROWS)
-    table = write_delta({"x": pa.array([], pa.int64()), "label": pa.array([], pa.string())}, mode="overwrite")
-    with pytest.raises(DataError, match="this table is empty in version 1"):
-        open_table(str(table))
 
 
 def test_without_deltalake_the_error_names_the_extra(write_delta: WriteDelta, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,7 @@ import pytest
 from lightkit.data.tables import index as indexes
 from lightkit.data.tables.batch_plan import BatchKey, BatchRows
 from lightkit.data.tables.columns import find_columns
-from lightkit.data.tables.index import Index, Row, index_table
+from lightkit.data.tables.index import Index, index_table
 from lightkit.data.tables.source import open_table
 
 NUM_FILES = 40
@@ -36,13 +36,13 @@ def indexed(folder: str) -> Index:
     return index_table({None: table}, columns, filter=[["height", ">=", 100]], val_fraction=0.2, test_fraction=0.1)
 
 
-def rank_rows(index: Index, rank: int) -> BatchRows[Row]:
+def rank_rows(index: Index, rank: int) -> BatchRows:
     return BatchRows(
         index.rows("train"), partial(index.read, "train"), batch_size=2, num_replicas=RANKS, rank=rank, seed=7
     )
 
 
-def numbers_in(rows: BatchRows[Row], *, start: int = 0) -> list[int]:
+def numbers_in(rows: BatchRows, *, start: int = 0) -> list[int]:
     keys = (
         BatchKey(number, epoch=1, num_lanes=WORKERS, buffer_rows=16) for number in range(start, rows.plan.num_batches)
     )

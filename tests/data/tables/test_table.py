@@ -5,11 +5,9 @@ from __future__ import annotations
 import io
 import json
 import os
-import re
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +18,11 @@ import pytest
 import torch
 from PIL import Image
 from pytorch_lightning import Callback, LightningModule, Trainer, seed_everything
-from pytorch_lightning.trainer.states import TrainerFn
 
 from lightkit.data.tables.loader import TableImages
 from lightkit.data.tables.module import Table
 from lightkit.errors import ConfigError, DataError
-from lightkit.images.reading import UnreadableImageError
+from lightkit.images.image_file import UnreadableImageError
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*does not have many workers:UserWarning"),
@@ -204,57 +201,6 @@ def test_classes_are_those_of_the_checkpoint(write_parquet: WriteTable) -> None:
     assert {label for _, labels in other.test_dataloader() for label in labels.tolist()} == {1, 2}
 
 
-@pytest.mark.parametrize("kind", ["delta", "parquet"])
-def test_a_training_that_goes_on_with_other_rows_says_so_and_how_to_have_those_of_before(
-    write_delta: WriteTable,
-    write_parquet: WriteTable,
-    tmp_path: Path,
-    caplog: pytest.LogCaptureFixture,
-    kind: str,
-) -> None:
-    def training(**options: Any) -> Table:
-        data = table(tmp_path / {"delta": "delta", "parquet": "table"}[kind], features="x", label="y", **options)
-        data.trainer = trainer_of(tmp_path)
-        data.trainer.state.fn = TrainerFn.FITTING
-        data.setup("fit")
-        return data
-
-    def told() -> list[str]:
-        return [record.getMessage() for record in caplog.records if record.name == "lightkit.data"]
-
-    write: WriteTable = write_delta if kind == "delta" else write_parquet
-    write(numbers())
-    state = training().state_dict()
-    training().load_state_dict(state)
-    assert not told()
-    other = {**numbers(), "y": [-number for number in numbers()["y"]]}  # equally many rows
-    write(other, **({"mode": "overwrite"} if kind == "delta" else {}))
-    training().load_state_dict(state)
-    (message,) = told()
-    says = {
-        "delta": "it was version 0, and is version 1. .* Set data.init_args.version=0 to go on as it would have",
-        "parquet": "its rows, or what decides on their splits, have changed. .* Train on the rows of before",
-    }
-    assert re.search(says[kind], message)
-    measuring = table(tmp_path / "table" if kind == "parquet" else tmp_path / "delta", features="x", label="y")
-    measuring.load_state_dict(state)
-    if kind == "delta":
-        training(version=0).load_state_dict(state)
-    assert told() == [message]
-
-
-def test_what_is_odd_about_the_splits_is_told_once_by_one_process(
-    write_parquet: WriteTable, caplog: pytest.LogCaptureFixture
-) -> None:
-    columns = {"x": [float(x) for x in range(90)], "y": list(range(90)), "who": [x % 3 for x in range(90)]}
-    data = table(write_parquet(columns), features="x", label="y", target="value", key="who")
-    for stage in ("fit", "validate"):
-        with suppress(DataError):  # where there is none to validate on
-            data.setup(stage)
-    (record,) = caplog.records
-    assert "the splits are far from what was asked for" in record.getMessage()
-
-
 def test_a_table_within_another_is_told(write_parquet: WriteTable, caplog: pytest.LogCaptureFixture) -> None:
     write_parquet(numbers(8), "nf/a.parquet")
     folder = write_parquet(numbers(4), "nf/val/b.parquet")
@@ -330,14 +276,6 @@ def test_a_broken_image_is_replaced_and_noted(write_parquet: WriteTable) -> None
     data = table(write_parquet(images(broken=(7,)), rows=5))
     data.setup("fit")
     assert sum(len(batch[0]) for batch in data.train_dataloader()) == NUM_TRAIN
-    (defect,) = data.defects.take_noted()
-    assert defect.name.endswith("part-0.parquet, row 7")
-
-
-def test_a_batch_of_nothing_but_broken_images_is_replaced_by_the_next(write_parquet: WriteTable) -> None:
-    data = table(write_parquet(images(broken=(7,)), rows=5), batch_size=1)
-    data.setup("fit")
-    assert [len(batch[0]) for batch in data.train_dataloader()] == [1] * NUM_TRAIN
     (defect,) = data.defects.take_noted()
     assert defect.name.endswith("part-0.parquet, row 7")
 

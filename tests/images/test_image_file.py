@@ -14,7 +14,7 @@ import pytest
 from PIL import Image, features
 
 from lightkit.data.image_folder import ImageFolder
-from lightkit.images.reading import (
+from lightkit.images.image_file import (
     IMAGE_SUFFIXES,
     UnreadableImageError,
     decode_rgb,

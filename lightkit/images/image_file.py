@@ -146,7 +146,7 @@ def decode_rgb(content: Path | BinaryIO, *, name: object) -> Image.Image:
     """
     try:
         with pillow_warnings(), Image.open(content) as image:
-            return _upright_rgb(image)
+            return upright_rgb(image)
     except Exception as error:
         raise UnreadableImageError.of(name, error) from error
 
@@ -163,7 +163,7 @@ def try_read_rgb(path: str) -> tuple[Image.Image | None, str | None]:
         if not stat.S_ISREG(mode):  # reading from a pipe might never end
             return None, "Is a directory" if stat.S_ISDIR(mode) else "neither a file nor a folder"
         with Image.open(path) as image:
-            return _upright_rgb(image), None
+            return upright_rgb(image), None
     except Exception as error:  # noqa: BLE001 (as above)
         return None, format_reason(error, path)
 
@@ -186,7 +186,8 @@ def format_reason(error: Exception, name: object) -> str:
     return _COUNTS.sub("", str(error)) or type(error).__name__
 
 
-def _upright_rgb(image: Image.Image) -> Image.Image:
+def upright_rgb(image: Image.Image) -> Image.Image:
+    """Decode the first frame of an open image, upright, with transparency laid over white."""
     rotation = _ROTATIONS[read_orientation(load_frame(image))]
     rgb = overlay_white(image)
     return rgb if rotation is None else rgb.transpose(rotation)
