@@ -79,7 +79,6 @@ NAMED_CLASSES = {
     },
 }
 """What the name of an entry stands for where the entry has no class_path."""
-_DEFAULT_ENTRIES: dict[str, Any] = {"callbacks": {"checkpoint": {}}, "logger": {"tensorboard": {}}}
 
 
 @dataclass(frozen=True)
@@ -145,7 +144,7 @@ def load_config(
     options: Mapping[str, Takes] | None = None,
     class_sections: Sequence[str] = config.CLASS_SECTIONS,
     subcommands: Sequence[str] = STAGES,
-    default_entries: Sequence[str] = ("callbacks", "logger"),
+    has_defaults: bool = True,
     environ: Mapping[str, str] = os.environ,
 ) -> LoadedConfig:
     """Read the arguments of a command and merge all layers that they name.
@@ -157,7 +156,7 @@ def load_config(
         options: Its options, and whether each takes a value; those of the command if None.
         class_sections: Top-level keys that hold one class each.
         subcommands: All commands.
-        default_entries: Sections that get a default entry: the checkpoint, and a logger where there is none.
+        has_defaults: Whether it gets default entries: the checkpoint, and a logger where there is none.
         environ: Environment variables.
 
     Raises:
@@ -193,17 +192,20 @@ def load_config(
             )
 
         if "run" in arguments.options:
-            base = _find_base_run(command, str(arguments.options["run"]), resolve({}).values.get("run") or {})
+            if command == "fit":
+                raise ConfigError("fit takes no --run; to go on in a run's folder, say --run.resume=RUN")
+            reference, section = str(arguments.options["run"]), resolve({}).values.get("run")
+            section = section if isinstance(section, Mapping) else {}  # an error in its place is reported later
+            base = runs.find(reference, section.get("root") or "runs", section.get("name"))
+            if not base.config_path.is_file():
+                raise ConfigError(f"--run {reference}: {base.folder} has no config.yaml; it is not a run of lightkit")
             resolved = _drop_hidden_addresses(resolve({}, [base.config_path]))  # complete: needs no defaults
             return LoadedConfig(arguments, resolved, base)
-        defaults = {section: _DEFAULT_ENTRIES[section] for section in default_entries}
-        resolved = resolve({section: entry for section, entry in defaults.items() if section != "logger"})
-        if "logger" in defaults:
-            values = resolved.values
-            trainer = values.get("trainer") or {}
-            in_trainer = isinstance(trainer, dict) and trainer.get("logger") not in (None, True, "true")
-            if not (values.get("logger") or in_trainer):
-                resolved = resolve(defaults)
+        resolved = resolve({"callbacks": {"checkpoint": {}}} if has_defaults else {})
+        trainer = resolved.values.get("trainer")
+        in_trainer = isinstance(trainer, dict) and trainer.get("logger") not in (None, True, "true")
+        if has_defaults and not (resolved.values.get("logger") or in_trainer):
+            resolved = resolve({"callbacks": {"checkpoint": {}}, "logger": {"tensorboard": {}}})
         return LoadedConfig(arguments, resolved, None)
 
 
@@ -222,16 +224,6 @@ def _find_run_of_weights(arguments: config.Arguments) -> dict[str, str | bool]:
     if any(flag.key.partition(".")[0] == "model" for flag in arguments.flags):
         return {}
     raise ConfigError(f"--model {artefact}: this file has weights alone; say which module they are for: --run or -c.")
-
-
-def _find_base_run(command: str, reference: str, section: Any) -> runs.Run:
-    if command == "fit":
-        raise ConfigError("fit takes no --run; to go on in a run's folder, say --run.resume=RUN")
-    section = section if isinstance(section, Mapping) else {}  # an error in its place is reported later
-    run = runs.find(reference, section.get("root") or "runs", section.get("name"))
-    if not run.config_path.is_file():
-        raise ConfigError(f"--run {reference}: {run.folder} has no {run.config_path.name}; it is not a run of lightkit")
-    return run
 
 
 def _drop_hidden_addresses(resolved: config.Resolved) -> config.Resolved:

@@ -147,7 +147,6 @@ def load_context(
     *,
     class_sections: Sequence[str] = config.CLASS_SECTIONS,
     subcommands: Sequence[str] = STAGES,
-    default_entries: Sequence[str] = ("callbacks", "logger"),
     has_own_parser: bool = False,
     own_options: Collection[str] = (),
     full: bool = False,
@@ -162,8 +161,7 @@ def load_context(
         watch: Handler of SIGINT and SIGTERM.
         class_sections: Top-level keys that hold one class each.
         subcommands: All commands.
-        default_entries: Sections that get a default entry: the checkpoint, and a logger where there is none.
-        has_own_parser: Whether a script's own parser decides which keys there are.
+        has_own_parser: Whether a script's own parser decides which keys there are, and no entry is a default.
         own_options: Arguments of that parser, which come before lightkit's options of the same names.
         full: Whether jsonargparse is asked for more errors also where the schema describes every class.
         machine: Machine whose hardware the config must fit; None to check against none.
@@ -182,7 +180,7 @@ def load_context(
             options={name: takes for name, takes in options_of(command).items() if name not in own_options},
             class_sections=class_sections,
             subcommands=subcommands,
-            default_entries=default_entries,
+            has_defaults=not has_own_parser,
         )
     except ConfigError as error:  # nothing is left to check
         problems.add(error)
@@ -210,8 +208,10 @@ def load_context(
     if not has_own_parser and command in STAGES and isinstance(trainer, dict) and spawns(trainer.get("strategy")):
         says = "trainer.strategy: its processes have no run folder; ddp trains the same and has one"
         problems.add(error_at(says, resolved.origin_of("trainer.strategy")))
-    with problems.noted():
-        context.print_config = _parse_print_flags(options.get("print_config"))
+    if (flags := options.get("print_config")) is not None:
+        context.print_config = tuple(flags.split(",")) if isinstance(flags, str) and flags else ()
+        if unknown := [flag for flag in context.print_config if flag not in _PRINT_FLAGS]:
+            problems.add(ConfigError(f"--print_config: expected {', '.join(_PRINT_FLAGS)}, got {unknown[0]!r}"))
     if command == "predict":
         with problems.noted():
             check_predict_options(options, context.inputs)
@@ -237,15 +237,6 @@ def load_context(
     if (found := problems.error()) is not None:
         raise found.reworded(loaded.resolved.masked)
     return context
-
-
-def _parse_print_flags(value: str | bool | None) -> tuple[str, ...] | None:
-    if value is None:
-        return None
-    flags = tuple(value.split(",")) if isinstance(value, str) and value else ()
-    if unknown := [flag for flag in flags if flag not in _PRINT_FLAGS]:
-        raise ConfigError(f"--print_config: expected {', '.join(_PRINT_FLAGS)}, got {unknown[0]!r}")
-    return flags
 
 
 def find_job(settings: RunSettings) -> tuple[Path, str]:

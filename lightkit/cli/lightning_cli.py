@@ -10,7 +10,7 @@ import sys
 import warnings
 from argparse import ArgumentError
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from glob import glob
@@ -34,8 +34,8 @@ from lightkit import config, data, loggers, models, runs  # noqa: F401
 from lightkit.cli.config_loader import is_yaml_text, spawns
 from lightkit.cli.context import RunContext, load_context
 from lightkit.cli.parser_errors import (
+    OTHER_WEIGHTS,
     explain_exit_at_import,
-    explain_lightning_errors,
     explain_parser_error,
     list_known_classes,
     locate_lightning_error,
@@ -229,7 +229,6 @@ class LightkitCLI(LightningCLI):
             SignalWatch(owns_process=False),
             class_sections=[section for section in config.CLASS_SECTIONS if section not in fixed],
             subcommands=[*LightningCLI.subcommands(), *parsers],
-            default_entries=(),
             has_own_parser=True,
             own_options={str(action.dest) for action in known._actions} - {*_SECTIONS, "ckpt_path", "print_config"},
         )
@@ -401,9 +400,12 @@ class LightkitCLI(LightningCLI):
                 assert self.context is not None
                 export_model(self.context, self.model, self.datamodule)
             return
-        explained = nullcontext() if self.context is None else explain_lightning_errors(self.context.resolved)
-        with explained:
+        try:
             super()._run_subcommand(subcommand)
+        except RuntimeError as error:
+            if not str(error).startswith(OTHER_WEIGHTS):
+                raise
+            raise ConfigError(f"the checkpoint does not fit the model: {' '.join(str(error).split())}") from error
 
 
 # For editors and for `inspect`: the arguments are LightningCLI's.

@@ -237,7 +237,7 @@ def _describe_type_error(text: str) -> str:
 
 _SECTIONS = ("trainer", "callbacks", "logger", "lr_scheduler", "optimizer")
 _NO_METRIC = "Early stopping conditioned on metric"  # EarlyStopping of Lightning 2.6.6, a RuntimeError
-_OTHER_WEIGHTS = "Error(s) in loading state_dict"  # torch
+OTHER_WEIGHTS = "Error(s) in loading state_dict"  # torch
 _OTHER_OPTIMIZER = "loaded state dict "  # torch's optimizers, of their groups of parameters
 _NO_PACKAGE = "Requirement '"  # lightning_utilities, of loggers whose package is not installed
 _DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
@@ -264,8 +264,8 @@ def explain_lightning_errors(resolved: Resolved) -> Iterator[None]:
         raise ConfigError(says) from error
     except (RuntimeError, ImportError, ValueError) as error:
         says = str(error)
-        if says.startswith((_OTHER_WEIGHTS, _OTHER_OPTIMIZER)):
-            part = "model" if says.startswith(_OTHER_WEIGHTS) else "optimizer"
+        if says.startswith((OTHER_WEIGHTS, _OTHER_OPTIMIZER)):
+            part = "model" if says.startswith(OTHER_WEIGHTS) else "optimizer"
             raise ConfigError(f"the checkpoint does not fit the {part}: {' '.join(says.split())}") from error
         if not says.startswith((_NO_METRIC, _NO_PACKAGE)):
             raise

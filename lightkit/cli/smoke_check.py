@@ -307,7 +307,7 @@ class _SmokeCheck:
             "stage": stage,
             "mistakes": [],
             "model": {"class": type(self._model).__name__, "parameters": num_parameters, "trained": num_trained},
-            "data": {"class": type(self._data or self._model).__name__},
+            "data": {"class": type(self._model if self._data is None else self._data).__name__},
             "batches": probe.batches,
             "metrics": sorted(metrics),
             "checkpoints": checkpoints,
