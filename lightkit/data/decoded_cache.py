@@ -335,7 +335,7 @@ def make_room(
         return max(0, int(min(most, available, free)))
     most = (free + taken) * _SHARE_OF_DISK if limit_bytes is None else limit_bytes
     for unused_s, size, file in sorted(files, reverse=True):
-        is_needed = num_bytes <= min(most, free + taken) and (taken + num_bytes > most or num_bytes > free)
+        is_needed = taken + num_bytes > most or num_bytes > free
         if unused_s > _UNUSED_S or (is_needed and unused_s > _RECENT_S):
             file.unlink(missing_ok=True)
             taken, free = taken - size, free + size

@@ -57,12 +57,6 @@ class Flowers(ImageFolder):
         self.archive = RemoteFile(url, digest=sha256, size_bytes=size_bytes)
         self._is_given = root is not None
 
-    def prepare_data(self) -> None:
-        """Draw the stand-in, on one process of each machine, where there are no photos."""
-        if self._photos() is None:
-            _drawn_folder()
-        super().prepare_data()
-
     def setup(self, stage: str | None = None) -> None:
         """Choose the photos or the drawn flowers, log which, and read them.
 
@@ -125,11 +119,6 @@ class DrawnFlowers(ImageFolder):
                 f"{num_images} and {drawn_size}"
             )
         self.num_images, self.drawn_size, self.drawn_seed = num_images, drawn_size, drawn_seed
-
-    def prepare_data(self) -> None:
-        """Draw the pictures, on one process of each machine, unless they are there."""
-        _drawn_folder(self.num_images, size=self.drawn_size, seed=self.drawn_seed)
-        super().prepare_data()
 
     def setup(self, stage: str | None = None) -> None:
         """Find the pictures, and draw them where there are none yet."""

@@ -6,14 +6,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-from torch.utils.data import DataLoader
-
 from lightkit.data.bad_samples import Defects, check_bad_samples
 from lightkit.data.decoded_cache import open_sources
 from lightkit.data.image_index import ImageIndex, index_images
 from lightkit.data.image_module import ImageModule, check_arguments, warn_idle
 from lightkit.data.image_sources import PhotoPixels, PixelSource
-from lightkit.data.loader import LabelledSource, ResumableLoader
+from lightkit.data.loader import LabelledSource
 from lightkit.data.splits import Split, check_fractions
 from lightkit.errors import ConfigError, DataError
 
@@ -216,32 +214,12 @@ class ImageFolder(ImageModule):
             **({"cache": self._decoded} if self._stage == "fit" else {}),
         }
 
-    def train_dataloader(self) -> ResumableLoader:
-        """Return shuffled batches, augmented if asked; after a restored checkpoint, the rest of its epoch first."""
-        loader = super().train_dataloader()
-        sampler: Any = loader.sampler
-        sampler.before_epoch = self._check_bad_images
-        return loader
-
-    def test_dataloader(self) -> DataLoader[Any]:
-        """Return the test split."""
-        self._refuse_missing("test")
-        return super().test_dataloader()
-
-    def teardown(self, stage: str) -> None:
-        """Refuse a stage in which too many images could not be read; a fit's checkpoints are written.
-
-        Raises:
-            DataError: If they are more than ``max_bad_fraction``.
-        """
+    def _check_bad(self) -> None:
         if self._index is not None:
-            self._check_bad_images()
-
-    def _check_bad_images(self) -> None:
-        check_bad_samples(
-            self.defects, sum(self.counts.values()), what="images", max_fraction=self.max_bad_fraction,
-            trainer=self.trainer,
-        )  # fmt: skip
+            check_bad_samples(
+                self.defects, sum(self.counts.values()), what="images", max_fraction=self.max_bad_fraction,
+                trainer=self.trainer,
+            )  # fmt: skip
 
     def _refuse_missing(self, split: Split) -> None:
         if not self.index.splits[split]:

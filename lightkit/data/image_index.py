@@ -224,10 +224,14 @@ def _find_split_folders(root: Path) -> dict[Split, Path]:
     """Find the folders in ``root`` that are named after splits; none where a folder named train holds such a class.
 
     Raises:
-        DataError: If the folder is missing, cannot be read or has no folders.
+        DataError: If the folder is missing, cannot be read or has no folders, or two folders hold one split.
     """
-    named = {folder.name.lower(): folder for folder in _list_classes(root)}
-    found = {split: named[name] for name, split in _SPLIT_FOLDERS.items() if name in named}
+    found: dict[Split, Path] = {}
+    for folder in _list_classes(root):
+        split = _SPLIT_FOLDERS.get(folder.name.lower())
+        if split in found:
+            raise DataError(f"{folder} and {found[split]} both hold the {split} split. Leave one of them in place.")
+        found |= {} if split is None else {split: folder}
     return found if "train" in found and _list_folders(found["train"]) else {}
 
 

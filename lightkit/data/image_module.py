@@ -16,7 +16,6 @@ from lightkit.data.image_dataset import ImageSamples
 from lightkit.data.image_sources import PixelSource
 from lightkit.data.loader import (
     Pinning,
-    ResumableLoader,
     choose_num_workers,
     eval_loader,
     predict_loader,
@@ -52,6 +51,55 @@ class LoadingModule(LightningDataModule):
         for name, value in settings.items():
             setattr(self, name, value)
         self.defects = Defects()
+        self._stage: str | None = None
+
+    def setup(self, stage: str | None = None) -> None:
+        """Begin a stage."""
+        self._stage = stage
+        if stage == "fit" and not self.augment:
+            warn_idle(self, "crop_scale", "color_jitter", "rand_augment", why="data.init_args.augment: false")
+
+    @property
+    def counts(self) -> dict[Split, int]:
+        """Number of samples of each split."""
+        raise NotImplementedError
+
+    def _load(self, split: Split, view: View) -> Any:
+        """Make the loader of a split that is not empty."""
+        raise NotImplementedError
+
+    def _refuse_missing(self, split: Split) -> None:
+        """Refuse a split that is empty."""
+
+    def _check_bad(self) -> None:
+        """Refuse to go on where too many samples could not be read."""
+
+    def train_dataloader(self) -> Any:
+        """Return shuffled batches, augmented if asked; after a restored checkpoint, the rest of its epoch first."""
+        loader = self._load("train", training_view_of(self, preprocessing_of(self.image_size)))
+        loader.sampler.before_epoch = self._check_bad
+        return loader
+
+    def val_dataloader(self) -> Any:
+        """Return the validation split in stored order; no loader where it is empty."""
+        return self._load("val", EvalView(preprocessing_of(self.image_size))) if self.counts["val"] else []
+
+    def test_dataloader(self) -> Any:
+        """Return the test split, in stored order."""
+        self._refuse_missing("test")
+        return self._load("test", EvalView(preprocessing_of(self.image_size)))
+
+    def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
+        """Scale and normalise a batch's uint8 images where it is; then the model's hook of this name has its turn."""
+        return after_transfer(self, batch, dataloader_idx, preprocessing_of(self.image_size))
+
+    def teardown(self, stage: str) -> None:
+        """Refuse a stage in which too many samples could not be read; a fit's checkpoints are written.
+
+        Raises:
+            DataError: If they are more than ``max_bad_fraction``.
+        """
+        self._check_bad()
 
 
 class ImageModule(LoadingModule):
@@ -62,22 +110,14 @@ class ImageModule(LoadingModule):
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
-        self._stage: str | None = None
         self._backbone: tuple[Any, Any] | Literal["unknown"] | None = "unknown"
         self._features: dict[Split, FeatureSamples | None] = {}
 
     def setup(self, stage: str | None = None) -> None:
         """Begin a stage."""
-        self._stage = stage
+        super().setup(stage)
         if stage == "fit":
             self._backbone, self._features = "unknown", {}
-            if not self.augment:
-                warn_idle(self, "crop_scale", "color_jitter", "rand_augment", why="data.init_args.augment: false")
-
-    @property
-    def counts(self) -> dict[Split, int]:
-        """Number of images of each split."""
-        raise NotImplementedError
 
     def read_split(self, split: Split, *, decoded: bool) -> PixelSource:
         """Return the images of a split, those of a fit from where they are kept decoded if ``decoded``."""
@@ -93,34 +133,14 @@ class ImageModule(LoadingModule):
         """Preparation of an image for the model, outside training."""
         return preprocessing_of(self.image_size)
 
-    def train_dataloader(self) -> ResumableLoader:
-        """Return shuffled batches, augmented if asked; after a restored checkpoint, the rest of its epoch first."""
-        loader: ResumableLoader = self._load("train", training_view_of(self, self.preprocessing), train_loader)
-        return loader
-
-    def val_dataloader(self) -> DataLoader[Any] | list[DataLoader[Any]]:
-        """Return the validation split; no loader where there is none."""
-        loader: DataLoader[Any] = self._load("val", EvalView(self.preprocessing), eval_loader)
-        return loader if self.counts["val"] else []
-
-    def test_dataloader(self) -> DataLoader[Any]:
-        """Return the test split."""
-        loader: DataLoader[Any] = self._load("test", EvalView(self.preprocessing), eval_loader)
-        return loader
-
     def predict_dataloader(self) -> DataLoader[Any]:
         """Return the test split if there is one, else the validation split; each image must be readable."""
         source = self.read_split("test" if self.counts["test"] else "val", decoded=False)
         samples = ImageSamples(source, EvalView(self.preprocessing), seed=seed_of(self), defects=None)
         return predict_loader(samples, **self._loading)
 
-    def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
-        """Scale and normalise a batch's uint8 images where it is; then the model's hook of this name has its turn."""
-        return after_transfer(self, batch, dataloader_idx, self.preprocessing)
-
-    def _load(self, split: Split, view: View, make_loader: Callable[..., Any]) -> Any:
-        if not self.counts[split]:
-            return None
+    def _load(self, split: Split, view: View) -> Any:
+        make_loader = train_loader if split == "train" else eval_loader
         if features := self._find_features(split, view):
             return make_loader(features, **{**self._loading, "num_workers": 0})
         source = self.read_split(split, decoded=True)

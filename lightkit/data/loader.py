@@ -206,7 +206,9 @@ def make_on_rank_zero(make: Callable[[], Made], trainer: Trainer | None) -> Made
             made = make()
         except Exception as raised:  # noqa: BLE001  # it is raised again once the others know
             error = raised
-    known = error if error is None or isinstance(error, LightkitError) else DataError(f"rank 0 failed: {error!r}.")
+    known = error
+    if error is not None and not isinstance(error, LightkitError):
+        known = DataError(f"rank 0 failed ({type(error).__name__}: {error}). See its output.")
     made, known = trainer.strategy.broadcast((made, known))
     if error or known:
         raise error or known  # type: ignore[misc]  # one of them is there

@@ -65,23 +65,16 @@ class Preprocessing:
             KeyError: If a field is missing.
             TypeError: If a field has another type or an impossible value; with a message.
         """
-        num_channels = len(record["mean"]) if _are_numbers(record["mean"]) else 0
-        crop, std = record["crop"], record["std"]
-        rules = {
-            "resize": (_is_length(record["resize"]), "a whole number above 0"),
-            "crop": (
-                isinstance(crop, list | tuple) and len(crop) == 2 and all(map(_is_length, crop)),
-                "two whole numbers above 0",
-            ),
-            "mean": (num_channels > 0, "a list of numbers, one for each channel"),
-            "std": (
-                _are_numbers(std) and len(std) == num_channels and all(std),
-                f"{num_channels} numbers other than 0",
-            ),
-        }
-        for name, (is_met, expected) in rules.items():
-            if not is_met:
-                raise TypeError(f"preprocessing, {name}: expected {expected}, got {record[name]!r}")
+        resize, crop, mean, std = (record[name] for name in ("resize", "crop", "mean", "std"))
+        if not (
+            _is_length(resize)
+            and isinstance(crop, list | tuple) and len(crop) == 2 and all(map(_is_length, crop))
+            and _are_numbers(mean) and _are_numbers(std) and len(mean) == len(std) > 0 and all(std)
+        ):  # fmt: skip
+            raise TypeError(
+                "preprocessing: expected resize, a length in pixels, crop, two of them, mean and std, a number of "
+                f"each channel, those of std other than 0; got {resize!r}, {crop!r}, {mean!r}, {std!r}"
+            )
         known = {name: record[name] for name in cls.__dataclass_fields__ if name in record}
         return cls(**{**known, **{name: tuple(known[name]) for name in ("crop", "mean", "std")}})
 

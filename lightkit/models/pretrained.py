@@ -101,8 +101,13 @@ def _checked(content: object, path: Path) -> Mapping[str, Tensor]:
         tensors = content.get("state_dict", {})
         state = {name.removeprefix(_PREFIX): each for name, each in tensors.items() if name.startswith(_PREFIX)}
     if not isinstance(state, Mapping) or not state or not all(isinstance(v, Tensor) for v in state.values()):
+        keys = (
+            f" of {join_names(sorted(map(str, content)), most=_MOST_SHOWN)}"
+            if isinstance(content, Mapping) and content
+            else ""
+        )
         raise ConfigError(
-            f"{_KEY}: {path} holds a {type(content).__name__}, not a state dict. "
+            f"{_KEY}: {path} holds a {type(content).__name__}{keys}, not a state dict. "
             f"Expected a mapping from names to tensors, as torch.save(network.state_dict(), path) writes it."
         )
     return state

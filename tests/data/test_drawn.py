@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import os
 import time
 from itertools import pairwise
 from pathlib import Path
@@ -15,7 +14,7 @@ import torch
 from PIL import Image
 
 from lightkit.data.flowers import DrawnFlowers, _drawn_folder
-from lightkit.errors import ConfigError, DataError
+from lightkit.errors import ConfigError
 
 
 @pytest.fixture
@@ -54,28 +53,6 @@ def test_it_is_drawn_once_and_again_where_files_are_missing(cache: Path) -> None
     next(folder.glob("*/*.png")).unlink()
     assert contents(_drawn_folder(10, size=32)) == whole
     assert [path for path in cache.iterdir() if path.is_dir()] == [folder]
-
-
-def test_without_a_writable_cache_a_temporary_folder_is_used_and_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    (tmp_path / "file").write_text("")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    folder = _drawn_folder(5, size=16)
-    assert folder.parent == tmp_path / f"lightkit-{os.getuid()}"
-    assert folder.parent.stat().st_mode & 0o777 == 0o700
-    assert "cannot be written; the drawn flowers are kept in" in caplog.text
-
-
-def test_without_any_writable_folder_the_error_says_what_to_set(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "file").write_text("")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "file"))
-    with pytest.raises(DataError, match="Set XDG_CACHE_HOME to a folder that can"):
-        _drawn_folder(5, size=16)
 
 
 def test_the_data_module_says_that_its_flowers_are_drawn(cache: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -93,11 +93,6 @@ def test_a_variable_that_leads_nowhere_is_an_error(
         Flowers().setup("fit")
 
 
-def test_an_argument_that_leads_nowhere_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"nowhere: this data folder does not exist .* `lightkit fetch` with the same"):
-        Flowers(root=str(tmp_path / "nowhere")).setup("fit")
-
-
 @pytest.fixture
 def archive(make_images: Any, tmp_path: Path) -> bytes:
     packed = io.BytesIO()

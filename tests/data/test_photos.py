@@ -17,7 +17,7 @@ from lightkit import runs
 from lightkit.data.bad_samples import Defect
 from lightkit.data.image_index import ImageIndex, index_images
 from lightkit.data.splits import content_digest
-from lightkit.errors import ConfigError, DataError
+from lightkit.errors import DataError
 from lightkit.runs.bad_images import BadImage, BadImageList
 
 GIVEN = [f"{split}/{name}/{number}.png" for split in ("train", "val", "test") for name in "ab" for number in range(3)]
@@ -115,7 +115,7 @@ def test_a_class_may_be_named_train(make_images: Any) -> None:
 def test_splits_with_other_classes_are_refused_by_name(make_images: Any) -> None:
     root = make_images(*GIVEN, "val/c/1.png")
     shutil.rmtree(root / "val" / "a")
-    with pytest.raises(DataError, match=r"val lacks a and has c besides, compared with .*train\."):
+    with pytest.raises(DataError, match=r"val and .*train differ in their classes \(a, c\)"):
         read(root)
 
 
@@ -146,12 +146,6 @@ def test_a_missing_folder_is_told_with_the_near_names(tmp_path: Path) -> None:
     ) as e:
         read(tmp_path / "flower_photo")
     assert "flower_photos" in str(e.value)
-
-
-def test_a_file_in_place_of_the_folder_is_told(tmp_path: Path) -> None:
-    (tmp_path / "photos").write_text("")
-    with pytest.raises(DataError, match=r"data\.init_args\.root is a file\. Expected a folder"):
-        read(tmp_path / "photos")
 
 
 def test_a_folder_without_classes_is_told(make_images: Any) -> None:
@@ -267,12 +261,6 @@ def test_more_bad_files_than_allowed_are_refused(make_images: Any, num: int, fra
         return
     with pytest.raises(DataError, match=rf"cannot be used; that is .*%, and .*max_bad_fraction allows {fraction}\."):
         read(root, max_bad_fraction=fraction)
-
-
-@pytest.mark.parametrize("fraction", [-0.1, 1.01, float("nan")])
-def test_what_is_no_share_is_refused(tmp_path: Path, fraction: float) -> None:
-    with pytest.raises(ConfigError, match=r"data\.init_args\.max_bad_fraction: expected a share from 0 to 1"):
-        read(tmp_path, max_bad_fraction=fraction)
 
 
 @pytest.mark.parametrize("on_bad_image", ["skip", "error"])

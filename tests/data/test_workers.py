@@ -175,8 +175,8 @@ def test_too_little_shared_memory_is_told_with_what_to_do(
     monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=100 * MB))
     ahead_that_fits(Ahead(4, 2), batch_bytes=10 * MB, ranks=2)
     assert caplog.messages == [
-        "data: /dev/shm has 100 MB free, batches of 2 processes ready at a time would take up to 360 MB; 1 worker "
-        "process loads, 1 ahead instead. Give the container more (docker run --shm-size=2g), or lower "
+        "data: /dev/shm has 100 MB free, batches ready at a time would take up to 360 MB; 1 worker process "
+        "loads, 1 ahead, instead. Give the container more (docker run --shm-size=2g), or lower "
         "data.init_args.batch_size, num_workers or prefetch_factor."
     ]
 

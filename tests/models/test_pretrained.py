@@ -123,7 +123,7 @@ def test_a_lightning_checkpoint_gives_its_network(tmp_path: Path) -> None:
 
 def test_a_missing_file_is_named_with_its_neighbours(tmp_path: Path) -> None:
     (tmp_path / "mobilenet.pth").touch()
-    with pytest.raises(ConfigError, match=r"there is no file .*mobilnet\.pth; did you mean mobilenet\.pth"):
+    with pytest.raises(ConfigError, match=r"there is no file .*mobilnet\.pth; did you mean '?mobilenet\.pth"):
         read(str(tmp_path / "mobilnet.pth"), backbone="mobilenet_v2")
 
 

@@ -24,7 +24,6 @@ from typing import Any, BinaryIO, NamedTuple
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 from filelock import FileLock
 from pyarrow import types
 
@@ -528,74 +527,59 @@ def _scan(group: RowGroup, given: Split | None, rules: _Rules) -> tuple[_Finding
         codes[:] = SPLITS.index(given or "train")
         return found, codes, ""
     digests: dict[str, Any] = {}
-    at = 0
-    for batch in group.read(list(dict.fromkeys(names)), batch_rows=_rows_at_once(group)):
-        part = codes[at : at + batch.num_rows]
-        _scan_batch(batch, at, part, found, digests, group, given, rules, is_hashed=is_hashed)
-        at += batch.num_rows
-    lines = [f"{name}\0{digest.hexdigest()}\n" for name, digest in sorted(digests.items())]
-    return found, codes, hashlib.sha256(codes.tobytes() + "".join(lines).encode()).hexdigest()
-
-
-def _scan_batch(
-    batch: pa.RecordBatch, at: int, codes: Codes, found: _Findings, digests: dict[str, Any], group: RowGroup,
-    given: Split | None, rules: _Rules, *, is_hashed: bool,
-) -> None:  # fmt: skip
-    """Fill in the codes of a batch's rows, and add to the findings and digests of its row group."""
-    columns = rules.columns
-    _, features, labels, weights, reasons = values = _convert(batch, columns, rules.shapes)
 
     def digest(name: str, content: Any) -> None:
         digests.setdefault(name, hashlib.sha256()).update(content)
 
-    if labels is not None:
-        digest("labels", "".join(f"{label!r}\0" for label in labels.to_pylist()).encode("utf-8", "surrogateescape"))
-    if weights is not None:
-        digest("weights", weights.tobytes())
-    if features is not None:
-        digest("features", np.ascontiguousarray(features).data)
-
-    passed = rules.where.passes(batch) if rules.where else np.ones(len(codes), np.bool_)
-    codes[passed] = SPLITS.index(given or "train")
-    for rows, reason in reasons:
-        bad = np.flatnonzero(rows & passed & (codes != _BAD))
-        codes[bad] = _BAD
-        found.bad += [(name, reason) for name in group.row_names(at + bad[:_NUM_LISTED])]
-    if columns.split:
-        good = np.flatnonzero(codes == 0)
-        encoded = plain_column(batch, columns.split).take(pa.array(good)).dictionary_encode("encode")
-        words = [str(word).strip().lower() for word in encoded.dictionary.to_pylist()]
-        if unknown := [word for word in words if word not in _SPLIT_NAMES]:
-            raise DataError(
-                f"{group.file.path}: column {columns.split!r} names the split {unknown[0]!r}. Expected train, val (or "
-                "valid, validation) or test; data.init_args.filter leaves out other rows."
-            )
-        codes[good] = np.array([_SPLIT_NAMES[word] for word in words], np.uint8)[np.asarray(encoded.indices)]
-    hashed = np.flatnonzero(codes == 0) if is_hashed else np.empty(0, np.int64)
-    contents = _hash_rows(batch, hashed, columns, values) if len(hashed) else []
-    if contents:
-        digest("contents", b"".join(contents))
-        # as `lightkit.data.splits.split_of` does
-        fractions = (np.frombuffer(b"".join(contents), ">u8").reshape(-1, 4)[:, 0] >> 12) / 2.0**52
-        val, test = fractions < rules.test_fraction + rules.val_fraction, fractions < rules.test_fraction
-        chosen = np.select([test, val], [2, 1], 0)
-        codes[hashed] = chosen
-
-    trained = np.flatnonzero(codes == 0)
-    values_of: dict[str, Any] = {"input": features}
-    if labels is not None and columns.target == "value":
-        values_of["target"] = np.asarray(labels.to_numpy(zero_copy_only=False))
-    for name, numbers_of in values_of.items():
-        if numbers_of is not None and len(trained):
-            wide = numbers_of[trained].astype(np.float64).ravel()
-            found.add_moments(name, (len(wide), float(wide.mean()), float(((wide - wide.mean()) ** 2).sum())))
-    if labels is not None and columns.target == "class":
-        encoded = labels.dictionary_encode()
-        names = [format_class(value) for value in encoded.dictionary.to_pylist()]
-        numbers = np.asarray(pc.fill_null(encoded.indices, -1))
-        for code, of_split in enumerate(found.classes):
-            present, counts = np.unique(numbers[codes == code], return_counts=True)
-            of_split.update({names[one]: num for one, num in zip(present.tolist(), counts.tolist(), strict=True)})
+    at = 0
+    for batch in group.read(list(dict.fromkeys(names)), batch_rows=_rows_at_once(group)):
+        part = codes[at : at + batch.num_rows]
+        _, features, labels, weights, reasons = values = _convert(batch, columns, rules.shapes)
+        if labels is not None:
+            digest("labels", "".join(f"{label!r}\0" for label in labels.to_pylist()).encode("utf-8", "surrogateescape"))
+        if weights is not None:
+            digest("weights", weights.tobytes())
+        if features is not None:
+            digest("features", np.ascontiguousarray(features).data)
+        passed = rules.where.passes(batch) if rules.where else np.ones(len(part), np.bool_)
+        part[passed] = SPLITS.index(given or "train")
+        for rows, reason in reasons:
+            bad = np.flatnonzero(rows & passed & (part != _BAD))
+            part[bad] = _BAD
+            found.bad += [(name, reason) for name in group.row_names(at + bad[:_NUM_LISTED])]
+        if columns.split:
+            good = np.flatnonzero(part == 0)
+            encoded = plain_column(batch, columns.split).take(pa.array(good)).dictionary_encode("encode")
+            words = [str(word).strip().lower() for word in encoded.dictionary.to_pylist()]
+            if unknown := [word for word in words if word not in _SPLIT_NAMES]:
+                raise DataError(
+                    f"{group.file.path}: column {columns.split!r} names the split {unknown[0]!r}. Expected train, val "
+                    "(or valid, validation) or test; data.init_args.filter leaves out other rows."
+                )
+            part[good] = np.array([_SPLIT_NAMES[word] for word in words], np.uint8)[np.asarray(encoded.indices)]
+        hashed = np.flatnonzero(part == 0) if is_hashed else np.empty(0, np.int64)
+        contents = _hash_rows(batch, hashed, columns, values) if len(hashed) else []
+        if contents:
+            digest("contents", b"".join(contents))
+            # as `lightkit.data.splits.split_of` does
+            fractions = (np.frombuffer(b"".join(contents), ">u8").reshape(-1, 4)[:, 0] >> 12) / 2.0**52
+            val, test = fractions < rules.test_fraction + rules.val_fraction, fractions < rules.test_fraction
+            part[hashed] = np.select([test, val], [2, 1], 0)
+        trained = np.flatnonzero(part == 0)
+        values_of: dict[str, Any] = {"input": features}
+        if labels is not None and columns.target == "value":
+            values_of["target"] = np.asarray(labels.to_numpy(zero_copy_only=False))
+        for name, numbers_of in values_of.items():
+            if numbers_of is not None and len(trained):
+                wide = numbers_of[trained].astype(np.float64).ravel()
+                found.add_moments(name, (len(wide), float(wide.mean()), float(((wide - wide.mean()) ** 2).sum())))
+        if labels is not None and columns.target == "class":
+            for code, of_split in enumerate(found.classes):
+                counted = labels.filter(pa.array(part == code)).value_counts().to_pylist()
+                of_split.update({format_class(one["values"]): one["counts"] for one in counted})
+        at += batch.num_rows
+    lines = [f"{name}\0{of_name.hexdigest()}\n" for name, of_name in sorted(digests.items())]
+    return found, codes, hashlib.sha256(codes.tobytes() + "".join(lines).encode()).hexdigest()
 
 
 def _hash_rows(batch: pa.RecordBatch, rows: npt.NDArray[np.int64], columns: Columns, values: _Values) -> list[bytes]:

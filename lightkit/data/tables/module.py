@@ -14,8 +14,8 @@ from typing import Any, ClassVar, Literal, cast
 from pytorch_lightning.trainer.states import TrainerFn
 from torch.utils.data import DataLoader
 
-from lightkit.data.bad_samples import Defect, Defects, check_bad_samples
-from lightkit.data.image_module import LoadingModule, loading_of, seed_of, training_view_of, warn_idle
+from lightkit.data.bad_samples import Defects, check_bad_samples
+from lightkit.data.image_module import LoadingModule, loading_of, seed_of
 from lightkit.data.image_sources import Encoded
 from lightkit.data.loader import LabelledSource, ResumableLoader, make_on_rank_zero, predict_loader
 from lightkit.data.splits import Split, check_fractions
@@ -32,7 +32,7 @@ from lightkit.data.tables.loader import (
     table_loader,
 )
 from lightkit.data.tables.source import Format, Snapshot, open_table
-from lightkit.data.transforms import EvalView, View, after_transfer, preprocessing_of
+from lightkit.data.transforms import EvalView, View, preprocessing_of
 from lightkit.errors import ConfigError, DataError
 from lightkit.hardware.processor import num_cores
 from lightkit.images.image_file import UnreadableImageError, map_in_order, pillow_warnings
@@ -189,13 +189,12 @@ class Table(LoadingModule):
                 self._warn_of_shares(index)
             self.defects = Defects(index.defects)
             index.check_bad(on_bad=self.on_bad_image, max_fraction=self.max_bad_fraction)
-        if stage == "fit" and not self.augment:
-            warn_idle(self, "crop_scale", "color_jitter", "rand_augment", why="data.init_args.augment: false")
+        super().setup(stage)
         if stage == "fit" and self.on_bad_image == "error" and self.index.columns.image:
             make_on_rank_zero(lambda: _check_images(self.index), self.trainer)
         needed: dict[str | None, Split] = {"fit": "train", "test": "test", "validate": "val"}
         if stage in needed:
-            self._check_split(needed[stage])
+            self._refuse_missing(needed[stage])
 
     def _open(self) -> Index:
         """Open the tables on rank 0 for all ranks, and find the split of each row."""
@@ -232,7 +231,7 @@ class Table(LoadingModule):
                     first, second,
                 )  # fmt: skip
 
-    def _check_split(self, split: Split) -> None:
+    def _refuse_missing(self, split: Split) -> None:
         if not self.index.counts[split]:
             raise DataError(
                 f"{' and '.join(dict.fromkeys(self.places.values()))}: no row is in the {split} split. Set "
@@ -247,6 +246,11 @@ class Table(LoadingModule):
             self.setup()
         assert self._index is not None
         return self._index
+
+    @property
+    def counts(self) -> dict[Split, int]:
+        """Number of rows of each split."""
+        return self.index.counts
 
     @property
     def class_names(self) -> list[str]:
@@ -323,25 +327,6 @@ class Table(LoadingModule):
             state.get("version"), now["version"],
         )  # fmt: skip
 
-    def train_dataloader(self) -> ResumableLoader:
-        """Shuffled batches, augmented unless asked not to; after a restored checkpoint, the rest of its epoch first."""
-        loader = self._load("train", training_view_of(self, preprocessing_of(self.image_size)))
-        order = cast(BatchOrder, loader.sampler)
-        if self._training is None and (self.trainer is None or self.trainer.is_global_zero):
-            self._warn_of_order(order)
-        order.before_epoch = self._refuse_bad_epoch
-        self._training = loader
-        return loader
-
-    def val_dataloader(self) -> DataLoader[Any] | list[DataLoader[Any]]:
-        """The validation split, in stored order; no loader if it is empty."""
-        return self._load("val", self._centre) if self.index.counts["val"] else []
-
-    def test_dataloader(self) -> DataLoader[Any]:
-        """The test split, in stored order."""
-        self._check_split("test")
-        return self._load("test", self._centre)
-
     def predict_dataloader(self) -> DataLoader[Any]:
         """The test split if there is one, else the validation split, in stored order; each row must be readable.
 
@@ -349,20 +334,9 @@ class Table(LoadingModule):
         """
         split = self._predict_split
         stored = BatchRows(self.index.rows(split), partial(self.index.read, split), batch_size=self.batch_size)
-        return predict_loader(TableRows(stored, self._batch_maker(self._centre, None)), **self._loading)
-
-    def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
-        """Scale and normalise a batch's uint8 images where it is; then the model's hook of this name has its turn."""
-        return after_transfer(self, batch, dataloader_idx, preprocessing_of(self.image_size))
-
-    def teardown(self, stage: str) -> None:
-        """Refuse a fit whose last epoch lacked too many rows; its checkpoints are written.
-
-        Raises:
-            DataError: If they are more than ``max_bad_fraction``.
-        """
-        if stage == "fit":
-            self._refuse_bad_epoch()
+        return predict_loader(
+            TableRows(stored, self._batch_maker(EvalView(preprocessing_of(self.image_size)), None)), **self._loading
+        )
 
     def _load(self, split: Split, view: View) -> ResumableLoader:
         """Make the loader of a split, of which each row is on one rank; that of training is shuffled."""
@@ -378,11 +352,11 @@ class Table(LoadingModule):
             rows, self._batch_maker(view, self.defects), source=TableImages(index, split),
             buffer_rows=self.shuffle_buffer if is_training else batch_size,
         )  # fmt: skip
-        return table_loader(batches, **loading)
-
-    @property
-    def _centre(self) -> EvalView:
-        return EvalView(preprocessing_of(self.image_size))
+        loader = table_loader(batches, **loading)
+        if is_training and self._training is None and (trainer is None or trainer.is_global_zero):
+            self._warn_of_order(cast(BatchOrder, loader.sampler))
+        self._training = loader if is_training else self._training
+        return loader
 
     @property
     def _predict_split(self) -> Split:
@@ -416,7 +390,7 @@ class Table(LoadingModule):
                 f"{largest:,}", f"{mixed:,}", shared, largest * num_lanes,
             )  # fmt: skip
 
-    def _refuse_bad_epoch(self) -> None:
+    def _check_bad(self) -> None:
         if self._training is not None:
             num_rows, max_fraction = self.index.counts["train"], self.max_bad_fraction
             check_bad_samples(self.defects, num_rows, what="rows", max_fraction=max_fraction, trainer=self.trainer)
@@ -428,22 +402,19 @@ def _check_images(index: Index) -> None:
     Raises:
         DataError: If images cannot be decoded; it lists them.
     """
+
+    def find_defect(row: Row) -> str | None:
+        try:
+            Encoded(row.image or b"", name=row.name).whole()
+        except UnreadableImageError as error:
+            return f"\n  {row.name}: {error.reason}"
+        return None
+
     rows = (row for split in SPLITS for group, _ in index.rows(split) for row in index.read(split, group))
     with pillow_warnings(), ThreadPoolExecutor(max_workers=num_cores() or 1) as pool:
-        judged = map_in_order(pool, _find_defect, rows, ahead=_NUM_DECODED)
-        found = [defect for defect in judged if defect is not None]
+        found = [line for line in map_in_order(pool, find_defect, rows, ahead=_NUM_DECODED) if line]
     if found:
-        shown = [f"  {defect.name}: {defect.reason}" for defect in found[:_NUM_SHOWN]]
-        more = [f"  and {len(found) - _NUM_SHOWN} more"] if len(found) > _NUM_SHOWN else []
         raise DataError(
             f"{len(found)} rows of the table have an image that cannot be decoded, and data.init_args.on_bad_image is "
-            "error. Replace or remove them:\n" + "\n".join(shown + more)
+            f"error. Replace or remove them:{''.join(found[:_NUM_SHOWN])}"
         )
-
-
-def _find_defect(row: Row) -> Defect | None:
-    try:
-        Encoded(row.image or b"", name=row.name).whole()
-    except UnreadableImageError as error:
-        return Defect(row.name, error.reason)
-    return None

@@ -119,9 +119,8 @@ class PetastormTable(Table):
 
     def train_dataloader(self) -> Any:
         """Shuffled batches, augmented unless asked not to; after a restored checkpoint, the rest of its epoch first."""
-        loader = PetastormLoader(self)
-        loader.sampler.before_epoch = self._refuse_bad_epoch  # type: ignore[attr-defined]
-        self._training = loader
+        self._training = loader = PetastormLoader(self)
+        loader.sampler.before_epoch = self._check_bad
         return loader
 
 
@@ -180,7 +179,7 @@ class PetastormLoader(ResumableLoader):
 
     def _shuffle(self, rows: Iterator[Row], epoch: int) -> Iterator[Row]:
         """Mix rows in a buffer of ``shuffling_queue_capacity`` rows."""
-        rank: int = self.sampler.rank  # type: ignore[attr-defined]
+        rank: int = self.sampler.rank
         draw, kept = np.random.default_rng(stable_seed(self.seed, epoch, rank)), list[Row]()
         for row in chain(rows, repeat(None)):
             if row is not None:
@@ -226,7 +225,7 @@ class PetastormLoader(ResumableLoader):
             return pd.DataFrame({"rows": [batch.serialize().to_pybytes()]})
 
         schema, data = self.schema, self.data
-        rank, num_ranks = self.sampler.rank, len(self.shares)  # type: ignore[attr-defined]
+        rank, num_ranks = self.sampler.rank, len(self.shares)
         try:
             return petastorm.make_batch_reader(
                 f"file://{local_path(self.place)}",

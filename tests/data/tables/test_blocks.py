@@ -32,7 +32,7 @@ class Reading:
 ROWS = sorted((name, number) for name, count in COUNTS.items() for number in range(count))
 
 
-def keys(rows: BatchRows[tuple[int, int]], *, epoch: int = 0, lanes: int = 1, buffer: int = 8) -> list[BatchKey]:
+def keys(rows: BatchRows, *, epoch: int = 0, lanes: int = 1, buffer: int = 8) -> list[BatchKey]:
     return [BatchKey(number, epoch, lanes, buffer) for number in range(rows.plan.num_batches)]
 
 

@@ -219,7 +219,7 @@ def test_the_samples_of_a_loader_have_names_and_pixels(write_parquet: WriteTable
     data.setup("fit")
     loader = data.val_dataloader()
     assert not isinstance(loader, list)
-    source: Any = loader.dataset.source  # type: ignore[attr-defined]
+    source: Any = loader.dataset.source
     assert [source.name(number).rpartition(", ")[2] for number in (0, 4)] == ["row 22", "row 26"]
     assert source.pixels(0).whole().size == (10, 8)
 
