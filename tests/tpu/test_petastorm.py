@@ -93,11 +93,11 @@ def test_an_epoch_of_training_has_each_row_once_in_another_order_than_the_last(t
     loader = data.train_dataloader()
     orders = []
     for epoch in range(2):
-        loader.set_epoch(epoch)
+        loader.sampler.set_epoch(epoch)
         orders.append(numbers_in(list(loader)))
         assert sorted(orders[-1]) == list(range(24))
     assert orders[0] != orders[1]
-    loader.set_epoch(0)
+    loader.sampler.set_epoch(0)
     assert numbers_in(list(loader)) == orders[0]
 
 
@@ -156,9 +156,10 @@ def test_a_reader_that_is_not_read_to_its_end_leaves_no_thread(tmp_path: Path) -
     before = threading.active_count()
     data = petastorm_table(write_images(tmp_path / "train"))
     data.setup("fit")
-    next(iter(data.train_dataloader()))
+    batches = iter(data.train_dataloader())
+    next(batches)
     assert threading.active_count() > before
-    data.teardown("fit")
+    del batches
     assert threading.active_count() == before
 
 
