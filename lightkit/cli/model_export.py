@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import shlex
-import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -57,15 +56,13 @@ from lightkit.export.target import (
     include_preprocessing,
     make_target,
 )
-from lightkit.runs.files import existing_folder, in_bytes
+from lightkit.runs.files import in_bytes
 from lightkit.runs.retrain_state import RUN_FILE
 
 if TYPE_CHECKING:
     from lightkit.cli.context import RunContext
 
 _log = logging.getLogger("lightkit")
-_EXTRA_BYTES = 20_000_000
-"""Besides the weights: the graph, the samples of the proof, and export.json."""
 _PIPE_WIDTH = 110  # columns
 
 
@@ -177,7 +174,7 @@ def build_target(
     if not options.with_preprocessing:
         return plain, samples, origin
     target = include_preprocessing(plain)
-    if samples.images is None and preprocessing is not None:
+    if samples.load_image is None and preprocessing is not None:
         samples = with_random_images(samples, preprocessing, options.num_samples)
         _log.warning(
             "the proof is weaker: the data module has no `untransformed(split)`, so that it is made on random images"
@@ -195,9 +192,7 @@ def _find_example(
     reason = "there are no data"
     if found := find_loader(module, data):
         split, loader = found
-        samples = draw_samples(
-            module, data, options.num_samples, split=split, loader=loader, with_images=options.with_preprocessing
-        )
+        samples = draw_samples(module, data, options.num_samples, split=split, loader=loader)
         if example is None:
             return tuple(tensor[:2] for tensor in samples.inputs), samples
         one, wanted = (" and ".join(describe_value(t[0]) for t in inputs) for inputs in (samples.inputs, example))
@@ -233,18 +228,8 @@ def _export_target(
     """Write and prove the files, and print the result.
 
     Raises:
-        ConfigError: If the disk is too small for the files.
         ExportError: If a file cannot be made, or differs from its model.
     """
-    weights = [*target.plain.parameters(), *target.plain.buffers()]
-    weights_bytes = sum(tensor.numel() * tensor.element_size() for tensor in weights)
-    needed_bytes = weights_bytes * (len(options.formats) + options.half + options.int8) + _EXTRA_BYTES
-    free_bytes = shutil.disk_usage(existing_folder(folder)).free
-    if free_bytes < needed_bytes:
-        raise ConfigError(
-            f"--output: {shown_path(folder)} has {free_bytes / 1e6:.0f} MB left, and the files take about "
-            f"{needed_bytes / 1e6:.0f} MB. Make room, or name another folder."
-        )
     num_samples, backbone = len(samples.names), getattr(target.plain, "backbone", None)
     name = f"{type(target.plain).__name__}{f' on {backbone}' if isinstance(backbone, str) else ''}"
     if mode == "json":

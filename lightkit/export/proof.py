@@ -58,10 +58,10 @@ class Mismatch(ExportError):
 class Reference:
     """The samples in batches of 1, 7 and 32, with the eager model's outputs, metrics and latency.
 
-    A file with the preprocessing in its graph takes ``EvaluationSamples.images``: one by one at their own sizes, in
-    larger batches at the size of the first of them. The expected outputs are then not those of that graph run eagerly,
-    but what `Preprocessing` (the one that predictions use) and the plain model compute of the same pixels, with a
-    softmax behind it if the file has one. So a wrong resize in the graph is found.
+    A file with the preprocessing in its graph takes the images of ``EvaluationSamples.load_image``: one by one at
+    their own sizes, in larger batches at the size of the first of them. The expected outputs are then not those of that
+    graph run eagerly, but what `Preprocessing` (the one that predictions use) and the plain model compute of the same
+    pixels, with a softmax behind it if the file has one. So a wrong resize in the graph is found.
 
     Args:
         target: The model.
@@ -81,7 +81,7 @@ class Reference:
 
     def __init__(self, target: ExportTarget, samples: EvaluationSamples, *, in_graph: bool, folder: Path) -> None:
         self.target, self.samples, self.in_graph, self.folder = target, samples, in_graph, folder
-        self.num_samples = len(samples.images or ()) if in_graph else len(samples.inputs[0])
+        self.num_samples = len(samples.names)
         if self.num_samples == 0:
             raise ExportError("There are no samples to prove an export on. Give the data a validation split.")
         self.threads = torch.get_num_threads()
@@ -149,7 +149,8 @@ class Reference:
 
     def _stack_images(self, rows: Sequence[int]) -> Array:
         """Stack images as uint8 ``(batch, height, width, 3)``; one image alone keeps its size."""
-        images = [(self.samples.images or ())[row] for row in rows]
+        assert self.samples.load_image is not None  # it is in the graph
+        images = [self.samples.load_image(row) for row in rows]
         if len(rows) > 1:
             height, width = images[0].shape[:2]
             scale = min(1.0, _MAX_SIDE / max(height, width))

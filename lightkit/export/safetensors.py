@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -43,9 +41,7 @@ def write(target: ExportTarget, metadata: Metadata, path: Path, _: WriteOptions)
         metadata = replace(metadata, inputs=inputs, output_kind=kind)
     try:
         save_model(target.plain, str(path), metadata={METADATA_KEY: metadata.dumps(), DIGEST_KEY: NO_DIGEST})
-    except SafetensorError as error:
-        if (found := re.search(r"\(os error (\d+)\)", str(error))) is None:
-            raise
-        raise OSError(int(found[1]), os.strerror(int(found[1]))) from error
+    except SafetensorError as error:  # of the disk: all values are tensors
+        raise OSError(str(error)) from error
     embed_digest(path)
     return metadata

@@ -44,16 +44,14 @@ class EvaluationSamples:
         names: Of each sample, for errors; such as the path of its file.
         batches: The same samples in the same order in the loader's form, for the model's own validation; empty if
             there are none, so that no metric is computed.
-        images: The same samples as uint8 ``(height, width, 3)``, each of its own size, if the data has images.
         source: Their origin, such as ``validation split``.
-        load_image: Loads the image of a sample before preprocessing, uint8 ``(height, width, 3)``; None if there is
-            none, or the loader prepares it at random, as for training.
+        load_image: Loads the image of a sample before preprocessing, uint8 ``(height, width, 3)``, each of its own
+            size; None if there is none, or the loader prepares it at random, as for training.
     """
 
     inputs: tuple[Tensor, ...]
     names: Sequence[str]
     batches: Sequence[Any] = ()
-    images: Sequence[Pixels] | None = None
     source: str = ""
     load_image: Callable[[int], Pixels] | None = None
 
@@ -86,7 +84,6 @@ def draw_samples(
     *,
     split: str,
     loader: Any,
-    with_images: bool = False,
 ) -> EvaluationSamples:
     """Draw samples that are spread over a split, in the split's order.
 
@@ -101,7 +98,6 @@ def draw_samples(
         num_samples: Fewer if the data has fewer; rounded up to whole batches of a stream.
         split: Name of the split.
         loader: Of that split.
-        with_images: Whether the images before any preprocessing are loaded, too.
 
     Raises:
         ConfigError: If a batch is not what ``forward`` takes, or the loader has none.
@@ -128,14 +124,14 @@ def draw_samples(
         )
     joined = tuple(torch.cat(parts) for parts in zip(*inputs, strict=True))
     indices = list(range(len(joined[0]))) if chosen is None else chosen[1][: len(joined[0])]
-    if (chosen is None and split == "train") or (images is not None and len(images) <= max(indices)):
-        images = None  # shuffled, or the images of something else
-    load_image = None if images is None or split == "train" else lambda at: _load_pixels(images, indices[at])
+    if split == "train" or (images is not None and len(images) <= max(indices)):
+        images = None  # shuffled or augmented, or the images of something else
+    # a copy: torch wants writable memory
+    load_image = None if images is None else lambda at: np.array(images[indices[at]][0], dtype=np.uint8)
     return EvaluationSamples(
         joined,
         _name_samples(data, split, images, indices),
         batches if split in ("val", "test", "train") else (),
-        [_load_pixels(images, index) for index in indices] if with_images and images is not None else None,
         source,
         load_image,
     )
@@ -186,7 +182,7 @@ def with_random_images(samples: EvaluationSamples, preprocessing: Preprocessing,
     sizes = generator.integers(preprocessing.resize // 2, 2 * preprocessing.resize + 2, (num_samples, 2))
     images = [generator.integers(0, 256, (*size, 3), dtype=np.uint8) for size in sizes.tolist()]
     names = [f"made-up image {number}" for number in range(num_samples)]
-    return replace(samples, images=images, names=names, batches=(), source="random images")
+    return replace(samples, load_image=images.__getitem__, names=names, batches=(), source="random images")
 
 
 def read_calibration(
@@ -382,7 +378,3 @@ def _name_samples(data: LightningDataModule | None, split: str, images: Any, ind
     if isinstance(paths, Sequence) and len(paths) > max(indices):
         return [str(paths[index]) for index in indices]
     return [f"{split}/{index:05d}" for index in indices]
-
-
-def _load_pixels(images: Any, index: int) -> Pixels:
-    return np.array(images[index][0], dtype=np.uint8)  # a copy: torch wants writable memory

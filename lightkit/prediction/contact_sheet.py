@@ -55,13 +55,9 @@ class ContactSheet:
 
         chosen = [prediction for *_, prediction in sorted(self._chosen, reverse=True)]
         has_classes = self._columns.class_names is not None
-        order = ", least certain first" if has_classes else ""
-        if not self._num:
-            summary = "No image has a prediction."
-        elif len(chosen) == self._num:
-            summary = f"{_count(self._num)}{order}."
-        else:
-            summary = f"The {'least certain' if has_classes else 'first'} {len(chosen)} of {_count(self._num)}{order}."
+        which, order = ("least certain", ", least certain first") if has_classes else ("first", "")
+        part = f"The {which} {len(chosen)} of " if len(chosen) < self._num else ""
+        summary = f"{part}{_count(self._num)}{order}."
         loader = FileSystemLoader(Path(__file__).parent)
         page = Environment(loader=loader, autoescape=True, trim_blocks=True).get_template("contact_sheet.html")
         return page.render(

@@ -175,11 +175,9 @@ def test_an_empty_loader_is_a_mistake() -> None:
 
 
 def test_images_are_those_behind_the_samples() -> None:
-    drawn = _drawn(Summing(), PictureData(), 5, with_images=True)
+    drawn = _drawn(Summing(), PictureData(), 5)
     places = [int(name.removeprefix("val/")) for name in drawn.names]
-    assert drawn.images is not None
     assert drawn.load_image is not None
-    assert [image[0, 0, 0] for image in drawn.images] == places
     assert [drawn.load_image(at)[0, 0, 0] for at in range(5)] == places
     check_preprocessing(drawn, PREPARED)
 

@@ -129,7 +129,7 @@ def test_a_page_of_few_images_says_so(num: int) -> None:
     sheet = ContactSheet(PredictionColumns(["x", "y"]))
     for index in range(num):
         sheet.add(predicted(index, "a.jpg", 0.9, 0.1))
-    assert ("1 image, least certain first." if num else "No image has a prediction.") in sheet.render()
+    assert ("1 image, least certain first." if num else "0 images, least certain first.") in sheet.render()
 
 
 def test_an_image_that_has_gone_meanwhile_leaves_its_caption() -> None:
