@@ -198,8 +198,8 @@ class _Evaluation:
         predictions: Predictions | None = None
         with suppress(DataError):
             predictions = read_predictions(predictions_path(self.run.folder, "test"))
-        if predictions is not None and (predictions.sha256 != sha256 or predictions.fingerprint is None):
-            predictions = None  # of another checkpoint, or perhaps in another order
+            if predictions.sha256 != sha256 or predictions.fingerprint is None:
+                predictions = None  # of another checkpoint, or perhaps in another order
         if (
             IS_TESTED not in os.environ
             or self.settings.slices

@@ -77,22 +77,21 @@ def fetch_baseline(
             f"gate.baseline: {name} was not registered by lightkit, and cannot be scored. {advice.capitalize()}"
         )
 
-    def fault(checkpoint: Path, config: Path) -> str | None:
-        for path in (checkpoint, config):
-            if not path.is_file():
-                return f"there is no {shown_path(path)}"
-        return None if runs.digest(checkpoint) == sha256 else f"{shown_path(checkpoint)} is not what was registered"
+    def find_folders() -> Iterator[tuple[Path, Path]]:
+        """Yield the files of checkpoint and config where they may be."""
+        yield Path(run_folder) / tags.get("checkpoint", ""), Path(run_folder) / "config.yaml"
+        if kept := tags.get(KEPT):
+            with registry.attempt(f"download {kept}"):
+                copy = Path(download_artifacts(kept, dst_path=str(folder), tracking_uri=registry.client.tracking_uri))
+            yield next(copy.glob("*.ckpt"), copy), copy / "config.yaml"
 
-    checkpoint, config = Path(run_folder) / tags.get("checkpoint", ""), Path(run_folder) / "config.yaml"
-    found = fault(checkpoint, config)
-    if found is not None and (kept := tags.get(KEPT)):
-        with registry.attempt(f"download {kept}"):
-            copy = Path(download_artifacts(kept, dst_path=str(folder), tracking_uri=registry.client.tracking_uri))
-        checkpoint, config = next(copy.glob("*.ckpt"), copy / "best.ckpt"), copy / "config.yaml"
-        found = fault(checkpoint, config)
-    if found is not None:
-        raise ConfigError(f"gate.baseline: {name} cannot be scored: {found}. Put its run folder back, {advice}")
-    return BaselineModel(name, str(version.version), config, checkpoint, sha256, tags.get("run"))
+    for checkpoint, config in find_folders():
+        if checkpoint.is_file() and config.is_file() and runs.digest(checkpoint) == sha256:
+            return BaselineModel(name, str(version.version), config, checkpoint, sha256, tags.get("run"))
+    raise ConfigError(
+        f"gate.baseline: {name} cannot be scored: {shown_path(Path(run_folder))} has not the checkpoint and the config "
+        f"that were registered. Put them back, {advice}"
+    )
 
 
 def run_as_baseline(reference: str, root: Path) -> BaselineModel:

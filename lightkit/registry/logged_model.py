@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from lightkit.errors import CheckpointError, ConfigError
 from lightkit.export.metadata import Metadata, TensorSpec, is_recorded
 from lightkit.export.samples import EvaluationSamples, extend_example, make_random_samples
-from lightkit.export.target import ExportTarget, ForwardSignature, run_model
+from lightkit.export.target import ExportTarget, run_model
 from lightkit.registry.package import hide_advice
 from lightkit.registry.store import address_of_root, open_registry, set_environment
 
@@ -176,10 +176,7 @@ def _describe(uri: str, module: nn.Module, example: Sequence[Tensor], descriptio
         shape = tuple(None if axis in open_axes else size for axis, size in enumerate(tensor.shape))
         return TensorSpec(name, str(tensor.dtype).removeprefix("torch."), shape)
 
-    try:
-        names = ForwardSignature(module).name_inputs(len(example))
-    except (TypeError, ValueError, AttributeError):  # TorchScript's methods have no signature
-        names = tuple(f"input_{index}" for index in range(len(example)))
+    names = [f"input_{index}" for index in range(len(example))]
     given = description.signature.inputs.inputs if description.signature and description.signature.inputs else []
     signed = [getattr(each, "shape", ()) for each in given] + [()] * len(example)
     inputs = tuple(map(spec, names, example, signed))

@@ -22,7 +22,7 @@ from typing import Any
 
 from lightkit.errors import ConfigError, RunLocked
 from lightkit.loggers.mlflow_address import mask_password
-from lightkit.registry.store import Registry, list_versions, read_aliases
+from lightkit.registry.store import Registry, exclusive, list_versions, read_aliases
 from lightkit.runs.files import finite, read_json, write_json
 from lightkit.runs.index import PROMOTED
 
@@ -30,7 +30,6 @@ OUTSIDE = "outside"
 """Kind of a move without a record."""
 _KEY = re.compile(r"lightkit\.promotion\.(\d+)\.[0-9a-f]+")
 _MAX_TAG_CHARS = 5000  # the smallest limit of a tag among MLflow's stores
-_MAX_REASON_CHARS = 1000
 _NUM_ROLLBACK = 2  # versions to keep: the one that an alias points to, and the one before
 
 
@@ -161,8 +160,6 @@ def move_alias(registry: Registry, name: str, move: Move) -> Move:
         ConfigError: If it is too long for a tag.
         RunLocked: If another process has moved the alias.
     """
-    if len(move.reason) > _MAX_REASON_CHARS:
-        raise ConfigError(f"--reason: {len(move.reason)} characters are too many; {_MAX_REASON_CHARS} are the most.")
 
     def expect(version: str | None) -> None:
         if (now := alias_version(registry, name, move.alias)) != version:
@@ -170,7 +167,7 @@ def move_alias(registry: Registry, name: str, move: Move) -> Move:
                 f"another process has moved {name}@{move.alias} meanwhile: it is version {now or 'none'}. Try again."
             )
 
-    with registry.exclusive():
+    with exclusive(registry.address):
         expect(move.before)
         moves = read_moves(registry, name)
         if move.before == move.to:  # moved before, perhaps by a process that was killed, or outside lightkit

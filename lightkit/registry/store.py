@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import logging
 import os
@@ -135,12 +134,6 @@ class Registry:
         with translate_errors(self.address, action, option=self.option), set_environment(self.timeouts):
             yield
 
-    @contextmanager
-    def exclusive(self) -> Iterator[None]:
-        """Within it, no other process is within it with the same local database; a server has no such lock."""
-        with _exclusive(self.address):
-            yield
-
 
 @contextmanager
 def open_registry(address: Address, *, option: str = _OPTION, creates: bool = True) -> Iterator[Registry]:
@@ -171,7 +164,7 @@ def open_registry(address: Address, *, option: str = _OPTION, creates: bool = Tr
     with translate_errors(address, "open the registry", option=option), set_environment(connecting):
         if address.artifacts is not None:
             address.artifacts.parent.mkdir(parents=True, exist_ok=True)
-        with _exclusive(address):
+        with exclusive(address):
             client = MlflowClient(address.uri)
             client.search_experiments(max_results=1)
     # MLflow's own functions must use this address too: a client of 3.17 looks up ``models:/`` through them.
@@ -211,11 +204,6 @@ def translate_errors(address: Address, action: str, *, option: str = _OPTION) ->
         text = mask_password(" ".join(str(error).split())).rstrip(".") or type(error).__name__
         text = text if len(text) <= _MAX_CHARS else f"{text[:_MAX_CHARS]}…"
         message = f"MLflow at {address.shown} cannot {action}: {text}."
-        if getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT) or "disk is full" in str(error):
-            raise ServerAway(
-                f"MLflow at {address.shown} cannot {action}: the disk is full. Free space, and try again; "
-                f"its place comes from {address.origin}."
-            ) from error
         is_refusal = (
             isinstance(error, (FileNotFoundError, ModuleNotFoundError))  # the latter: boto3, for artifacts in S3
             or (isinstance(error, MlflowException) and int(error.get_http_status_code()) < 500)  # type: ignore[no-untyped-call]
@@ -223,7 +211,7 @@ def translate_errors(address: Address, action: str, *, option: str = _OPTION) ->
         )
         if is_refusal:
             raise ConfigError(message) from error
-        if address.database is not None and "locked" not in message:
+        if address.database is not None and not re.search("locked|disk is full|No space", message):
             raise ConfigError(
                 f"{message} Its place comes from {address.origin}; name another with {option}."
             ) from error
@@ -234,10 +222,11 @@ def translate_errors(address: Address, action: str, *, option: str = _OPTION) ->
 
 
 @contextmanager
-def _exclusive(address: Address) -> Iterator[None]:
-    """Lock the folder of a local database: two processes that create its tables at once both fail, or worse.
+def exclusive(address: Address) -> Iterator[None]:
+    """Lock the folder of a local database; a server has no such lock.
 
-    A lock of the folder leaves no file behind, and ends with its process. Some network drives have none.
+    Two processes that create its tables at once both fail, or worse. A lock of the folder leaves no file behind, and
+    ends with its process. Some network drives have none.
     """
     if address.database is None or not address.database.parent.is_dir():
         yield
