@@ -1,6 +1,5 @@
 """Lightning callbacks that make a run resumable, recorded and watchable."""
 
-from lightkit.callbacks.bad_images import BadImages
 from lightkit.callbacks.checkpoint import Checkpoint
 from lightkit.callbacks.checkpoint_io import VerifiedCheckpointIO, VerifiedXLACheckpointIO
 from lightkit.callbacks.computation import Computation
@@ -15,7 +14,6 @@ from lightkit.callbacks.watchdog import StallWatch
 
 __all__ = [
     "AppriseNotifier",
-    "BadImages",
     "Checkpoint",
     "Computation",
     "FiniteLoss",

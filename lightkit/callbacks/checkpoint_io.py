@@ -220,36 +220,23 @@ def ordinary(value: Any) -> Any:
 _TO_GO_ON = ("optimizer_states", "lr_schedulers", "loops")
 
 
-def read_checkpoint(path: str | Path, *, map_location: Any = "cpu", mmap: bool = False) -> dict[str, Any]:
+def read_checkpoint(
+    path: str | Path, *, map_location: Any = "cpu", mmap: bool = False, goes_on: bool = False
+) -> dict[str, Any]:
     """Read a checkpoint of Lightning.
 
     Args:
         path: The file.
         map_location: Where its tensors go, as in ``torch.load``.
         mmap: Leave the tensors on the disk until they are used.
-
-    Raises:
-        ConfigError: If it cannot be read, is no checkpoint, or needs code and nothing allows that.
-    """
-    is_mapped = mmap and zipfile.is_zipfile(path)
-    content = load_file(path, map_location=map_location, mmap=is_mapped)
-    check_content(content, path)
-    assert isinstance(content, dict)
-    return content
-
-
-def check_content(content: Any, path: str | Path, *, goes_on: bool = False) -> None:
-    """Make sure that what a file holds is a checkpoint.
-
-    Args:
-        content: What was read from it.
-        path: The file.
         goes_on: Whether a training is to go on from it, which needs more than the model.
 
     Raises:
-        ConfigError: If it is none, or lacks what is needed.
+        ConfigError: If it cannot be read, is no checkpoint or lacks what is needed, or needs code and nothing allows
+            that.
     """
-    content = content if isinstance(content, dict) else {type(content).__name__: content}
+    loaded = load_file(path, map_location=map_location, mmap=mmap and zipfile.is_zipfile(path))
+    content = loaded if isinstance(loaded, dict) else {type(loaded).__name__: loaded}
     if content and all(isinstance(value, Tensor) for value in content.values()):
         raise ConfigError(
             f"{path} is a state dict, tensors alone, not a checkpoint of Lightning. Where the model is an "
@@ -264,6 +251,7 @@ def check_content(content: Any, path: str | Path, *, goes_on: bool = False) -> N
             f"{path} has the model only (it lacks {', '.join(missing)}), so that no training can go on from it. "
             f"validate, test, predict and export take it."
         )
+    return content
 
 
 def missing_checkpoint(trainer: Trainer) -> str | None:

@@ -59,7 +59,7 @@ class FiniteLoss(Callback):
         last_good: Callable[[], Path | None],
     ) -> None:
         self._action, self._events, self._last_good = action, events, last_good
-        self._indices = BatchIndices()
+        self._loader: Any = None
         self._interval = 1  # batches
         self._batch = 0
         self._losses: list[tuple[dict[str, Any], Tensor]] = []  # position and loss of the batches that wait
@@ -87,9 +87,7 @@ class FiniteLoss(Callback):
         self._interval = 1 if is_immediate else _NUM_BATCHES_LATE
         process = strategy.process_dataloader
         # Lightning has no hook for a loader before it is read.
-        strategy.process_dataloader = lambda loader: process(
-            self._indices.watch(loader) if trainer.training else loader
-        )
+        strategy.process_dataloader = lambda loader: process(self._watch(loader) if trainer.training else loader)
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         """Note the batch's number, and what is restored where it is left out."""
@@ -199,9 +197,25 @@ class FiniteLoss(Callback):
             bad = [each for others in gather(trainer, bad) for each in others]
         return sorted(bad, key=lambda each: (each["epoch"], each["batch"]))
 
+    def _watch(self, loader: Any) -> Any:
+        """Return the loader, noting what its batch sampler gives from now on."""
+        self._loader = loader
+        is_indexed = isinstance(loader, DataLoader) and not isinstance(loader.dataset, IterableDataset)
+        if is_indexed and loader.batch_sampler is not None and not hasattr(loader.sampler, "indices_of"):
+            # torch refuses another batch sampler, because it would not take back what it derived from this one; the
+            # recorder gives the same batches.
+            vars(loader)["batch_sampler"] = _BatchRecorder(loader.batch_sampler)
+        return loader
+
     def _with_samples(self, position: Mapping[str, Any], loss: str, *, rank: int) -> dict[str, Any]:
-        indices = self._indices.find(epoch=position["epoch"], batch=position["batch"])
-        return {**position, "loss": loss, "rank": rank, "indices": indices, "names": self._indices.names(indices)}
+        """Return an event with the indices and names of a batch's samples; None where they are unknown."""
+        sampler, batches = getattr(self._loader, "sampler", None), getattr(self._loader, "batch_sampler", None)
+        source: Any = getattr(getattr(self._loader, "dataset", None), "source", None)
+        indices = batches.find(position["batch"]) if isinstance(batches, _BatchRecorder) else None
+        if hasattr(sampler, "indices_of"):  # as lightkit.data.ResumableSampler
+            indices = list(sampler.indices_of(epoch=position["epoch"], batch=position["batch"]))
+        names = None if indices is None or not hasattr(source, "name") else [source.name(index) for index in indices]
+        return {**position, "loss": loss, "rank": rank, "indices": indices, "names": names}
 
     def _stop_if_bad(self, trainer: Trainer) -> None:
         """End the run on all processes where a loss on one of them was not finite."""
@@ -263,55 +277,22 @@ def find_nonfinite_weights(state: Mapping[str, Any], *, apart_from: Collection[s
     return found
 
 
-class BatchIndices:
-    """The indices that the batch sampler of a loader gave for its newest batches."""
-
-    def __init__(self) -> None:
-        self._loader: Any = None
-        self._batches: deque[tuple[int, list[int]]] = deque(maxlen=_NUM_REMEMBERED)
-
-    def watch(self, loader: object) -> object:
-        """Return the loader, noting what its batch sampler gives from now on."""
-        self._loader = loader
-        self._batches.clear()
-        if not isinstance(loader, DataLoader) or isinstance(loader.dataset, IterableDataset):
-            return loader
-        if loader.batch_sampler is not None and not hasattr(loader.sampler, "indices_of"):
-            # torch refuses another batch sampler, because it would not take back what it derived from this one; the
-            # recorder gives the same batches.
-            vars(loader)["batch_sampler"] = _BatchRecorder(loader.batch_sampler, self._batches)
-        return loader
-
-    def find(self, *, epoch: int, batch: int) -> list[int] | None:
-        """Return the indices of a batch's samples in the split; None where they are unknown.
-
-        Args:
-            epoch: From 0.
-            batch: Its number in the epoch, from 0.
-        """
-        sampler: Any = getattr(self._loader, "sampler", None)
-        if hasattr(sampler, "indices_of"):  # as lightkit.data.ResumableSampler
-            return list(sampler.indices_of(epoch=epoch, batch=batch))
-        newest = (indices for number, indices in reversed(self._batches) if number == batch)
-        indices = next(newest, None)
-        return indices if indices is not None and all(isinstance(index, int) for index in indices) else None
-
-    def names(self, indices: list[int] | None) -> list[str] | None:
-        """Return the names of samples, such as paths of files; None where the data has none."""
-        source: Any = getattr(getattr(self._loader, "dataset", None), "source", None)
-        return None if indices is None or not hasattr(source, "name") else [source.name(index) for index in indices]
-
-
 class _BatchRecorder:
     """A batch sampler that notes what it gives."""
 
-    def __init__(self, sampler: Any, batches: deque[tuple[int, list[int]]]) -> None:
-        self._sampler, self._batches = sampler, batches
+    def __init__(self, sampler: Any) -> None:
+        self._sampler = sampler
+        self._batches: deque[tuple[int, Any]] = deque(maxlen=_NUM_REMEMBERED)
+
+    def find(self, batch: int) -> list[int] | None:
+        """Return the indices of the newest batch with this number, from 0; None where they are unknown."""
+        indices = next((indices for number, indices in reversed(self._batches) if number == batch), None)
+        is_known = isinstance(indices, list) and all(isinstance(index, int) for index in indices)
+        return indices if is_known else None
 
     def __iter__(self) -> Iterator[Any]:
         for number, indices in enumerate(self._sampler):
-            if isinstance(indices, list):
-                self._batches.append((number, indices))
+            self._batches.append((number, indices))
             yield indices
 
     def __len__(self) -> int:

@@ -172,7 +172,7 @@ class Notifier(Callback):
     def __init__(
         self,
         is_addressed: bool,
-        events: Sequence[Kind] | None = None,
+        events: list[Kind] | None = None,
         every_n_epochs: int = 1,
         timeout_s: float = 10.0,
         retries: int = 3,
@@ -306,22 +306,16 @@ class WebhookNotifier(Notifier):
     Args:
         webhook_url: Address, a secret; `null` sends nothing.
         headers: Further HTTP headers, such as `Authorization`; their values are secrets: say `${oc.env:NAME}`.
-        events: Messages to send: start, epoch, end, failure, gate. By default all of them.
-        every_n_epochs: Epochs between two messages of an epoch.
-        timeout_s: Seconds to wait for an answer.
-        retries: How often a message is sent again if the server is away, busy (429) or fails (5xx).
+        settings: `events`, `every_n_epochs`, `timeout_s` and `retries` of `Notifier`.
     """
 
     def __init__(
         self,
         webhook_url: str | None,
         headers: dict[str, str] | None = None,
-        events: list[Kind] | None = None,
-        every_n_epochs: int = 1,
-        timeout_s: float = 10.0,
-        retries: int = 3,
+        **settings: Any,
     ) -> None:
-        super().__init__(webhook_url is not None, events, every_n_epochs, timeout_s, retries)
+        super().__init__(webhook_url is not None, **settings)
         self._url = "" if webhook_url is None else check_address(webhook_url, "webhook_url of WebhookNotifier")
         self._headers = dict(headers or {})
 
@@ -346,23 +340,19 @@ class SlackNotifier(Notifier):
 
     Args:
         webhook_url: Address of the incoming webhook, a secret: say `${oc.env:SLACK_WEBHOOK_URL}`. `null` sends nothing.
-        events: Messages to send: start, epoch, end, failure, gate. By default all of them.
         every_n_epochs: Epochs between two messages of an epoch.
         mention: Whom a failure calls: `channel`, `here`, or the id of a member such as U012AB3CD. By default nobody.
-        timeout_s: Seconds to wait for an answer.
-        retries: How often a message is sent again if Slack is away, busy (429) or fails (5xx).
+        settings: `events`, `timeout_s` and `retries` of `Notifier`.
     """
 
     def __init__(
         self,
         webhook_url: str | None,
-        events: list[Kind] | None = None,
         every_n_epochs: int = 10,
         mention: str | None = None,
-        timeout_s: float = 10.0,
-        retries: int = 3,
+        **settings: Any,
     ) -> None:
-        super().__init__(webhook_url is not None, events, every_n_epochs, timeout_s, retries)
+        super().__init__(webhook_url is not None, every_n_epochs=every_n_epochs, **settings)
         self._url = "" if webhook_url is None else check_address(webhook_url, "webhook_url of SlackNotifier")
         if mention is not None and mention not in _TO_ALL and not _MEMBER.fullmatch(mention):
             says = "expected channel, here or the id of a member such as U012AB3CD"

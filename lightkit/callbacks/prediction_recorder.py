@@ -235,8 +235,28 @@ class PredictionRecorder(Callback):
         rows = np.concatenate([rows for _, rows in shares], axis=1)
         index = np.concatenate([indices for indices, _ in shares]) if is_named else np.arange(rows.shape[1])
         index, first = np.unique(index, return_index=True)  # a share may have been filled up
+        rows, num_classes = rows[:, first], evaluation.num_classes
+        source, data = evaluation.source if is_named else None, getattr(trainer, "datamodule", None)
         with self._warn_of_failure():
-            predictions = _describe(trainer, evaluation, rows[:, first], index, split, checkpoint, is_named=is_named)
+            names = getattr(trainer.lightning_module, "class_names", None) or getattr(data, "class_names", None) or ()
+            describe = getattr(data, "describe", None)
+            epoch: int | None = evaluation.epoch
+            if trainer.state.fn != TrainerFn.FITTING:
+                epoch = read_checkpoint(checkpoint, mmap=True).get("epoch") if checkpoint else None
+            predictions = Predictions(
+                split=split,
+                index=index,
+                paths=[None if source is None else source.name(each) for each in index.tolist()],
+                target=rows[0].astype(np.int64) if num_classes else rows[0],
+                prediction=rows[1].astype(np.int64) if num_classes else rows[1],
+                probability=rows[2] if num_classes else rows[2, :0],
+                label_probability=rows[3] if num_classes else rows[3, :0],
+                class_names=tuple(map(str, names if len(names) == num_classes else range(num_classes))),
+                # None for samples without names: their order may differ between runs
+                fingerprint=describe().get("fingerprint") if callable(describe) and is_named else None,
+                sha256=runs.digest(checkpoint) if checkpoint and Path(checkpoint).is_file() else None,
+                epoch=epoch,
+            )
             if self.folder is not None and len(predictions):
                 write_predictions(predictions_path(self.folder, split), predictions)
                 if has_thumbnails and is_named:
@@ -244,7 +264,7 @@ class PredictionRecorder(Callback):
                     indices = list(dict.fromkeys(predictions.index[chosen].tolist()))[:_NUM_THUMBNAILS]
                     for old in self.folder.glob(f"thumbnails/{split}-*.jpg"):
                         old.unlink()
-                    write_thumbnails(self.folder, split, indices, evaluation.source)
+                    write_thumbnails(self.folder, split, indices, source)
             return predictions
         return None  # type: ignore[unreachable]  # after a failure
 
@@ -262,43 +282,6 @@ class PredictionRecorder(Callback):
 def _best_score(trainer: Trainer) -> float | None:
     score = getattr(trainer.checkpoint_callback, "best_model_score", None)
     return None if score is None else float(score)
-
-
-def _describe(
-    trainer: Trainer,
-    found: _Evaluation,
-    rows: NDArray[np.float32],
-    index: NDArray[np.int64],
-    split: Split,
-    checkpoint: str | Path | None,
-    *,
-    is_named: bool,
-) -> Predictions:
-    data: Any = getattr(trainer, "datamodule", None)
-    names = getattr(trainer.lightning_module, "class_names", None) or getattr(data, "class_names", None) or ()
-    if len(names) != found.num_classes:
-        names = range(found.num_classes)
-    source = found.source if is_named else None
-    describe = getattr(data, "describe", None)
-    epoch: int | None = found.epoch
-    if trainer.state.fn != TrainerFn.FITTING:
-        epoch = read_checkpoint(checkpoint, mmap=True).get("epoch") if checkpoint else None
-    target, prediction = rows[:2].astype(np.int64) if found.num_classes else rows[:2]
-    none = rows[0, :0]
-    return Predictions(
-        split=split,
-        index=index,
-        paths=[None if source is None else source.name(each) for each in index.tolist()],
-        target=target,
-        prediction=prediction,
-        probability=rows[2] if found.num_classes else none,
-        label_probability=rows[3] if found.num_classes else none,
-        class_names=tuple(map(str, names)),
-        # None for samples without names: their order may differ between runs
-        fingerprint=describe().get("fingerprint") if callable(describe) and is_named else None,
-        sha256=runs.digest(checkpoint) if checkpoint and Path(checkpoint).is_file() else None,
-        epoch=epoch,
-    )
 
 
 def write_thumbnails(folder: Path, split: Split, indices: Iterable[int], source: Any) -> None:

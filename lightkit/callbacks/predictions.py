@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import csv
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, TextIO
+from typing import Any, TextIO
 
 import numpy as np
 import torch
@@ -26,28 +26,6 @@ from lightkit.prediction.inference import ProgressLines, select_class_names
 from lightkit.prediction.table import Prediction
 from lightkit.prediction.writer import PredictionWriter, RankWriter, join_ranks, write_predictions
 from lightkit.runs.files import atomic_write
-
-
-class _Batch(NamedTuple):
-    """What was predicted for a batch.
-
-    Args:
-        loader: Number of the loader.
-        first: Least index of its samples in the dataset; -1 where the loader does not give them.
-        number: Of the batch, on its rank.
-        rank: The rank.
-        kind: Of the values: the likeliest class and its probability, numbers, or none with a row for each sample.
-        indices: Of its samples in the dataset, int64 ``(batch,)``, or empty.
-        values: float32 ``(batch, values)``; of the kind ``other`` the prediction as it is.
-    """
-
-    loader: int
-    first: int
-    number: int
-    rank: int
-    kind: Literal["class", "numbers", "other"]
-    indices: NDArray[np.int64]
-    values: Any
 
 
 class PredictionTable(BasePredictionWriter):
@@ -68,12 +46,14 @@ class PredictionTable(BasePredictionWriter):
         super().__init__(write_interval="batch")
         self.folder = folder
         self.path = folder / "predictions.csv"
-        self._batches: list[_Batch] = []
+        # of each batch: loader, least index (-1 if unknown), number and rank, by which they are sorted; indices; rows
+        self._batches: list[tuple[int, int, int, int, NDArray[np.int64], Any]] = []
         self._names: Sequence[str] | None = None
+        self._is_table = self._has_classes = True
 
     def on_predict_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Begin with an empty table."""
-        self._batches = []
+        self._batches, self._is_table, self._has_classes = [], True, True
         self._names = getattr(trainer.datamodule, "class_names", None)  # type: ignore[attr-defined]
 
     def write_on_batch_end(
@@ -88,60 +68,50 @@ class PredictionTable(BasePredictionWriter):
     ) -> None:
         """Keep the predictions of a batch."""
         indices = np.array(batch_indices or (), np.int64)
-        kind: Literal["class", "numbers", "other"] = "other"
         if isinstance(prediction, Tensor) and prediction.ndim and len(indices) in (0, len(prediction)):
             values = prediction.detach().float().cpu().reshape(len(prediction), -1)
-            kind = "class" if self._names is not None and values.shape[1] == len(self._names) else "numbers"
+            self._has_classes = self._names is not None and values.shape[1] == len(self._names)
             # copies: a view would keep all of what it is a part of
-            kept = torch.stack([values.argmax(1), values.amax(1)], dim=1) if kind == "class" else values.clone()
+            rows = torch.stack([values.argmax(1), values.amax(1)], dim=1) if self._has_classes else values.clone()
         else:
-            kept = move_data_to_device(prediction, "cpu")
+            self._is_table, rows = False, move_data_to_device(prediction, "cpu")
         first = int(indices.min()) if len(indices) else -1
-        self._batches.append(_Batch(dataloader_idx, first, batch_idx, trainer.global_rank, kind, indices, kept))
+        self._batches.append((dataloader_idx, first, batch_idx, trainer.global_rank, indices, rows))
 
     def on_predict_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Write the table of all ranks on rank 0, or what fits into none."""
-        shares, self._batches = gather(trainer, self._batches), []
-        batches = sorted((each for share in shares for each in share), key=lambda each: each[:4])
+        shares, self._batches = gather(trainer, (self._is_table, self._batches)), []
         if trainer.global_rank != 0:
             return
-        is_table = all(each.kind != "other" for each in batches)
+        is_table = all(is_table for is_table, _ in shares)
+        batches = sorted((each for _, share in shares for each in share), key=lambda each: each[:4])
         self.path = self.folder / ("predictions.csv" if is_table else "predictions.pt")
         with atomic_write(self.path, durable=False) as aside:
             if is_table:
                 with aside.open("w", newline="", encoding="utf-8") as file:
-                    csv.writer(file).writerows(self._format_rows(batches, trainer))
+                    csv.writer(file).writerows(self._format_rows(batches, trainer) if batches else ())
             else:
-                torch.save([each.values for each in batches], aside)
+                torch.save([each[-1] for each in batches], aside)
                 (self.folder / "predictions.csv").unlink(missing_ok=True)  # it is not of these predictions
 
-    def _format_rows(self, batches: Sequence[_Batch], trainer: Trainer) -> Iterator[list[Any]]:
+    def _format_rows(self, batches: Sequence[tuple[Any, ...]], trainer: Trainer) -> Iterator[list[Any]]:
         """Yield the header and the row of each sample, in the order of the data."""
-        if not batches:
-            return
+        values = torch.cat([each[-1] for each in batches]).numpy()
+        indices = np.concatenate([each[4] if len(each[4]) else np.full(len(each[-1]), -1) for each in batches])
+        if trainer.world_size == 1:
+            indices = np.where(indices < 0, np.arange(len(indices)), indices)
+        order: Iterable[int] = range(len(indices))
+        if (indices >= 0).all():  # each once: a share may have been filled up
+            loaders = np.repeat([each[0] for each in batches], [len(each[-1]) for each in batches])
+            order = np.unique(np.stack([loaders, indices]), axis=1, return_index=True)[1]
         paths = getattr(trainer.datamodule, "predict_paths", None)  # type: ignore[attr-defined]
-        columns = [f"prediction_{number}" for number in range(batches[0].values.shape[1])]
-        columns = ["label", "probability"] if batches[0].kind == "class" else columns
-        yield [*(["path"] if paths else []), *columns]
-        sizes = [len(each.values) for each in batches]
-        stops = np.cumsum(sizes)
-        indices = np.arange(stops[-1]) if trainer.world_size == 1 else np.full(stops[-1], -1)
-        for each, stop in zip(batches, stops, strict=True):
-            if len(each.indices):
-                indices[stop - len(each.values) : stop] = each.indices
-        loaders = np.repeat([each.loader for each in batches], sizes)
-        order = np.lexsort((indices, loaders)) if (indices >= 0).all() else np.arange(len(indices))
-        before = None
+        columns = [f"prediction_{number}" for number in range(values.shape[1])]
+        yield [*(["path"] if paths else []), *(["label", "probability"] if self._has_classes else columns)]
         for at in order:
-            number, index = int(np.searchsorted(stops, at, side="right")), int(indices[at])
-            each = batches[number]
-            if index < 0 or (each.loader, index) != before:  # a share may have been filled up
-                path = [paths[index] if index >= 0 else ""] if paths else []
-                row = each.values[at - stops[number]].tolist()  # counted from the end of the batch
-                if each.kind == "class" and self._names is not None:
-                    row = [self._names[int(row[0])], f"{row[1]:.6f}"]
-                yield [*path, *row]
-            before = each.loader, index
+            row = values[at].tolist()
+            if self._has_classes and self._names is not None:
+                row = [self._names[int(row[0])], f"{row[1]:.6f}"]
+            yield [*([paths[indices[at]] if indices[at] >= 0 else ""] if paths else []), *row]
 
 
 _log = logging.getLogger("lightkit")

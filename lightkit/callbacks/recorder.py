@@ -30,6 +30,7 @@ from pytorch_lightning.trainer.states import TrainerFn
 from pytorch_lightning.utilities import rank_zero_only
 
 from lightkit import runs
+from lightkit.callbacks.bad_images import BadImages
 from lightkit.errors import PIPE_CLOSED, Interrupted, LightkitError, OutOfTime
 from lightkit.runs.files import free_space
 
@@ -148,7 +149,7 @@ class RunRecorder(Callback):
         self.events = events
         self.manifest = None if manifest is None else dict(manifest)
         self._checkpoint = checkpoint
-        self._meter = EpochMeter()
+        self._meter, self._bad_images, self._epoch = EpochMeter(), BadImages(run, events), 0
         self._restored_rates: dict[str, float] | None = None
         self._table = runs.MetricsTable(run.metrics_path)
         self._warnings = runs.WarningWatch(self._record_warning)
@@ -162,15 +163,8 @@ class RunRecorder(Callback):
         self._is_new = run.resumed or runs.Summary.read(run.summary_path) is None
         self._results: dict[str, dict[str, float]] = {}
         self._durations: dict[str, float] = {}
-        self._summary: dict[str, Any] = {
-            "status": "running",
-            "exit_code": None,
-            "error": None,
-            "stopped_by": None,
-            "started": _now(),
-            "ended": None,
-            "durations": self._durations,
-        }
+        self._summary: dict[str, Any] = dict.fromkeys(("exit_code", "error", "stopped_by", "ended"))
+        self._summary |= {"status": "running", "started": _now(), "durations": self._durations}
 
     def __enter__(self) -> RunRecorder:
         self._warnings.__enter__()
@@ -203,7 +197,7 @@ class RunRecorder(Callback):
             self.events.write("end", status=status, exit_code=code, seconds=seconds, error=text, **more)
         except OSError as failure:
             if error is None:
-                raise LightkitError(f"The end of the run cannot be recorded: {failure}.") from failure
+                raise
             _log.warning("The end of the run cannot be recorded in %s: %s.", self.run.folder, failure)
         finally:
             self._end_lock.release()
@@ -233,6 +227,7 @@ class RunRecorder(Callback):
         self._stage = str(getattr(stage, "value", stage))  # Lightning 2.6 gives a member of its enumeration
         self._stage_began_s = time.monotonic()
         self._warnings.watch_loggers()
+        self._bad_images.scan(trainer)
         if not self._writes:
             return
         if self.manifest is not None:
@@ -270,6 +265,8 @@ class RunRecorder(Callback):
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Record the epoch before, now that all of it is logged, and start the clock."""
         self._record_epoch(trainer)
+        self._epoch = trainer.current_epoch
+        self._bad_images.report(trainer)  # of the epoch before: by now all ranks have listed theirs
         self._meter.start_epoch(learning_rates(trainer))
         self._meter.lap("other")
 
@@ -294,6 +291,7 @@ class RunRecorder(Callback):
         """Take the epoch's metrics, on every rank; without batches Lightning only resumes at the epoch's end."""
         if self._meter.num_batches:
             self._meter.end_epoch(trainer)
+        self._bad_images.collect(trainer, f"epoch {self._epoch}")
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         """Write the epoch before its checkpoint: the next process goes on after it and would never write it.
@@ -312,6 +310,7 @@ class RunRecorder(Callback):
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Record the last epoch."""
         self._record_epoch(trainer)
+        self.teardown(trainer, pl_module, "fit")
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Call the loggers; the end itself is recorded when the process has ended well."""
@@ -327,6 +326,11 @@ class RunRecorder(Callback):
         """Record that predictions were made."""
         self._record_result(trainer)
 
+    def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """List and report the images that came up last."""
+        self._bad_images.collect(trainer, f"epoch {self._epoch}" if self._stage == "fit" else str(self._stage))
+        self._bad_images.report(trainer)
+
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         """Write what is complete, and note where it happened. The end is recorded by `close`."""
         if isinstance(exception, Exception) and not isinstance(exception, LightkitError):
@@ -335,6 +339,7 @@ class RunRecorder(Callback):
                 notes.append(f"The same command resumes from {path}.")
             vars(exception).setdefault("__notes__", []).extend(notes)  # PEP 678; Python 3.10 has no add_note
         try:
+            self.teardown(trainer, pl_module, "")
             if self._writes and not self._is_ended and not self._is_deleted():
                 self._hand_over_epoch(trainer)
                 self._end_stage(trainer)
@@ -394,9 +399,9 @@ class RunRecorder(Callback):
         keeper = trainer.checkpoint_callback
         monitor = keeper.monitor if isinstance(keeper, ModelCheckpoint) else None
         mode = getattr(keeper, "mode", "min")
-        best = rows[-1] if rows else None
+        measured = [row for row in rows if monitor is None or math.isfinite(row.get(monitor, math.nan))]
+        best = measured[-1] if measured else None
         if monitor is not None:  # the first of equals, as ModelCheckpoint
-            measured = [row for row in rows if math.isfinite(row.get(monitor, math.nan))]
             best = (max if mode == "max" else min)(measured, key=lambda row: row[monitor], default=None)
         chosen = None
         if monitor is not None and best is not None:

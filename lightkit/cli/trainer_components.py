@@ -23,7 +23,6 @@ from pytorch_lightning.profilers import PassThroughProfiler
 
 from lightkit import runs
 from lightkit.callbacks import (
-    BadImages,
     Checkpoint,
     Computation,
     FiniteLoss,
@@ -36,7 +35,7 @@ from lightkit.callbacks import (
     create_progress,
     format_closing_block,
 )
-from lightkit.callbacks.checkpoint_io import CheckpointReader, check_content, read_checkpoint
+from lightkit.callbacks.checkpoint_io import CheckpointReader, read_checkpoint
 from lightkit.callbacks.deadline import StopAtDeadline
 from lightkit.callbacks.notifiers import Notifier
 from lightkit.callbacks.prediction_recorder import PredictionRecorder
@@ -185,7 +184,6 @@ def _build_callbacks(context: RunContext, trainer: Mapping[str, Any]) -> list[Ca
         LambdaCallback(setup=partial(_check_same_data, context)),
         *own,
         recorder,
-        BadImages(run, events=recorder.events),
         *([PredictionRecorder(run.folder)] if context.command in ("fit", "test") else []),
         ResumeState(),
         StopOnSignal(context.watch, last_good=last_good),
@@ -245,7 +243,7 @@ def finish_trainer(context: RunContext, trainer: Trainer) -> None:
     checkpoint = context.start.checkpoint
     if checkpoint is not None and isinstance(trainer.strategy.checkpoint_io, CheckpointReader):
         # Here, before data are prepared.
-        check_content(read_checkpoint(checkpoint, mmap=True), checkpoint, goes_on=context.command == "fit")
+        read_checkpoint(checkpoint, mmap=True, goes_on=context.command == "fit")
     keepers = [callback for callback in trainer.checkpoint_callbacks if isinstance(callback, ModelCheckpoint)]
     for callback in keepers:
         callback.dirpath = callback.dirpath or str(context.run.checkpoints)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import logging
 import os
 from pathlib import Path
@@ -14,7 +13,7 @@ from pytorch_lightning.loggers import CometLogger
 from torch import Tensor
 
 from lightkit import runs
-from lightkit.errors import ConfigError, LightkitError
+from lightkit.errors import LightkitError
 
 
 class Comet(CometLogger):
@@ -47,11 +46,6 @@ class Comet(CometLogger):
         offline_directory: str | None = None,
         prefix: str | None = None,
     ) -> None:
-        if importlib.util.find_spec("comet_ml") is None:
-            raise ConfigError(
-                "The logger Comet needs the package comet-ml, which is not installed. "
-                "Install it with: pip install 'lightkit[comet]'"
-            )
         run = runs.current()
         folder = Path(offline_directory or (run.folder / "comet" if run else "comet"))
         if not online:

@@ -103,7 +103,6 @@ class MLflow(Logger):
         self._run_id = self._experiment_id = ""
         self._model_id: str | None = None
         self._params: dict[str, str] = {}  # whose names the MLflow run has
-        self._checkpoints: dict[str, Any] = {}  # each ModelCheckpoint by its key
         self._points: list[tuple[str, float, int, int]] = []  # name, value, milliseconds, step; not sent yet
         for chatty in ("mlflow.store.db.utils", "alembic"):  # a page of lines about tables that are made
             logging.getLogger(chatty).setLevel(logging.WARNING)
@@ -159,22 +158,10 @@ class MLflow(Logger):
         self._put_params({".".join(map(str, path)): value for path, value in values})
 
     @rank_zero_only
-    def after_save_checkpoint(self, checkpoint_callback: Any) -> None:
-        """Note whose best checkpoint is uploaded at the end."""
-        self._checkpoints[checkpoint_callback.state_key] = checkpoint_callback
-
-    @rank_zero_only
     def finalize(self, status: str) -> None:
         """Send the rest, end the MLflow run, and warn of what could not be sent."""
         if self._client is None or self._sender is None:
             return
-        for callback in self._checkpoints.values():
-            path = Path(callback.best_model_path or ".")
-            if self._log_checkpoint and path.is_file():
-                self._put(self._client.log_artifact, self._run_id, str(path), "checkpoints")
-                # mlflow.pytorch.load_checkpoint() finds the file by this tag
-                self._put_tags({"mlflow.latest_checkpoint_artifact": f"checkpoints/{path.name}"})
-        self._checkpoints = {}
         run_status = "FINISHED" if status in ("success", "finished") else "FAILED"
         if run_status == "FAILED" and isinstance(sys.exc_info()[1], (KeyboardInterrupt, SystemExit, Interrupted)):
             run_status = "KILLED"  # Lightning says "failed" of a run that was stopped, while it handles the exception
@@ -229,13 +216,19 @@ class MLflow(Logger):
 
     @rank_zero_only
     def record_fit_end(self, trainer: Trainer, module: LightningModule) -> None:
-        """Record how training ended, and the model; belongs in ``on_fit_end``."""
+        """Record how training ended, the best checkpoint and the model; belongs in ``on_fit_end``."""
         stopping = trainer.early_stopping_callback
         if stopping is not None and stopping.stopped_epoch:
             names = ("stopped_epoch", "best_score", "wait_count")
             found = {name: float(getattr(stopping, name)) for name in names}
             found["restored_epoch"] = found["stopped_epoch"] - max(1, stopping.patience)
             self._put_metrics(found, trainer.global_step)
+        for keeper in trainer.checkpoint_callbacks if self._log_checkpoint else ():
+            path = Path(getattr(keeper, "best_model_path", "") or ".")
+            if path.is_file():
+                self._put(self._open().log_artifact, self._run_id, str(path), "checkpoints")
+                # mlflow.pytorch.load_checkpoint() finds the file by this tag
+                self._put_tags({"mlflow.latest_checkpoint_artifact": f"checkpoints/{path.name}"})
         if not self._logs_model(trainer):
             return
         folder = Path(tempfile.mkdtemp(prefix="lightkit-mlflow-"))

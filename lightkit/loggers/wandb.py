@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
 
 from lightning_utilities.core.rank_zero import rank_zero_only
@@ -11,7 +10,6 @@ from torch import Tensor
 
 from lightkit import runs
 from lightkit.config import shown_path
-from lightkit.errors import ConfigError
 
 
 class WandB(WandbLogger):
@@ -39,13 +37,6 @@ class WandB(WandbLogger):
         save_dir: str | None = None,
         prefix: str = "",
     ) -> None:
-        if importlib.util.find_spec("wandb") is None:
-            raise ConfigError(
-                "The logger WandB needs the package wandb, which is not installed. "
-                "Install it with: pip install 'lightkit[wandb]'"
-            )
-        import wandb  # an extra, and 1 s to import
-
         run = runs.current()
         folder = Path(save_dir or (run.folder if run else "."))
         if run is not None and id is None:
@@ -58,7 +49,7 @@ class WandB(WandbLogger):
             save_dir=str(folder),
             prefix=prefix,
             # W&B takes over standard output otherwise, and ends each run with a page of its own.
-            settings=wandb.Settings(console="off", silent=True, disable_code=True, disable_git=True),
+            settings={"console": "off", "silent": True, "disable_code": True, "disable_git": True},
         )
 
     @property

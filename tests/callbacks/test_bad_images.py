@@ -13,7 +13,7 @@ from pytorch_lightning import LightningDataModule, LightningModule, Trainer
 from torch.utils.data import DataLoader
 
 from lightkit import runs
-from lightkit.callbacks import BadImages
+from lightkit.callbacks import RunRecorder
 from lightkit.data.bad_samples import Defect, Defects
 from lightkit.runs.bad_images import BadImage, BadImageList
 
@@ -71,7 +71,7 @@ def trainer_for(run: runs.Run, **options: Any) -> Trainer:
     return Trainer(
         accelerator="cpu", max_epochs=3, logger=False, enable_checkpointing=False, enable_progress_bar=False,
         enable_model_summary=False, reload_dataloaders_every_n_epochs=1, default_root_dir=run.folder,
-        callbacks=[BadImages(run, events=runs.EventStream(run.events_path))], **options,
+        callbacks=[RunRecorder(run, events=runs.EventStream(run.events_path))], **options,
     )  # fmt: skip
 
 

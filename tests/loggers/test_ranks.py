@@ -31,7 +31,6 @@ def test_only_rank_zero_records(kind: Any, net: Any, run: runs.Run) -> None:
         **dict.fromkeys(["record_fit_start", "record_fit_end"], (trainer, net())),
     }.items():
         getattr(logger, name, lambda *_: None)(*arguments)
-    logger.after_save_checkpoint(SimpleNamespace(best_model_path="x"))
     logger.finalize("success")
     assert list(run.folder.iterdir()) == []
     assert {path.name for path in run.root.iterdir()} == {run.name}
