@@ -6,9 +6,11 @@ import json
 import os
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
+from types import MappingProxyType
 from typing import Any, Literal
 
 from lightkit.cli.argument_lookup import Argument, PlacedValue, find_argument, list_keys
@@ -40,22 +42,8 @@ Exit code 0: explained; 2: there is no such key, or the config cannot be read.
 lightkit explain -c configs/flowers.yaml trainer.max_epochs
 """
 _OPTIONS: dict[str, Literal["value", "switch", "optional"]] = {"run": "value", "json": "switch", "quiet": "switch"}
-_SYNONYMS: dict[KeyPath, tuple[str, ...]] = {
-    ("trainer", "devices"): ("gpus", "tpu_cores", "num_processes"),
-    ("trainer", "strategy"): ("strategy",),
-    ("trainer", "precision"): ("precision",),
-    ("trainer", "num_nodes"): ("num_nodes",),
-    ("launch", "threads"): ("threads",),
-    ("data", "init_args", "num_workers"): ("num_workers",),
-    ("data", "init_args", "batch_size"): ("batch_size",),
-    ("optimizer", "init_args", "lr"): ("learning_rate",),
-    ("model", "init_args", "learning_rate"): ("learning_rate",),
-    ("model", "init_args", "lr"): ("learning_rate",),
-}
-"""Hardware keys that set the same value as another key."""
 _HARDWARE_KEYS: list[KeyPath] = [("accelerator", key) for key in BLOCK_KEYS]
 _HARDWARE_KEYS += [("trainer", key) for key in (*OLD_TRAINER_KEYS, "accelerator", "strategy")]
-_HARDWARE_TARGETS = [(name,) for name in ("trainer", "launch", "callbacks", "data", "optimizer", "model")]
 
 
 def explain(args: list[str]) -> int:
@@ -74,23 +62,21 @@ def explain(args: list[str]) -> int:
     if problems.is_incomplete:
         problems.raise_any()
     config = _resolve(loaded, problems)
-    explanations: list[_Explanation] = []
+    tree, is_json, found = config.resolved.tree, "--json" in layers, list[tuple[str, dict[str, Any]]]()
     errors: list[ConfigError] = []
     for key in keys:
         try:
-            explanations.append(_explain_key(config, key))
+            found.append(_explain_key(config, key))
         except ConfigError as error:  # noqa: PERF203 (every key is explained)
             errors.append(error.reworded(config.resolved.masked))
-    tree = config.resolved.tree
-    if explanations and "--json" not in layers:
-        print("\n".join(each.text() for each in explanations), end="")
-    elif explanations or not errors:
-        if "--json" in layers:
-            whole = {} if explanations else {"config": config.redact().value(tree, ())}
-            fields = [each.fields() for each in explanations or _explain_leaves(config, (), tree)]
-            print(json.dumps({"schema": 1, **whole, "keys": fields}, indent=2))
-        else:
-            print(format_annotated(tree, (), config.redact(), replaced=config.list_replaced), end="")
+    if is_json and (found or not keys):
+        whole = {} if keys else {"config": config.redact().value(tree, ())}
+        fields = [each for _, each in found] if keys else _explain_leaves(config, (), tree)
+        print(json.dumps({"schema": 1, **whole, "keys": fields}, indent=2))
+    elif keys:
+        print("\n".join(text for text, _ in found), end="")
+    else:
+        print(format_annotated(tree, (), config.redact(), replaced=config.list_replaced), end="")
     sys.stdout.flush()
     if num_mistakes := len(list(problems)):
         count = "is a mistake" if num_mistakes == 1 else f"are {num_mistakes} mistakes"
@@ -151,30 +137,17 @@ class _Config:
 
     def list_sources(self, path: KeyPath, node: Node) -> list[tuple[KeyPath, Node]]:
         """List the hardware keys that a value was derived from."""
-        if path[:1] not in _HARDWARE_TARGETS:
-            return []
-        return [(key, source) for key, source in self._hardware_keys() if source.origin == node.origin and key != path]
-
-    def list_overruled(self, path: KeyPath, node: Node) -> list[tuple[KeyPath, Node]]:
-        """List the hardware keys of lower layers that set the same value."""
-        ranks, names = self.written.ranks, _SYNONYMS.get(path, ())
-        same = [(key, lower) for key, lower in self._hardware_keys() if key[-1] in names and key != path]
-        return [(key, lower) for key, lower in same if ranks.get(lower.origin, 0) < ranks.get(node.origin, 0)]
+        keys = [key for key in _HARDWARE_KEYS if key != path and path[0] != "accelerator"]
+        found = [(key, source) for key in keys if (source := find(self.written.tree, key)) is not None]
+        return [(key, source) for key, source in found if source.origin == node.origin]
 
     def list_replaced(self, path: KeyPath, node: Node) -> Sequence[Node]:
         """List the values that a value replaced, lowest layer first, under any of its keys."""
         own, sources = find(self.written.tree, path), self.list_sources(path, node)
         before = [*(own.replaced if own is not None else () if sources else node.replaced)]
-        overruled = [lower for _, lower in self.list_overruled(path, node)]
-        if own is not None and own.origin != node.origin:
-            before, overruled = [*before, own], []
+        before += [own] if own is not None and own.origin != node.origin else []
         before += [old for _, source in sources for old in source.replaced]
-        return [replace(old, replaced=()) for old in (*before, *overruled)]
-
-    def _hardware_keys(self) -> Iterator[tuple[KeyPath, Node]]:
-        for path in _HARDWARE_KEYS:
-            if (node := find(self.written.tree, path)) is not None:
-                yield path, node
+        return [replace(old, replaced=()) for old in before]
 
 
 def _resolve(loaded: LoadedConfig, problems: Problems) -> _Config:
@@ -186,8 +159,7 @@ def _resolve(loaded: LoadedConfig, problems: Problems) -> _Config:
         loaded = replace(
             loaded, resolved=replace(loaded.resolved, tree=put(loaded.resolved.tree, ("run", "name"), name))
         )
-    hardware_keys = {*_SYNONYMS, *_HARDWARE_KEYS}
-    unusable = {path[:2] for path in loaded.resolved.unresolved if path[:2] in hardware_keys or path[0] == "launch"}
+    unusable = {path[:2] for path in loaded.resolved.unresolved if path[:2] in _HARDWARE_KEYS or path[0] == "launch"}
     resolved = drop_paths(loaded.resolved, unusable)
     if loaded.base is not None:
         limit = partial(limit_to_this_machine, saved=loaded.base.config_path)
@@ -223,60 +195,7 @@ def _descend(tree: Node, path: KeyPath) -> tuple[KeyPath, Node, KeyPath]:
 # -- one key -----------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class _Explanation:
-    """The value of a key, what set it, and what that replaced; all texts are without secrets.
-
-    Args:
-        path: Path of the key.
-        current: Its value; where nothing sets it, the default of its class, if there is one.
-        replaced: Each replaced value, lowest layer first.
-        written: Interpolation that gave the value.
-        notes: Other facts, each with its label.
-        help: First sentence of the argument's documentation.
-        yaml: A mapping or list as YAML with the place of each value; empty for a scalar.
-        within: Values inside a mapping or list.
-    """
-
-    path: KeyPath
-    current: PlacedValue
-    replaced: Sequence[PlacedValue] = ()
-    written: str | None = None
-    notes: Sequence[tuple[str, str]] = ()
-    help: str = ""
-    yaml: str = ""
-    within: Sequence[_Explanation] = ()
-
-    def fields(self) -> dict[str, Any]:
-        """Return plain values for JSON."""
-        return {
-            "key": dotted(self.path),
-            **self.current.fields(),
-            **({} if self.written is None else {"written": self.written}),
-            "replaced": [each.fields() for each in self.replaced],
-            **{"said_as" if label == "from" else label: text for label, text in self.notes},
-            **({"help": self.help} if self.help else {}),
-            **({"within": [each.fields() for each in self.within]} if self.within else {}),
-        }
-
-    def text(self) -> str:
-        """Write the explanation for people."""
-        is_unset = self.current.set_by == _UNSET
-        rows = [("set by", self.current.place)] if self.current.place and not self.yaml else []
-        rows += [] if self.written is None else [("written", self.written)]
-        rows += self.notes
-        before = PlacedValue.format_column(self.replaced, longest=100)
-        rows += [("" if number else "replaced", text) for number, text in enumerate(before)]
-        rows += [("help", self.help)] if self.help else []
-        value = "not set" if is_unset else format_inline(self.current.value)
-        head = self.yaml or f"{_short_key(self.path)}: {value}\n"
-        return head + "".join(f"  {label:9}{text}\n" for label, text in rows)
-
-
-_UNSET = {"kind": "unset", "name": ""}
-
-
-def _explain_key(config: _Config, key: str) -> _Explanation:
+def _explain_key(config: _Config, key: str) -> tuple[str, dict[str, Any]]:
     """Explain one key, in lightkit's or in LightningCLI's notation.
 
     Raises:
@@ -292,40 +211,76 @@ def _explain_key(config: _Config, key: str) -> _Explanation:
         raise ConfigError(f"{key!r}: expected a dotted key, such as trainer.max_epochs")
     path, node, rest = config.find(wanted)
     if not rest:
-        try:
+        argument = None
+        with suppress(ConfigError):  # its class cannot be imported; what is set is known all the same
             argument = find_argument(tree, path)
-        except ConfigError:  # its class cannot be imported; what is set is known all the same
-            argument = None
         return _explain_node(config, path, node, argument)
     argument = find_argument(tree, wanted)
     if argument is None:
         raise _unknown_key(key, config, path, rest)
-    is_entry = len(rest) > 1 and rest[0] != "init_args" and len(wanted) > 2
-    notes = [("note", f"{_short_key(wanted[:-1])} is not in this config")] if is_entry else []
     current = PlacedValue.of_default(argument)
     if current is None:
         place = f"nothing, though {argument.owner} needs it" if argument.is_required else ""
-        current = PlacedValue(None, place, _UNSET)
-    return _Explanation(wanted, current, notes=notes, help=argument.says)
+        current = PlacedValue(None, place, {"kind": "unset", "name": ""})
+    return _format(wanted, current, help=argument.says)
 
 
-def _explain_leaves(config: _Config, path: KeyPath, tree: Node) -> list[_Explanation]:
+def _explain_leaves(config: _Config, path: KeyPath, tree: Node) -> list[dict[str, Any]]:
     leaves = [(below, node) for below, node in walk(tree, path) if below and not _has_children(node)]
-    return [_explain_node(config, below, node) for below, node in leaves]
+    return [_explain_node(config, below, node)[1] for below, node in leaves]
 
 
-def _explain_node(config: _Config, path: KeyPath, node: Node, argument: Argument | None = None) -> _Explanation:
+def _explain_node(
+    config: _Config, path: KeyPath, node: Node, argument: Argument | None = None
+) -> tuple[str, dict[str, Any]]:
     redacted, is_whole = config.redact(path), _has_children(node)
-    return _Explanation(
+    return _format(
         path,
         PlacedValue.of_node(redacted, node, path),
-        [PlacedValue.of_node(redacted, old) for old in config.list_replaced(path, node)],
-        redacted.text(path),
-        list(_note_hardware(config, path, node)),
-        "" if argument is None else argument.says,
-        format_annotated(node, path, redacted, replaced=config.list_replaced) if is_whole else "",
-        _explain_leaves(config, path, node) if is_whole else (),
+        replaced=[PlacedValue.of_node(redacted, old) for old in config.list_replaced(path, node)],
+        written=redacted.text(path),
+        notes=dict(_note_hardware(config, path, node)),
+        help="" if argument is None else argument.says,
+        yaml=format_annotated(node, path, redacted, replaced=config.list_replaced) if is_whole else "",
+        within=_explain_leaves(config, path, node) if is_whole else [],
     )
+
+
+def _format(
+    path: KeyPath,
+    current: PlacedValue,
+    *,
+    replaced: Sequence[PlacedValue] = (),
+    written: str | None = None,
+    notes: Mapping[str, str] = MappingProxyType({}),
+    help: str = "",  # noqa: A002 (its label)
+    yaml: str = "",
+    within: Sequence[Mapping[str, Any]] = (),
+) -> tuple[str, dict[str, Any]]:
+    """Write what is known of a key, without secrets, for people and for JSON.
+
+    Args:
+        path: Path of the key.
+        current: Its value; where nothing sets it, the default of its class, if there is one.
+        replaced: Each replaced value, lowest layer first.
+        written: Interpolation that gave the value.
+        notes: Other facts by their labels.
+        help: First sentence of the argument's documentation.
+        yaml: A mapping or list as YAML with the place of each value; empty for a scalar.
+        within: Values inside a mapping or list.
+    """
+    rows = [("set by", current.place)] if current.place and not yaml else []
+    rows += [("written", written or "")] * (written is not None) + [*notes.items()]
+    before = PlacedValue.format_column(replaced, longest=100)
+    rows += [("" if number else "replaced", text) for number, text in enumerate(before)] + [("help", help)] * bool(help)
+    is_unset = (current.set_by or {}).get("kind") == "unset"
+    head = yaml or f"{_short_key(path)}: {'not set' if is_unset else format_inline(current.value)}\n"
+    facts = {"said_as" if label == "from" else label: text for label, text in notes.items()}
+    known: dict[str, Any] = {"written": written, "replaced": [each.fields() for each in replaced], **facts}
+    known |= {"help": help, "within": within}
+    fields = {name: value for name, value in known.items() if value or name == "replaced"}
+    text = head + "".join(f"  {label:9}{text}\n" for label, text in rows)
+    return text, {"key": dotted(path), **current.fields(), **fields}
 
 
 def _note_hardware(config: _Config, path: KeyPath, node: Node) -> Iterator[tuple[str, str]]:
@@ -352,12 +307,12 @@ def _note_hardware(config: _Config, path: KeyPath, node: Node) -> Iterator[tuple
         yield "auto", f"the rule for {config.chosen_by}"
         if path[-1] == "memory_format":
             yield "note", "decided when the model is built: only weights of convolutions have a memory format"
-    for other in _SYNONYMS:
-        value = find(config.resolved.tree, other)
-        if value is not None and any(key == path for key, _ in config.list_overruled(other, value)):
-            place = PlacedValue.of_node(config.redact(path), value).place
-            yield "note", f"{format_key(other, value)} counts in its place ({place})"
-            return
+    name = {**dict.fromkeys(OLD_TRAINER_KEYS, "devices"), "kind": "accelerator"}.get(str(path[-1]), path[-1])
+    target = ("launch" if name == "threads" else "trainer", name)
+    value = find(config.resolved.tree, target)
+    if path in _HARDWARE_KEYS and path != target and value is not None and value.origin != node.origin:
+        place = PlacedValue.of_node(config.redact(path), value).place
+        yield "note", f"{format_key(target, value)} counts in its place ({place})"
 
 
 def _unknown_key(key: str, config: _Config, path: KeyPath, rest: KeyPath) -> ConfigError:
@@ -366,12 +321,7 @@ def _unknown_key(key: str, config: _Config, path: KeyPath, rest: KeyPath) -> Con
         count = f"{len(node.items)} element{'' if len(node.items) == 1 else 's'}"
         return ConfigError(f"{key}: there is no element {rest[0]} in {_short_key(path)}, which has {count}, from 0 on")
     beside = list_keys(tree, path) or ([str(name) for name in node.entries] if isinstance(node, MappingNode) else [])
-    while len(rest) > 1 and str(rest[0]) in beside:  # a known key that is not in this config
-        path, rest = (*path, rest[0]), rest[1:]
-        beside = list_keys(tree, path)
     above = _short_key(path)
-    if above and not beside and path not in config.resolved.origins:
-        return ConfigError(f"{key}: {above} is not in this config, and nothing says which keys it would have")
     word = str(rest[1] if rest[0] == "init_args" and len(rest) > 1 else rest[0])
     known = {_short_key(each) for each in (*config.resolved.origins, *config.written.origins)}
     hint = near(word, beside) if beside else near(_short_key((*path, *rest)), known)
