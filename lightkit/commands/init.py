@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import shlex
 import shutil
 import sys
@@ -41,7 +40,6 @@ _SPLITS = {"train": "train", "val": "val", "valid": "val", "validation": "val", 
 _NUM_SIZES = 200  # images whose size is looked at
 _LABELS = ("label", "class", "target", "category", "y")
 _FEW_IMAGES = 5000  # below it a frozen backbone generalises better than one trained as a whole
-_TRAIN_SHARE, _TEST_SHARE = 0.7, 0.1  # of ImageFolder and Table, where no splits are given
 
 
 @dataclass(frozen=True)
@@ -51,16 +49,14 @@ class ImageData:
     Args:
         source: Class of the data module, and its arguments.
         classes: Number of images of each class.
-        num_train: Images of the training split.
-        num_test: Images of the test split.
+        splits: Number of images of each split.
         sizes: Shorter side of some of the images, in pixels.
         found: One line that says it.
     """
 
     source: tuple[str, Mapping[str, Any]]
     classes: Mapping[str, int]
-    num_train: int
-    num_test: int
+    splits: Mapping[str, int]
     sizes: Sequence[int]
     found: str
 
@@ -130,9 +126,12 @@ def _summarize_folder(path: Path) -> ImageData:
     from PIL import Image  # here, as few commands read images
 
     splits = {_SPLITS[folder.name.lower()]: folder for folder in _subfolders(path) if folder.name.lower() in _SPLITS}
-    roots = splits if "train" in splits else {"train": path}
     images = {
-        split: {folder.name: _images_below(folder) for folder in _subfolders(root)} for split, root in roots.items()
+        split: {
+            folder.name: [file for file in sorted(folder.rglob("*")) if file.suffix.lower() in IMAGE_SUFFIXES]
+            for folder in _subfolders(root)
+        }
+        for split, root in (splits if "train" in splits else {"train": path}).items()
     }
     classes = {name: len(files) for name, files in images["train"].items() if files}
     counts = {split: sum(map(len, found.values())) for split, found in images.items()}
@@ -141,13 +140,10 @@ def _summarize_folder(path: Path) -> ImageData:
     for file in every[:: max(1, len(every) // _NUM_SIZES)]:
         with suppress(OSError, ValueError, Image.DecompressionBombError), Image.open(file) as image:  # fit lists them
             sizes.append(min(image.size))
-    if "train" in splits:
-        num_train, num_test = counts["train"], counts.get("test", 0)
-    else:
-        num_train, num_test = (round(counts["train"] * share) for share in (_TRAIN_SHARE, _TEST_SHARE))
     parts = ", ".join(f"{number} {split}" for split, number in counts.items()) if len(counts) > 1 else counts["train"]
     found = f"{parts} images in {len(classes)} classes"
-    return ImageData(("ImageFolder", {"root": path.as_posix()}), classes, num_train, num_test, sizes, found)
+    counts = counts if "train" in splits else _split(counts["train"])
+    return ImageData(("ImageFolder", {"root": path.as_posix()}), classes, counts, sizes, found)
 
 
 def _summarize_table(path: Path) -> ImageData:
@@ -156,52 +152,38 @@ def _summarize_table(path: Path) -> ImageData:
 
     try:
         if (path / "_delta_log").is_dir():
-            from deltalake import DeltaTable
+            from deltalake import DeltaTable  # an extra
 
-            table = ds.dataset(DeltaTable(path).file_uris(), format="parquet")
+            table = DeltaTable(path).to_pyarrow_dataset()
         else:
             table = ds.dataset(path, format="parquet", exclude_invalid_files=True)
-    except ImportError:
-        raise ConfigError(f"--data {path}: a Delta table needs pip install 'lightkit[delta]'") from None
-    except (pa.ArrowException, OSError) as error:
+    except (ImportError, pa.ArrowException, OSError) as error:
         raise DataError(f"--data {shown_path(path)}: {str(error).splitlines()[0]}") from None
     columns = {field.name: field.type for field in table.schema}
-    images = [name for name, kind in columns.items() if pa.types.is_binary(kind) or pa.types.is_large_binary(kind)]
-    labels = [name for name in _LABELS if name in columns]
-    if not images or not labels:
+    image = next((name for name, kind in columns.items() if kind in (pa.binary(), pa.large_binary())), None)
+    label = next((name for name in _LABELS if name in columns), None)
+    if image is None or label is None:
         listed = ", ".join(f"{name} ({kind})" for name, kind in columns.items())
-        raise DataError(
-            f"--data {path}: expected a column of image bytes and one of {', '.join(_LABELS)}; got {listed}"
-        )
-    arguments = {"path": path.as_posix()} | {
-        name: column
-        for name, column, default in (("image", images[0], "image"), ("label", labels[0], "label"))
-        if column != default
-    }
-    wanted = [labels[0], *(["split"] if "split" in columns else [])]
-    rows = table.to_table(columns=wanted).to_pydict()
+        expected = f"expected a column of image bytes and one of {', '.join(_LABELS)}"
+        raise DataError(f"--data {path}: {expected}; got {listed}")
+    rows = table.to_table(columns=[label, *[name for name in ("split",) if name in columns]]).to_pydict()
+    classes = {str(name): number for name, number in sorted(Counter(rows[label]).items(), key=str)}
     splits = Counter(_SPLITS.get(str(name).lower(), str(name)) for name in rows.get("split", ()))
-    classes = {str(name): number for name, number in sorted(Counter(rows[labels[0]]).items(), key=str)}
-    num_rows = sum(classes.values())
-    num_train = splits.get("train", 0) if splits else round(num_rows * _TRAIN_SHARE)
-    num_test = splits.get("test", 0) if splits else round(num_rows * _TEST_SHARE)
-    sizes = [min(row) for row in zip(*_column_sizes(table, columns), strict=True)]
-    found = f"{num_rows} rows in {len(classes)} classes, image column {images[0]!r}, label column {labels[0]!r}"
-    return ImageData(("Table", arguments), classes, num_train, num_test, sizes, found)
+    sizes = []
+    if {"width", "height"} <= {*columns}:
+        sizes = [min(row.values()) for row in table.head(_NUM_SIZES, columns=["width", "height"]).to_pylist()]
+    found = f"{sum(classes.values())} rows in {len(classes)} classes, image column {image!r}, label column {label!r}"
+    source = "Table", {"path": path.as_posix(), "image": image, "label": label}
+    return ImageData(source, classes, splits or _split(sum(classes.values())), sizes, found)
 
 
-def _column_sizes(table: Any, columns: Mapping[str, Any]) -> list[list[int]]:
-    sides = [name for name in ("width", "height") if name in columns]
-    found = table.head(_NUM_SIZES, columns=sides).to_pydict() if sides else {}
-    return [found[name] for name in sides] or [[]]
+def _split(number: int) -> dict[str, int]:
+    """Return how many images ImageFolder and Table train and test with where no splits are given."""
+    return {"train": round(number * 0.7), "test": round(number * 0.1)}
 
 
 def _subfolders(path: Path) -> list[Path]:
     return sorted(entry for entry in path.iterdir() if entry.is_dir() and not entry.name.startswith("."))
-
-
-def _images_below(folder: Path) -> list[Path]:
-    return sorted(file for file in folder.rglob("*") if file.suffix.lower() in IMAGE_SUFFIXES and file.is_file())
 
 
 def starter_config(data: ImageData, name: str) -> str:
@@ -212,74 +194,54 @@ def starter_config(data: ImageData, name: str) -> str:
         name: File name of the config.
     """
     side = round(median(data.sizes)) if data.sizes else 224
-    is_small, is_few = side < 64, data.num_train < _FEW_IMAGES
-    image_size = min(224, max(32, side // 32 * 32))
-    batch_size = 32 if data.num_train >= 20 * 32 else 16 if data.num_train >= 20 * 16 else 8
+    num_train, num_test = data.splits.get("train", 0), data.splits.get("test", 0)
+    is_small, is_few = side < 64, num_train < _FEW_IMAGES
+    is_frozen = not is_small and is_few
+    batch_size = 32 if num_train >= 20 * 32 else 16 if num_train >= 20 * 16 else 8
     largest = max(data.classes, key=lambda each: data.classes[each])
     share = data.classes[largest] / sum(data.classes.values())
-    model = (
-        [("backbone", "small_cnn", f"images of {side} pixels are too small for a pretrained network")]
-        if is_small
-        else [
+    number = f"about {num_train} training images"
+    model = [("backbone", "small_cnn", f"images of {side} pixels are too small for a pretrained network")]
+    if not is_small:
+        few = f"{number} are few: train the head only; `none` trains all layers"
+        model = [
             ("backbone", "mobilenet_v2", "small and fast on a CPU; any classification model of torchvision works"),
             ("weights", "default", "ImageNet weights, 14 MB, downloaded once; null trains from random weights"),
-            ("freeze", "backbone" if is_few else "none", _freeze_reason(data.num_train)),
+            ("freeze", *(("backbone", few) if is_few else ("none", f"{number} are enough to train all layers"))),
         ]
-    )
-    frozen = not is_small and is_few
     class_name, arguments = data.source
     settings = [
-        *((key, value, "") for key, value in arguments.items()),
-        ("image_size", image_size, f"the shorter side of the images is {side} pixels (median)"),
-        (
-            "batch_size",
-            batch_size,
-            f"{data.num_train // batch_size} batches of about {data.num_train} training images",
-        ),
-        *([("augment", "false", "the features of a frozen backbone are then computed once")] if frozen else []),
+        *((key, json.dumps(value, ensure_ascii=False), "") for key, value in arguments.items()),  # which is YAML too
+        ("image_size", min(224, max(32, side // 32 * 32)), f"the shorter side of the images is {side} pixels (median)"),
+        ("batch_size", batch_size, f"{num_train // batch_size} batches of {number}"),
+        *[("augment", "false", "the features of a frozen backbone are then computed once")] * is_frozen,
     ]
-    lines = [
-        f"# {data.found}.",
-        f"#   lightkit fit -c {shlex.quote(name)}",
-        f"# Classes: {', '.join(f'{each} {number}' for each, number in list(data.classes.items())[:20])}",
-        "extends: [lightkit:base, lightkit:logger/tensorboard]",
-        "",
-        *_section("model", "ImageClassifier", model),
-        "",
-        *_section("data", class_name, settings),
-        "",
-        "callbacks:",
-        "  early_stopping:",
-        "    init_args: {monitor: val/loss, patience: 5}   # stop when 5 epochs bring nothing",
-        "",
-        "trainer:",
-        f"  max_epochs: {20 if frozen else 50}   # at most; early_stopping usually ends before",
-    ]
-    if data.num_test:
-        minimum, drop = round((1 + share) / 2, 2), max(0.01, round(0.5 / data.num_test**0.5, 3))
-        lines += [
-            "",
-            "gate:   # for lightkit gate, promote and retrain",
-            "  metric: test/accuracy",
-            f"  min: {minimum}   # always answering {largest!r} gives {share:.2f}; halfway from there to 1",
-            f"  max_drop: {drop}   # below the champion; a standard error of about {data.num_test} images",
-        ]
-    return "\n".join(lines) + "\n"
+    text = f"""\
+# {data.found}.
+#   lightkit fit -c {shlex.quote(name)}
+# Classes: {", ".join(f"{each} {number}" for each, number in list(data.classes.items())[:20])}
+extends: [lightkit:base, lightkit:logger/tensorboard]
+
+{_format_section("model", "ImageClassifier", model)}
+{_format_section("data", class_name, settings)}
+callbacks:
+  early_stopping:
+    init_args: {{monitor: val/loss, patience: 5}}   # stop when 5 epochs bring nothing
+
+trainer:
+  max_epochs: {20 if is_frozen else 50}   # at most; early_stopping usually ends before
+"""
+    if not num_test:
+        return text
+    minimum, drop = round((1 + share) / 2, 2), max(0.01, round(0.5 / num_test**0.5, 3))
+    return f"""{text}
+gate:   # for lightkit gate, promote and retrain
+  metric: test/accuracy
+  min: {minimum}   # always answering {largest!r} gives {share:.2f}; halfway from there to 1
+  max_drop: {drop}   # below the champion; a standard error of about {num_test} images
+"""
 
 
-def _freeze_reason(num_train: int) -> str:
-    few = f"about {num_train} training images are few: train the head only; `none` trains all layers"
-    return few if num_train < _FEW_IMAGES else f"about {num_train} training images are enough to train all layers"
-
-
-def _section(name: str, class_path: str, arguments: Sequence[tuple[str, Any, str]]) -> list[str]:
-    lines = [f"{name}:", f"  class_path: {class_path}", "  init_args:"]
-    for key, value, reason in arguments:
-        text = f"    {key}: {_scalar(value)}"
-        lines.append(f"{text}   # {reason}" if reason else text)
-    return lines
-
-
-def _scalar(value: Any) -> str:
-    is_plain = not isinstance(value, str) or re.fullmatch(r"[A-Za-z_][\w./-]*", value)
-    return str(value) if is_plain else json.dumps(value, ensure_ascii=False)  # which is YAML too
+def _format_section(name: str, class_path: str, arguments: Sequence[tuple[str, Any, str]]) -> str:
+    lines = [f"    {key}: {value}{f'   # {reason}' if reason else ''}\n" for key, value, reason in arguments]
+    return f"{name}:\n  class_path: {class_path}\n  init_args:\n{''.join(lines)}"
