@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -134,31 +135,22 @@ def _parse_shapes(name: str, text: str) -> tuple[tuple[str | None, tuple[int, ..
     return tuple(shapes)
 
 
-def _parse_count(name: str, text: str) -> int:
-    if not re.fullmatch(r"[0-9]+", text) or int(text) < 1:
-        raise ConfigError(f"--{name}: expected a whole number of at least 1, got {text!r}")
-    return int(text)
-
-
-def _parse_tolerance(name: str, text: str) -> float:
+def _parse_number(name: str, text: str, *, kind: type, least: int) -> Any:
     try:
-        value = float(text)
+        value = kind(text)
     except ValueError:
         value = math.nan
-    if not (value >= 0 and math.isfinite(value)):
-        raise ConfigError(f"--{name}: expected a number of at least 0, got {text!r}")
+    if not (value >= least and math.isfinite(value)):
+        expected = "a whole number" if kind is int else "a number"
+        raise ConfigError(f"--{name}: expected {expected} of at least {least}, got {text!r}")
     return value
 
 
-def _parse_folder(name: str, text: str) -> Path:
-    if not text:
-        raise ConfigError(f"--{name}: expected a folder, got nothing")
-    return Path(text).expanduser()
-
-
+_parse_count = partial(_parse_number, kind=int, least=1)
+_parse_tolerance = partial(_parse_number, kind=float, least=0)
 _PARSERS: Mapping[str, tuple[str, Callable[[str, str], Any]]] = {
     "format": ("formats", parse_formats),
-    "output": ("output", _parse_folder),
+    "output": ("output", lambda _, text: Path(text).expanduser()),
     "input-shape": ("input_shapes", _parse_shapes),
     "opset": ("opset", _parse_count),
     "num-samples": ("num_samples", _parse_count),

@@ -18,7 +18,6 @@ __all__ = ["format_topic"]
 
 _WIDTH = 100  # columns
 _MAX_NAME = 30
-_HARDWARE_TITLE = "What to train on. `accelerator: cpu` is short for `accelerator: {kind: cpu}`."
 _AUTO = """\
 auto takes the value of a table by hardware (documentation, page Hardware): nothing is measured. The
 run's header and lightkit explain say what it came to. lightkit tune measures what is fastest on
@@ -39,13 +38,12 @@ def format_topic(command: str, topics: Sequence[str]) -> str:
     schema = load_schema()
     section, *inside = _split_topics(topics, schema)
     sections, bases, top = (schema.data[name] for name in ("sections", "bases", "top"))
-    if section == "all":
-        raise ConfigError(f"--help all: expected nothing after it, got {inside[0]!r}")
-    if len(inside) > 1:
-        raise ConfigError(f"--help {section} {inside[0]}: expected nothing after it, got {inside[1]!r}")
+    if section == "all" or len(inside) > 1:
+        says = f"--help {' '.join([section, *inside[:-1]])}: expected nothing after it, got {inside[-1]!r}"
+        raise ConfigError(says)
     if section in bases:
         return _format_class(command, section, inside[0], schema) if inside else _format_classes(command, section)
-    if section in top and not inside and section != "accelerator":
+    if section in top and section not in sections:
         return _format_arguments({section: top[section]})
     if section not in sections:
         words = [*sections, *bases, *top, "all"]
@@ -53,25 +51,17 @@ def format_topic(command: str, topics: Sequence[str]) -> str:
         listing = ", ".join([*sections, *bases])
         raise ConfigError(f"--help: there is no section {section!r}{hint}\nSections: {listing}; or all.")
     arguments = sections[section]["arguments"]
-    if section == "trainer" and not schema.counts("pytorch_lightning"):  # another version than the schema's
-        arguments = describe_import("pytorch_lightning.Trainer")["arguments"]
-    keys = KEY_HELP if section == "accelerator" else arguments
-    if inside and inside[0] not in keys:
-        raise ConfigError(f"--help {section}: there is no key {inside[0]!r}{near(inside[0], keys)}")
     if section == "accelerator":
-        if inside:
-            says = arguments.get(inside[0], {}).get("says", "")
-            return f"  accelerator.{inside[0]}  {KEY_HELP[inside[0]]}\n{_wrap(says, 6)}"
-        usage = "--accelerator.gpus=2, or accelerator: {gpus: 2} in a file; the trainer's own keys do the same"
-        width = max(map(len, KEY_HELP))
-        lines = "".join(f"  {key:{width}}  {says}\n" for key, says in KEY_HELP.items())
-        return f"accelerator: {_HARDWARE_TITLE}\n\n{usage}\n\n{lines}\n{_AUTO}"
+        arguments = {key: {"says": says} for key, says in KEY_HELP.items()}
+    if inside and inside[0] not in arguments:
+        raise ConfigError(f"--help {section}: there is no key {inside[0]!r}{near(inside[0], arguments)}")
     if inside:
         return _format_arguments({f"{section}.{inside[0]}": arguments[inside[0]]})
     key = next(iter(arguments))
     says = "Lightning's Trainer" if section == "trainer" else sections[section]["says"]
     usage = f"--{section}.{key}=VALUE, or {section}: {{{key}: VALUE}} in a file"
-    return f"{section}: {says}\n\n{usage}\n\n{_format_arguments(arguments)}"
+    more = f"\n{_AUTO}" if section == "accelerator" else ""
+    return f"{section}: {says}\n\n{usage}\n\n{_format_arguments(arguments)}{more}"
 
 
 def _split_topics(topics: Sequence[str], schema: ConfigSchema) -> list[str]:
@@ -163,11 +153,12 @@ def _format_arguments(arguments: Mapping[str, Mapping[str, Any]]) -> str:
     width = min(_MAX_NAME, max(map(len, arguments), default=0))
     lines = []
     for name, argument in arguments.items():
-        value = argument.get("default")
-        value = value if isinstance(value, str) and value else json.dumps(value)  # as in a file
-        default = "required" if argument.get("required") else f"default: {value}"
-        lines.append(_wrap(f"{argument['shown']}; {default}", width + 4, f"  {name:{width}}  "))
-        lines.append(_wrap(argument.get("says") or "", 6))
+        value, texts = argument.get("default"), [argument.get("says") or ""]
+        if "shown" in argument:
+            value = value if isinstance(value, str) and value else json.dumps(value)  # as in a file
+            default = "required" if argument.get("required") else f"default: {value}"
+            texts.insert(0, f"{argument['shown']}; {default}")
+        lines += [_wrap(texts[0], width + 4, f"  {name:{width}}  "), *(_wrap(text, 6) for text in texts[1:])]
     return "".join(lines) or "  (no arguments)\n"
 
 

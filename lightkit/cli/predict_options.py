@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -101,20 +99,12 @@ def parse_predict_options(options: Mapping[str, str | bool], inputs: Sequence[st
         if path is None or not path.is_file():
             continue
         same = [str(file) for file in (*find_named_files(inputs), *models) if file.is_file() and file.samefile(path)]
-        same += ["standard input"] if "-" in inputs and _is_standard_input(path) else []
         if same:
             raise ConfigError(
                 f"--{option} {path}: the predictions would replace {same[0]}, which is read for them. "
                 f"Name another file with --{option}."
             )
     return PredictOptions(output_path, sheet_path, None if top_k is None else int(top_k))
-
-
-def _is_standard_input(path: Path) -> bool:
-    try:
-        return os.path.samestat(os.fstat(sys.stdin.fileno()), path.stat())
-    except (OSError, ValueError, AttributeError):  # it is closed, or no file of the system
-        return False
 
 
 def format_predict_end(writer: PredictionWriter, options: PredictOptions) -> str:

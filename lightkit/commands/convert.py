@@ -12,15 +12,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lightkit.cli.command_line import CommandLine, parse_options
+from lightkit.cli.command_line import parse_options
 from lightkit.cli.console import OutputMode, choose_output_mode, configure_console, print_line
 from lightkit.config import shown_path
-from lightkit.errors import ConfigError, DataError, LightkitError, visible
+from lightkit.errors import ConfigError, LightkitError, visible
 from lightkit.runs.bad_images import BadImage
 
 if TYPE_CHECKING:
-    from lightkit.data.image_index import ImageIndex
-    from lightkit.images.table_writer import ImageRow
+    pass
 
 HELP = """\
 usage: lightkit convert IMAGES TABLE [--format delta|parquet] [--partitions N] [--row-group-mb MB]
@@ -64,7 +63,16 @@ def convert(args: list[str]) -> int:
         RunLocked: If another process is writing the same table.
     """
     line = parse_options(HELP, args, most=2)
-    images, table = _parse_paths(line)
+    if len(line.positionals) != 2:
+        found = f"got {', '.join(map(repr, line.positionals)) or 'none'}"
+        raise line.error(f"expected a folder of images and the table to write, {found}")
+    if "://" in line.positionals[1]:
+        raise ConfigError(
+            f"convert: expected the name of a folder to write, got the address {line.positionals[1]}. Write the table "
+            "to a folder, and copy that as a whole: nothing in it says where it is."
+        )
+    images, table = (Path(word).expanduser() for word in line.positionals)
+    table = table.resolve() if table.name in ("", "..") else table
     is_delta = line.get_choice("--format", ("delta", "parquet"), "delta") == "delta"
     on_bad_image = line.get_choice("--on-bad-image", ("skip", "error"), "skip")
     partitions = line.options.get("--partitions", "1")
@@ -77,7 +85,13 @@ def convert(args: list[str]) -> int:
     fractions = {name: line.get_number(f"--{name}-fraction", share) for name, share in defaults.items()}
     mode = choose_output_mode({"quiet": "--quiet" in line.options}, sys.stdout)
     configure_console(mode, _rename_arguments)
-    from lightkit.images.table_writer import BAD_IMAGES, TableTarget, plan_files, write_table  # pyarrow: 0.2 s
+    from lightkit.images.table_writer import (  # pyarrow: 0.2 s
+        BAD_IMAGES,
+        ImageRow,
+        TableTarget,
+        plan_files,
+        write_table,
+    )
 
     target = TableTarget(table, images, is_delta, "--overwrite" in line.options)
     target.check()
@@ -93,9 +107,14 @@ def convert(args: list[str]) -> int:
             on_bad_image=on_bad_image,  # type: ignore[arg-type]  # one of the two words
             max_bad_fraction=fractions["max-bad"],
         )
-        rows = _list_rows(catalogue, images)
     except LightkitError as error:
         raise error.reworded(_rename_arguments) from error
+    rows = []
+    for split, photos in catalogue.splits.items():
+        for photo in photos:
+            path, label = photo.path.relative_to(images).as_posix(), catalogue.class_names[photo.label]
+            path, label, num_bytes = _decode(path), _decode(label), photo.path.stat().st_size
+            rows.append(ImageRow(photo.path, path, label, split, photo.digest, num_bytes, photo.width, photo.height))
     files = plan_files(rows, num_files=int(partitions), row_group_bytes=row_group_bytes)
     counts = ", ".join(f"{number} {split}" for split, number in catalogue.counts.items())
     num_classes = len(catalogue.class_names)
@@ -114,58 +133,9 @@ def convert(args: list[str]) -> int:
     return 0
 
 
-def _list_rows(catalogue: ImageIndex, images: Path) -> list[ImageRow]:
-    r"""List the photos as rows of a table; bytes of a name that are no UTF-8 are written as ``\\xff``.
-
-    Raises:
-        DataError: If a photo is gone, or two classes have the same name in a table.
-    """
-    from lightkit.images.table_writer import ImageRow  # pyarrow: 0.2 s
-
-    def text(name: str) -> str:
-        return os.fsencode(name).decode("utf-8", "backslashreplace")
-
-    labels = [text(name) for name in catalogue.class_names]
-    for at, label in enumerate(labels):
-        if label in labels[:at]:
-            raise DataError(
-                f"{images}: two class folders have the name {label} in a table, which holds text: the bytes of one "
-                "of them are no UTF-8. Rename it."
-            )
-    rows = []
-    for split, photos in catalogue.splits.items():
-        for photo in photos:
-            try:
-                num_bytes = photo.path.stat().st_size
-            except OSError as error:
-                reason = error.strerror or error
-                raise DataError(
-                    f"{photo.path}: {reason}, and was an image a moment ago. Run the same command again."
-                ) from error
-            path, label = text(photo.path.relative_to(images).as_posix()), labels[photo.label]
-            rows.append(ImageRow(photo.path, path, label, split, photo.digest, num_bytes, photo.width, photo.height))
-    return rows
-
-
-def _parse_paths(line: CommandLine) -> tuple[Path, Path]:
-    """Parse the folder of images and that of the table.
-
-    Raises:
-        ConfigError: If one is missing, or the table's name is an address or no text.
-    """
-    paths = line.positionals
-    if len(paths) != 2:
-        found = f"got {', '.join(map(repr, paths))}" if paths else "got none"
-        raise line.error(f"expected a folder of images and the table to write, {found}")
-    if "://" in paths[1]:
-        raise ConfigError(
-            f"convert: expected the name of a folder to write, got the address {paths[1]}. Write the table to a "
-            "folder, and copy that as a whole: nothing in it says where it is."
-        )
-    images, table = (Path(word).expanduser() for word in paths)
-    if visible(str(table), in_line=True) != str(table):  # libraries that read tables want text
-        raise ConfigError(f"convert: the name of the table, {str(table)!r}, holds what is no text. Say another name.")
-    return images, table.resolve() if table.name in ("", "..") else table
+def _decode(name: str) -> str:
+    r"""Write bytes of a name that are no UTF-8 as ``\\xff``: a table holds text."""
+    return os.fsencode(name).decode("utf-8", "backslashreplace")
 
 
 def _rename_arguments(text: str) -> str:

@@ -6,7 +6,7 @@ import json
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,13 +15,13 @@ from lightkit import runs
 from lightkit.cli.argument_lookup import PlacedValue, find_argument
 from lightkit.cli.command_line import parse_options
 from lightkit.cli.config_loader import load_config
-from lightkit.config import PREFIX, RESERVED_VARIABLES, KeyPath, Problems, Resolved, dotted, resolve_hardware
+from lightkit.config import PREFIX, RESERVED_VARIABLES, KeyPath, Problems, dotted, resolve_hardware
 from lightkit.config.display import RedactedConfig, iterate_leaves
 from lightkit.config.loader import collect_errors
 from lightkit.config.origins import NESTED_FILES, shown_path
-from lightkit.config.tree import Node
+from lightkit.config.tree import MappingNode
 from lightkit.errors import ConfigError
-from lightkit.runs.index import flatten, list_differences
+from lightkit.runs.index import flatten
 
 __all__ = ["diff"]
 
@@ -57,15 +57,15 @@ class DiffInput:
 
     Args:
         title: Name that is printed.
-        resolved: The config.
+        tree: The config.
+        values: Each value of the config, and of a run's manifest and summary, by its path.
         is_run: Whether it is a run, whose config holds the defaults too.
-        recorded: Values of a run's manifest and summary, by dotted key.
     """
 
     title: str
-    resolved: Resolved
+    tree: MappingNode
+    values: Mapping[KeyPath, PlacedValue]
     is_run: bool = False
-    recorded: Mapping[str, Any] = field(default_factory=dict)
 
 
 _Change = tuple[str, list["PlacedValue | None"]]
@@ -102,30 +102,29 @@ def _read_input(name: str, root: str) -> DiffInput:
     Raises:
         ConfigError: If it is missing, or cannot be read.
     """
-    if name.endswith(NESTED_FILES) or Path(name).is_file():
-        return DiffInput(name, _load_alone("fit", ["-c", name]))
-    run = runs.find(name, root)
-    folder = shown_path(run.folder)
-    if not run.config_path.is_file():
-        raise ConfigError(f"{name}: {folder} has no {run.config_path.name}; it is not a run of lightkit")
-    recorded: dict[str, Any] = {}
-    for subject, path in (("manifest", run.manifest_path), ("summary", run.summary_path)):
-        values = runs.read_json(path) or {}
-        found = flatten({key: values.get(key) for key in _RECORDED[subject]}, (subject,))
-        recorded |= {dotted(path): value for path, value in found if value not in (None, {})}
-    return DiffInput(folder, _load_alone("validate", ["--run", str(run.folder)]), is_run=True, recorded=recorded)
-
-
-def _load_alone(stage: str, words: Sequence[str]) -> Resolved:
-    """Load a config without variables; it is compared in spite of its errors, unless it cannot be read."""
+    is_run = not (name.endswith(NESTED_FILES) or Path(name).is_file())
+    args, recorded = ["-c", name], dict[KeyPath, Any]()
+    if is_run:
+        run = runs.find(name, root)
+        name, args = shown_path(run.folder), ["--run", str(run.folder)]
+        if not run.config_path.is_file():
+            raise ConfigError(f"{name} has no {run.config_path.name}; it is not a run of lightkit")
+        for subject, path in (("manifest", run.manifest_path), ("summary", run.summary_path)):
+            records = runs.read_json(path) or {}
+            recorded |= flatten({key: records.get(key) for key in _RECORDED[subject]}, (subject,))
     problems = Problems()
     environ = {key: value for key, value in os.environ.items() if key[: len(PREFIX)] != PREFIX}
     environ |= {key: os.environ[key] for key in RESERVED_VARIABLES if key in os.environ}
-    loaded = load_config(stage, words, problems, options={"run": "value"}, environ=environ)
-    if problems.is_incomplete:
+    stage = "validate" if is_run else "fit"
+    loaded = load_config(stage, args, problems, options={"run": "value"}, environ=environ)
+    if problems.is_incomplete:  # other errors are no reason not to compare it
         problems.raise_any()
     hardware, resolved = collect_errors(loaded.resolved, partial(resolve_hardware, environ={}), problems)
-    return resolved if hardware is None else hardware.resolved
+    resolved = resolved if hardware is None else hardware.resolved
+    redacted = RedactedConfig(resolved)
+    values = {path: PlacedValue.of_node(redacted, node, path) for path, node in iterate_leaves(resolved.tree, ())}
+    values |= {path: PlacedValue(value) for path, value in recorded.items() if value not in (None, {})}
+    return DiffInput(name, resolved.tree, values, is_run)
 
 
 def _list_changes(inputs: Sequence[DiffInput]) -> list[_Change]:
@@ -133,30 +132,18 @@ def _list_changes(inputs: Sequence[DiffInput]) -> list[_Change]:
 
     The elements of a list of mappings are compared one by one; other lists are one value.
     """
-    nodes: list[dict[KeyPath, Node]] = [dict(iterate_leaves(each.resolved.tree, ())) for each in inputs]
-    mappings = [{path[:depth] for path in each for depth in range(len(path))} for each in nodes]
-    sections = list(dict.fromkeys(path[0] for each in nodes for path in each if path))
+    old, new = (each.values for each in inputs)
+    sections = list(dict.fromkeys(path[0] for path in (*old, *new)))
     is_mixed = inputs[0].is_run != inputs[1].is_run
     changes: list[_Change] = []
-    for path in sorted(dict.fromkeys([*nodes[0], *nodes[1]]), key=lambda path: sections.index(path[0])):
-        pair = [each.get(path) for each in nodes]
-        if any(node is None and path in above for node, above in zip(pair, mappings, strict=True)):
-            continue  # an empty mapping whose other side has keys, each of which is listed
-        values = [
-            None if node is None else PlacedValue.of_node(RedactedConfig(each.resolved), node, path)
-            for each, node in zip(inputs, pair, strict=True)
-        ]
-        if is_mixed:
-            values = _complete_file(path, values, inputs)
-        before, after = values
+    for path in sorted(dict.fromkeys([*old, *new]), key=lambda path: sections.index(path[0])):
+        values = [old.get(path), new.get(path)]
+        if path[-1] == _SPEED or (is_mixed and path[0] in _RECORDED):
+            continue
+        before, after = values = _complete_file(path, values, inputs) if is_mixed else values
         is_same = before is not None and after is not None and repr(before.value) == repr(after.value)
         if values != [None, None] and not is_same:  # `repr`, for 1, 1.0 and true are not the same
             changes.append((dotted(path), values))
-    if all(each.is_run for each in inputs):
-        for key in list_differences([each.recorded for each in inputs]):
-            if not key.endswith(_SPEED):
-                values = [PlacedValue(each.recorded[key]) if key in each.recorded else None for each in inputs]
-                changes.append((key, values))
     return changes
 
 
@@ -168,7 +155,7 @@ def _complete_file(
     in_run, in_file = values[at], values[1 - at]
     if in_run is not None and in_file is None:
         try:
-            argument = find_argument(inputs[at].resolved.tree, path)
+            argument = find_argument(inputs[at].tree, path)
         except ConfigError:  # its class cannot be imported here
             argument = None
         in_file = None if argument is None else PlacedValue.of_default(argument)

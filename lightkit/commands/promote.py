@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-import math
 import time
 from collections.abc import Mapping
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,8 +16,7 @@ from lightkit.cli.command_line import RUN_OPTIONS, get_run_argument, parse_optio
 from lightkit.cli.console import configure_console, print_line, quiet_libraries
 from lightkit.cli.context import RunContext
 from lightkit.cli.stage_runner import open_run_context
-from lightkit.config import shown_path
-from lightkit.errors import ConfigError, GateFailed, LightkitError, RunLocked
+from lightkit.errors import GateFailed, LightkitError, RunLocked
 from lightkit.registry.gate import RECORD, GateSettings, read_gate
 from lightkit.registry.promotion import (
     Move,
@@ -30,7 +28,6 @@ from lightkit.registry.promotion import (
 )
 from lightkit.registry.store import (
     KEPT,
-    Registry,
     address_of_run,
     check_alias,
     check_name,
@@ -74,9 +71,6 @@ written so that it answers as before; 75: MLflow does not answer, or another pro
 
 lightkit promote latest --name flowers --reason "retrained on the photos of November"
 """
-
-
-_MAX_DECISION_AGE_S = 24 * 3600.0  # the data may have changed
 
 
 def promote(args: list[str]) -> int:
@@ -124,11 +118,9 @@ def _promote(context: RunContext, options: Mapping[str, str]) -> str:
     alias, tracking_uri = options.get("--alias", "champion"), options.get("--tracking-uri")
     is_forced, sha256 = "--force" in options, runs.digest(context.ckpt_path)
 
-    def reopen(is_quiet: bool) -> RunContext:
+    def reopen(*, is_quiet: bool) -> RunContext:
         """Open the same context once more: one builds its model once."""
-        again = open_run_context(["--run", str(run.folder), *context.args[2:]])
-        again.mode = "quiet" if is_quiet else mode
-        return again
+        return open_run_context(["--run", str(run.folder), *context.args[2:]], is_quiet=is_quiet)
 
     def find_own_version() -> ModelVersion | None:
         versions = [each for each in list_versions(registry, name) if each.tags.get("checkpoint_sha256") == sha256]
@@ -146,15 +138,19 @@ def _promote(context: RunContext, options: Mapping[str, str]) -> str:
                     f"Nothing was promoted; --force promotes it all the same."
                 )
         decision = runs.read_json(run.folder / RECORD) or {}
-        stale = explain_stale_decision(decision, settings, name=name, sha256=sha256)
-        stale = stale or _explain_other_baseline(decision, registry, name)
+        baseline = settings.baseline
+        is_version = baseline is not None and "/" not in baseline and baseline != "latest"
+        against = find_version(registry, name, str(baseline)) if is_version else None
+        number = None if against is None else str(against.version)
+        holds = decision_holds(decision, settings, name=name, sha256=sha256, baseline=number)
         if is_forced:
-            decision = {} if stale else decision
-        elif stale:
-            print_line(f"gate  is asked: {stale}", mode)
+            decision = decision if holds else {}
+        elif not holds:
+            what = f"{RECORD} is missing, older than a day, or of another checkpoint, champion or gate"
+            print_line(f"gate  is asked: {what}", mode)
             from lightkit.cli.gate_evaluation import evaluate_gate  # it loads torch
 
-            decision = evaluate_gate(reopen(is_quiet=False), tracking_uri=tracking_uri, name=name)
+            decision = evaluate_gate(reopen(is_quiet=mode == "quiet"), tracking_uri=tracking_uri, name=name)
         if not is_forced and not decision.get("passed"):
             reasons = "; ".join(map(str, decision.get("reasons") or ["there is no decision"]))
             raise GateFailed(f"the gate says no: {reasons}. Nothing was promoted; --force promotes all the same.")
@@ -164,8 +160,7 @@ def _promote(context: RunContext, options: Mapping[str, str]) -> str:
 
             register_run(reopen(is_quiet=True), name, ["challenger"], form="torch_export", tracking_uri=tracking_uri)
             version = find_own_version()
-        if version is None:
-            raise ConfigError(f"promote: {name} has no version of {shown_path(Path(context.ckpt_path))}. Try again.")
+        assert version is not None
         print_line(f"model {name} version {version.version}", mode)
         if version.run_id and not version.tags.get(KEPT):  # so that it can be scored where its run folder is not
             folder = f"promoted/{name}-{version.version}"
@@ -211,32 +206,22 @@ def _promote(context: RunContext, options: Mapping[str, str]) -> str:
     return text
 
 
-def explain_stale_decision(
-    decision: Mapping[str, Any], settings: GateSettings, *, name: str, sha256: str
-) -> str | None:
-    """Explain why a decision is not on this checkpoint with these settings; None where it is."""
-    if not decision:
-        return f"there is no {RECORD} yet"
-    if (decision.get("checkpoint") or {}).get("sha256") != sha256:
-        return f"{RECORD} is of another checkpoint"
-    try:
-        age_s = (datetime.now(timezone.utc) - datetime.fromisoformat(str(decision.get("time")))).total_seconds()
-    except (ValueError, TypeError):  # TypeError: without a time zone
-        age_s = math.inf
-    if age_s > _MAX_DECISION_AGE_S:
-        return f"{RECORD} is older than a day, and the data may have changed"
-    now = json.loads(json.dumps({**settings.__dict__, "name": name}))
-    return None if decision.get("settings") == now else f"{RECORD} is of other settings"
+def decision_holds(
+    decision: Mapping[str, Any], settings: GateSettings, *, name: str, sha256: str, baseline: str | None
+) -> bool:
+    """Return whether a decision is of today, and on this checkpoint, baseline and settings.
 
-
-def _explain_other_baseline(decision: Mapping[str, Any], registry: Registry, name: str) -> str | None:
-    """Explain that the baseline of a decision is no longer today's; None where it is."""
-    reference = (decision.get("settings") or {}).get("baseline")
-    if reference is None or "/" in reference or reference == "latest":
-        return None
-    version = find_version(registry, name, reference)
-    now = None if version is None else str(version.version)
-    before = (decision.get("against") or {}).get("version")
-    if now == before:
-        return None
-    return f"the {reference} was version {before or 'none'} then, and is version {now or 'none'} now"
+    Args:
+        decision: Content of gate.json.
+        settings: Those of now.
+        name: The registered model.
+        sha256: Digest of the checkpoint.
+        baseline: Version that it is compared with now; None for none.
+    """
+    yesterday = (datetime.now(timezone.utc) - timedelta(days=1)).isoformat(timespec="seconds")
+    return (
+        str(decision.get("time", "")) > yesterday  # the data may have changed
+        and (decision.get("checkpoint") or {}).get("sha256") == sha256
+        and (decision.get("against") or {}).get("version") == baseline
+        and decision.get("settings") == json.loads(json.dumps({**settings.__dict__, "name": name}))
+    )

@@ -146,11 +146,11 @@ def _list_differences(run: runs.Run, manifest: Mapping[str, Any], context: RunCo
     """List the differences from a run's records, under ``code``, ``packages``, ``data`` and ``hardware``."""
     recorded = {name: manifest.get(name) for name in ("lightkit", "python")} | (manifest.get("packages") or {})
     here = {"lightkit": __version__, "python": platform.python_version(), **describe_packages()}
-    git, git_here = manifest.get("git") or {}, runs.describe_git() or {}
-    commits = [str(each.get("commit") or "none")[:10] for each in (git, git_here)]
+    commits = [
+        f"{str(each.get('commit') or 'none')[:10]}{' with uncommitted files' * bool(each.get('dirty'))}"
+        for each in (manifest.get("git") or {}, runs.describe_git() or {})
+    ]
     code = [f"git commit {commits[0]} -> {commits[1]}"] if commits[0] != commits[1] else []
-    if bool(git.get("dirty")) != bool(git_here.get("dirty")):
-        code.append(f"uncommitted files in the repository: only {'then' if git.get('dirty') else 'now'}")
     packages = [
         f"{name} {recorded.get(name) or '(none)'} -> {here.get(name) or '(none)'}"
         for name in {**recorded, **here}
@@ -180,8 +180,6 @@ def _list_differences(run: runs.Run, manifest: Mapping[str, Any], context: RunCo
     gpus = [gpu.name for gpu in this_machine().gpus or ()]
     if missing := [name for name in hardware_before.get("gpus") or () if name not in gpus]:
         hardware.append(f"GPU {', '.join(missing)} -> {', '.join(gpus) or 'none'}")
-    if hardware_before.get("accelerator") == "cpu" and gpus and context.hardware.kind is None:  # Lightning takes a GPU
-        hardware.append(f"accelerator cpu -> {', '.join(gpus)}; --trainer.accelerator=cpu was not given")
     differences = {"code": code, "packages": packages, "data": data, "hardware": hardware}
     return {name: lines for name, lines in differences.items() if lines}
 

@@ -58,7 +58,6 @@ def rollback(args: list[str]) -> int:
     alias = check_alias(options.get("--alias", "champion"))
     address = address_of_root(options.get("--tracking-uri"), Path(options.get("--root", "runs")))
     quiet_libraries()
-    skipped: list[str] = []
     with open_registry(address, creates=False) as registry:
         check_model(registry, name)
         versions = {str(version.version): version for version in list_versions(registry, name)}
@@ -70,8 +69,7 @@ def rollback(args: list[str]) -> int:
                 earlier = champions(moves, alias)
                 if current in earlier:  # else the alias was moved by another program
                     earlier = earlier[: len(earlier) - 1 - earlier[::-1].index(current)]
-                while earlier and earlier[-1] not in versions:
-                    skipped.append(earlier.pop())
+                earlier = [version for version in earlier if version in versions]  # the others were deleted
                 if not earlier:
                     raise ConfigError(
                         f"rollback: the promotion log of {name} has no version before {current}. Name one with --to; "
@@ -80,8 +78,6 @@ def rollback(args: list[str]) -> int:
                 to = earlier[-1]
             if to not in versions:
                 raise ConfigError(f"rollback: --to: {name} has no version {to}. Its versions: {', '.join(versions)}.")
-            if to == current:
-                raise ConfigError(f"rollback: --to: {name}@{alias} is version {current} already.")
             run, reason = versions[to].tags.get("run"), options.get("--reason", "")
             move = Move("rollback", alias, current, to, reason=reason, run=run)
             if (scored := last_scored(moves, to)) is not None:  # with the score that it was promoted with
@@ -92,9 +88,7 @@ def rollback(args: list[str]) -> int:
             move = move_alias(registry, name, move)
         note_in_run_folders(registry, name, move)
     if "--json" in options:
-        print(json.dumps({"name": name, "passed_over": skipped, **move.as_dict()}, ensure_ascii=False))
+        print(json.dumps({"name": name, **move.as_dict()}, ensure_ascii=False))
     elif "--quiet" not in options:
-        for version in skipped:
-            print(f"note  version {version} was deleted, and is skipped")
         print(f"moved {name}@{alias} from version {move.before} back to version {move.to}")
     return 0

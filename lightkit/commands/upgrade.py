@@ -39,39 +39,23 @@ def upgrade(args: list[str]) -> int:
     command = parse_options(HELP, args, most=1)
     old, output = Path(command.get_positional("one config")), command.options.get("--output")
     new = None if output is None else Path(output)
-    if output == "":
-        raise command.error("--output takes the name of the new file")
-    if new is not None and "--force" not in command.options and new.is_file() and not _is_same_file(old, new):
+    if new is not None and new.is_dir():
+        raise ConfigError(f"upgrade: --output takes the name of a file, and {shown_path(new)} is a folder")
+    is_in_place = new is not None and new.exists() and old.exists() and new.samefile(old)
+    if new is not None and "--force" not in command.options and new.is_file() and not is_in_place:
         raise ConfigError(f"upgrade: {shown_path(new)} exists; say --force to replace it, or -o with another name")
     upgraded = upgrade_file(old)
     if new is None:
         print(upgraded.text, end="")
         sys.stdout.flush()
-    elif upgraded.changes or not _is_same_file(old, new):
-        _write(new, upgraded.text)
+    elif upgraded.changes or not is_in_place:
+        try:
+            write_text(new.resolve(), upgraded.text)  # a link stays one
+        except OSError as error:
+            raise ConfigError(f"upgrade: {shown_path(new)} cannot be written: {error.strerror or error}") from None
     for line in _format_changes(old, new, upgraded):
         print(line, file=sys.stderr if new is None else sys.stdout)
     return 0
-
-
-def _is_same_file(old: Path, new: Path) -> bool:
-    return new.exists() and old.exists() and new.samefile(old)
-
-
-def _write(new: Path, text: str) -> None:
-    if new.is_dir():
-        raise ConfigError(f"upgrade: --output takes the name of a file, and {shown_path(new)} is a folder")
-    target = new.resolve()  # a link stays one
-    try:
-        mode = target.stat().st_mode if target.exists() else None
-        write_text(target, text)
-        if mode is not None:
-            target.chmod(mode)
-    except (FileExistsError, NotADirectoryError):
-        says = f"{shown_path(new)} cannot be written: {shown_path(new.parent)} is no folder"
-        raise ConfigError(f"upgrade: {says}") from None
-    except OSError as error:
-        raise ConfigError(f"upgrade: {shown_path(new)} cannot be written: {error.strerror or error}") from None
 
 
 def _format_changes(old: Path, new: Path | None, upgraded: Upgraded) -> Iterator[str]:

@@ -7,26 +7,30 @@ from typing import Any
 
 import pytest
 
-from lightkit.commands.promote import explain_stale_decision
+from lightkit.commands.promote import decision_holds
 from lightkit.registry.gate import GateSettings
 
 SETTINGS = GateSettings("test/accuracy", min=0.8, name="net")
 
 
+HOUR_AGO = (datetime.now(timezone.utc) - timedelta(hours=1)).isoformat(timespec="seconds")
+DAY_AGO = (datetime.now(timezone.utc) - timedelta(hours=25)).isoformat(timespec="seconds")
+
+
 @pytest.mark.parametrize(
-    ("changed", "says"),
+    ("changed", "holds"),
     [
-        ({}, None),
-        ({"checkpoint": {"sha256": "b"}}, "gate.json is of another checkpoint"),
-        ({"settings": {}}, "gate.json is of other settings"),
-        ({"age": timedelta(hours=25)}, "gate.json is older than a day, and the data may have changed"),
-        ({"time": "yesterday"}, "gate.json is older than a day, and the data may have changed"),
-        ({"time": None}, "gate.json is older than a day, and the data may have changed"),
+        ({}, True),
+        ({"checkpoint": {"sha256": "b"}}, False),
+        ({"settings": {}}, False),
+        ({"against": {"version": "2"}}, False),
+        ({"against": None}, False),
+        ({"time": DAY_AGO}, False),
     ],
-    ids=["it holds", "another checkpoint", "other settings", "old", "of no time", "without a time"],
+    ids=["it holds", "another checkpoint", "other settings", "another champion", "no champion", "old"],
 )
-def test_a_decision_holds_for_its_checkpoint_its_settings_and_a_day(changed: dict[str, Any], says: str | None) -> None:
-    moment = datetime.now(timezone.utc) - changed.pop("age", timedelta(hours=1))
-    record = {"checkpoint": {"sha256": "a"}, "settings": {**SETTINGS.__dict__}, "time": moment.isoformat(), **changed}
-    assert explain_stale_decision(record, SETTINGS, name="net", sha256="a") == says
-    assert explain_stale_decision({}, SETTINGS, name="net", sha256="a") == "there is no gate.json yet"
+def test_a_decision_holds_for_its_checkpoint_its_settings_and_a_day(changed: dict[str, Any], holds: bool) -> None:
+    settings = {**SETTINGS.__dict__}
+    record = {"checkpoint": {"sha256": "a"}, "settings": settings, "against": {"version": "1"}, "time": HOUR_AGO}
+    assert decision_holds({**record, **changed}, SETTINGS, name="net", sha256="a", baseline="1") == holds
+    assert not decision_holds({}, SETTINGS, name="net", sha256="a", baseline=None)
