@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import textwrap
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from lightkit.cli.argument_lookup import describe_import, list_class_names
@@ -61,7 +61,7 @@ def format_topic(command: str, topics: Sequence[str]) -> str:
     says = "Lightning's Trainer" if section == "trainer" else sections[section]["says"]
     usage = f"--{section}.{key}=VALUE, or {section}: {{{key}: VALUE}} in a file"
     more = f"\n{_AUTO}" if section == "accelerator" else ""
-    return f"{section}: {says}\n\n{usage}\n\n{_format_arguments(arguments)}{more}"
+    return f"{_wrap(f'{section}: {says}')}\n{usage}\n\n{_format_arguments(arguments)}{more}"
 
 
 def _split_topics(topics: Sequence[str], schema: ConfigSchema) -> list[str]:
@@ -77,26 +77,11 @@ def _split_topics(topics: Sequence[str], schema: ConfigSchema) -> list[str]:
         if first in described["arguments"]:
             return [name, first]
     for name, bases in schema.data["bases"].items():
-        is_class = not dot and schema.path_of(first, bases) is not None
+        path = schema.path_of(first, bases)
+        is_class = path is not None and {*bases} & {*schema.classes[path]["bases"]}
         if is_class or first in NAMED_CLASSES.get(name, {}):
             return [name, first]
-    if dot:
-        known = schema.path_of(first)
-        description = _describe(first) if known is None else schema.classes[known]
-        if (own := _section_of(description["bases"], schema)) is not None:
-            return [own, first]
     return [first]
-
-
-def _section_of(bases: Collection[str], schema: ConfigSchema) -> str | None:
-    return next((name for name, known in schema.data["bases"].items() if {*known} & {*bases}), None)
-
-
-def _describe(path: str) -> Mapping[str, Any]:
-    try:
-        return describe_import(path)
-    except ConfigError as error:
-        raise ConfigError(f"--help: {error}") from error
 
 
 def _format_classes(command: str, section: str) -> str:
@@ -133,11 +118,15 @@ def _format_class(command: str, section: str, name: str, schema: ConfigSchema) -
         known = [*entries, *(short for short, _ in list_class_names(section))]
         says = f"--help {section}: there is no class {name!r}{near(name, known)}"
         raise ConfigError(f"{says}\n--help {section} lists what there is; one of your own is my_module.{name}")
-    description = schema.classes[path] if path is not None and schema.counts(path) else _describe(path or given)
+    try:
+        is_known = path is not None and schema.counts(path)
+        description = schema.classes[str(path)] if is_known else describe_import(path or given)
+    except ConfigError as error:
+        raise ConfigError(f"--help {section}: {error}") from error
     if not {*description["bases"]} & {*bases}:
         expected = " or ".join(base.rpartition(".")[2] for base in bases)
-        other = _section_of(description["bases"], schema)
-        hint = f"; it goes under {other}" if other else ""
+        others = [name for name, known in schema.data["bases"].items() if {*known} & {*description["bases"]}]
+        hint = f"; it goes under {others[0]}" if others else ""
         raise ConfigError(f"--help {section}: {path or given} is no {expected}{hint}")
     arguments = description["arguments"]
     entry = f"{section}.{name if name in entries else 'NAME'}" if entries else section
