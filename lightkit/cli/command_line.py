@@ -11,8 +11,6 @@ from typing import Literal
 from lightkit.config import SECTIONS, near
 from lightkit.errors import ConfigError
 
-__all__ = ["RUN_OPTIONS", "CommandLine", "Takes", "get_run_argument", "parse_options"]
-
 Takes = Literal["value", "values", "switch"]
 """Whether an option takes a value; with `values` it may be given again, and its values are joined with commas."""
 RUN_OPTIONS: Mapping[str, Takes] = {

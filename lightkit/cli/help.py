@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-__all__ = ["OWN_OPTIONS", "show_help"]
-
 OWN_OPTIONS: dict[str, tuple[tuple[str, str], ...]] = {
     "fit": (
         ("--if-changed", "train only if config, data or code changed; else code 6"),

@@ -14,8 +14,6 @@ from lightkit.config.accelerator.vocabulary import KEY_HELP
 from lightkit.config.schema import ConfigSchema, load_schema
 from lightkit.errors import ConfigError
 
-__all__ = ["format_topic"]
-
 _WIDTH = 100  # columns
 _MAX_NAME = 30
 _AUTO = """\

@@ -16,8 +16,6 @@ from lightkit.registry.lineage import register
 from lightkit.registry.package import PackageFormat, add_preprocessing, is_servable
 from lightkit.registry.store import address_of_run, check_name, open_registry
 
-__all__ = ["register_run"]
-
 _NUM_SAMPLES = 2  # for an example; an export proves itself on many
 
 

@@ -15,8 +15,6 @@ from lightkit.callbacks.checkpoint_io import read_checkpoint
 from lightkit.cli.console import format_table
 from lightkit.config import shown_path
 
-__all__ = ["compare_runs", "format_comparison"]
-
 _NOT_COMPARED = {"epoch", "epoch_seconds", "samples_per_s"}
 _MAX_ROWS = 20
 

@@ -14,8 +14,6 @@ from lightkit.errors import visible
 from lightkit.runs.files import in_bytes
 from lightkit.runs.index import IndexedRun, list_metrics
 
-__all__ = ["check_names", "format_run", "format_runs", "get_root_and_job", "list_known_metrics"]
-
 _MAX_LISTED = 40
 _MAX_WIDTH = 40
 _AGES = (("d", 86400.0), ("h", 3600.0), ("min", 60.0), ("s", 1.0))

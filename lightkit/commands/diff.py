@@ -23,8 +23,6 @@ from lightkit.config.tree import MappingNode
 from lightkit.errors import ConfigError
 from lightkit.runs.index import flatten
 
-__all__ = ["diff"]
-
 HELP = """\
 usage: lightkit diff A B [--root DIR] [--json] [--exit-code]
 

@@ -24,8 +24,6 @@ from lightkit.config.tree import Items, Leaf, MappingNode, Node, find, plain, pu
 from lightkit.errors import ConfigError, ConfigErrors, LightkitError
 from lightkit.hardware import this_machine
 
-__all__ = ["explain"]
-
 HELP = """\
 usage: lightkit explain [STAGE] -c FILE... [--key=value]... [KEY]... [--json]
 

@@ -9,9 +9,6 @@ from lightkit.cli.stage_runner import open_context
 from lightkit.errors import ConfigError, LightkitError
 from lightkit.runs.signals import SignalWatch
 
-__all__ = ["fetch"]
-
-
 HELP = """\
 usage: lightkit fetch -c FILE... [--data.KEY=value]...
 

@@ -9,8 +9,6 @@ from lightkit.cli.notifications import CommandNotifier
 from lightkit.cli.stage_runner import open_context, run_in_process, run_stage
 from lightkit.runs.signals import SignalWatch
 
-__all__ = ["run"]
-
 
 def run(command: str, args: list[str], watch: SignalWatch) -> int:
     """Run one of the commands, and return the exit code.

@@ -16,8 +16,6 @@ from lightkit.registry.gate import read_gate, require_rule
 from lightkit.runs.ci_report import Case, add_step_summary, junit_on_failure, markdown_table, write_junit
 from lightkit.runs.files import finite
 
-__all__ = ["gate"]
-
 HELP = """\
 usage: lightkit gate RUN [--baseline MODEL] [-c FILE]... [--gate.KEY=value]...
 

@@ -24,8 +24,6 @@ from lightkit.runs.files import in_bytes
 from lightkit.runs.index import PROMOTED, IndexedRun, index_runs
 from lightkit.runs.retention import RetentionRules, delete_runs, plan_deletions
 
-__all__ = ["collect"]
-
 HELP = """\
 usage: lightkit gc [NAME] [--keep-last N] [--keep-best N] [--max-size SIZE] [--older-than TIME] [--dry-run]
 

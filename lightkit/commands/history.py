@@ -10,8 +10,6 @@ from lightkit.cli.console import format_table, quiet_libraries
 from lightkit.registry.promotion import Move, read_moves
 from lightkit.registry.store import address_of_root, check_model, open_registry
 
-__all__ = ["history"]
-
 HELP = """\
 usage: lightkit history NAME [--json]
 

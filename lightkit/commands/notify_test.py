@@ -15,8 +15,6 @@ from lightkit.config import Problems, Resolved, near
 from lightkit.errors import ConfigError
 from lightkit.runs.webhook import DeliveryError, Sign
 
-__all__ = ["notify_test"]
-
 HELP = """\
 usage: lightkit notify-test -c FILE... [--kind KIND]... [--key=value]...
 
@@ -94,10 +92,6 @@ def _load_config(args: Sequence[str]) -> Resolved:
     resolved = load_config("test" if is_of_run else "fit", args, problems).resolved
     if (error := problems.error()) is not None:
         raise error.reworded(resolved.masked)
-    for key in ("callbacks", "run"):
-        value = resolved.values.get(key)
-        if value is not None and not isinstance(value, dict):
-            raise ConfigError(f"{key}: expected a mapping, got {resolved.masked(repr(value))}")
     return resolved
 
 

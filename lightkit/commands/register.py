@@ -12,8 +12,6 @@ from lightkit.registry.store import check_alias, check_name
 if TYPE_CHECKING:
     from lightkit.registry.package import PackageFormat
 
-__all__ = ["register"]
-
 HELP = """\
 usage: lightkit register --run RUN|latest --name NAME [--alias ALIAS]... [--key=value]...
 

@@ -9,8 +9,6 @@ from lightkit.cli.command_line import parse_options
 from lightkit.config import shown_path
 from lightkit.errors import ConfigError
 
-__all__ = ["report"]
-
 HELP = """\
 usage: lightkit report RUN... [--output FILE] [--root FOLDER] [--quiet]
 

@@ -26,8 +26,6 @@ from lightkit.runs.files import finite
 from lightkit.runs.signals import SignalWatch
 from lightkit.version import __version__
 
-__all__ = ["reproduce"]
-
 HELP = """\
 usage: lightkit reproduce RUN [--anyway] [--root DIR] [--json] [--quiet] [--trust]
 

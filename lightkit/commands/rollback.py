@@ -20,8 +20,6 @@ from lightkit.registry.promotion import (
 )
 from lightkit.registry.store import address_of_root, check_alias, check_model, list_versions, open_registry
 
-__all__ = ["rollback"]
-
 HELP = """\
 usage: lightkit rollback NAME [--to VERSION] [--reason TEXT] [--alias champion]
 

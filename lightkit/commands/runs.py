@@ -15,8 +15,6 @@ from lightkit.config import near
 from lightkit.runs.files import finite
 from lightkit.runs.index import KILLED, IndexedRun, find_metric, index_runs, infer_mode, read_config_values
 
-__all__ = ["show_runs"]
-
 HELP = """\
 usage: lightkit runs [NAME] [--sort KEY] [--filter KEY=VALUE]... [--metric METRIC,...] [--columns KEY,...]
                      [--output csv|json] [--root FOLDER]

@@ -42,8 +42,6 @@ if TYPE_CHECKING:
     from lightkit.cli.model_builder import ModelFactory
     from lightkit.tuning.benchmark import Benchmark, Variant
 
-__all__ = ["tune"]
-
 HELP = """\
 usage: lightkit tune -c FILE... [--output FILE] [--batch-size] [--learning-rate] [--budget SECONDS] [--key=value]...
 

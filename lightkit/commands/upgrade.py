@@ -12,8 +12,6 @@ from lightkit.config.upgrade import Upgraded, upgrade_file
 from lightkit.errors import ConfigError
 from lightkit.runs.files import write_text
 
-__all__ = ["upgrade"]
-
 HELP = """\
 usage: lightkit upgrade OLD.yaml [-o NEW.yaml] [--force]
 

@@ -23,8 +23,6 @@ from pytorch_lightning.utilities.combined_loader import CombinedLoader
 from pytorch_lightning.utilities.data import extract_batch_size
 from torch import Tensor
 
-__all__ = ["Benchmark", "Trial", "Variant", "check_losses", "find_learning_rate", "make_trainer"]
-
 _NUM_BATCHES = 4
 _WARM_UP_STEPS, _WARM_UP_STEPS_ON_CPU = 3, 1
 _LOADER_WARM_UP_STEPS = 8  # in which workers get ahead
