@@ -93,12 +93,7 @@ def show_help(command: str, does: str, topics: Sequence[str]) -> int:
         from lightkit.cli.help_topics import format_topic  # here, because it loads what reads configs, and the schema
 
         print(format_topic(command, topics), end="")
-    else:
-        print(_format_screen(command, does), end="")
-    return 0
-
-
-def _format_screen(command: str, does: str) -> str:
+        return 0
     events = "each step and the proof" if command == "export" else "the run's events"
     options = [
         *OWN_OPTIONS.get(command, ()),
@@ -121,4 +116,5 @@ def _format_screen(command: str, does: str) -> str:
         "keys and defaults; --KEY=VALUE or KEY=VALUE, in a file trainer: {max_epochs: 3}",
         *(f"  {key:34}{_KEYS[key]}" for key in keys),
     ]
-    return "\n".join(lines) + "\n"
+    print("\n".join(lines))
+    return 0

@@ -51,7 +51,7 @@ def register_run(
         print_line(f"model {subject.metadata.model}", mode)
         print_line(f"from  {shown_path(checkpoint)}", mode)
         with print_steps(mode) as on_step:
-            version, run_id, exports = register(
+            version, _, exports = register(
                 subject,
                 registry,
                 name=name,
@@ -63,19 +63,14 @@ def register_run(
             )
         address = registry.address
         pointing = f" ({', '.join(aliases)})" if aliases else ""
-        print_line(f"made  version {version} of {name}{pointing} in MLflow at {address.shown}", mode)
+        with_exports = ", with its exports" if exports is not None else ""
+        print_line(f"made  version {version} of {name}{pointing} in MLflow at {address.shown}{with_exports}", mode)
         for word, specs in (("takes", subject.metadata.inputs), ("gives", subject.metadata.outputs)):
             for spec in specs:
                 sizes = ", ".join("any" if size is None else str(size) for size in spec.shape)
                 print_line(f"{word} {spec.name}: {spec.dtype} ({sizes})", mode)
-        if exports is not None:
-            print_line(f"files {exports} in the artifacts of MLflow's run {run_id}", mode)
-        else:
-            export = f"lightkit export --run {shlex.quote(shown_path(run.folder))}"
-            print_line(f"      without exports; {export} makes them", mode)
         if not is_servable(subject):
-            text = "MLflow's server takes models of one tensor in and one out; this one is for load_model"
-            print_line(f"      {text}", mode)
+            print_line("note  MLflow's server takes models of one tensor in and one out; load_model takes this", mode)
             return
         uri = f"models:/{name}{f'@{aliases[0]}' if aliases else f'/{version}'}"
         where = "" if "***@" in address.shown else f"MLFLOW_TRACKING_URI={shlex.quote(address.uri)} "

@@ -6,16 +6,13 @@ import os
 import re
 import shlex
 import sys
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lightkit.cli.command_line import parse_options
-from lightkit.cli.console import OutputMode, choose_output_mode, configure_console, print_line
+from lightkit.cli.console import choose_output_mode, configure_console, print_line
 from lightkit.config import shown_path
-from lightkit.errors import ConfigError, LightkitError, visible
+from lightkit.errors import ConfigError, DataError, LightkitError, visible
 from lightkit.runs.bad_images import BadImage
 
 if TYPE_CHECKING:
@@ -47,7 +44,6 @@ process is writing TABLE.
 
 lightkit convert data/flower_photos data/flowers.delta --partitions 2
 """
-_INTERVAL_S = 10.0
 _ARGUMENTS = {"root": "IMAGES", "on_bad_image": "--on-bad-image", "max_bad_fraction": "--max-bad-fraction",
               "val_fraction": "--val-fraction", "test_fraction": "--test-fraction"}  # fmt: skip
 """Names of the data module's arguments on this command line."""
@@ -85,13 +81,9 @@ def convert(args: list[str]) -> int:
     fractions = {name: line.get_number(f"--{name}-fraction", share) for name, share in defaults.items()}
     mode = choose_output_mode({"quiet": "--quiet" in line.options}, sys.stdout)
     configure_console(mode, _rename_arguments)
-    from lightkit.images.table_writer import (  # pyarrow: 0.2 s
-        BAD_IMAGES,
-        ImageRow,
-        TableTarget,
-        plan_files,
-        write_table,
-    )
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+
+    from lightkit.images.table_writer import BAD_IMAGES, ImageRow, TableTarget, plan_files, write_table
 
     target = TableTarget(table, images, is_delta, "--overwrite" in line.options)
     target.check()
@@ -107,22 +99,29 @@ def convert(args: list[str]) -> int:
             on_bad_image=on_bad_image,  # type: ignore[arg-type]  # one of the two words
             max_bad_fraction=fractions["max-bad"],
         )
+        rows = []
+        for split, photos in catalogue.splits.items():
+            for photo in photos:
+                path, label = photo.path.relative_to(images).as_posix(), catalogue.class_names[photo.label]
+                path, label, num_bytes = _decode(path), _decode(label), photo.path.stat().st_size
+                size = photo.width, photo.height
+                rows.append(ImageRow(photo.path, path, label, split, photo.digest, num_bytes, *size))
     except LightkitError as error:
         raise error.reworded(_rename_arguments) from error
-    rows = []
-    for split, photos in catalogue.splits.items():
-        for photo in photos:
-            path, label = photo.path.relative_to(images).as_posix(), catalogue.class_names[photo.label]
-            path, label, num_bytes = _decode(path), _decode(label), photo.path.stat().st_size
-            rows.append(ImageRow(photo.path, path, label, split, photo.digest, num_bytes, photo.width, photo.height))
+    except OSError as error:
+        raise DataError(f"{error.filename}: {error.strerror or error}. Run the same command again.") from error
     files = plan_files(rows, num_files=int(partitions), row_group_bytes=row_group_bytes)
     counts = ", ".join(f"{number} {split}" for split, number in catalogue.counts.items())
     num_classes = len(catalogue.class_names)
     summary = f"{shown_path(images)}: {sum(catalogue.counts.values())} images, {num_classes} classes, {counts}"
     print_line(visible(summary, in_line=True), mode)
     bad_images = [BadImage(defect.name, defect.reason, "scan") for defect in catalogue.defects]
-    with _show_progress(len(rows), sum(row.num_bytes for row in rows), mode) as advance:
-        num_bytes, version = write_table(target, files, advance=advance, bad_images=bad_images)
+    columns = TextColumn("convert"), BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn()
+    with Progress(*columns, transient=True, disable=mode != "terminal") as bar:
+        task = bar.add_task("convert", total=sum(row.num_bytes for row in rows))
+        num_bytes, version = write_table(
+            target, files, advance=lambda _, size: bar.advance(task, size), bad_images=bad_images
+        )
     if bad_images:
         print_line(f"{shown_path(table / BAD_IMAGES)}: lists what is left out", mode)
     name = shown_path(table)
@@ -141,25 +140,3 @@ def _decode(name: str) -> str:
 def _rename_arguments(text: str) -> str:
     """Replace the data module's arguments in an error by this command's options."""
     return _KEY.sub(lambda found: _ARGUMENTS[found[1] or found[2]], text)
-
-
-@contextmanager
-def _show_progress(num_rows: int, num_bytes: int, mode: OutputMode) -> Iterator[Callable[[int, int], None]]:
-    """Show a bar on a terminal, and a line now and then in a pipe."""
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn  # 0.1 s
-    from rich.progress import TransferSpeedColumn as Speed
-
-    rows, last_s = 0, time.monotonic()
-    columns = TextColumn("convert"), BarColumn(), DownloadColumn(), Speed(), TimeRemainingColumn()
-    with Progress(*columns, transient=True, disable=mode != "terminal") as bar:
-        task = bar.add_task("convert", total=num_bytes)
-
-        def advance(more_rows: int, more_bytes: int) -> None:
-            nonlocal rows, last_s
-            rows += more_rows
-            bar.advance(task, more_bytes)
-            if mode != "terminal" and time.monotonic() - last_s >= _INTERVAL_S and rows < num_rows:
-                last_s, written = time.monotonic(), bar.tasks[task].completed / 1e6
-                print_line(f"convert  {rows} of {num_rows} images  {written:.1f} of {num_bytes / 1e6:.1f} MB", mode)
-
-        yield advance

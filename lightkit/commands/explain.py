@@ -154,9 +154,8 @@ def _resolve(loaded: LoadedConfig, problems: Problems) -> _Config:
     if isinstance(run, MappingNode) and ("name" not in run.entries or plain(run.entries["name"]) is None):
         rule = "the base run's name" if loaded.base is not None else "the first -c file's name"
         name = supersede(run.entries.get("name"), Leaf(loaded.default_name, Origin("default", rule)))
-        loaded = replace(
-            loaded, resolved=replace(loaded.resolved, tree=put(loaded.resolved.tree, ("run", "name"), name))
-        )
+        tree = put(loaded.resolved.tree, ("run", "name"), name)
+        loaded = replace(loaded, resolved=replace(loaded.resolved, tree=tree))
     unusable = {path[:2] for path in loaded.resolved.unresolved if path[:2] in _HARDWARE_KEYS or path[0] == "launch"}
     resolved = drop_paths(loaded.resolved, unusable)
     if loaded.base is not None:
@@ -175,18 +174,12 @@ def _resolve(loaded: LoadedConfig, problems: Problems) -> _Config:
 def _descend(tree: Node, path: KeyPath) -> tuple[KeyPath, Node, KeyPath]:
     node, taken = tree, ()
     for at, key in enumerate(path):
-        index = int(key) if str(key).isdigit() else key
-        names = (key, str(key), f"{key}+", str(key).removesuffix("+"), index)
-        steps = (
-            [(index,)]
-            if isinstance(node, Items)
-            else [(*inner, name) for inner in ((), ("init_args",)) for name in names]
-        )
-        step = next((step for step in steps if find(node, step) is not None), None)
-        below = None if step is None else find(node, step)
-        if step is None or below is None:
+        names = (key, str(key), f"{key}+", str(key).removesuffix("+"), int(key) if str(key).isdigit() else key)
+        steps = [(*inner, name) for inner in ((), ("init_args",)) for name in names]
+        found = [(step, below) for step in steps if (below := find(node, step)) is not None]
+        if not found:
             return taken, node, path[at:]
-        node, taken = below, (*taken, *step)
+        node, taken = found[0][1], (*taken, *found[0][0])
     return taken, node, ()
 
 

@@ -153,11 +153,7 @@ def _retrain(args: list[str], options: Mapping[str, str], notifier: CommandNotif
     with StageProcesses(preloads="--if-changed" not in options) as processes:  # with it, perhaps nothing needs torch
         context.attach_notifier(notifier)
         with create_job_lock(context, settings) as lock:
-            work = Retrain(context, options, settings, deadline, processes, lock.delegate())
-            try:
-                return work.run()
-            finally:
-                notifier.has_sent_end, notifier.message = work.has_notified, work.failure
+            return Retrain(context, options, settings, deadline, processes, lock.delegate()).run()
 
 
 def _check(context: RunContext, options: Mapping[str, str]) -> None:
@@ -309,10 +305,6 @@ class Retrain:
         training = [context.ckpt_path, {key: value for key, value in values.items() if key not in ("run", "gate")}]
         digest = hashlib.sha256(json.dumps(training, sort_keys=True, default=str).encode()).hexdigest()
         self.state = RetrainState(digest)
-        self.failure = ""
-        """Text on the screen about the stage that has failed."""
-        self.has_notified = False
-        """Whether the stage that has ended it has notified the notifiers of the config."""
 
     def run(self) -> int:
         """Run the stages that are left, and return the exit code.
@@ -447,11 +439,11 @@ class Retrain:
             if status < 0 and outcome == "failed":
                 reason = f"killed by {signal.Signals(-status).name}"
             reason = "not good enough" if is_rejected else reason
-            self.failure = f"{stage}: {reason}"
+            self._context.notifier.message = f"{stage}: {reason}"
         seconds = time.monotonic() - began_s
         state.end(stage, outcome, seconds=seconds, code=code, says=reason)
         self._write_event(stage, "failed" if code else "done", exit_code=code, seconds=round(seconds, 3))
-        self.has_notified = stage in ("fit", "test", "export") or code == _REJECTED
+        self._context.notifier.has_sent_end = stage in ("fit", "test", "export") or code == _REJECTED
         if is_rejected:
             if stage == "gate":
                 self._skip("promote", "the gate failed")
@@ -460,8 +452,8 @@ class Retrain:
 
     def _find_run(self) -> None:
         """Keep the state in the run's folder as soon as `fit` has written which it is."""
-        folder = (runs.read_json(self._run_file) or {}).get("folder")
-        if folder is not None and self.state.run is None and Path(folder).is_dir():
+        run, folder = self.state.run, (runs.read_json(self._run_file) or {}).get("folder")
+        if folder is not None and (run is None or str(run.folder) != folder) and Path(folder).is_dir():
             self.state.run = runs.open_run(folder)
             self.state.write()
             self._write_event("fit", "begun")

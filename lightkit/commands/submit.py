@@ -67,16 +67,14 @@ def _make_script(context: RunContext, args: list[str]) -> tuple[str, str]:
             f"launch.nodes: Slurm gives a fixed number of machines, got {context.launch.nodes!r}",
             context.resolved.origin_of("launch.nodes"),
         )
-    num_nodes, devices = trainer.get("num_nodes"), trainer.get("devices")
+    num_nodes, devices = trainer.get("num_nodes"), context.hardware.devices
     num_nodes = read_scalar(num_nodes) if isinstance(num_nodes, str) else num_nodes  # a flag's value is text
-    devices = read_scalar(devices) if isinstance(devices, str) else devices
-    processes = context.launch.processes
-    if processes is None and isinstance(devices, list):  # each process has one device
-        processes = len(devices)
-    elif processes is None and isinstance(devices, int) and devices > 0:
-        processes = devices
-    elif processes is None and devices in (None, "auto") and context.hardware.kind != "gpu":
-        processes = 1
+    processes = context.launch.processes  # each has one device
+    if processes is None and devices in (None, "auto"):
+        processes = None if context.hardware.kind == "gpu" else 1
+    elif processes is None:
+        count = len(devices) if isinstance(devices, tuple) else int(str(devices))
+        processes = count if count > 0 else None
     if processes is None:
         raise ConfigError(
             f"submit: how many processes each machine runs is not known here, for the devices are {devices!r}; "
