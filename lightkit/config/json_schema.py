@@ -11,6 +11,7 @@ from lightkit.config.accelerator.vocabulary import (
     OLD_STRATEGIES,
     OLD_TRAINER_KEYS,
     PRECISIONS,
+    TRAINER_DEFAULTS,
     XLA_STRATEGIES,
 )
 from lightkit.config.loader import SECTIONS
@@ -27,32 +28,15 @@ _DIGITS: dict[str, Schema] = {
 """Text that is read as a number where one belongs."""
 
 
-def _any(kind: str, *words: Any) -> Schema:
-    """Take a type, the text of a number, null, some words, and a reference."""
-    digits = [_DIGITS[kind]] if kind in _DIGITS else []
-    return {"anyOf": [{"type": sorted({kind, "null"})}, *digits, {"enum": [*words]}, _REFERENCE]}
-
-
-_COUNT = {"type": ["integer", "string", "array", "null"], "items": {"type": ["integer", "string"]}}
 _STRATEGIES = ("auto", "ddp", "ddp_spawn", "fsdp", "deepspeed", "horovod", *XLA_STRATEGIES, *OLD_STRATEGIES)
-_STRATEGY = {"anyOf": [{"enum": list(_STRATEGIES)}, {"type": ["string", "object", "null"]}]}
-_PRECISION = {"anyOf": [{"enum": ["auto", *PRECISIONS]}, {"type": ["integer", "string", "null"]}]}
-_KIND = {"anyOf": [{"enum": list(KINDS)}, {"type": ["string", "object", "null"]}]}
-_SWITCH = _any("boolean", "auto", "true", "false")
-_SCHEMAS: dict[str, Schema] = {
-    "kind": _KIND,
-    **dict.fromkeys(("gpus", "tpu_cores"), _COUNT),
-    **{key: {**_COUNT, "deprecated": True} for key in ("ipus", "hpus")},
-    "strategy": _STRATEGY,
-    "precision": _PRECISION,
-    "memory_format": _any("null", "auto", "contiguous", "channels_last"),
-    **dict.fromkeys(("compile", "tf32", "fused"), _SWITCH),
-    **dict.fromkeys(("num_processes", "num_nodes", "batch_size"), _any("integer")),
-    **dict.fromkeys(("threads", "num_workers"), _any("integer", "auto")),
-    **dict.fromkeys(("learning_rate", "warmup_epochs"), _any("number")),
-    "scale_lr": _any("boolean", "true", "false"),
+_SUGGESTED = {
+    "kind": [*KINDS],
+    "accelerator": [*KINDS],
+    "strategy": [*_STRATEGIES],
+    "precision": ["auto", *PRECISIONS],
+    "memory_format": ["auto", "contiguous", "channels_last"],
 }
-"""Schema of each key of the block ``accelerator``."""
+"""Words that an editor offers for hardware keys; other values are taken too, since a variable may stand there."""
 _CLASS_SECTIONS = {
     "model": "The model: a LightningModule",
     "data": "The data: a LightningDataModule",
@@ -114,6 +98,12 @@ def _documented(schema: Schema, says: str) -> Schema:
     return {**schema, "description": says} if says else schema
 
 
+def _hardware(key: str, says: str) -> Schema:
+    """Describe a hardware key, which takes words of several Lightning versions."""
+    words = _SUGGESTED.get(key)
+    return _documented({} if words is None else {"anyOf": [{"enum": words}, {}]}, says)
+
+
 class _Writer:
     """Writes schemas, and collects the definitions that they refer to."""
 
@@ -124,7 +114,7 @@ class _Writer:
 
     def layer(self) -> dict[str, Schema]:
         data = self._catalogue.data
-        block = _table({key: _documented(_SCHEMAS[key], text) for key, text in KEY_HELP.items()})
+        block = _table({key: _hardware(key, text) for key, text in KEY_HELP.items()})
         layer: dict[str, Schema] = {
             "accelerator": {
                 "anyOf": [{"enum": list(KINDS)}, block, _REFERENCE],
@@ -144,12 +134,8 @@ class _Writer:
     def _section(self, name: str, arguments: Mapping[str, Any]) -> Schema:
         properties = self._arguments(arguments)
         if name == "trainer":
-            properties |= {
-                key: {**_documented(_SCHEMAS[key], KEY_HELP[key]), "deprecated": True} for key in OLD_TRAINER_KEYS
-            }
-            hardware = {key: _SCHEMAS[key] for key in ("num_nodes", "strategy", "precision")}
-            for key, schema in {**hardware, "accelerator": _KIND, "devices": _COUNT}.items():
-                properties[key] = _documented(schema, arguments[key]["says"])
+            properties |= {key: {**_hardware(key, KEY_HELP[key]), "deprecated": True} for key in OLD_TRAINER_KEYS}
+            properties |= {key: _hardware(key, arguments[key]["says"]) for key in TRAINER_DEFAULTS}
         return _table(properties)
 
     def _arguments(self, arguments: Mapping[str, Any]) -> dict[str, Schema]:

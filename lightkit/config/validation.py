@@ -58,11 +58,6 @@ _ELSEWHERE = ("accelerator", "ckpt_path", "extends", "fit", "gate", "launch", "p
 """Top-level keys that other modules check."""
 _DROPPED = ("$schema", "__path__")
 """Keys that jsonargparse drops wherever they stand."""
-_CALLED = {"model": 1, "data": 1, "callbacks": 2, "logger": 2, "trainer": 3}
-"""Sections whose classes are called with their ``dict_kwargs``, each with the longest path of such a class.
-
-Lightning makes optimizers and schedulers without them.
-"""
 _TRAINER_WORDS = {
     ("trainer", "strategy"): "strategy",
     ("accelerator", "strategy"): "strategy",
@@ -283,7 +278,7 @@ class _Validator:
             if "class_path" in node.entries:
                 self._check_class(path, node, classes)
             else:
-                self._check_classless(path, node, classes, has_default=bool(default))
+                self.result.unverified.append(path)  # jsonargparse takes it for arguments of the base or the default
         elif isinstance(node, Items) and any(map(_has_classes, branches)):
             lists = [branch.get("items", {}) for branch in branches if branch.get("type") == "array"]
             if any(plain(item) is None for item in node.items):
@@ -314,22 +309,6 @@ class _Validator:
             self._report_value(path, node, argument)
         else:
             self._check_class(path, MappingNode({"class_path": node}, node.origin), classes, place=path)
-
-    def _check_classless(self, path: KeyPath, node: MappingNode, bases: Sequence[Schema], *, has_default: bool) -> None:
-        """Check a mapping without class_path, which jsonargparse takes for arguments of the base or the default."""
-        self.result.unverified.append(path)
-        given = list(node.entries)
-        if has_default or not given:
-            return
-        for base in bases:
-            described = self._schema.classes.get(base["class"])
-            if described is None or not self._schema.counts(base["class"]) or {*given} & {*SPEC_KEYS, *_DROPPED}:
-                return
-            fits = all(not isinstance(key, str) or "." in key or key in described["arguments"] for key in given)
-            if fits and not described.get("abstract"):
-                return
-        says = "expected a class: {class_path: NAME, init_args: {...}}, got a mapping without class_path"
-        self._report(path, says, node)
 
     # -- classes -----------------------------------------------------------------------------------------------
 
@@ -442,12 +421,8 @@ class _Validator:
         described = self._schema.classes[found]
         known: Mapping[str, Argument] = described["arguments"]
         given, free = entry.entries.get("init_args"), entry.entries.get("dict_kwargs")
-        is_called = not described.get("open") and len(path) <= _CALLED.get(path[0], 0)
-        for name, node in _entries(free).items():
-            if name in known:
-                self._check_value((*path, "dict_kwargs", name), node, known[name])
-            elif isinstance(name, str) and "." not in name and is_called:
-                self._report_argument((*path, "dict_kwargs", name), node, found, named)
+        if _entries(free):  # they may be for others
+            self.result.unverified.append((*path, "dict_kwargs"))
         for name, node in _entries(given).items():
             argument = name[:-1] if is_append(name) else name
             if argument in known:
@@ -478,8 +453,6 @@ class _Validator:
                 self._report(place, says, node, named.origin, at_key=True)
                 return
         hint = near(name.removesuffix("+"), described["arguments"])
-        if not hint and described.get("open") and place[0] in _CALLED:
-            hint = "; what it passes on to others goes under dict_kwargs"
         self._report(place, f"{says}{hint}", node, at_key=True)
 
     # -- reports -----------------------------------------------------------------------------------------------
