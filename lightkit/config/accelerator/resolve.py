@@ -154,7 +154,10 @@ def resolve_hardware(
 
     # strategy, kind of device, number of devices, number of machines, each of the highest layer
     strategies = [_parse_strategy(one) for one in settings if one.subject == "strategy"]
-    strategy = strategy_by = _pick_strategy(strategies)
+    with_arguments = [
+        one for one in strategies if isinstance(one.node, MappingNode) and "init_args" in one.node.entries
+    ]
+    strategy = strategy_by = _pick([*with_arguments, *strategies], "strategy")
     if engine is not None and engine.value == "horovod" and (strategy is None or strategy.node is None):
         strategy = _make_horovod(engine)
     is_horovod = strategy is not None and strategy.strategy == "horovod"
@@ -167,7 +170,11 @@ def resolve_hardware(
     count_by = _pick_count(claims, kind_by, is_horovod=is_horovod, has_hosts=has_hosts)
     count = None if count_by is None else count_by.count
     is_launched = count_by is not None and count_by.setting.path[0] == "launch"
-    nodes_by = _pick([_parse_num_nodes(one) for one in settings if one.subject == "num_nodes"], "count")
+    nodes = [one for one in settings if one.subject == "num_nodes"]
+    for one in nodes:
+        if one.value is not None and not is_int(one.value, 1):
+            raise one.expect("a number from 1")
+    nodes_by = _pick([_Claim(one, count=one.value, is_weak=one.value is None) for one in nodes], "count")
     by = None if count_by is None else count_by.setting
     if is_launched and engine is not None and engine.value == "torchrun":
         count = None  # its ranks learn their number from it
@@ -192,9 +199,8 @@ def resolve_hardware(
                 raise error_at(f"{by}: this machine's GPUs cannot be counted without CUDA; say how many", by.origin)
 
     # what the trainer, the launcher and the callbacks get
-    word: Any = named
-    if kind_by is not None and named is not None and kind_by.setting.subject == "accelerator":
-        word = plain(kind_by.setting.node)
+    is_word = kind_by is not None and named is not None and kind_by.setting.subject == "accelerator"
+    word = plain(kind_by.setting.node) if kind_by is not None and is_word else named
     winners: dict[str, tuple[RawSetting | None, Any]] = {
         "accelerator": (kind_by.setting if kind_by else None, word),
         "devices": (strategy.setting, 1) if strategy is not None and is_horovod else (by, count),
@@ -283,17 +289,6 @@ def _parse_strategy(setting: RawSetting) -> _Claim:
 def _make_horovod(setting: RawSetting) -> _Claim:
     node = setting.node if isinstance(setting.node, MappingNode) else MappingNode({}, setting.origin)
     return _Claim(setting, strategy="horovod", node=put(node, ("class_path",), Leaf(HOROVOD, node.origin)))
-
-
-def _pick_strategy(claims: Sequence[_Claim]) -> _Claim | None:
-    """Give the strategy of the highest layer; of two spellings of one strategy that which has arguments."""
-    top = _pick(claims, "strategy")
-    same = [one for one in claims if top is not None and one[0].rank == top[0].rank and one.strategy == top.strategy]
-    given = [one for one in same if isinstance(one.node, MappingNode) and "init_args" in one.node.entries]
-    for other in given[1:]:
-        if plain(other.setting.node) != plain(given[0].setting.node):
-            raise contradiction(given[0].setting, other.setting)
-    return given[0] if given else top
 
 
 # -- kind and number -------------------------------------------------------------------------------------------------
@@ -423,12 +418,6 @@ def _pick_count(
     is_launch = top.setting.subject == "launch.processes"
     same = [one for one in counts if one.length == top.length and (is_launch or one.setting.rank == top.setting.rank)]
     return next((one for one in same if isinstance(one.count, tuple)), top)
-
-
-def _parse_num_nodes(setting: RawSetting) -> _Claim:
-    if setting.value is not None and not is_int(setting.value, 1):
-        raise setting.expect("a number from 1")
-    return _Claim(setting, count=setting.value, is_weak=setting.value is None)
 
 
 # -- precision -------------------------------------------------------------------------------------------------------
@@ -567,45 +556,40 @@ def _check_combination(
         ConfigError: If they do not; it shows both places.
     """
     name, engine_name = str((strategy and strategy.strategy) or ""), None if engine is None else engine.value
-    count = None if count_by is None else count_by.count
-    in_keys = count_by is not None and count_by.setting.path[0] != "launch"
-    on_kind = [
-        (count_by, kind == "cpu" and count != AUTO and (isinstance(count, (tuple, str)) or (count == ALL and in_keys)),
+    count, length = (None, None) if count_by is None else (count_by.count, count_by.length)
+    by, num_nodes = None if count_by is None else count_by.setting, 1 if nodes_by is None else nodes_by.count or 1
+    in_keys, is_horovod = by is not None and by.path[0] != "launch", name == "horovod"
+    if by is not None and in_keys and (count in (0, [], "") or (is_int(count) and not is_int(count, ALL))):
+        raise by.expect("a number of devices from 1, their numbers, or -1 for all of them")
+    nodes, kinds, own = nodes_by and nodes_by.setting, kind_by and kind_by.setting, strategy and strategy.setting
+    is_known = bool(name) and "." not in name  # else a class of the user's
+    rules = [
+        (by, kinds, kind == "cpu" and count != AUTO and (isinstance(count, (tuple, str)) or (count == ALL and in_keys)),
          "on CPUs it is the number of processes, such as 2"),
-        (strategy, kind == "tpu" and name not in (*XLA_STRATEGIES, "single_device"),
+        (own, kinds, kind == "tpu" and is_known and name not in (*XLA_STRATEGIES, "single_device"),
          "a TPU takes the strategy xla, which Lightning chooses by itself"),
-        (strategy, kind in ("cpu", "gpu", "mps") and name in XLA_STRATEGIES, "the strategy xla is for TPUs only"),
-        (strategy, kind == "cpu" and name.startswith(("fsdp", "deepspeed")),
+        (own, kinds, kind in ("cpu", "gpu", "mps") and name in XLA_STRATEGIES, "the strategy xla is for TPUs only"),
+        (own, kinds, kind == "cpu" and is_known and name.startswith(("fsdp", "deepspeed")),
          f"{name} works on NVIDIA's GPUs only; on CPUs there is ddp"),
-        (strategy, kind == "mps" and not name.startswith("single_device"),
+        (own, kinds, kind == "mps" and is_known and not name.startswith("single_device"),
          "Apple's GPU works alone, without a strategy"),
-    ]  # fmt: skip
-    is_horovod, length = name == "horovod", None if count_by is None else count_by.length
-    num_nodes = 1 if nodes_by is None else nodes_by.count or 1
-    with_others = [
-        (None if count_by is None else count_by.setting, name == "single_device" and is_int(length, 2),
+        (own, by, name == "single_device" and is_int(length, 2),
          "it trains on one device; for several there is ddp"),
-        (None if nodes_by is None else nodes_by.setting, is_horovod and num_nodes > 1,
-         "for Horovod the machines stand under launch.hosts: 'a:4,b:4'"),
-        (engine, engine_name == "horovod" and not is_horovod,
+        (own, nodes, is_horovod and num_nodes > 1, "for Horovod the machines stand under launch.hosts: 'a:4,b:4'"),
+        (own, engine, engine_name == "horovod" and not is_horovod,
          "Horovod's launcher starts processes for strategy: horovod only"),
-        (engine, is_horovod and engine_name in ("torchrun", "ray", "local"),
+        (own, engine, is_horovod and engine_name in ("torchrun", "ray", "local"),
          "Horovod's processes are started by the engine horovod or spark"),
     ]  # fmt: skip
-    if count_by is not None and in_keys and (count in (0, [], "") or (is_int(count) and not is_int(count, ALL))):
-        raise count_by.setting.expect("a number of devices from 1, their numbers, or -1 for all of them")
-    for claim, is_wrong, advice in on_kind:
-        if claim is None or not is_wrong or (claim is strategy and (not name or "." in name)):  # a class of the user's
+    for one, other, is_wrong, advice in rules:
+        if one is None or not is_wrong:
             continue
-        if kind_by is None:
-            says = f"{claim.setting}: Lightning finds {_FOUND[str(kind)]} on this machine; {advice}"
-            raise error_at(says, claim.setting.origin)
-        if kind_by.setting.origin == claim.setting.origin:
-            raise error_at(f"{claim.setting}: {advice}", claim.setting.origin)
-        raise contradiction(claim.setting, kind_by.setting, advice)
-    for other, is_wrong, advice in with_others:
-        if strategy is not None and other is not None and is_wrong:
-            raise contradiction(strategy.setting, other, advice)
+        if other is None:
+            says = f"{one}: Lightning finds {_FOUND[str(kind)]} on this machine; {advice}"
+            raise error_at(says, one.origin)
+        if other.origin == one.origin:
+            raise error_at(f"{one}: {advice}", one.origin)
+        raise contradiction(one, other, advice)
 
 
 # -- the resolved config ---------------------------------------------------------------------------------------------
@@ -615,7 +599,7 @@ def _scale_lr_targets(settings: Sequence[RawSetting], resolved: Resolved) -> Tar
     """Add the named callback that scales the learning rate, where ``scale_lr`` is true.
 
     Raises:
-        ConfigError: If the values are wrong, there is a warm-up of nothing, or the entry was removed by its name.
+        ConfigError: If the values are wrong, or there is a warm-up of nothing.
     """
     found = {one.subject: one for one in settings if one.value is not None}
     scale, warmup = found.get("scale_lr"), found.get("warmup_epochs")
@@ -631,9 +615,8 @@ def _scale_lr_targets(settings: Sequence[RawSetting], resolved: Resolved) -> Tar
     if scale is None or not scale.value:
         return {}
     entry = find(resolved.tree, _SCALE_LR)
-    if entry is not None and plain(entry) is None:
-        says = f"{scale} contradicts callbacks.scale_lr: null, which removes it"
-        raise error_at(f"{says}; say scale_lr: false", scale.origin, entry.origin)
+    if entry is not None and plain(entry) is None:  # removed by its name
+        return {}
     targets: Targets = {}
     if entry is None:
         targets[(*_SCALE_LR, "class_path")] = Leaf("lightkit.distributed.ScaledLearningRate", scale.origin), scale
