@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from typing import Any
 
-from lightkit.config.interpolation import escape, list_references
+from lightkit.config.interpolation import escape
 from lightkit.config.loader import Resolved
 from lightkit.config.origins import KeyPath, Origin, dotted
 from lightkit.config.secrets import HIDDEN
@@ -17,7 +16,6 @@ from lightkit.config.yaml_reader import dump_yaml, read_scalar
 
 _PLAIN_WORD = re.compile(r"[\w./][\w./+-]*")
 _INTERPOLATION = re.compile(r"(?<!\\)(\\\\)*\$\{")  # not escaped
-_ALONE = re.compile(r"\s*\$\{[^{}]*\}\s*")  # an interpolation and nothing else
 _OUTSIDE = ("flag", "variable")
 _LINE_BREAK = re.compile("[\x85\u2028\u2029]")
 _WIDEST = 60  # characters of a line for which the others' comments move to the right
@@ -43,19 +41,7 @@ class RedactedConfig:
             return {key: self.value(child, (*path, key)) for key, child in node.entries.items()}
         if isinstance(node, Items):
             return [self.value(child, (*path, index)) for index, child in enumerate(node.items)]
-        if isinstance(node.value, str) and self._is_from_outside(path):
-            node = replace(node, value=read_scalar(node.value))
-        is_written = path in self._resolved.unresolved
-        return self._scalar(node, as_written=is_written)
-
-    def _is_from_outside(self, path: KeyPath) -> bool:
-        """Tell whether a value is that of a flag or variable, through interpolations that are nothing else."""
-        seen: set[KeyPath] = set()
-        while path not in seen and _ALONE.fullmatch(text := str(self._resolved.texts.get(path, ""))):
-            seen.add(path)
-            (path,) = list_references(text, path) or [path]
-        origin = self._resolved.origin_of(path) if seen else None
-        return origin is not None and origin.kind in _OUTSIDE
+        return self._scalar(node, as_written=path in self._resolved.unresolved)
 
     def replaced(self, node: Node) -> Any:
         """Return a value that was replaced, as it was written."""
@@ -156,7 +142,6 @@ def format_annotated(
             place += f"  {comment(before)}" if before else ""
             lines.append((f"{head} {format_inline(redacted.value(node, path))}", redacted.masked(place)))
             return
-        first = len(lines)
         lines.append((head, comment([was for was in before if not isinstance(was, type(node))])))
         if isinstance(node, Items):
             for index, item in enumerate(node.items):
@@ -164,9 +149,6 @@ def format_annotated(
         elif isinstance(node, MappingNode):
             for key, child in node.entries.items():
                 write(f"{indent}{_format_key(key)}:", child, (*path, key), indent + "  ")
-            if head.endswith("-") and not lines[first][1]:  # the first key stands beside the dash
-                (text, place) = lines.pop(first + 1)
-                lines[first] = (f"{head} {text.lstrip()}", place)
 
     if path:
         write(f"{dotted(key for key in path if key != 'init_args')}:", node, path, "  ")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -55,12 +55,12 @@ def interpolate(tree: MappingNode, environ: Mapping[str, str], problems: Problem
         return Interpolated(tree)
     valid = {path: leaf for path, leaf in texts.items() if _is_valid(path, leaf, problems)}
     # OmegaConf would refuse to read the others.
-    resolver = _Resolver(_replace_values(tree, dict.fromkeys(texts.keys() - valid.keys())), environ)
-    values = resolver.resolve(valid, problems)
+    readable = _replace_values(tree, dict.fromkeys(texts.keys() - valid.keys()))
+    values, references, secrets = _resolve(readable, valid, environ, problems)
     return Interpolated(
         _replace_values(tree, values),
-        resolver.references,
-        resolver.secrets,
+        references,
+        secrets,
         unresolved=frozenset(texts.keys() - values.keys()),
         texts={path: leaf.value for path, leaf in texts.items()},
     )
@@ -149,100 +149,85 @@ def _is_valid(path: KeyPath, leaf: Leaf, problems: Problems) -> bool:
     return True
 
 
-class _Resolver:
-    """Resolves the texts of one tree with OmegaConf, and records which variables each used."""
+def _resolve(
+    tree: MappingNode, texts: Mapping[KeyPath, Leaf], environ: Mapping[str, str], problems: Problems
+) -> tuple[dict[KeyPath, Any], dict[KeyPath, str], dict[str, str]]:
+    """Resolve texts with OmegaConf; ``problems`` collects the errors.
 
-    def __init__(self, tree: MappingNode, environ: Mapping[str, str]) -> None:
-        from omegaconf import OmegaConf  # late, as above
+    Returns:
+        The values of the texts that can be resolved, and the references and secrets of `Interpolated`.
+    """
+    from omegaconf import OmegaConf  # late, as above
+    from omegaconf.errors import InterpolationKeyError, OmegaConfBaseException
+    from omegaconf.resolvers import oc
 
-        self._tree, self._environ = tree, environ
-        self._container = OmegaConf.create(plain(tree), flags={"allow_objects": True})
-        self._used: dict[str, str | None] = {}
-        self.references: dict[KeyPath, str] = {}
-        self.secrets: dict[str, str] = {}
+    values: dict[KeyPath, Any] = {}
+    references: dict[KeyPath, str] = {}
+    secrets: dict[str, str] = {}
+    failures: list[tuple[bool, ConfigError]] = []
+    cycle: list[tuple[KeyPath, Leaf]] = []
+    used: dict[str, str | None] = {}
 
-    def resolve(self, texts: Mapping[KeyPath, Leaf], problems: Problems) -> dict[KeyPath, Any]:
-        """Return the values of the texts that can be resolved; ``problems`` collects the errors of the others."""
-        from omegaconf import OmegaConf  # late, as above
-        from omegaconf.errors import InterpolationKeyError, OmegaConfBaseException
-        from omegaconf.resolvers import oc
-
-        values: dict[KeyPath, Any] = {}
-        failures: list[tuple[bool, ConfigError]] = []
-        cycle: dict[KeyPath, Leaf] = {}
-        with _RESOLVER_LOCK:
-            OmegaConf.register_resolver("oc.env", self._read_variable, replace=True)
-            try:
-                for path, leaf in texts.items():
-                    self._used = {}
-                    try:
-                        values[path] = self._resolve_one(path)
-                    except (OmegaConfBaseException, RecursionError) as error:
-                        if isinstance(error, RecursionError) or "Recursive interpolation" in str(error):
-                            cycle[path] = leaf
-                        elif not (problems.is_incomplete and isinstance(error, InterpolationKeyError)):
-                            failures.append(self._explain(path, leaf, error))
-                    else:
-                        self._record(path, leaf.value, values[path])
-            finally:
-                OmegaConf.register_resolver("oc.env", oc.env, replace=True)
-        causes = [error for is_cause, error in failures if is_cause]
-        for failure in causes or [failure for _, failure in failures]:
-            problems.add(failure)
-        if cycle:
-            path, leaf = next(iter(cycle.items()))
-            what = "it refers to itself" if len(cycle) == 1 else "it leads back to itself through other keys"
-            places = [leaf.origin for leaf in cycle.values()][:_MAX_CYCLE_PLACES]
-            problems.add(error_at(f"{dotted(path)}: cannot resolve {shortened(leaf.value)}: {what}", *places))
-        return values
-
-    def _resolve_one(self, path: KeyPath) -> Any:
-        from omegaconf import OmegaConf  # late, as above
-
-        node: Any = self._container
-        for key in path:
-            node = node[key]
-        return OmegaConf.to_container(node, resolve=True) if OmegaConf.is_config(node) else node
-
-    def _read_variable(self, name: Any, default: Any = _NO_DEFAULT) -> str | None:
+    def read_variable(name: Any, default: Any = _NO_DEFAULT) -> str | None:
         """Stand in for OmegaConf's ``oc.env``, with the same rules."""
-        value = self._environ.get(str(name))
-        self._used[name] = value
-        if value is not None:
-            return value
-        if default is _NO_DEFAULT:
+        used[name] = value = environ.get(str(name))
+        if value is None and default is _NO_DEFAULT:
             raise KeyError(f"Environment variable '{name}' not found")
-        return None if default is None else str(default)
+        return value if value is not None else None if default is None else str(default)
 
-    def _record(self, path: KeyPath, text: str, value: Any) -> None:
-        if not self._used:
-            return
-        self.references[path] = text
-        given = {found: f"${{oc.env:{name}}}" for name, found in self._used.items() if found is not None}
-        if isinstance(value, str) and given:
-            given.setdefault(value, text)
-        self.secrets |= {found: reference for found, reference in given.items() if len(found) >= _SHORTEST_SECRET}
+    container = OmegaConf.create(plain(tree), flags={"allow_objects": True})
+    with _RESOLVER_LOCK:
+        OmegaConf.register_resolver("oc.env", read_variable, replace=True)
+        try:
+            for path, leaf in texts.items():
+                used.clear()
+                try:
+                    node: Any = container
+                    for key in path:
+                        node = node[key]
+                    value = OmegaConf.to_container(node, resolve=True) if OmegaConf.is_config(node) else node
+                except (OmegaConfBaseException, RecursionError) as error:
+                    if isinstance(error, RecursionError) or "Recursive interpolation" in str(error):
+                        cycle.append((path, leaf))
+                    elif not (problems.is_incomplete and isinstance(error, InterpolationKeyError)):
+                        failures.append(_explain(tree, path, leaf, error, used))
+                    continue
+                values[path] = value
+                if used:
+                    references[path] = leaf.value
+                    given = {found: f"${{oc.env:{name}}}" for name, found in used.items() if found is not None}
+                    if isinstance(value, str) and given:
+                        given.setdefault(value, leaf.value)
+                    secrets |= {found: text for found, text in given.items() if len(found) >= _SHORTEST_SECRET}
+        finally:
+            OmegaConf.register_resolver("oc.env", oc.env, replace=True)
+    causes = [error for is_cause, error in failures if is_cause]
+    for failure in causes or [failure for _, failure in failures]:
+        problems.add(failure)
+    if cycle:
+        path, leaf = cycle[0]
+        what = "it refers to itself" if len(cycle) == 1 else "it leads back to itself through other keys"
+        says = f"{dotted(path)}: cannot resolve {shortened(leaf.value)}: {what}"
+        problems.add(error_at(says, *(leaf.origin for _, leaf in cycle[:_MAX_CYCLE_PLACES])))
+    return values, references, secrets
 
-    def _explain(self, path: KeyPath, leaf: Leaf, error: Exception) -> tuple[bool, ConfigError]:
-        """Word OmegaConf's error, and tell whether the text is itself the cause, and not another that it refers to."""
-        from omegaconf.errors import (  # late, as above
-            InterpolationKeyError,
-            InterpolationToMissingValueError,
-            UnsupportedInterpolationType,
-        )
 
-        text, says, is_cause = leaf.value, str(error).splitlines()[0], True
-        name = next((name for name in self._used if f"Environment variable '{name}' not found" in says), None)
-        if name is not None:
-            is_cause = name in text
-            says = f"the environment variable {name} is not set; set it, or give a default: ${{oc.env:{name},...}}"
-        elif isinstance(error, InterpolationKeyError):
-            key = (re.findall(r"'(.*?)' not found", says) or ["?"])[0]
-            is_cause = key in text
-            hint = near(key, [dotted(known) for known, _ in walk(self._tree) if known])
-            says = f"it refers to {key}, which is not set{hint}"
-        elif isinstance(error, UnsupportedInterpolationType):
-            says = f"there is no {says.rpartition(' ')[2]}; ${{key}} is another key, ${{oc.env:NAME}} a variable"
-        elif isinstance(error, InterpolationToMissingValueError):
-            says = "it refers to a value that is ???, which stands for one that is missing"
-        return is_cause, error_at(f"{dotted(path)}: cannot resolve {shortened(text)}: {says}", leaf.origin)
+def _explain(
+    tree: MappingNode, path: KeyPath, leaf: Leaf, error: Exception, variables: Collection[str]
+) -> tuple[bool, ConfigError]:
+    """Word OmegaConf's error, and tell whether the text is itself the cause, and not another that it refers to."""
+    from omegaconf.errors import InterpolationKeyError, UnsupportedInterpolationType  # late, as above
+
+    text, says, is_cause = leaf.value, str(error).splitlines()[0], True
+    name = next((name for name in variables if f"Environment variable '{name}' not found" in says), None)
+    if name is not None:
+        is_cause = name in text
+        says = f"the environment variable {name} is not set; set it, or give a default: ${{oc.env:{name},...}}"
+    elif isinstance(error, InterpolationKeyError):
+        key = (re.findall(r"'(.*?)' not found", says) or ["?"])[0]
+        is_cause = key in text
+        hint = near(key, [dotted(known) for known, _ in walk(tree) if known])
+        says = f"it refers to {key}, which is not set{hint}"
+    elif isinstance(error, UnsupportedInterpolationType):
+        says = f"there is no {says.rpartition(' ')[2]}; ${{key}} is another key, ${{oc.env:NAME}} a variable"
+    return is_cause, error_at(f"{dotted(path)}: cannot resolve {shortened(text)}: {says}", leaf.origin)

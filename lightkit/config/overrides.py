@@ -18,7 +18,7 @@ PREFIX = "LIGHTKIT_"
 RESERVED_VARIABLES = ("LIGHTKIT_DATA",)
 """Variables with the prefix that are no layer. ``LIGHTKIT_DATA`` is the folder of `Flowers`' photos."""
 
-_OVERRIDE = re.compile(r"([A-Za-z_][^\s=+]*)(\+?)=(.*)", re.DOTALL)
+_KEY = re.compile(r"[A-Za-z_][^\s=+]*")
 _NEGATIVE_NUMBER = re.compile(r"-\.?\d|-\.?(inf|Inf|INF)")
 _HELP = ("help", "print_config")
 _NULLS = ("~", "null", "Null", "NULL")
@@ -83,97 +83,55 @@ def split_arguments(
         ConfigError: If a word is no option and sets no key, or an option lacks its value.
     """
     found = Problems() if problems is None else problems
-    splitter = _Splitter(arguments, options or {}, keys, takes_inputs=takes_inputs)
-    while splitter.words:
+    options, words, result = options or {}, list(arguments), Arguments()
+
+    def take_value(word: str, hint: str = "") -> str:
+        if not words:
+            raise ConfigError(f"{cut(word)}: expected a value after it, got the end of the command line{hint}")
+        if len(words[0]) > 1 and words[0].startswith("-") and not _NEGATIVE_NUMBER.match(words[0]):
+            says = f"{cut(word)}: expected a value after it, got {cut(words[0])!r}{hint}"
+            raise ConfigError(f"{says}; a value that starts with a dash is written {cut(word)}=VALUE")
+        return words.pop(0)
+
+    def read(word: str) -> None:
+        name, equals, given = word.removeprefix("--").partition("=")
+        key, value = name.removesuffix("+"), given if equals else None
+        is_option, is_short = word.startswith("--") and len(word) > 2, re.match("-c(?!onfig)", word) is not None
+        if is_option and name in options:
+            if options[name] == "switch" and value is not None:
+                raise ConfigError(f"{cut(word)}: --{name} takes no value")
+            value = take_value(word) if options[name] == "value" and value is None else value
+            result.options[name] = True if value is None else value
+        elif word == "-h" or (is_option and (name in _HELP or name.endswith(".help"))):
+            result.passthrough.append(word)
+            if name.endswith(".help") and value is None and words and words[0][:1] != "-" and "=" not in words[0]:
+                result.passthrough.append(words.pop(0))
+        elif is_short or (is_option and name == "config"):
+            value = word[2:].removeprefix("=") if is_short and len(word) > 2 else value
+            file = take_value("-c" if is_short else "--config") if value is None else value
+            result.files.append(str(find_config(file)))
+        elif word == "--" and takes_inputs:
+            result.inputs += words
+            words.clear()
+        elif (is_option or equals) and _KEY.fullmatch(key):
+            if value is None:
+                value = take_value(word, near(key, [*options, "config", "help", *keys]) if "." not in key else "")
+                word = f"{word} {value}"
+            result.flags.append(Flag(key, value, word, append=name.endswith("+")))
+        elif takes_inputs and (word == "-" or not word.startswith("-")):
+            result.inputs.append(word)
+        else:
+            says = f"unexpected argument {cut(mask_line(word))!r}: expected --OPTION, --KEY=VALUE or KEY=VALUE"
+            hint = near(cut(word.lstrip("-").partition("=")[0]), ["config", "help", *options, *keys])
+            is_file = word.endswith(NESTED_FILES)
+            raise ConfigError(says + (f"; a config file comes after -c: -c {cut(word)}" if is_file else hint))
+
+    while words:
         with found.noted(leaves_gap=True):  # the word may have been meant for a file
-            splitter.read(splitter.words.pop(0))
+            read(words.pop(0))
     if problems is None:
         found.raise_any()
-    return splitter.result
-
-
-class _Splitter:
-    """Reads words from left to right."""
-
-    def __init__(
-        self, arguments: Sequence[str], options: Mapping[str, str], keys: Collection[str], *, takes_inputs: bool
-    ) -> None:
-        self.words = list(arguments)
-        self.result = Arguments()
-        self._options, self._keys, self._takes_inputs = options, keys, takes_inputs
-
-    def read(self, word: str) -> None:
-        if word in ("-h", "--help"):
-            self.result.passthrough.append(word)
-        elif word.startswith("-c") and not word.startswith("-config"):
-            self._file("-c", word[2:].removeprefix("=") if len(word) > 2 else None)
-        elif word == "--" and self._takes_inputs:
-            self.result.inputs += self.words
-            self.words.clear()
-        elif word.startswith("--") and len(word) > 2:
-            self._option(word)
-        elif match := _OVERRIDE.fullmatch(word):
-            key, plus, value = match.groups()
-            self.result.flags.append(Flag(key, value, word, append=bool(plus)))
-        elif self._takes_inputs and (word == "-" or not word.startswith("-")):
-            self.result.inputs.append(word)
-        else:
-            following = self.words[:1] if word.startswith("-") else []
-            if following and not following[0].startswith("-") and "=" not in following[0]:
-                self.words.pop(0)  # most likely its value, which is no error of its own
-            raise self._unknown(word)
-
-    def _option(self, word: str) -> None:
-        name, equals, given = word[2:].partition("=")
-        value = given if equals else None
-        takes = self._options.get(name)
-        if name == "config":
-            self._file("--config", value)
-        elif takes is not None:
-            if takes == "switch" and value is not None:
-                raise ConfigError(f"{cut(word)}: --{name} takes no value")
-            if takes == "value" and value is None:
-                value = self._next_value(word)
-            self.result.options[name] = True if value is None else value
-        elif name in _HELP or name.endswith(".help"):
-            self.result.passthrough.append(word)
-            takes_word = name.endswith(".help") and value is None
-            if takes_word and self.words and self.words[0][:1] != "-" and "=" not in self.words[0]:
-                self.result.passthrough.append(self.words.pop(0))
-        else:
-            self._flag(word, name, value)
-
-    def _file(self, option: str, value: str | None) -> None:
-        file = self._next_value(option) if value is None else value
-        if not file:
-            raise ConfigError(f"{option}: expected a config file, got nothing")
-        self.result.files.append(str(find_config(file)))
-
-    def _flag(self, word: str, name: str, value: str | None) -> None:
-        key = name.removesuffix("+")
-        if not key or not _OVERRIDE.fullmatch(f"{key}="):
-            raise self._unknown(word)
-        if value is None:
-            hints = [*self._options, "config", "help", *self._keys] if "." not in key else []
-            value = self._next_value(word, near(key, hints))
-            word = f"{word} {value}"
-        self.result.flags.append(Flag(key, value, word, append=name.endswith("+")))
-
-    def _next_value(self, word: str, hint: str = "") -> str:
-        if not self.words:
-            raise ConfigError(f"{cut(word)}: expected a value after it, got the end of the command line{hint}")
-        following = self.words[0]
-        if len(following) > 1 and following.startswith("-") and not _NEGATIVE_NUMBER.match(following):
-            says = f"{cut(word)}: expected a value after it, got {cut(following)!r}{hint}"
-            raise ConfigError(f"{says}; a value that starts with a dash is written {cut(word)}=VALUE")
-        return self.words.pop(0)
-
-    def _unknown(self, word: str) -> ConfigError:
-        says = f"unexpected argument {cut(mask_line(word))!r}: expected --OPTION, --KEY=VALUE or KEY=VALUE"
-        if word.endswith(NESTED_FILES):
-            return ConfigError(f"{says}; a config file comes after -c: -c {cut(word)}")
-        name = word.lstrip("-").partition("=")[0]
-        return ConfigError(f"{says}{near(cut(name), ['config', 'help', *self._options, *self._keys])}")
+    return result
 
 
 def flag_layers(flags: Iterable[Flag], problems: Problems) -> list[MappingNode]:

@@ -114,7 +114,7 @@ def test_what_seems_missing_is_not_told_while_a_layer_cannot_be_read(tmp_path: P
 
 def test_all_wrong_words_of_a_command_line_are_told() -> None:
     with pytest.raises(ConfigErrors) as caught:
-        split_arguments(["-x", "flowers.yaml", "--trainer.max_epochs", "--quiet=3"], options={"quiet": "switch"})
+        split_arguments(["-x", "--trainer.max_epochs", "--quiet=3"], options={"quiet": "switch"})
     assert len(caught.value.problems) == 3
 
 
