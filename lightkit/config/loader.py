@@ -8,7 +8,6 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from time import monotonic
 from typing import Any, TypeVar
 
 from lightkit.config.interpolation import Interpolated, escape, interpolate
@@ -55,9 +54,7 @@ WORDS = {"accelerator": "kind"}
 """Top-level keys whose mapping may be a single word, each with the key that the word stands for."""
 _RANKED = ("accelerator", "trainer", "launch", "data", "optimizer", "model")
 """Sections that can say the same thing in different words, so that the order of layers decides between them."""
-_MAX_ERRORS = 100  # a config that has more is not the one that was meant
-_NUM_SURE = 20  # rounds that are taken however long they last; one of jsonargparse's may take half a second
-_MAX_SECONDS = 5.0
+_MAX_ERRORS = 20  # a round of jsonargparse may take half a second
 _Result = TypeVar("_Result")
 
 
@@ -269,9 +266,7 @@ def resolve(
     )
 
 
-def layers_of(
-    file: Path, *, seen: set[Path], chain: Sequence[Path] = (), problems: Problems | None = None
-) -> list[MappingNode]:
+def layers_of(file: Path, *, seen: set[Path], problems: Problems, chain: Sequence[Path] = ()) -> list[MappingNode]:
     """Read ``file`` and all that it extends, lowest layer first, without their ``extends`` keys.
 
     Args:
@@ -279,16 +274,11 @@ def layers_of(
         seen: Resolved paths that are layers already; one that two files extend counts once, at its lowest place.
             The files read are added.
         chain: Files that led here by extending one another.
-        problems: Collects the errors after which other layers can still be read; they are raised where it is None.
+        problems: Collects the errors after which other layers can still be read.
 
     Raises:
-        ConfigError: If a file is missing or wrong, or extends itself through others.
+        ConfigError: If too many files extend one another.
     """
-    if problems is None:
-        found = Problems()
-        layers = layers_of(file, seen=seen, chain=chain, problems=found)
-        found.raise_any()
-        return layers
     if len(chain) > MAX_DEPTH:
         raise ConfigError(f"{shown_path(file)}: more than {MAX_DEPTH} files extend one another")
     seen.add(file.resolve())
@@ -546,20 +536,18 @@ def collect_errors(
     Returns:
         What the check gives for the config without its errors, None where it cannot go on; and that config.
     """
-    begin = monotonic()
-    for number in range(_MAX_ERRORS):
-        if number >= _NUM_SURE and monotonic() - begin > _MAX_SECONDS:
-            problems.add(ConfigError("there may be more mistakes, which show once these are corrected"))
-            break
+    for _ in range(_MAX_ERRORS):
         try:
             return check(resolved), resolved
-        except LightkitError as error:
+        except LightkitError as error:  # noqa: PERF203 - each round is a check of its own
             if not isinstance(error, Consequence):
                 problems.add(error)
             smaller = drop_origins(resolved, [place for place in error.places if isinstance(place, Origin)])
             if smaller is resolved:
                 break
             resolved = smaller
+    else:
+        problems.add(ConfigError("there may be more mistakes, which show once these are corrected"))
     return None, resolved
 
 

@@ -18,33 +18,21 @@ from lightkit.config.yaml_reader import YamlLoader
 Schema = dict[str, Any]
 
 _WORDS = {
-    "int": "an integer",
-    "float": "a number",
-    "str": "text",
-    "bool": "true or false",
-    "NoneType": "null",
-    "list": "a list",
-    "tuple": "a list",
-    "set": "a list",
-    "Sequence": "a list",
-    "Iterable": "a list",
-    "dict": "a mapping",
-    "Mapping": "a mapping",
+    **dict.fromkeys(("int", "integer"), "an integer"),
+    **dict.fromkeys(("float", "number"), "a number"),
+    **dict.fromkeys(("str", "string"), "text"),
+    **dict.fromkeys(("bool", "boolean"), "true or false"),
+    **dict.fromkeys(("NoneType", "null"), "null"),
+    **dict.fromkeys(("list", "tuple", "set", "Sequence", "Iterable", "array"), "a list"),
+    **dict.fromkeys(("dict", "Mapping", "object"), "a mapping"),
 }
-_PYTHON = {
-    "integer": "int",
-    "number": "float",
-    "string": "str",
-    "boolean": "bool",
-    "null": "NoneType",
-    "array": "list",
-    "object": "dict",
-}
+"""Plain words for types, by their names in Python and in JSON Schema."""
+_TYPES = {"null": type(None), "boolean": bool, "string": str, "integer": int, "number": (int, float)}
 _PLURALS = {"integer": "integers", "number": "numbers", "array": "lists", "object": "mappings"}
 
 
 def type_words(kind: str) -> str:
-    """Give the plain words for a type by its name in Python."""
+    """Give the plain words for a type by its name in Python or in JSON Schema."""
     return _WORDS.get(kind, kind)
 
 
@@ -93,7 +81,7 @@ def _shown(schema: Schema) -> str:
     if not schema:
         return "anything"
     kind = schema["type"]
-    word = type_words(_PYTHON[kind])
+    word = type_words(kind)
     if kind == "object":
         return f"{word} to {_plural(schema['additionalProperties'])}" if schema.get("additionalProperties") else word
     if "prefixItems" in schema:
@@ -153,16 +141,8 @@ def _takes(schema: Schema, value: Any) -> bool:
     if kind == "object":
         inner = schema.get("additionalProperties", {})
         return isinstance(value, dict) and all(_takes_inside(inner, child) for child in value.values())
-    if kind == "null":
-        return value is None
-    if kind == "boolean":
-        return isinstance(value, bool)
-    if kind == "string":
-        return isinstance(value, str)
-    if kind == "integer":
-        return isinstance(value, int) and not isinstance(value, bool)
-    if kind == "number":
-        return isinstance(value, (int, float)) and not isinstance(value, bool)
+    if kind in _TYPES:
+        return isinstance(value, _TYPES[kind]) and (kind == "boolean" or not isinstance(value, bool))
     return True  # a class, which is judged elsewhere
 
 
@@ -194,12 +174,10 @@ class ConfigSchema:
 
     Args:
         data: What ``scripts/catalogue.py`` wrote.
-        versions: Installed version of each distribution, None where it is missing; asked for where not given.
         imported: Classes that have been imported and described in this process.
     """
 
     data: Mapping[str, Any] = field(repr=False)
-    versions: Mapping[str, str | None] | None = None
     imported: frozenset[str] = frozenset()
 
     def with_imported(self, classes: Mapping[str, Any]) -> ConfigSchema:
@@ -215,15 +193,11 @@ class ConfigSchema:
         """Add the classes that are known by their paths only, because nothing loads them that does not name them."""
         return replace(self, data={**self.data, "classes": {**self.data["apart"], **self.classes}})
 
-    def fits(self, versions: Mapping[str, str | None]) -> ConfigSchema:
-        """Give the catalogue as it counts where these versions are installed."""
-        return replace(self, versions=versions)
-
     @cached_property
     def trusted(self) -> Collection[str]:
         """Packages that were described as they are installed. None, where jsonargparse reads values by other rules."""
         recorded = self.data["versions"]
-        same = {name for name in recorded if _public(self._version(name)) == recorded[name]}
+        same = {name for name in recorded if _find_version(name) == recorded[name]}
         return {package for package, name in PACKAGES.items() if {name, "jsonargparse"} <= same}
 
     @property
@@ -271,14 +245,6 @@ class ConfigSchema:
         bases = set(self.classes[path]["bases"])
         return next((section for section, known in self.data["bases"].items() if bases & {*known}), None)
 
-    def _version(self, name: str) -> str | None:
-        if self.versions is not None:
-            return self.versions.get(name)
-        try:
-            return metadata.version(name)
-        except metadata.PackageNotFoundError:
-            return None
-
 
 @cache
 def load_schema() -> ConfigSchema:
@@ -286,6 +252,9 @@ def load_schema() -> ConfigSchema:
     return ConfigSchema(json.loads(_FILE.read_text(encoding="utf-8")))
 
 
-def _public(version: str | None) -> str | None:
-    """Leave out what names a build, as in ``2.9.0+cpu``."""
-    return None if version is None else version.partition("+")[0]
+def _find_version(name: str) -> str | None:
+    """Give the installed version of a distribution without what names a build, as in ``2.9.0+cpu``."""
+    try:
+        return metadata.version(name).partition("+")[0]
+    except metadata.PackageNotFoundError:
+        return None

@@ -78,10 +78,7 @@ def upgrade_file(file: Path) -> Upgraded:
     tree, content = read_file(file), file.read_bytes().decode("utf-8")
     if not tree.entries:
         return Upgraded(content, ())
-    try:
-        below = layers_of(file, seen=set())[:-1]
-    except ConfigError:  # reported when the config is used
-        below = []
+    below = layers_of(file, seen=set(), problems=Problems())[:-1]  # errors are reported when the config is used
     upgrade = _Upgrade(content, tree, shown_path(file))
     upgrade.run([table.entries for layer in below if isinstance(table := layer.entries.get("trainer"), MappingNode)])
     upgrade.problems.raise_any()

@@ -11,7 +11,7 @@ import pytest
 from lightkit.config import Resolved, resolve
 from lightkit.config.loader import drop_paths
 from lightkit.config.overrides import Flag
-from lightkit.config.schema import load_schema
+from lightkit.config.schema import ConfigSchema, load_schema
 from lightkit.config.validation import ValidationResult, validate_values
 
 ENTRIES = {
@@ -33,7 +33,7 @@ def resolved_from(folder: Path, *texts: str, flags: tuple[str, ...] = ()) -> Res
 
 def findings_in(folder: Path, *texts: str, flags: tuple[str, ...] = ()) -> ValidationResult:
     resolved = resolved_from(folder, *texts, flags=flags)
-    return validate_values(replace(resolved, subcommand="fit"), load_schema().fits(RECORDED))
+    return validate_values(replace(resolved, subcommand="fit"), load_schema())
 
 
 def told(findings: ValidationResult) -> list[str]:
@@ -205,7 +205,7 @@ def test_what_jsonargparse_takes_is_no_mistake(tmp_path: Path, text: str) -> Non
 def test_what_was_left_out_because_it_was_wrong_is_not_missing(tmp_path: Path) -> None:
     resolved = resolved_from(tmp_path, "callbacks: {early_stopping: {monitor: [1]}, lr: {class_path: EarlyStopping}}")
     left = drop_paths(resolved, [("callbacks", "early_stopping", "init_args", "monitor")])
-    catalogue = load_schema().fits(RECORDED)
+    catalogue = load_schema()
     findings = validate_values(left, catalogue)
     assert [path for path, _ in findings.problems] == [("callbacks", "lr")]
 
@@ -249,7 +249,7 @@ def test_a_class_of_ones_own_is_left_to_who_can_import_it(tmp_path: Path) -> Non
 def test_of_an_interpolation_that_failed_nothing_is_said(tmp_path: Path) -> None:
     resolved = resolved_from(tmp_path, "trainer: {max_epochs: ten}\nmodel: {class_path: Nope, init_args: {a: 3}}")
     unresolved = frozenset({("trainer", "max_epochs"), ("model", "class_path")})
-    findings = validate_values(replace(resolved, unresolved=unresolved), load_schema().fits(RECORDED))
+    findings = validate_values(replace(resolved, unresolved=unresolved), load_schema())
     assert findings.problems == []
 
 
@@ -264,13 +264,15 @@ def test_of_an_interpolation_that_failed_nothing_is_said(tmp_path: Path) -> None
     ],
     ids=["all as recorded", "other torch", "other Lightning", "other jsonargparse", "another build"],
 )
-def test_a_package_of_another_version_is_not_judged(tmp_path: Path, versions: dict[str, str], num_told: int) -> None:
+def test_a_package_of_another_version_is_not_judged(
+    tmp_path: Path, versions: dict[str, str], num_told: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     text = (
         "trainer: {max_epochs: x}\noptimizer: {class_path: SGD, init_args: {lr2: 3}}\ndata: {class_path: Flowers, x: 3}"
     )
     resolved = resolved_from(tmp_path, text)
-    catalogue = load_schema().fits({**RECORDED, **versions})
-    findings = validate_values(resolved, catalogue)
+    monkeypatch.setattr("importlib.metadata.version", {**RECORDED, **versions}.__getitem__)
+    findings = validate_values(resolved, ConfigSchema(load_schema().data))
     assert len(findings.problems) == num_told
 
 
