@@ -9,7 +9,7 @@
     dump_yaml(resolved.with_references(resolved.named(dumped)))  # what is saved
 
 - `split_arguments` parts a command line into config files, flags, the caller's options, and what jsonargparse reads.
-- `resolve` lays the layers and gives a `Resolved`: `values`, `origins`, `replaced`, `references`, `secrets`,
+- `resolve` lays the layers and gives a `Resolved`: `values`, `origins`, `references`, `secrets`,
   `origin_of(key)`, `lightkit_path(key)`, `lightning()`, `named(dumped)`, `with_references(config)`, `masked(text)`.
 - `resolve_hardware` turns hardware keys, ``accelerator: {gpus: 2}`` and those of Lightning 1.x, into the trainer's.
 - `dump_yaml` and `read_scalar` write and read YAML as jsonargparse does; `read_file` reads a file with its places.

@@ -104,11 +104,6 @@ class Resolved:
         """The place that set each value; for a mapping, the lowest that did."""
         return {path: node.origin for path, node in walk(self.tree) if path}
 
-    @property
-    def replaced(self) -> dict[KeyPath, tuple[Node, ...]]:
-        """The values that were replaced, lowest layer first, by the paths of those that replaced any."""
-        return {path: node.replaced for path, node in walk(self.tree) if path and node.replaced}
-
     def origin_of(self, key: str | KeyPath) -> Origin | None:
         """Return the place that set a value, or the nearest above it that is known.
 

@@ -220,7 +220,7 @@ class Problems:
             found = [*found[:_MAX_REPORTED], rest]
         if all(isinstance(problem, DataError) for problem in found):
             return DataError("\nerror: ".join(map(str, found)))
-        return ConfigErrors([_as_config_error(problem) for problem in found])
+        return ConfigErrors([each if isinstance(each, ConfigError) else ConfigError(str(each)) for each in found])
 
     def raise_any(self) -> None:
         """Raise what was found, if anything was.
@@ -234,7 +234,7 @@ class Problems:
 
     def _in_order(self) -> list[LightkitError]:
         """Sort by place: files from the lowest layer up, then by line; the rest stays as it was found."""
-        places = [_first_place(problem) for problem in self._found]
+        places = [next((each for each in problem.places if isinstance(each, Origin)), None) for problem in self._found]
         met = (place.file for place in places if place is not None and place.file is not None)
         files = list(dict.fromkeys([*self._files, *met]))
 
@@ -247,11 +247,3 @@ class Problems:
             return (files.index(place.file), place.line, place.column or 0)
 
         return [self._found[index] for index in sorted(range(len(self._found)), key=key)]
-
-
-def _first_place(problem: LightkitError) -> Origin | None:
-    return next((place for place in problem.places if isinstance(place, Origin)), None)
-
-
-def _as_config_error(problem: LightkitError) -> ConfigError:
-    return problem if isinstance(problem, ConfigError) else ConfigError(str(problem))

@@ -181,9 +181,6 @@ RENAMED_CLASSES: list[tuple[tuple[str, ...], str, dict[str, str]]] = [
     (("callbacks",), "Lightning 1.7 replaced it", {
         "GPUStatsMonitor": "callbacks.DeviceStatsMonitor", "XLAStatsMonitor": "callbacks.DeviceStatsMonitor",
         "ProgressBar": "callbacks.TQDMProgressBar", "LearningRateLogger": "callbacks.LearningRateMonitor"}),
-    (("loggers",), "Lightning 1.9 renamed it", {"LightningLoggerBase": "loggers.Logger"}),
-    (("profiler",), "Lightning 1.9 renamed it", {"BaseProfiler": "profilers.Profiler"}),
-    (("trainer",), "Lightning 2.0 moved it", {"CombinedLoader": "utilities.CombinedLoader"}),
     (("plugins", "strategies"), "Lightning 2.0 calls it so", {
         "DDPPlugin": "strategies.DDPStrategy", "DDPFullyShardedNativeStrategy": "strategies.FSDPStrategy",
         "DeepSpeedPlugin": "strategies.DeepSpeedStrategy", "SingleDevicePlugin": "strategies.SingleDeviceStrategy",

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from lightkit.config import Resolved, resolve, split_arguments
-from lightkit.config.tree import plain
+from lightkit.config.tree import Node, find, plain
 from lightkit.errors import ConfigError
 
 DEFAULT_CLASSES = {
@@ -302,13 +302,20 @@ def resolved_from(folder: Path, *layers: str, flags: tuple[str, ...] = (), **env
     return Rule(list(layers), {}, flags=list(flags), environ=environ).resolved(folder)
 
 
+def replaced(resolved: Resolved, *path: str) -> tuple[Node, ...]:
+    """Give what a value replaced, lowest layer first."""
+    node = find(resolved.tree, path)
+    assert node is not None
+    return node.replaced
+
+
 def test_defaults_are_the_lowest_origin_and_each_layer_is_remembered(tmp_path: Path) -> None:
     rule = Rule(
         ["a: {b: 1}", "a: {b: 2}"], {}, defaults={"a": {"b": 0}}, environ={"LIGHTKIT_A__B": "3"}, flags=["--a.b", "4"]
     )
     resolved = rule.resolved(tmp_path)
     assert str(resolved.origin_of("a.b")) == "--a.b 4"
-    assert [(plain(was), str(was.origin)) for was in resolved.replaced["a", "b"]] == [
+    assert [(plain(was), str(was.origin)) for was in replaced(resolved, "a", "b")] == [
         (0, "default"),
         (1, f"{tmp_path}/layer0.yaml:1:8"),
         (2, f"{tmp_path}/layer1.yaml:1:8"),
@@ -318,7 +325,7 @@ def test_defaults_are_the_lowest_origin_and_each_layer_is_remembered(tmp_path: P
 
 def test_a_new_class_remembers_what_its_arguments_replaced(tmp_path: Path) -> None:
     resolved = resolved_from(tmp_path, NET, "model: {class_path: Other, init_args: {depth: 3}}")
-    assert [(plain(was), str(was.origin)) for was in resolved.replaced["model", "init_args", "depth"]] == [
+    assert [(plain(was), str(was.origin)) for was in replaced(resolved, "model", "init_args", "depth")] == [
         (2, f"{tmp_path}/layer0.yaml:1:59")
     ]
 
@@ -327,14 +334,14 @@ def test_an_entry_removed_remembers_what_it_was(tmp_path: Path) -> None:
     resolved = resolved_from(
         tmp_path, "callbacks: {early_stopping: {patience: 4}}", "callbacks: {early_stopping: null}"
     )
-    (was,) = resolved.replaced["callbacks", "early_stopping"]
+    (was,) = replaced(resolved, "callbacks", "early_stopping")
     assert plain(was)["init_args"] == {"patience": 4}
     assert str(was.origin) == f"{tmp_path}/layer0.yaml:1:29"
 
 
 def test_what_was_replaced_is_the_text_that_was_written_there(tmp_path: Path) -> None:
     resolved = resolved_from(tmp_path, "a: {b: '${oc.env:TOKEN}'}", "a: {b: 2}", TOKEN="hush-hush")
-    assert [plain(was) for was in resolved.replaced["a", "b"]] == ["${oc.env:TOKEN}"]
+    assert [plain(was) for was in replaced(resolved, "a", "b")] == ["${oc.env:TOKEN}"]
 
 
 @pytest.mark.parametrize(

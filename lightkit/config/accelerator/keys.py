@@ -86,11 +86,8 @@ class RawSetting:
 
     def __str__(self) -> str:
         is_word = self.path == ("accelerator", "kind") and not self.origin.name.startswith("--accelerator.")
-        value = plain(self.node)
-        if isinstance(value, dict):
-            text = str(value.get("class_path", value))
-        else:
-            text = "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value) or "''"
+        value = class_of(self.node) or plain(self.node)
+        text = "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value) or "''"
         return f"{dotted(self.path[:1] if is_word else self.path)}: {text}"
 
     def expect(self, expected: str, hint: str = "") -> ConfigError:

@@ -20,7 +20,6 @@ from lightkit.config.accelerator.keys import (
     contradiction,
     is_int,
     make_node,
-    parse_value,
     read_settings,
     resolve_computing,
 )
@@ -49,7 +48,6 @@ from lightkit.hardware import Machine
 _REMOTE_ENGINES = ("spark", "ray", "slurm")
 _ORDER = ("accelerator", "gpus", "tpu_cores", "strategy", "num_processes", "devices", "launch.processes")
 _TPU_CORES = 8  # of a TPU v2 or v3; the machine's own number counts where it is known
-_LAUNCHED = ("SLURM_NTASKS", "LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "HOROVOD_LOCAL_SIZE")
 _SCALE_LR = ("callbacks", "scale_lr")
 _FOUND = {"tpu": "a TPU", "gpu": "GPUs", "mps": "Apple's GPU", "cpu": "no device but CPUs"}
 _GPUS = "a number of GPUs, their numbers such as [0, 3] or '0,3', or -1 or all for every visible one"
@@ -72,7 +70,7 @@ class Hardware:
         kind: Kind of device: ``cpu``, ``gpu``, ``tpu``, ``mps``; None where Lightning decides.
         devices: Devices of each machine for one launch of the trainer, as parsed, so that text from a flag is a
             number: a number, -1 for all, a tuple with the numbers of those meant, or ``auto``; None: nothing is set.
-        notices: For each old spelling, today's; what has no effect on this kind of device; more threads than cores.
+        notices: For each old spelling, today's; what has no effect on this kind of device.
         environment: Variables to set before torch-xla is imported.
         chosen: What ``auto`` has come to, by the dotted key that takes it; None where the key is left to torch.
         chosen_by: The hardware that has decided it, in words.
@@ -237,18 +235,13 @@ def resolve_hardware(
         num_here = num_here or (_count_visible(kind, here) if kind == "gpu" else None) or 1
         words, values = choose_settings(kind or _find_default_kind(here), here, processes=num_here, environ=environ)
     computing, chosen, without_effect = resolve_computing(settings, resolved, kind, values)
-    result = _write_targets(resolved, {**targets, **computing})
-    crowded = None
-    if machine is not None:
-        is_bound = any(name in environ for name in _LAUNCHED)  # a launcher may bind each process to its own cores
-        crowded = _warn_of_threads(result, 1 if is_bound else _count_processes(count) or 1, machine.cores)
     return Hardware(
-        result,
+        _write_targets(resolved, {**targets, **computing}),
         processes=processes,
         strategy=None if strategy is None or "." in str(strategy.strategy) else strategy.strategy,
         kind="tpu" if kind == "tpu" else named if named in KINDS.values() else None,
         devices=1 if is_horovod else count,
-        notices=(*_format_notices(settings, targets), *without_effect, *([crowded] if crowded else ())),
+        notices=(*_format_notices(settings, targets), *without_effect),
         environment={} if kind != "tpu" or environ.get("PJRT_DEVICE") else {"PJRT_DEVICE": "TPU"},
         chosen=chosen,
         chosen_by=words if chosen else "",
@@ -599,7 +592,7 @@ def _scale_lr_targets(settings: Sequence[RawSetting], resolved: Resolved) -> Tar
     """Add the named callback that scales the learning rate, where ``scale_lr`` is true.
 
     Raises:
-        ConfigError: If the values are wrong, or there is a warm-up of nothing.
+        ConfigError: If the values are wrong, there is a warm-up of nothing, or the entry was removed by its name.
     """
     found = {one.subject: one for one in settings if one.value is not None}
     scale, warmup = found.get("scale_lr"), found.get("warmup_epochs")
@@ -615,8 +608,9 @@ def _scale_lr_targets(settings: Sequence[RawSetting], resolved: Resolved) -> Tar
     if scale is None or not scale.value:
         return {}
     entry = find(resolved.tree, _SCALE_LR)
-    if entry is not None and plain(entry) is None:  # removed by its name
-        return {}
+    if entry is not None and plain(entry) is None:
+        says = f"{scale} contradicts callbacks.scale_lr: null, which removes it"
+        raise error_at(f"{says}; say scale_lr: false", scale.origin, entry.origin)
     targets: Targets = {}
     if entry is None:
         targets[(*_SCALE_LR, "class_path")] = Leaf("lightkit.distributed.ScaledLearningRate", scale.origin), scale
@@ -668,18 +662,3 @@ def _format_notices(settings: Sequence[RawSetting], targets: Targets) -> list[st
             says = f"{one} is a spelling of Lightning 1.x; today: {', '.join(sorted(today)) or 'leave it out'}"
             notices.append(f"{says} ({one.origin})")
     return notices
-
-
-def _warn_of_threads(resolved: Resolved, processes: int, cores: int | None) -> str | None:
-    """Give a sentence where the threads of `launch.threads` in all processes are more than this machine's cores."""
-    node = find(resolved.tree, ("launch", "threads"))
-    threads = None if node is None else parse_value(node)
-    share = max(1, (cores or 0) // processes)
-    if node is None or cores is None or not isinstance(threads, int) or threads <= share:
-        return None
-    each = f" for each of {processes} processes" if processes > 1 else ""
-    return (
-        f"launch.threads: {threads}{each} is more than the {cores} core{'s' if cores > 1 else ''} that this process "
-        f"may use, by its affinity and its control group: they wait for each other, which can take several times as "
-        f"long; {share} {'fits' if share == 1 else 'fit'} ({node.origin})"
-    )
