@@ -176,10 +176,9 @@ class PlacedValue:
     @classmethod
     def of_node(cls, config: RedactedConfig, node: Node, path: KeyPath | None = None) -> PlacedValue:
         """Return the value at a path of a config; without a path one that was replaced, as it was written."""
-        value = config.replaced(node) if path is None else config.value(node, path)
         fields = origin_fields(node.origin).items()
         set_by = {name: config.masked(field) if isinstance(field, str) else field for name, field in fields}
-        return cls(value, config.masked(format_origin(node.origin)), set_by)
+        return cls(config.value(node, path), config.masked(format_origin(node.origin)), set_by)
 
     @classmethod
     def of_default(cls, argument: Argument) -> PlacedValue | None:

@@ -33,23 +33,22 @@ class RedactedConfig:
     def __init__(self, resolved: Resolved) -> None:
         self._resolved = resolved
 
-    def value(self, node: Node, path: KeyPath) -> Any:
-        """Return the value at a path; a reference where it came from the environment."""
-        if path in self._resolved.references:
-            return self._resolved.references[path]
-        if isinstance(node, MappingNode):
-            return {key: self.value(child, (*path, key)) for key, child in node.entries.items()}
-        if isinstance(node, Items):
-            return [self.value(child, (*path, index)) for index, child in enumerate(node.items)]
-        return self._scalar(node, as_written=path in self._resolved.unresolved)
+    def value(self, node: Node, path: KeyPath | None = None) -> Any:
+        """Return the value at a path; a reference where it came from the environment.
 
-    def replaced(self, node: Node) -> Any:
-        """Return a value that was replaced, as it was written."""
+        Without a path it is one that was replaced, as it was written.
+        """
+        if path is not None and path in self._resolved.references:
+            return self._resolved.references[path]
+
+        def below(key: Any) -> KeyPath | None:
+            return None if path is None else (*path, key)
+
         if isinstance(node, MappingNode):
-            return {key: self.replaced(child) for key, child in node.entries.items()}
+            return {key: self.value(child, below(key)) for key, child in node.entries.items()}
         if isinstance(node, Items):
-            return [self.replaced(child) for child in node.items]
-        return self._scalar(node, as_written=True)
+            return [self.value(child, below(index)) for index, child in enumerate(node.items)]
+        return self._scalar(node, as_written=path is None or path in self._resolved.unresolved)
 
     def text(self, path: KeyPath) -> str | None:
         """Return the interpolation that gave a value without the environment's help."""
@@ -120,7 +119,7 @@ def format_annotated(
 
     def comment(values: Sequence[Node]) -> str:
         texts = [
-            f"{format_inline(redacted.replaced(was), longest=_LONGEST_REPLACED)} of {format_origin(was.origin)}"
+            f"{format_inline(redacted.value(was), longest=_LONGEST_REPLACED)} of {format_origin(was.origin)}"
             for was in values
         ]
         return f"(replaced {', '.join(texts)})" if texts else ""
