@@ -27,7 +27,7 @@ _WORDS = {
     **dict.fromkeys(("dict", "Mapping", "object"), "a mapping"),
 }
 """Plain words for types, by their names in Python and in JSON Schema."""
-_TYPES = {"null": type(None), "boolean": bool, "string": str, "integer": int, "number": (int, float)}
+_TYPES: dict[str, Any] = {"null": type(None), "boolean": bool, "string": str, "integer": int, "number": (int, float)}
 _PLURALS = {"integer": "integers", "number": "numbers", "array": "lists", "object": "mappings"}
 
 

@@ -169,10 +169,10 @@ def resolve_hardware(
     count = None if count_by is None else count_by.count
     is_launched = count_by is not None and count_by.setting.path[0] == "launch"
     nodes = [one for one in settings if one.subject == "num_nodes"]
-    for one in nodes:
-        if one.value is not None and not is_int(one.value, 1):
-            raise one.expect("a number from 1")
-    nodes_by = _pick([_Claim(one, count=one.value, is_weak=one.value is None) for one in nodes], "count")
+    for each in nodes:
+        if each.value is not None and not is_int(each.value, 1):
+            raise each.expect("a number from 1")
+    nodes_by = _pick([_Claim(each, count=each.value, is_weak=each.value is None) for each in nodes], "count")
     by = None if count_by is None else count_by.setting
     if is_launched and engine is not None and engine.value == "torchrun":
         count = None  # its ranks learn their number from it
