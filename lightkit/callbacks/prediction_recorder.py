@@ -21,6 +21,8 @@ from lightkit import runs
 from lightkit.callbacks.checkpoint_io import read_checkpoint
 from lightkit.callbacks.resume import gather
 from lightkit.errors import DataError
+from lightkit.reports.figures import to_pixels
+from lightkit.reports.pages import draw_predictions
 from lightkit.reports.predictions import (
     Predictions,
     Split,
@@ -165,8 +167,14 @@ class PredictionRecorder(Callback):
     on_validation_batch_end = on_test_batch_end
 
     def on_test_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Write the predictions."""
+        """Write the predictions, and show their figures in the loggers that take pictures."""
         self.predictions = self._finish(trainer, self._evaluation, "test", trainer.ckpt_path)
+        albums = [logger for logger in trainer.loggers if hasattr(logger, "add_picture")]
+        with self._warn_of_failure():
+            for each in draw_predictions(self.predictions) if albums and self.predictions else ():
+                pixels = torch.from_numpy(to_pixels(each.drawing)).permute(2, 0, 1)
+                for album in albums:
+                    album.add_picture(f"test/{each.name.replace('-', '_')}", pixels, trainer.global_step)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Note the best score so far, of a run that is resumed."""

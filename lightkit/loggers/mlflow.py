@@ -203,10 +203,8 @@ class MLflow(Logger):
         if (stopping := trainer.early_stopping_callback) is not None:
             params |= {n: getattr(stopping, n) for n in ("monitor", "mode", "patience", "min_delta", "stopped_epoch")}
         self._put_params(params)
-        example, module.example_input_array = (
-            module.example_input_array,
-            None,
-        )  # a forward pass for the sizes of outputs
+        example = module.example_input_array
+        module.example_input_array = None  # with it the summary runs a forward pass, for the sizes of outputs
         self._put(self._open().log_text, self._run_id, str(ModelSummary(module, max_depth=-1)), "model_summary.txt")
         module.example_input_array = example
         if self._log_model == "pickle":

@@ -242,6 +242,18 @@ def test_each_figure_of_the_report_is_a_png_file_too(reported_original: Path) ->
             assert min(image.size) > 80
 
 
+def test_the_figures_of_a_test_are_in_the_trackers_too(workspace: Workspace, classifier_original: Path) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import (  # type: ignore[import-untyped]
+        EventAccumulator,  # here, because it takes a second to import
+    )
+
+    copy_of(classifier_original, workspace)
+    workspace.run("test", "--run", "latest", "--trainer.logger=null", "--logger.tensorboard={}").ok()
+    (folder,) = workspace.folder.glob("runs/pictures/2*/tensorboard/test")
+    images = EventAccumulator(str(folder)).Reload().Tags()["images"]
+    assert {"test/confusion_matrix", "test/reliability"} <= {*images}
+
+
 def test_report_prints_the_path_of_the_page(reported_original: Path) -> None:
     assert (reported_original / "report.out").read_text().strip().endswith("report.html")
 
