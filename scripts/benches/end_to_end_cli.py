@@ -13,9 +13,7 @@ from torch.nn import functional
 from torch.utils.data import DataLoader
 from torchvision import models
 
-from benches.end_to_end_plain import evaluation, photos, training
-
-__all__ = ["Net", "Photos"]
+from benches.end_to_end_loop import center_crop, photos, training
 
 
 class Photos(LightningDataModule):
@@ -37,7 +35,7 @@ class Photos(LightningDataModule):
 
     def val_dataloader(self) -> DataLoader[Any]:
         """The middle of each photo."""
-        return photos(self.root, "val", evaluation(self.image_size), batch_size=self.batch_size, shuffle=False)
+        return photos(self.root, "val", center_crop(self.image_size), batch_size=self.batch_size, shuffle=False)
 
 
 class Net(LightningModule):
@@ -55,12 +53,12 @@ class Net(LightningModule):
         self.learning_rate = learning_rate
 
     def forward(self, images: Tensor) -> Tensor:
-        """Give the logits."""
+        """Return the logits."""
         logits: Tensor = self.network(images)
         return logits
 
     def training_step(self, batch: list[Tensor]) -> Tensor:
-        """Give the loss."""
+        """Return the loss."""
         images, labels = batch
         loss = functional.cross_entropy(self(images), labels)
         self.log("train/loss", loss)

@@ -12,8 +12,6 @@ from typing import Any
 
 import psutil
 
-__all__ = ["alone", "described", "load_average"]
-
 PACKAGES = (
     "lightkit", "torch", "torchvision", "pytorch-lightning", "jsonargparse", "numpy", "pillow", "horovod",
     "onnxruntime", "litdata",
@@ -21,8 +19,8 @@ PACKAGES = (
 _ROOT = Path(__file__).parents[2]
 
 
-def alone(threads: int = 1) -> dict[str, str]:
-    """Give the environment of a process that computes on the CPU with so many threads, and says little.
+def build_environment(threads: int = 1) -> dict[str, str]:
+    """Return the environment of a process that computes on the CPU with so many threads, and prints no warnings.
 
     Args:
         threads: Intra-op threads of OpenMP and MKL.
@@ -35,12 +33,12 @@ def alone(threads: int = 1) -> dict[str, str]:
     return {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"} | own
 
 
-def described(*, threads: int | None, load_before: list[float]) -> dict[str, Any]:
+def describe_environment(*, threads: int | None, load_before: list[float]) -> dict[str, Any]:
     """Describe the machine, the versions and the commit.
 
     Args:
         threads: Intra-op threads of each contestant; None where each bench's rows tell.
-        load_before: What `load_average` gave before measuring.
+        load_before: What `read_load` returned before measuring.
     """
     return {
         "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
@@ -50,7 +48,7 @@ def described(*, threads: int | None, load_before: list[float]) -> dict[str, Any
         "governor": _first_line(Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")),
         "threads": threads,
         "load_before": load_before,
-        "load_after": load_average(),
+        "load_after": read_load(),
         "python": platform.python_version(),
         "system": f"{platform.system()} {platform.release()}",
         "versions": _versions(),
@@ -59,8 +57,8 @@ def described(*, threads: int | None, load_before: list[float]) -> dict[str, Any
     }
 
 
-def load_average() -> list[float]:
-    """Give the processes that ran or waited for a core, over 1, 5 and 15 minutes."""
+def read_load() -> list[float]:
+    """Return the processes that ran or waited for a core, over 1, 5 and 15 minutes."""
     return [round(each, 2) for each in os.getloadavg()]
 
 

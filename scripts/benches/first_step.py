@@ -1,10 +1,10 @@
-"""Seconds from the start of a process to the end of its first optimizer step: lightkit beside a hand-written script.
+"""Seconds from the start of a process to the end of its first optimizer step: lightkit and a hand-written script.
 
 Both train ResNet-18 on the same photos, with the same batch, size, threads and loading processes. lightkit does what it
 does by default on the way: it reads the config, makes the run's folder, writes the manifest and looks at each photo
-(once, and keeps what it found). The reach is that of a training from the second run on, which knows the photos; one
+(once, and keeps what it found). The target is that of a training from the second run on, which knows the photos; one
 that has never seen them has a row of its own, as has one that validates two batches before it begins, as Lightning does
-unless `trainer.num_sanity_val_steps` is 0 as in configs/base.yaml. Rows without a reach are told only.
+unless `trainer.num_sanity_val_steps` is 0 as in configs/base.yaml. Rows without a target are only reported.
 """
 
 from __future__ import annotations
@@ -23,17 +23,15 @@ from typing import Any
 
 import yaml
 
-from benches.command import command_line, concluded, parsed
-from benches.contest import BenchError, comparison, contest
-from benches.end_to_end_photos import photos_of
-from benches.environment import alone
-from benches.turns import LIGHTKIT
-
-__all__ = ["Start", "compared", "run"]
+from benches.command_line import create_parser, parse_options, run_bench
+from benches.environment import build_environment
+from benches.gated_training import LIGHTKIT
+from benches.photo_data import find_photos
+from benches.rounds import BenchError, compare, run_rounds
 
 SCRIPT, IMPORTS = "hand-written script", "imports of torch, torchvision, Lightning"
 CHECKED, FIRST_TIME = f"{LIGHTKIT} with a sanity check", f"{LIGHTKIT}, photos never seen"
-REACH = 1.25
+TARGET = 1.25
 LIMIT_S = 180.0
 
 
@@ -43,16 +41,16 @@ def run(words: Sequence[str]) -> int:
     Args:
         words: See `--help`.
     """
-    parser = command_line("first_step", __doc__, repeat=3)
+    parser = create_parser("first_step", __doc__, repeat=3)
     parser.add_argument("--photos", type=Path, metavar="FOLDER", help="one folder a class")
     parser.add_argument("--workers", type=int, default=0, help="loading processes of all (default: 0)")
     parser.add_argument("--threads", type=int, default=2, help="intra-op threads (default: 2)")
-    options = parsed(parser, words)
-    options.photos = photos_of(parser, options.photos)
-    return concluded("first_step", options, lambda: measured(options), threads=options.threads)
+    options = parse_options(parser, words)
+    options.photos = find_photos(parser, options.photos)
+    return run_bench("first_step", options, lambda: measure(options), threads=options.threads)
 
 
-def measured(options: argparse.Namespace) -> dict[str, Any]:
+def measure(options: argparse.Namespace) -> dict[str, Any]:
     """Start each contestant in turn.
 
     Args:
@@ -65,13 +63,13 @@ def measured(options: argparse.Namespace) -> dict[str, Any]:
         start = Start(Path(root), options)
         contestants: dict[str, Callable[[int], float]] = {SCRIPT: start.script, LIGHTKIT: start.lightkit}
         if not options.quick:
-            contestants |= {IMPORTS: start.imports, CHECKED: start.checked, FIRST_TIME: start.first_time}
+            contestants |= {IMPORTS: start.imports, CHECKED: start.with_sanity_check, FIRST_TIME: start.first_time}
         start.lightkit(options.seed)  # so that what it keeps of the photos is there, as from the second run on
-        rounds = contest(contestants, repeat=options.repeat, seed=options.seed)
-    return {"comparisons": compared(rounds), "rounds": rounds, "settings": {"workers": options.workers}}
+        rounds = run_rounds(contestants, repeat=options.repeat, seed=options.seed)
+    return {"comparisons": list_comparisons(rounds), "rounds": rounds, "settings": {"workers": options.workers}}
 
 
-def compared(rounds: Mapping[str, Sequence[float]]) -> list[dict[str, Any]]:
+def list_comparisons(rounds: Mapping[str, Sequence[float]]) -> list[dict[str, Any]]:
     """Compare what was measured.
 
     Args:
@@ -79,11 +77,11 @@ def compared(rounds: Mapping[str, Sequence[float]]) -> list[dict[str, Any]]:
     """
     title = "to the first optimizer step, ResNet-18"
     known = f"{title}, from the second run on (photos known)"
-    lines = [comparison(known, rounds, of=LIGHTKIT, to=SCRIPT, unit="s", at_most=REACH)]
+    lines = [compare(known, rounds, of=LIGHTKIT, to=SCRIPT, unit="s", at_most=TARGET)]
     if FIRST_TIME in rounds:
-        lines.append(comparison(f"{title}, the first run", rounds, of=FIRST_TIME, to=SCRIPT, unit="s"))
+        lines.append(compare(f"{title}, the first run", rounds, of=FIRST_TIME, to=SCRIPT, unit="s"))
     others = [name for name in rounds if name not in (LIGHTKIT, SCRIPT, FIRST_TIME)]
-    return lines + [comparison(known, rounds, of=LIGHTKIT, to=name, unit="s") for name in others]
+    return lines + [compare(known, rounds, of=LIGHTKIT, to=name, unit="s") for name in others]
 
 
 class Start:
@@ -98,29 +96,29 @@ class Start:
         self._root, self._options, self._count = root, options, 0
 
     def script(self, seed: int) -> float:
-        """Give the seconds of the hand-written script."""
+        """Return the seconds of the hand-written script."""
         counts = {"--workers": self._options.workers, "--threads": self._options.threads, "--seed": seed}
         words = [str(word) for pair in counts.items() for word in pair]
-        return self._seconds(["-m", "benches.first_step_net", str(self._options.photos), *words])
+        return self._seconds(["-m", "benches.first_step_loop", str(self._options.photos), *words])
 
     def lightkit(self, seed: int) -> float:
-        """Give those of lightkit, which has seen the photos before."""
+        """Return those of lightkit, which has seen the photos before."""
         return self._seconds(["-m", "lightkit", "fit", "-c", self._config(seed)])
 
-    def checked(self, seed: int) -> float:
-        """Give those of lightkit that validates two batches before."""
+    def with_sanity_check(self, seed: int) -> float:
+        """Return those of lightkit that validates two batches before."""
         return self._seconds(["-m", "lightkit", "fit", "-c", self._config(seed, num_sanity_val_steps=2)])
 
     def first_time(self, seed: int) -> float:
-        """Give those of lightkit on photos that it has never seen."""
+        """Return those of lightkit on photos that it has never seen."""
         with tempfile.TemporaryDirectory(dir=self._root) as cache:
             return self._seconds(["-m", "lightkit", "fit", "-c", self._config(seed)], cache=cache)
 
     def imports(self, _: int) -> float:
-        """Give those of the imports that Lightning and torchvision are."""
+        """Return those of the imports that Lightning and torchvision are."""
         start = time.monotonic()
         names = "torch, torchvision, pytorch_lightning, torchmetrics"
-        environment = alone(self._options.threads)
+        environment = build_environment(self._options.threads)
         subprocess.run([sys.executable, "-c", f"import {names}"], env=environment, check=True, capture_output=True)
         return time.monotonic() - start
 
@@ -130,7 +128,7 @@ class Start:
             "seed_everything": seed,
             "model": {"class_path": "ImageClassifier", "init_args": {"backbone": "resnet18"}},
             "data": {"class_path": "ImageFolder", "init_args": {**data, "num_workers": self._options.workers}},
-            "optimizer": {"class_path": "benches.first_step_net.TellingSGD", "init_args": {"lr": 0.01}},
+            "optimizer": {"class_path": "benches.first_step_loop.TimedSGD", "init_args": {"lr": 0.01}},
             "trainer": {"max_epochs": 1, "accelerator": "cpu", "num_sanity_val_steps": 0, **trainer},
             "run": {"resume": "never"},
         }
@@ -143,17 +141,17 @@ class Start:
         self._count += 1
         moment = self._root / f"moment-{self._count}"
         own = {"BENCH_MOMENT": str(moment), "XDG_CACHE_HOME": cache or str(self._root / "cache")}
-        with tempfile.TemporaryFile() as says:
+        with tempfile.TemporaryFile() as output:
             start = time.monotonic()
             process = subprocess.Popen(
-                [sys.executable, *words], cwd=self._root, env={**alone(self._options.threads), **own},
-                stdin=subprocess.DEVNULL, stdout=says, stderr=says, start_new_session=True,
+                [sys.executable, *words], cwd=self._root, env={**build_environment(self._options.threads), **own},
+                stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True,
             )  # fmt: skip
             try:
                 while not moment.exists():
                     if process.poll() is not None or time.monotonic() - start > LIMIT_S:
-                        says.seek(0)
-                        said = says.read().decode(errors="replace").strip()[-3000:]
+                        output.seek(0)
+                        said = output.read().decode(errors="replace").strip()[-3000:]
                         raise BenchError(f"{' '.join(words[:3])} made no step ({process.poll()}):\n{said}")
                     time.sleep(0.02)
             finally:

@@ -1,4 +1,4 @@
-"""Peak resident memory of a training of ResNet-18: lightkit beside a hand-written loop.
+"""Peak resident memory of a training of ResNet-18: lightkit and a hand-written loop.
 
 All train in a process of their own, with the same weights and optimizer, to its end: on the same batches, which are
 held in memory, and for an epoch on photos, which the training process loads itself. The peak is what the kernel has
@@ -14,15 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from benches import end_to_end
-from benches.command import command_line, concluded, parsed
-from benches.contest import comparison, contest
-from benches.end_to_end_photos import Laid, lay, photos_of
-from benches.end_to_end_training import train
-from benches.turns import BY_HAND, LIGHTKIT, LIGHTNING_CLI, Job, peak_bytes_of, side_by_side
+from benches.command_line import create_parser, parse_options, run_bench
+from benches.gated_training import BY_HAND, LIGHTKIT, LIGHTNING_CLI, Job, measure_peak_bytes, start_trainings
+from benches.photo_data import PhotoSplit, copy_split, find_photos
+from benches.rounds import compare, run_rounds
+from benches.training_process import train
 
-__all__ = ["compared", "run"]
-
-REACH = 1.1
+TARGET = 1.1
 NUM_PHOTOS = 80
 """Of which four fifths are trained on: two batches."""
 WHO = (BY_HAND, LIGHTNING_CLI, LIGHTKIT)
@@ -34,16 +32,16 @@ def run(words: Sequence[str]) -> int:
     Args:
         words: See `--help`.
     """
-    parser = command_line("memory", __doc__, repeat=3)
+    parser = create_parser("memory", __doc__, repeat=3)
     parser.add_argument("--steps", type=int, default=6, help="steps of each training on held batches (default: 6)")
     parser.add_argument("--threads", type=int, default=1, help="intra-op threads (default: 1)")
     parser.add_argument("--photos", type=Path, metavar="FOLDER", help="one folder a class")
-    options = parsed(parser, words)
-    photos = photos_of(parser, options.photos)
-    return concluded("memory", options, lambda: measured(options, photos), threads=options.threads)
+    options = parse_options(parser, words)
+    photos = find_photos(parser, options.photos)
+    return run_bench("memory", options, lambda: measure(options, photos), threads=options.threads)
 
 
-def measured(options: argparse.Namespace, photos: Path) -> dict[str, Any]:
+def measure(options: argparse.Namespace, photos: Path) -> dict[str, Any]:
     """Train a few steps and look at the peaks.
 
     Args:
@@ -57,45 +55,45 @@ def measured(options: argparse.Namespace, photos: Path) -> dict[str, Any]:
     num_steps = 1 if options.quick else options.steps
 
     def peak(who: str) -> Callable[[int], float]:
-        def trained(seed: int) -> float:
+        def train_once(seed: int) -> float:
             job = Job("resnet18", seed=seed, threads=options.threads, **size)
-            with side_by_side(job, {who: {}}) as trainings:
+            with start_trainings(job, {who: {}}) as trainings:
                 trainings[who].seconds(num_steps)
                 return trainings[who].end() / 1e6
 
-        return trained
+        return train_once
 
-    held = contest({who: peak(who) for who in WHO}, repeat=options.repeat, seed=options.seed, told="held batches")
+    held = run_rounds({who: peak(who) for who in WHO}, repeat=options.repeat, seed=options.seed, title="held batches")
     with tempfile.TemporaryDirectory(prefix="lightkit-bench-") as work:
-        laid = lay(photos, Path(work, "photos"), max_images=NUM_PHOTOS)
-        from_photos = contest(
-            _of_photos(laid, Path(work), options), repeat=options.repeat, seed=options.seed, told="photos"
+        split = copy_split(photos, Path(work, "photos"), max_images=NUM_PHOTOS)
+        from_photos = run_rounds(
+            _of_photos(split, Path(work), options), repeat=options.repeat, seed=options.seed, title="photos"
         )
     return {
-        "comparisons": compared(held, from_photos, batch_size=size.get("batch_size", 32)),
+        "comparisons": list_comparisons(held, from_photos, batch_size=size.get("batch_size", 32)),
         "rounds": {"held": held, "photos": from_photos},
-        "settings": {"steps": num_steps, "num_train": laid.num_train},
+        "settings": {"steps": num_steps, "num_train": split.num_train},
     }
 
 
-def _of_photos(laid: Laid, work: Path, options: argparse.Namespace) -> dict[str, Callable[[int], float]]:
-    """Give trainings of an epoch on photos: those of `end_to_end`, all in float32 and without loading processes."""
-    asked = argparse.Namespace(size=64 if options.quick else 224, epochs=1, fixed=False)
+def _of_photos(split: PhotoSplit, work: Path, options: argparse.Namespace) -> dict[str, Callable[[int], float]]:
+    """Return trainings of an epoch on photos: those of `end_to_end`, all in float32 and without loading processes."""
+    request = argparse.Namespace(size=64 if options.quick else 224, epochs=1, fixed=False)
 
     def peak(who: str) -> Callable[[int], float]:
-        def trained(seed: int) -> float:
-            training = end_to_end.contestants(laid, asked, seed=seed, accelerator={"num_workers": 0})[who]
+        def train_once(seed: int) -> float:
+            training = end_to_end.contestants(split, request, seed=seed, accelerator={"num_workers": 0})[who]
             peaks = [0]
             folder = work / f"{who} {seed}".replace(" ", "-")
-            train(training, folder, threads=options.threads, watch=lambda pid: peaks.append(peak_bytes_of(pid)))
+            train(training, folder, threads=options.threads, watch=lambda pid: peaks.append(measure_peak_bytes(pid)))
             return max(peaks) / 1e6
 
-        return trained
+        return train_once
 
     return {who: peak(who) for who in WHO}
 
 
-def compared(
+def list_comparisons(
     held: Mapping[str, Sequence[float]], photos: Mapping[str, Sequence[float]], *, batch_size: int
 ) -> list[dict[str, Any]]:
     """Compare what was measured.
@@ -108,7 +106,7 @@ def compared(
     title = "peak resident memory of the training process, ResNet-18"
     rows = ((f"{title}, batches of {batch_size} held in memory", held), (f"{title}, photos of an epoch", photos))
     return [
-        comparison(what, rounds, of=LIGHTKIT, to=other, unit="MB", at_most=REACH if other == BY_HAND else None)
+        compare(what, rounds, of=LIGHTKIT, to=other, unit="MB", at_most=TARGET if other == BY_HAND else None)
         for what, rounds in rows
         for other in (BY_HAND, LIGHTNING_CLI)
     ]

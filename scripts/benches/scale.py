@@ -47,8 +47,8 @@ def run(words: Sequence[str]) -> int:
         with tempfile.TemporaryDirectory(prefix="lightkit-scale-", dir=options.folder) as folder:
             write_table(Path(folder, "delta"), options.files, rows // options.files)
             for kind in options.formats:
-                found = [_measure_apart(Path(folder), kind, step) for step in ("look", "rank")]
-                cells = [f"{value:.3g}" for of_step in found for value in of_step]
+                result = [_measure_apart(Path(folder), kind, step) for step in ("look", "rank")]
+                cells = [f"{value:.3g}" for of_step in result for value in of_step]
                 print(" | ".join([f"{rows:,}", kind, *cells]), flush=True)
     return 0
 
@@ -162,7 +162,7 @@ class _Clock:
         self._last = time.perf_counter()
 
     def lap(self) -> float:
-        """Give them, and begin anew."""
+        """Return them, and begin anew."""
         last, self._last = self._last, time.perf_counter()
         return self._last - last
 

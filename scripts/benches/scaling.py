@@ -1,4 +1,4 @@
-"""Images/s of two processes with a thread each: Horovod and DDP beside twice one process with one thread.
+"""Images/s of two processes with a thread each: Horovod and DDP compared with twice one process with one thread.
 
 All train ResNet-18 by `lightkit fit`, on batches that are held in memory. Two processes that know nothing of each other
 show what the machine itself gives two of them: the cores share caches, memory and clock.
@@ -11,15 +11,13 @@ from collections.abc import Callable, Mapping, Sequence
 from importlib import util
 from typing import Any
 
-from benches.command import command_line, concluded, parsed
-from benches.contest import comparison, contest, unmeasured
-from benches.turns import LIGHTKIT, Job, Training, side_by_side
-
-__all__ = ["compared", "run"]
+from benches.command_line import create_parser, parse_options, run_bench
+from benches.gated_training import LIGHTKIT, Job, Training, start_trainings
+from benches.rounds import compare, mark_unmeasured, run_rounds
 
 ALONE, TWICE, APART = f"{LIGHTKIT} alone", "twice one process", f"{LIGHTKIT} twice, apart"
 HOROVOD, DDP = f"{LIGHTKIT}, Horovod", f"{LIGHTKIT}, DDP"
-REACH = 0.95
+TARGET = 0.95
 CONTESTANTS: dict[str, dict[str, Any]] = {
     ALONE: {},
     APART: {},
@@ -35,14 +33,14 @@ def run(words: Sequence[str]) -> int:
     Args:
         words: See `--help`.
     """
-    parser = command_line("scaling", __doc__, repeat=3)
+    parser = create_parser("scaling", __doc__, repeat=3)
     parser.add_argument("--steps", type=int, default=8, help="steps of a turn (default: 8)")
     parser.add_argument("--batch", type=int, default=32, help="images of each process's batch (default: 32)")
-    options = parsed(parser, words)
-    return concluded("scaling", options, lambda: measured(options), threads=1)
+    options = parse_options(parser, words)
+    return run_bench("scaling", options, lambda: measure(options), threads=1)
 
 
-def measured(options: argparse.Namespace) -> dict[str, Any]:
+def measure(options: argparse.Namespace) -> dict[str, Any]:
     """Measure each way.
 
     Args:
@@ -54,37 +52,39 @@ def measured(options: argparse.Namespace) -> dict[str, Any]:
     size = {"batch_size": 2, "image_size": 64} if options.quick else {"batch_size": options.batch}
     num_steps = 1 if options.quick else options.steps
     job = Job("resnet18", seed=options.seed, threads=1, **size)
-    ways = {name: its for name, its in CONTESTANTS.items() if name != HOROVOD or util.find_spec("horovod")}
+    ways = {
+        name: options_of for name, options_of in CONTESTANTS.items() if name != HOROVOD or util.find_spec("horovod")
+    }
     num_images = num_steps * job.batch_size
 
     def turn(name: str) -> Callable[[int], float]:
-        def trained(_: int) -> float:
+        def train_once(_: int) -> float:
             names = [f"{name}, {which}" for which in ("first", "second")] if name == APART else [name]
-            with side_by_side(job, dict.fromkeys(names, ways[name])) as trainings:
+            with start_trainings(job, dict.fromkeys(names, ways[name])) as trainings:
                 return num_images * NUM_PROCESSES[name] / _slowest(list(trainings.values()), num_steps)
 
-        return trained
+        return train_once
 
-    rounds = contest({name: turn(name) for name in ways}, repeat=options.repeat, seed=options.seed)
+    rounds = run_rounds({name: turn(name) for name in ways}, repeat=options.repeat, seed=options.seed)
     return {
-        "comparisons": compared(rounds, batch_size=job.batch_size),
+        "comparisons": list_comparisons(rounds, batch_size=job.batch_size),
         "rounds": rounds,
         "settings": {"steps": num_steps, "batch_size": job.batch_size},
     }
 
 
 def _slowest(trainings: Sequence[Training], num_steps: int) -> float:
-    """Give the seconds of some steps after one that does not count, of those that compute at the same time."""
+    """Return the seconds of some steps after one that does not count, of those that compute at the same time."""
     for training in trainings:
         training.begin(1)
     for training in trainings:
-        training.taken()
+        training.wait()
     for training in trainings:
         training.begin(num_steps)
-    return max(training.taken() for training in trainings)
+    return max(training.wait() for training in trainings)
 
 
-def compared(rounds: Mapping[str, Sequence[float]], *, batch_size: int) -> list[dict[str, Any]]:
+def list_comparisons(rounds: Mapping[str, Sequence[float]], *, batch_size: int) -> list[dict[str, Any]]:
     """Compare what was measured.
 
     Args:
@@ -94,8 +94,10 @@ def compared(rounds: Mapping[str, Sequence[float]], *, batch_size: int) -> list[
     title = f"ResNet-18, 2 processes, batch {batch_size} each"
     twice = {**rounds, TWICE: [2 * value for value in rounds[ALONE]]}
     shared = [name for name in (HOROVOD, DDP) if name in rounds]
-    lines = [comparison(title, twice, of=name, to=TWICE, unit="images/s", at_least=REACH) for name in shared]
+    lines = [compare(title, twice, of=name, to=TWICE, unit="images/s", at_least=TARGET) for name in shared]
     if HOROVOD not in rounds:
-        lines.insert(0, unmeasured(title, of=HOROVOD, to=TWICE, why="Horovod is not installed", at_least=REACH))
-    lines += [comparison(title, twice, of=name, to=APART, unit="images/s") for name in shared]
-    return [*lines, comparison(title, twice, of=APART, to=TWICE, unit="images/s")]
+        lines.insert(
+            0, mark_unmeasured(title, of=HOROVOD, to=TWICE, reason="Horovod is not installed", at_least=TARGET)
+        )
+    lines += [compare(title, twice, of=name, to=APART, unit="images/s") for name in shared]
+    return [*lines, compare(title, twice, of=APART, to=TWICE, unit="images/s")]

@@ -1,4 +1,4 @@
-"""Seconds of a training step: lightkit beside a hand-written loop and a plain LightningCLI.
+"""Seconds of a training step: lightkit and a hand-written loop and a plain LightningCLI.
 
 Synthetic batches are held in memory and are the same for all, as are weights, optimizer and threads. All contestants of
 a net are loaded at once and take turns of some steps, so that start-up counts nowhere. The Lightning module of all logs
@@ -12,11 +12,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from benches.command import command_line, concluded, parsed
-from benches.contest import comparison, contest
-from benches.turns import BY_HAND, LIGHTKIT, LIGHTNING_CLI, Job, Training, side_by_side
-
-__all__ = ["NETS", "Net", "compared", "run"]
+from benches.command_line import create_parser, parse_options, run_bench
+from benches.gated_training import BY_HAND, LIGHTKIT, LIGHTNING_CLI, Job, Training, start_trainings
+from benches.rounds import compare, run_rounds
 
 WITHOUT_BAR = f"{LIGHTNING_CLI} without its bar"
 BAREBONES = f"{LIGHTNING_CLI}, barebones"
@@ -62,17 +60,17 @@ def run(words: Sequence[str]) -> int:
     Args:
         words: See `--help`.
     """
-    parser = command_line("step", __doc__, repeat=5)
+    parser = create_parser("step", __doc__, repeat=5)
     parser.add_argument("--net", choices=NETS, action="append", help="measure this one only; can be said again")
     parser.add_argument("--threads", type=int, default=2, help="intra-op threads of image nets (default: 2)")
     parser.add_argument(
         "--clock", choices=("wall", "cpu"), default="wall", help="cpu: what threads have computed, on a busy machine"
     )
-    options = parsed(parser, words)
-    return concluded("step", options, lambda: measured(options), threads=None)
+    options = parse_options(parser, words)
+    return run_bench("step", options, lambda: measure(options), threads=None)
 
 
-def measured(options: argparse.Namespace) -> dict[str, Any]:
+def measure(options: argparse.Namespace) -> dict[str, Any]:
     """Measure each net.
 
     Args:
@@ -88,7 +86,7 @@ def measured(options: argparse.Namespace) -> dict[str, Any]:
         size = {"batch_size": 2, "image_size": 64} if options.quick else {}
         job = Job(name, seed=options.seed, threads=threads[name], **size)
         rounds[name] = _rounds(job, NETS[name], options)
-        comparisons += compared(NETS[name], rounds[name], clock=options.clock)
+        comparisons += list_comparisons(NETS[name], rounds[name], clock=options.clock)
     return {
         "comparisons": comparisons,
         "rounds": rounds,
@@ -103,7 +101,7 @@ _NOTE = "Overhead is a step's time less that of the hand-written loop's step in 
 def _rounds(job: Job, net: Net, options: argparse.Namespace) -> dict[str, list[float]]:
     num_steps = min(net.num_steps, 50) if options.quick else net.num_steps
     contestants = {**CONTESTANTS, **(MORE if net.overhead and not options.quick else {})}
-    with side_by_side(job, contestants) as trainings:
+    with start_trainings(job, contestants) as trainings:
         for training in trainings.values():
             training.seconds(1 if options.quick else net.warm_up)
 
@@ -111,10 +109,10 @@ def _rounds(job: Job, net: Net, options: argparse.Namespace) -> dict[str, list[f
             return lambda _: training.seconds(num_steps, clock=options.clock) / num_steps
 
         turns = {name: turn(training) for name, training in trainings.items()}
-        return contest(turns, repeat=options.repeat, seed=job.seed, told=net.title)
+        return run_rounds(turns, repeat=options.repeat, seed=job.seed, title=net.title)
 
 
-def compared(
+def list_comparisons(
     net: Net, rounds: Mapping[str, Sequence[float]], *, clock: Literal["wall", "cpu"] = "wall"
 ) -> list[dict[str, Any]]:
     """Compare what was measured of a net.
@@ -122,14 +120,14 @@ def compared(
     Args:
         net: How it was measured.
         rounds: Seconds of a step by contestant, round by round.
-        clock: That told them.
+        clock: Clock of the seconds.
     """
     step = f"{net.title}, {clock} clock"
     scale, unit = (1e6, "us") if net.overhead else (1e3, "ms")
     scaled = {name: [scale * value for value in values] for name, values in rounds.items()}
     lines = [
-        comparison(step, scaled, of=LIGHTKIT, to=BY_HAND, unit=unit, at_most=net.at_most),
-        comparison(step, scaled, of=LIGHTKIT, to=LIGHTNING_CLI, unit=unit),
+        compare(step, scaled, of=LIGHTKIT, to=BY_HAND, unit=unit, at_most=net.at_most),
+        compare(step, scaled, of=LIGHTKIT, to=LIGHTNING_CLI, unit=unit),
     ]
     if not net.overhead:
         return lines
@@ -139,10 +137,10 @@ def compared(
         if name != BY_HAND
     }
     title = f"overhead a step, {step}"
-    lines.append(comparison(title, over, of=LIGHTKIT, to=LIGHTNING_CLI, unit=unit, at_most=0.5))
+    lines.append(compare(title, over, of=LIGHTKIT, to=LIGHTNING_CLI, unit=unit, at_most=0.5))
     lines += [
-        comparison(title, over, of=LIGHTKIT, to=name, unit=unit) for name in (WITHOUT_BAR, BAREBONES) if name in over
+        compare(title, over, of=LIGHTKIT, to=name, unit=unit) for name in (WITHOUT_BAR, BAREBONES) if name in over
     ]
     if ON_A_TERMINAL in over:
-        lines.append(comparison(title, over, of=ON_A_TERMINAL, to=CLI_ON_A_TERMINAL, unit=unit, at_most=0.5))
+        lines.append(compare(title, over, of=ON_A_TERMINAL, to=CLI_ON_A_TERMINAL, unit=unit, at_most=0.5))
     return lines

@@ -15,13 +15,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benches.command import command_line, concluded, parsed
-from benches.contest import BenchError, comparison, contest
-from benches.end_to_end_moments import Moments
-from benches.end_to_end_photos import Laid, add_options, lay, photos_of, weights_of
-from benches.end_to_end_training import BY_HAND, CLOCK, LIGHTKIT, Training, lightkit, loop, train
-
-__all__ = ["Found", "compared", "contestants", "run"]
+from benches.command_line import create_parser, parse_options, run_bench
+from benches.photo_data import PhotoSplit, add_options, copy_split, find_photos, find_weights
+from benches.rounds import BenchError, compare, run_rounds
+from benches.timeline import Moments
+from benches.training_process import BY_HAND, CLOCK, LIGHTKIT, Training, lightkit, loop, train
 
 AT_MOST = round(1 / 3, 4)
 LEARNING_RATE = 1e-3
@@ -37,19 +35,19 @@ def run(words: Sequence[str]) -> int:
     Args:
         words: See `--help`.
     """
-    parser = command_line("time_to_loss", __doc__, repeat=3)
+    parser = create_parser("time_to_loss", __doc__, repeat=3)
     add_options(parser, weights=True)
     parser.add_argument("--loss", type=float, default=0.55, help="validation loss to reach (default: 0.55)")
     parser.add_argument("--size", type=int, default=IMAGE_SIZE, help=f"side of the photos (default: {IMAGE_SIZE})")
     parser.add_argument("--precision", default="32-true", help="lightkit's (default: 32-true)")
-    options = parsed(parser, words)
+    options = parse_options(parser, words)
     if options.quick:
         options.repeat, options.size, options.max_images, options.loss = 1, 64, options.max_images or 50, 10.0
-    photos, weights = photos_of(parser, options.photos), weights_of(parser, options.weights)
-    return concluded("time_to_loss", options, lambda: measured(options, photos, weights), threads=options.threads)
+    photos, weights = find_photos(parser, options.photos), find_weights(parser, options.weights)
+    return run_bench("time_to_loss", options, lambda: measure(options, photos, weights), threads=options.threads)
 
 
-def measured(options: argparse.Namespace, photos: Path, weights: Path) -> dict[str, Any]:
+def measure(options: argparse.Namespace, photos: Path, weights: Path) -> dict[str, Any]:
     """Train with each contestant in turn.
 
     Args:
@@ -61,39 +59,39 @@ def measured(options: argparse.Namespace, photos: Path, weights: Path) -> dict[s
         BenchError: If a contestant does not reach the loss.
     """
     with tempfile.TemporaryDirectory(prefix="lightkit-bench-") as work:
-        laid = lay(photos, Path(work, "photos"), max_images=options.max_images)
-        found: dict[str, list[Moments]] = {}
+        split = copy_split(photos, Path(work, "photos"), max_images=options.max_images)
+        result: dict[str, list[Moments]] = {}
 
         def of_seed(name: str, seed: int) -> float:
-            training = contestants(laid, weights, options, seed=seed)[name]
+            training = contestants(split, weights, options, seed=seed)[name]
             moments = train(training, Path(work, f"{name} {seed}".replace(" ", "-")), threads=options.threads)
-            found.setdefault(name, []).append(moments)
-            return reached_s(name, moments, options.loss)
+            result.setdefault(name, []).append(moments)
+            return find_loss_s(name, moments, options.loss)
 
-        names = contestants(laid, weights, options, seed=options.seed)
-        rounds = contest(
+        names = contestants(split, weights, options, seed=options.seed)
+        rounds = run_rounds(
             {name: partial(of_seed, name) for name in names},
-            repeat=options.repeat, seed=options.seed, told="time_to_loss",
+            repeat=options.repeat, seed=options.seed, title="time_to_loss",
         )  # fmt: skip
     settings = {name: getattr(options, name) for name in ("loss", "size", "precision", "threads")}
     return {
-        "comparisons": compared(found, options.loss),
-        "rounds": {"seconds": rounds, "epochs": {name: [len(m.losses) for m in each] for name, each in found.items()}},
-        "settings": {**settings, "num_train": laid.num_train, "num_val": laid.num_val},
-        "notes": [epochs_in_words(found)],
+        "comparisons": list_comparisons(result, options.loss),
+        "rounds": {"seconds": rounds, "epochs": {name: [len(m.losses) for m in each] for name, each in result.items()}},
+        "settings": {**settings, "num_train": split.num_train, "num_val": split.num_val},
+        "notes": [format_epochs(result)],
     }
 
 
-def contestants(laid: Laid, weights: Path, options: argparse.Namespace, *, seed: int) -> dict[str, Training]:
-    """Give both trainings by name.
+def contestants(split: PhotoSplit, weights: Path, options: argparse.Namespace, *, seed: int) -> dict[str, Training]:
+    """Return both trainings by name.
 
     Args:
-        laid: The photos.
+        split: The photos.
         weights: Of MobileNetV2.
         options: The command line.
         seed: Of the head's weights and the order.
     """
-    data = {"root": str(laid.root), "image_size": options.size, "batch_size": BATCH_SIZE}
+    data = {"root": str(split.root), "image_size": options.size, "batch_size": BATCH_SIZE}
     smoothing = {"label_smoothing": LABEL_SMOOTHING}
     head = {"backbone": "mobilenet_v2", "weights": str(weights), "freeze": "backbone", **smoothing}
     stopping = {"monitor": "val/loss", "stopping_threshold": options.loss, "patience": MAX_EPOCHS}
@@ -110,14 +108,14 @@ def contestants(laid: Laid, weights: Path, options: argparse.Namespace, *, seed:
         "seed_everything": seed,
     }
     by_hand = {
-        **data, "weights": str(weights), "num_classes": laid.num_classes, "learning_rate": LEARNING_RATE,
+        **data, "weights": str(weights), "num_classes": split.num_classes, "learning_rate": LEARNING_RATE,
         "max_epochs": MAX_EPOCHS, "seed": seed, "loss": options.loss, "checkpoint": "last.pt", **smoothing,
     }  # fmt: skip
     return {training.name: training for training in (lightkit(own), loop("time_to_loss_plain", by_hand))}
 
 
-def reached_s(name: str, moments: Moments, loss: float) -> float:
-    """Tell after how many seconds the loss was reached.
+def find_loss_s(name: str, moments: Moments, loss: float) -> float:
+    """Return after how many seconds the loss was reached.
 
     Args:
         name: Of the contestant.
@@ -127,36 +125,36 @@ def reached_s(name: str, moments: Moments, loss: float) -> float:
     Raises:
         BenchError: If it was not.
     """
-    at = moments.reached_s(loss)
+    at = moments.find_loss_s(loss)
     if at is None:
         raise BenchError(f"{name} has come to a loss of {min(moments.losses):.3f} in {MAX_EPOCHS} epochs, not {loss:g}")
     return at
 
 
-def compared(found: Found, loss: float) -> list[dict[str, Any]]:
+def list_comparisons(result: Found, loss: float) -> list[dict[str, Any]]:
     """Compare what was measured: from the start of the process, and from the first step.
 
     Args:
-        found: By contestant, the moments of each round.
+        result: By contestant, the moments of each round.
         loss: That was reached.
     """
     title = TITLE.format(loss)
-    whole = {name: [reached_s(name, moments, loss) for moments in each] for name, each in found.items()}
+    whole = {name: [find_loss_s(name, moments, loss) for moments in each] for name, each in result.items()}
     after = {
-        name: [reached_s(name, moments, loss) - moments.first_step_s for moments in each]
-        for name, each in found.items()
+        name: [find_loss_s(name, moments, loss) - moments.first_step_s for moments in each]
+        for name, each in result.items()
     }
     return [
-        comparison(f"{title}, from the process's start", whole, of=LIGHTKIT, to=BY_HAND, unit="s", at_most=AT_MOST),
-        comparison(f"{title}, from the first step", after, of=LIGHTKIT, to=BY_HAND, unit="s"),
+        compare(f"{title}, from the process's start", whole, of=LIGHTKIT, to=BY_HAND, unit="s", at_most=AT_MOST),
+        compare(f"{title}, from the first step", after, of=LIGHTKIT, to=BY_HAND, unit="s"),
     ]
 
 
-def epochs_in_words(found: Found) -> str:
-    """Tell how many epochs each took.
+def format_epochs(result: Found) -> str:
+    """Return how many epochs each took.
 
     Args:
-        found: By contestant, the moments of each round.
+        result: By contestant, the moments of each round.
     """
-    listed = (f"{name} {' and '.join(str(len(moments.losses)) for moments in each)}" for name, each in found.items())
-    return f"Epochs: {', '.join(listed)}."
+    counts = (f"{name} {' and '.join(str(len(moments.losses)) for moments in each)}" for name, each in result.items())
+    return f"Epochs: {', '.join(counts)}."

@@ -1,7 +1,8 @@
 """What every contestant trains: nets, batches held in memory, and a hand-written loop. Torch alone.
 
-The batches ask the bench for leave: they give as many as it says, tell how long that took, and wait. So the time of a
-step is taken in the same place by all, start-up is in none of it, and the contestants take turns while all are loaded.
+The batches ask the bench for leave: they yield as many as it wants, report how long that took, and wait. So the time
+of a step is measured in the same place by all, start-up is in none, and the contestants take turns while all are
+loaded.
 """
 
 from __future__ import annotations
@@ -18,8 +19,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-__all__ = ["GATE", "Batches", "NetName", "net_of", "optimizer_of"]
-
 GATE = "BENCH_GATE"  # no LIGHTKIT_, which would be a setting
 NetName = Literal["resnet18", "mobilenet_v3_small", "two_layer"]
 NUM_CLASSES = 5
@@ -28,7 +27,7 @@ LOG_EVERY_N_STEPS = 50
 Batch = tuple[Tensor, Tensor]
 
 
-def net_of(name: NetName, seed: int) -> nn.Module:
+def build_net(name: NetName, seed: int) -> nn.Module:
     """Build a net with the weights of a seed.
 
     Args:
@@ -44,19 +43,19 @@ def net_of(name: NetName, seed: int) -> nn.Module:
     return net
 
 
-def optimizer_of(net: nn.Module) -> torch.optim.Optimizer:
-    """Give the optimizer that all train with."""
+def build_optimizer(net: nn.Module) -> torch.optim.Optimizer:
+    """Return the optimizer that all train with."""
     return torch.optim.SGD(net.parameters(), lr=0.01, momentum=0.9)
 
 
-def loss_of(net: nn.Module, batch: Batch) -> Tensor:
+def compute_loss(net: nn.Module, batch: Batch) -> Tensor:
     """Compute the loss that all train on."""
     images, labels = batch
     return functional.cross_entropy(net(images), labels)
 
 
 class Batches:
-    """Gives the same few batches again and again, as many at a time as the bench says.
+    """Yields the same few batches again and again, as many at a time as the bench wants.
 
     Args:
         name: Of the net that takes them.
@@ -81,7 +80,7 @@ class Batches:
         return 1_000_000
 
     def __iter__(self) -> Iterator[Batch]:
-        """Give batches as long as the bench wants them."""
+        """Return batches as long as the bench wants them."""
         with socket.socket(socket.AF_UNIX) as gate:
             gate.connect(os.environ[GATE])
             for line in gate.makefile(encoding="ascii"):
@@ -91,17 +90,17 @@ class Batches:
                 start, used = time.perf_counter(), time.process_time()
                 for step in range(num_steps):
                     yield self.batches[step % len(self.batches)]
-                taken = {"wall": time.perf_counter() - start, "cpu": time.process_time() - used}
-                gate.sendall(json.dumps(taken).encode() + b"\n")
+                wait = {"wall": time.perf_counter() - start, "cpu": time.process_time() - used}
+                gate.sendall(json.dumps(wait).encode() + b"\n")
 
 
 def train(net: nn.Module, batches: Iterable[Batch]) -> None:
     """Train as one writes it by hand."""
-    optimizer = optimizer_of(net)
+    optimizer = build_optimizer(net)
     net.train()
     for step, batch in enumerate(batches):
         optimizer.zero_grad()
-        loss = loss_of(net, batch)
+        loss = compute_loss(net, batch)
         loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
         if step % LOG_EVERY_N_STEPS == 0:
@@ -113,7 +112,7 @@ def main() -> None:
     name, *numbers = sys.argv[1:]
     batch_size, image_size, seed, threads = map(int, numbers)
     torch.set_num_threads(threads)
-    train(net_of(name, seed), Batches(name, batch_size, image_size, seed))  # type: ignore[arg-type]
+    train(build_net(name, seed), Batches(name, batch_size, image_size, seed))  # type: ignore[arg-type]
 
 
 if __name__ == "__main__":

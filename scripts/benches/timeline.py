@@ -9,8 +9,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["FILE", "Moments", "note", "read"]
-
 FILE = "BENCH_MOMENTS"  # no LIGHTKIT_, which would be a setting
 """The variable that names the file."""
 
@@ -45,9 +43,9 @@ class Moments:
     losses: tuple[float, ...]
     accuracies: tuple[float, ...]
 
-    def reached_s(self, loss: float) -> float | None:
-        """Tell when a validation first gave a loss at or below one; None if none did."""
-        return next((at for at, found in zip(self.validated_s, self.losses, strict=True) if found <= loss), None)
+    def find_loss_s(self, loss: float) -> float | None:
+        """Return when a validation first gave a loss at or below one; None if none did."""
+        return next((at for at, result in zip(self.validated_s, self.losses, strict=True) if result <= loss), None)
 
 
 def read(file: Path, *, started_s: float) -> Moments:

@@ -12,10 +12,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torchvision import models
 
-from benches.end_to_end_moments import note
-from benches.end_to_end_plain import evaluation, photos, validated
-
-__all__ = ["Frozen", "train"]
+from benches.end_to_end_loop import center_crop, photos, validate
+from benches.timeline import note
 
 
 class Frozen(nn.Module):
@@ -40,43 +38,43 @@ class Frozen(nn.Module):
         return self
 
     def forward(self, images: Tensor) -> Tensor:
-        """Give the logits."""
+        """Return the logits."""
         with torch.no_grad():
             features = functional.adaptive_avg_pool2d(self.backbone(images), 1).flatten(1)
         logits: Tensor = self.head(features)
         return logits
 
 
-def train(asked: dict[str, Any]) -> None:
+def train(request: dict[str, Any]) -> None:
     """Train until the loss is reached, with a loop that sets nothing that need not be set.
 
     Args:
-        asked: ``root``, ``weights``, ``num_classes``, ``image_size``, ``batch_size``, ``learning_rate``,
+        request: ``root``, ``weights``, ``num_classes``, ``image_size``, ``batch_size``, ``learning_rate``,
             ``label_smoothing``, ``max_epochs``, ``seed``, ``loss``, ``checkpoint`` (a file).
     """
-    torch.manual_seed(asked["seed"])
-    root, batch_size, transform = Path(asked["root"]), asked["batch_size"], evaluation(asked["image_size"])
+    torch.manual_seed(request["seed"])
+    root, batch_size, transform = Path(request["root"]), request["batch_size"], center_crop(request["image_size"])
     shuffled = photos(root, "train", transform, batch_size=batch_size, shuffle=True)
     val = photos(root, "val", transform, batch_size=batch_size, shuffle=False)
-    network = Frozen(asked["weights"], asked["num_classes"])
-    optimizer = torch.optim.AdamW(network.head.parameters(), lr=asked["learning_rate"])
+    network = Frozen(request["weights"], request["num_classes"])
+    optimizer = torch.optim.AdamW(network.head.parameters(), lr=request["learning_rate"])
     has_stepped = False
-    for _ in range(asked["max_epochs"]):
+    for _ in range(request["max_epochs"]):
         note("epoch")
         network.train()
         for images, labels in shuffled:
             if not has_stepped:
                 note("step")
                 has_stepped = True
-            loss = functional.cross_entropy(network(images), labels, label_smoothing=asked["label_smoothing"])
+            loss = functional.cross_entropy(network(images), labels, label_smoothing=request["label_smoothing"])
             optimizer.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]
             optimizer.step()
         network.eval()
-        found = validated(network, val)
-        note("validated", found)
-        torch.save({"network": network.state_dict(), "optimizer": optimizer.state_dict()}, asked["checkpoint"])
-        if found["loss"] <= asked["loss"]:
+        result = validate(network, val)
+        note("validated", result)
+        torch.save({"network": network.state_dict(), "optimizer": optimizer.state_dict()}, request["checkpoint"])
+        if result["loss"] <= request["loss"]:
             break
     note("end")
 

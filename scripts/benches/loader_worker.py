@@ -1,6 +1,6 @@
-"""One way to load images, in a process of its own: `loader.py` starts it and asks for a pass at a time.
+"""Load images in a process of its own: `loader.py` starts it and asks for a pass at a time.
 
-Its argument is JSON, see `Asked`. It answers each line on standard input with a line of JSON on standard output.
+Its argument is JSON, see `Request`. It answers each line on standard input with a line of JSON on standard output.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
 @dataclass(frozen=True)
-class Asked:
+class Request:
     """What to load, and how.
 
     Args:
-        way: One of `WAYS`.
+        loader: One of `LOADERS`.
         folder: With one folder a class.
         work: Where what is decoded once is kept.
         num_workers: Processes that load.
@@ -38,7 +38,7 @@ class Asked:
         cache_size: Shorter side of what is decoded once, in pixels.
     """
 
-    way: str
+    loader: str
     folder: str
     work: str
     num_workers: int
@@ -47,81 +47,86 @@ class Asked:
     cache_size: int
 
 
-def torchvision_folder(asked: Asked) -> Iterable[Any]:
-    """Give what most trainings use: decoded by Pillow, cropped, flipped, to float, normalised."""
+def load_torchvision(request: Request) -> Iterable[Any]:
+    """Return what most trainings use: decoded by Pillow, cropped, flipped, to float, normalised."""
     from torchvision import datasets, transforms
 
     steps = transforms.Compose(
         [
-            transforms.RandomResizedCrop(asked.image_size, scale=CROP_SCALE),
+            transforms.RandomResizedCrop(request.image_size, scale=CROP_SCALE),
             transforms.RandomHorizontalFlip(),
             transforms.ToTensor(),
             transforms.Normalize(MEAN, STD),
         ]
     )
     return DataLoader(
-        datasets.ImageFolder(asked.folder, steps),
-        batch_size=asked.batch_size,
+        datasets.ImageFolder(request.folder, steps),
+        batch_size=request.batch_size,
         shuffle=True,
-        num_workers=asked.num_workers,
-        persistent_workers=asked.num_workers > 0,
+        num_workers=request.num_workers,
+        persistent_workers=request.num_workers > 0,
     )
 
 
-def uncached(asked: Asked) -> Iterable[Any]:
-    """Give lightkit's batches, decoded anew each time."""
-    return _data(asked, cache="none").train_dataloader()
+def load_uncached(request: Request) -> Iterable[Any]:
+    """Return lightkit's batches, decoded anew each time."""
+    return _data(request, cache="none").train_dataloader()
 
 
-def cached(asked: Asked) -> Iterable[Any]:
-    """Give lightkit's batches from the cache on disk."""
-    return _data(asked, cache="disk").train_dataloader()
+def load_cached(request: Request) -> Iterable[Any]:
+    """Return lightkit's batches from the cache on disk."""
+    return _data(request, cache="disk").train_dataloader()
 
 
-def litdata_stream(asked: Asked) -> Iterable[Any]:
-    """Give litdata's batches of the pixels that `cached` reads, cropped and flipped by the same code."""
+def load_litdata(request: Request) -> Iterable[Any]:
+    """Return litdata's batches of the pixels that `cached` reads, cropped and flipped by the same code."""
     import litdata
 
-    stored = Path(asked.work, f"litdata-{asked.cache_size}")
-    if not stored.is_dir():
-        _store(asked, stored)
+    read_results = Path(request.work, f"litdata-{request.cache_size}")
+    if not read_results.is_dir():
+        _store(request, read_results)
     stream = litdata.StreamingDataset(
-        str(stored),
+        str(read_results),
         shuffle=True,
         seed=SEED,
-        transform=Cropped(asked.image_size),
+        transform=CropRecord(request.image_size),
         batch_decode=0,  # 0.2.76 reads 256 records for one by default, which is 8 times slower here
     )
     return litdata.StreamingDataLoader(
         stream,
-        batch_size=asked.batch_size,
-        num_workers=asked.num_workers,
-        persistent_workers=asked.num_workers > 0,
+        batch_size=request.batch_size,
+        num_workers=request.num_workers,
+        persistent_workers=request.num_workers > 0,
     )
 
 
-def conversion(asked: Asked) -> Iterable[Any]:
-    """Give a batch of uint8 again and again, converted as it would be on the training's device, here this CPU."""
+def convert(request: Request) -> Iterable[Any]:
+    """Return a batch of uint8 again and again, converted as it would be on the training's device, here this CPU."""
     from lightkit.data.transforms import normalised, preprocessing_of
 
-    shape = (asked.batch_size, asked.image_size, asked.image_size, 3)  # channels last in memory, as the loaders give it
+    shape = (
+        request.batch_size,
+        request.image_size,
+        request.image_size,
+        3,
+    )  # channels last in memory, as the loaders give it
     images = torch.randint(0, 256, shape, dtype=torch.uint8, generator=torch.Generator().manual_seed(SEED))
     images = images.permute(0, 3, 1, 2)
-    batch = (images, torch.zeros(asked.batch_size, dtype=torch.int64))
-    preprocessing, trainer = preprocessing_of(asked.image_size), _trainer()
-    return Repeated(lambda: normalised(batch, preprocessing, trainer), num=20)
+    batch = (images, torch.zeros(request.batch_size, dtype=torch.int64))
+    preprocessing, trainer = preprocessing_of(request.image_size), _trainer()
+    return Repeat(lambda: normalised(batch, preprocessing, trainer), num=20)
 
 
-WAYS: dict[str, Callable[[Asked], Iterable[Any]]] = {
-    "torchvision": torchvision_folder,
-    "uncached": uncached,
-    "cached": cached,
-    "litdata": litdata_stream,
-    "conversion": conversion,
+LOADERS: dict[str, Callable[[Request], Iterable[Any]]] = {
+    "torchvision": load_torchvision,
+    "uncached": load_uncached,
+    "cached": load_cached,
+    "litdata": load_litdata,
+    "conversion": convert,
 }
 
 
-class Repeated:
+class Repeat:
     """Gives the same thing several times."""
 
     def __init__(self, make: Callable[[], Any], *, num: int) -> None:
@@ -131,7 +136,7 @@ class Repeated:
         return (self.make() for _ in range(self.num))
 
 
-class Cropped:
+class CropRecord:
     """From litdata's record to lightkit's random crop of it, and its label."""
 
     def __init__(self, image_size: int) -> None:
@@ -148,7 +153,7 @@ class Cropped:
         return self.view(Decoded(record["pixels"].numpy()), SEED, key), record["label"]
 
 
-class Stored:
+class ReadRecord:
     """From a number to a record for litdata."""
 
     def __init__(self, source: Any) -> None:
@@ -162,13 +167,13 @@ class Stored:
         return {"pixels": pixels, "label": self.source.label(number), "number": number}
 
 
-def _store(asked: Asked, stored: Path) -> None:
+def _store(request: Request, read_results: Path) -> None:
     import litdata
 
-    source = _data(asked, cache="disk").train_dataloader().dataset.source  # type: ignore[attr-defined]
-    aside = stored.with_name(f"{stored.name}.part")
+    source = _data(request, cache="disk").train_dataloader().dataset.source  # type: ignore[attr-defined]
+    aside = read_results.with_name(f"{read_results.name}.part")
     litdata.optimize(
-        Stored(source),
+        ReadRecord(source),
         inputs=list(range(len(source))),
         output_dir=str(aside),
         chunk_bytes="64MB",  # litdata's documentation has it in every example
@@ -176,26 +181,26 @@ def _store(asked: Asked, stored: Path) -> None:
         start_method="fork",
         verbose=False,
     )
-    aside.rename(stored)
+    aside.rename(read_results)
 
 
-def _data(asked: Asked, *, cache: Any) -> Any:
-    """Give the data module as a fit on the CPU has it, with all images in training."""
+def _data(request: Request, *, cache: Any) -> Any:
+    """Return the data module as a fit on the CPU has it, with all images in training."""
     from pytorch_lightning.trainer.states import TrainerFn
 
     from lightkit.data import ImageFolder
 
     data = ImageFolder(
-        asked.folder,
-        image_size=asked.image_size,
-        batch_size=asked.batch_size,
-        num_workers=asked.num_workers,
+        request.folder,
+        image_size=request.image_size,
+        batch_size=request.batch_size,
+        num_workers=request.num_workers,
         val_fraction=0.0,
         test_fraction=0.0,
         crop_scale=CROP_SCALE,
         seed=SEED,
         cache=cache,
-        cache_size=asked.cache_size,
+        cache_size=request.cache_size,
     )
     data.trainer = _trainer()
     data.trainer.state.fn = TrainerFn.FITTING
@@ -218,7 +223,7 @@ def _trainer() -> Any:
     )
 
 
-def measured(loader: Iterable[Any], at_least_s: float) -> dict[str, float]:
+def measure(loader: Iterable[Any], at_least_s: float) -> dict[str, float]:
     """Go through the data until the time is over, at least once.
 
     Returns:
@@ -248,11 +253,11 @@ def main() -> None:
     os.dup2(2, 1)  # libraries print what they like, where it is not taken for an answer
     torch.set_num_threads(1)
     torch.manual_seed(SEED)
-    asked = Asked(**json.loads(sys.argv[1]))
-    loader = WAYS[asked.way](asked)
+    request = Request(**json.loads(sys.argv[1]))
+    loader = LOADERS[request.loader](request)
     answers.write("{}\n")
     for line in sys.stdin:
-        answers.write(json.dumps(measured(loader, float(line))) + "\n")
+        answers.write(json.dumps(measure(loader, float(line))) + "\n")
 
 
 if __name__ == "__main__":

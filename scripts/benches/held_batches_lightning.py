@@ -6,16 +6,14 @@ from typing import TYPE_CHECKING
 
 from pytorch_lightning import LightningDataModule, LightningModule
 
-from benches.stepping import Batch, Batches, NetName, loss_of, net_of, optimizer_of
+from benches.held_batches import Batch, Batches, NetName, build_net, build_optimizer, compute_loss
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-__all__ = ["HeldBatches", "Stepped"]
 
-
-class Stepped(LightningModule):
+class HeldModule(LightningModule):
     """A net that is trained on batches in memory, and logs its loss, for the bar too where there is one.
 
     Args:
@@ -25,20 +23,20 @@ class Stepped(LightningModule):
 
     def __init__(self, name: NetName = "two_layer", seed: int = 0) -> None:
         super().__init__()
-        self.net = net_of(name, seed)
+        self.net = build_net(name, seed)
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
-        """Give the loss."""
-        loss = loss_of(self.net, batch)
+        """Return the loss."""
+        loss = compute_loss(self.net, batch)
         self.log("train/loss", loss, prog_bar=True)
         return loss
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
-        """Give the optimizer of all contestants."""
-        return optimizer_of(self.net)
+        """Return the optimizer of all contestants."""
+        return build_optimizer(self.net)
 
 
-class HeldBatches(LightningDataModule):
+class HeldData(LightningDataModule):
     """Batches in memory, as many as the bench wants.
 
     Args:
@@ -53,5 +51,5 @@ class HeldBatches(LightningDataModule):
         self.batches = Batches(name, batch_size, image_size, seed)
 
     def train_dataloader(self) -> Batches:
-        """Give the batches."""
+        """Return the batches."""
         return self.batches

@@ -1,4 +1,4 @@
-"""Trainings in processes of their own that take turns: each computes some steps when it is told to, and waits."""
+"""Trainings in processes of their own that take turns: each computes some steps on request, and waits."""
 
 from __future__ import annotations
 
@@ -25,10 +25,8 @@ from typing import IO, Any, Literal
 import psutil
 import yaml
 
-from benches.contest import BenchError
-from benches.environment import alone
-
-__all__ = ["BY_HAND", "LIGHTKIT", "LIGHTNING_CLI", "Job", "Training", "peak_bytes_of", "side_by_side"]
+from benches.environment import build_environment
+from benches.rounds import BenchError
 
 BY_HAND, LIGHTNING_CLI, LIGHTKIT = "hand-written loop", "LightningCLI", "lightkit"
 START_S, TURN_S, END_S = 180.0, 240.0, 60.0
@@ -56,23 +54,23 @@ class Job:
     threads: int = 1
 
     def command(self, who: str, folder: Path, *, config: Mapping[str, Any]) -> list[str]:
-        """Write what a contestant needs into a folder and give the command that trains.
+        """Write what a contestant needs into a folder and return the command that trains.
 
         Args:
             who: `BY_HAND`, `LIGHTNING_CLI` or `LIGHTKIT`.
             folder: Where it runs.
-            config: Sections of the config beside model and data.
+            config: Sections of the config other than model and data.
         """
         if who == BY_HAND:
             numbers = (self.batch_size, self.image_size, self.seed, self.threads)
-            return [sys.executable, "-m", "benches.stepping", self.net, *map(str, numbers)]
+            return [sys.executable, "-m", "benches.held_batches", self.net, *map(str, numbers)]
         data = {"name": self.net, "batch_size": self.batch_size, "image_size": self.image_size, "seed": self.seed}
         classes = {
             "model": {
-                "class_path": "benches.stepping_lightning.Stepped",
+                "class_path": "benches.held_batches_lightning.HeldModule",
                 "init_args": {"name": self.net, "seed": self.seed},
             },
-            "data": {"class_path": "benches.stepping_lightning.HeldBatches", "init_args": data},
+            "data": {"class_path": "benches.held_batches_lightning.HeldData", "init_args": data},
         }
         trainer = {"max_epochs": 1, "accelerator": "cpu", **config.get("trainer", {})}
         text = yaml.safe_dump({**classes, **config, "trainer": trainer})
@@ -97,33 +95,33 @@ class Training:
         self._gates = gates
 
     def seconds(self, num_steps: int, *, clock: Literal["wall", "cpu"] = "wall") -> float:
-        """Let it compute some steps, and give the seconds of the slowest process.
+        """Let it compute some steps, and return the seconds of the slowest process.
 
         Args:
             num_steps: That each process computes.
-            clock: Whether seconds on the wall's clock are told, or those that all threads have computed.
+            clock: `wall` for elapsed seconds, `cpu` for the seconds that all threads have computed.
 
         Raises:
             BenchError: If it ends before, or takes too long.
         """
         self.begin(num_steps)
-        return self.taken(clock=clock)
+        return self.wait(clock=clock)
 
     def begin(self, num_steps: int) -> None:
-        """Let it compute some steps; `taken` waits for their end."""
+        """Let it compute some steps; `wait` waits for their end."""
         for gate in self._gates:
             gate.sendall(f"{num_steps}\n".encode())
 
-    def taken(self, *, clock: Literal["wall", "cpu"] = "wall") -> float:
+    def wait(self, *, clock: Literal["wall", "cpu"] = "wall") -> float:
         """Wait until the steps that were begun are done; as `seconds`."""
         return max(_answer(gate, self.name)[clock] for gate in self._gates)
 
     def peak_bytes(self) -> int:
-        """Give the most memory that its processes have held; as `peak_bytes_of`."""
-        return peak_bytes_of(self.process.pid)
+        """Return the most memory that its processes have held; as `measure_peak_bytes`."""
+        return measure_peak_bytes(self.process.pid)
 
     def end(self) -> int:
-        """Let it end as it would by itself, or kill it where that takes too long; give its `peak_bytes` till then."""
+        """Let it end as it would by itself, or kill it where that takes too long; return its `peak_bytes` till then."""
         for gate in self._gates:
             with suppress(BrokenPipeError):  # it has ended before
                 gate.sendall(b"0\n")
@@ -152,8 +150,8 @@ def _answer(gate: socket.socket, name: str) -> dict[str, float]:
     return answer
 
 
-def peak_bytes_of(pid: int) -> int:
-    """Give the most memory that a process has held, and what its children hold by themselves; 0 where it has ended.
+def measure_peak_bytes(pid: int) -> int:
+    """Return the most memory that a process has held, and what its children hold by themselves; 0 where it has ended.
 
     Args:
         pid: Of the process.
@@ -199,14 +197,14 @@ def training(
         door = open_things.enter_context(socket.socket(socket.AF_UNIX))
         door.bind(address)
         door.listen(num_ranks)
-        says = open_things.enter_context(tempfile.TemporaryFile())
-        screen = open_things.enter_context(_terminal(says)) if terminal else says.fileno()
+        output = open_things.enter_context(tempfile.TemporaryFile())
+        screen = open_things.enter_context(_terminal(output)) if terminal else output.fileno()
         own = {"BENCH_GATE": address, **({"TERM": "xterm-256color"} if terminal else {})}
         process = subprocess.Popen(
-            command, cwd=folder, env={**alone(threads), **own}, stdin=subprocess.DEVNULL,
+            command, cwd=folder, env={**build_environment(threads), **own}, stdin=subprocess.DEVNULL,
             stdout=screen, stderr=screen, start_new_session=True,
         )  # fmt: skip
-        open_things.callback(_killed, process)
+        open_things.callback(_kill, process)
         door.settimeout(0.2)
         gates: list[socket.socket] = []
         give_up = time.monotonic() + START_S
@@ -215,13 +213,13 @@ def training(
                 gates.append(open_things.enter_context(door.accept()[0]))
                 continue
             if process.poll() is not None or time.monotonic() > give_up:
-                says.seek(0)
-                said = says.read().decode(errors="replace").strip()[-3000:]
+                output.seek(0)
+                said = output.read().decode(errors="replace").strip()[-3000:]
                 raise BenchError(f"{name} did not begin to train ({process.poll()}):\n{said}")
         yield Training(name, process, gates)
 
 
-def _killed(process: subprocess.Popen[bytes]) -> None:
+def _kill(process: subprocess.Popen[bytes]) -> None:
     """End what is left of a session of processes."""
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
@@ -229,21 +227,21 @@ def _killed(process: subprocess.Popen[bytes]) -> None:
 
 
 @contextmanager
-def _terminal(says: IO[bytes]) -> Iterator[int]:
-    """Give a terminal whose screen nobody sees; what it shows goes into a file."""
+def _terminal(output: IO[bytes]) -> Iterator[int]:
+    """Return a terminal whose screen nobody sees; what it shows goes into a file."""
     reader, screen = pty.openpty()
     fcntl.ioctl(screen, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))  # without a size, bars have no width
     over = threading.Event()
 
-    def drained() -> None:
+    def drain() -> None:
         while not over.is_set():
             if select.select([reader], [], [], 0.2)[0]:
                 try:
-                    says.write(os.read(reader, 65536))
+                    output.write(os.read(reader, 65536))
                 except OSError:  # nobody writes any more
                     return
 
-    watcher = threading.Thread(target=drained)
+    watcher = threading.Thread(target=drain)
     watcher.start()
     try:
         yield screen
@@ -255,7 +253,7 @@ def _terminal(says: IO[bytes]) -> Iterator[int]:
 
 
 @contextmanager
-def side_by_side(job: Job, contestants: Mapping[str, Mapping[str, Any]]) -> Iterator[dict[str, Training]]:
+def start_trainings(job: Job, contestants: Mapping[str, Mapping[str, Any]]) -> Iterator[dict[str, Training]]:
     """Start all contestants of a job, one after the other, and end them together.
 
     Args:
@@ -265,14 +263,14 @@ def side_by_side(job: Job, contestants: Mapping[str, Mapping[str, Any]]) -> Iter
     """
     with ExitStack() as running:
         trainings = {}
-        for number, (name, its) in enumerate(contestants.items()):
+        for number, (name, options_of) in enumerate(contestants.items()):
             folder = Path(running.enter_context(tempfile.TemporaryDirectory(prefix="lightkit-bench-")))
             who = next(who for who in (BY_HAND, LIGHTNING_CLI, LIGHTKIT) if name.startswith(who))
-            command = job.command(who, folder, config=its.get("config", {}))
+            command = job.command(who, folder, config=options_of.get("config", {}))
             print(f"{job.net}: starting {name} ({number + 1} of {len(contestants)})", file=sys.stderr)
             trainings[name] = running.enter_context(
-                training(name, command, folder, num_ranks=its.get("num_ranks", 1), threads=job.threads,
-                         terminal=its.get("terminal", False))
+                training(name, command, folder, num_ranks=options_of.get("num_ranks", 1), threads=job.threads,
+                         terminal=options_of.get("terminal", False))
             )  # fmt: skip
         yield trainings
         for each in trainings.values():

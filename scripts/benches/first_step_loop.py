@@ -10,14 +10,12 @@ from typing import Any
 
 import torch
 
-__all__ = ["MOMENT", "TellingSGD"]
-
 MOMENT = "BENCH_MOMENT"
 """The variable that names the file for the moment."""
 IMAGE_SIZE, BATCH_SIZE, VAL_FRACTION = 224, 32, 0.2
 
 
-class TellingSGD(torch.optim.SGD):
+class TimedSGD(torch.optim.SGD):
     """SGD that writes the moment at which its first step was done into a file.
 
     Args:
@@ -28,17 +26,17 @@ class TellingSGD(torch.optim.SGD):
 
     def __init__(self, params: Any, lr: float = 0.01, momentum: float = 0.9) -> None:
         super().__init__(params, lr=lr, momentum=momentum)
-        self._has_told = False
+        self._has_stepped = False
 
     def step(self, closure: Any = None) -> Any:
         """Step, and tell the first time."""
-        found = super().step(closure)
-        if not self._has_told:
-            self._has_told = True
+        result = super().step(closure)
+        if not self._has_stepped:
+            self._has_stepped = True
             moment = Path(os.environ[MOMENT])
             moment.with_suffix(".part").write_text(str(time.monotonic()), encoding="ascii")
             moment.with_suffix(".part").rename(moment)
-        return found
+        return result
 
 
 def main() -> None:
@@ -67,7 +65,7 @@ def main() -> None:
     train, _ = random_split(photos, [1 - VAL_FRACTION, VAL_FRACTION])
     loader = DataLoader(train, BATCH_SIZE, shuffle=True, num_workers=options.workers)
     net = models.resnet18(num_classes=len(photos.classes))
-    optimizer = TellingSGD(net.parameters())
+    optimizer = TimedSGD(net.parameters())
     net.train()
     for images, labels in loader:
         optimizer.zero_grad()

@@ -12,9 +12,7 @@ from torch.nn import functional
 from torch.utils.data import DataLoader
 from torchvision import datasets, models, transforms
 
-from benches.end_to_end_moments import note
-
-__all__ = ["evaluation", "photos", "train", "training", "validated"]
+from benches.timeline import note
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 CROP_SCALE = (0.35, 1.0)  # lightkit's default, for all contestants
@@ -32,7 +30,7 @@ def training(image_size: int) -> transforms.Compose:
     )
 
 
-def evaluation(image_size: int) -> transforms.Compose:
+def center_crop(image_size: int) -> transforms.Compose:
     """The middle of each photo."""
     return transforms.Compose(
         [
@@ -45,25 +43,25 @@ def evaluation(image_size: int) -> transforms.Compose:
 
 
 def photos(root: Path, split: str, transform: transforms.Compose, *, batch_size: int, shuffle: bool) -> DataLoader[Any]:
-    """Give a split's batches, loaded in the training process as a DataLoader does unless told otherwise."""
+    """Return a split's batches, loaded in the training process as a DataLoader does by default."""
     return DataLoader(datasets.ImageFolder(str(root / split), transform), batch_size=batch_size, shuffle=shuffle)
 
 
-def train(asked: dict[str, Any]) -> None:
+def train(request: dict[str, Any]) -> None:
     """Train with a loop that is written well, and sets nothing that need not be set.
 
     Args:
-        asked: ``root``, ``backbone``, ``num_classes``, ``image_size``, ``batch_size``, ``learning_rate``,
+        request: ``root``, ``backbone``, ``num_classes``, ``image_size``, ``batch_size``, ``learning_rate``,
             ``max_epochs``, ``seed``, ``checkpoint`` (a file).
     """
-    torch.manual_seed(asked["seed"])
-    root, size, batch_size = Path(asked["root"]), asked["image_size"], asked["batch_size"]
+    torch.manual_seed(request["seed"])
+    root, size, batch_size = Path(request["root"]), request["image_size"], request["batch_size"]
     shuffled = photos(root, "train", training(size), batch_size=batch_size, shuffle=True)
-    val = photos(root, "val", evaluation(size), batch_size=batch_size, shuffle=False)
-    network = models.get_model(asked["backbone"], weights=None, num_classes=asked["num_classes"])
-    optimizer = torch.optim.AdamW(network.parameters(), lr=asked["learning_rate"])
+    val = photos(root, "val", center_crop(size), batch_size=batch_size, shuffle=False)
+    network = models.get_model(request["backbone"], weights=None, num_classes=request["num_classes"])
+    optimizer = torch.optim.AdamW(network.parameters(), lr=request["learning_rate"])
     has_stepped = False
-    for _ in range(asked["max_epochs"]):
+    for _ in range(request["max_epochs"]):
         note("epoch")
         network.train()
         for images, labels in shuffled:
@@ -75,14 +73,14 @@ def train(asked: dict[str, Any]) -> None:
             loss.backward()  # type: ignore[no-untyped-call]
             optimizer.step()
         network.eval()
-        note("validated", validated(network, val))
-        torch.save({"network": network.state_dict(), "optimizer": optimizer.state_dict()}, asked["checkpoint"])
+        note("validated", validate(network, val))
+        torch.save({"network": network.state_dict(), "optimizer": optimizer.state_dict()}, request["checkpoint"])
     note("end")
 
 
 @torch.no_grad()
-def validated(network: torch.nn.Module, val: DataLoader[Any]) -> dict[str, float]:
-    """Give the mean loss and the accuracy over a loader."""
+def validate(network: torch.nn.Module, val: DataLoader[Any]) -> dict[str, float]:
+    """Return the mean loss and the accuracy over a loader."""
     loss, hits, number = 0.0, 0, 0
     for images, labels in val:
         logits = network(images)

@@ -9,8 +9,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["DATA", "VAL_EVERY", "Laid", "add_options", "lay", "photos_of", "weights_of"]
-
 DATA = "BENCH_DATA"
 """The variable that names the folder of `flower_photos/` and `weights/`."""
 VAL_EVERY = 5
@@ -20,7 +18,7 @@ _BESIDE = Path(__file__).resolve().parents[3] / "shared" / "data"
 
 
 @dataclass(frozen=True)
-class Laid:
+class PhotoSplit:
     """Photos laid out in train/ and val/, a folder for each class.
 
     Args:
@@ -58,25 +56,25 @@ def add_options(parser: ArgumentParser, *, weights: bool, max_images: int | None
         )
 
 
-def photos_of(parser: ArgumentParser, asked: Path | None) -> Path:
-    """Give the folder of the photos; without one the command ends."""
-    return _found(parser, asked, "flower_photos", "--photos")
+def find_photos(parser: ArgumentParser, given: Path | None) -> Path:
+    """Return the folder of the photos; without one the command ends."""
+    return _find(parser, given, "flower_photos", "--photos")
 
 
-def weights_of(parser: ArgumentParser, asked: Path | None) -> Path:
-    """Give the file of the weights; without one the command ends."""
-    return _found(parser, asked, "weights/mobilenet_v2_in1k_torchvision.pth", "--weights")
+def find_weights(parser: ArgumentParser, given: Path | None) -> Path:
+    """Return the file of the weights; without one the command ends."""
+    return _find(parser, given, "weights/mobilenet_v2_in1k_torchvision.pth", "--weights")
 
 
-def _found(parser: ArgumentParser, asked: Path | None, name: str, option: str) -> Path:
+def _find(parser: ArgumentParser, given: Path | None, name: str, option: str) -> Path:
     named = os.environ.get(DATA)
-    place = asked or (Path(named).expanduser() if named else _BESIDE) / name
+    place = given or (Path(named).expanduser() if named else _BESIDE) / name
     if not place.exists():
         parser.error(f"{option}: {place} does not exist; name it, or set {DATA} to the folder of {name}")
     return place.resolve()
 
 
-def lay(photos: Path, root: Path, *, max_images: int | None = None) -> Laid:
+def copy_split(photos: Path, root: Path, *, max_images: int | None = None) -> PhotoSplit:
     """Copy photos into train/ and val/.
 
     Args:
@@ -86,12 +84,12 @@ def lay(photos: Path, root: Path, *, max_images: int | None = None) -> Laid:
     """
     classes = sorted(folder for folder in photos.iterdir() if folder.is_dir())
     most = None if max_images is None else max(VAL_EVERY, max_images // len(classes))
-    numbers = [_lay_class(folder, root, most) for folder in classes]
+    numbers = [_copy_class(folder, root, most) for folder in classes]
     num_train, num_val = (sum(each) for each in zip(*numbers, strict=True))
-    return Laid(root, num_train, num_val, len(classes))
+    return PhotoSplit(root, num_train, num_val, len(classes))
 
 
-def _lay_class(folder: Path, root: Path, most: int | None) -> Sequence[int]:
+def _copy_class(folder: Path, root: Path, most: int | None) -> Sequence[int]:
     counts = [0, 0]
     for number, photo in enumerate(sorted(folder.iterdir())[:most]):
         is_val = number % VAL_EVERY == 0

@@ -11,24 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benches.contest import BenchError
-from benches.end_to_end_moments import FILE, Moments, read
-from benches.environment import alone
-
-__all__ = [
-    "BY_HAND",
-    "CLOCK",
-    "LIGHTKIT",
-    "LIGHTNING_CLI",
-    "Training",
-    "lightkit",
-    "lightning_cli",
-    "loop",
-    "train",
-]
+from benches.environment import build_environment
+from benches.rounds import BenchError
+from benches.timeline import FILE, Moments, read
 
 LIGHTKIT, LIGHTNING_CLI, BY_HAND = "lightkit", "LightningCLI", "hand-written loop"
-CLOCK = "benches.end_to_end_clock.Clock"
+CLOCK = "benches.timeline_callback.Clock"
 """The callback that notes the moments."""
 _TIMEOUT_S = 1800.0
 
@@ -49,7 +37,7 @@ class Training:
 
 
 def lightkit(config: Mapping[str, Any], *, name: str = LIGHTKIT) -> Training:
-    """Give a training by lightkit.
+    """Return a training by lightkit.
 
     Args:
         config: Of its fit.
@@ -59,7 +47,7 @@ def lightkit(config: Mapping[str, Any], *, name: str = LIGHTKIT) -> Training:
 
 
 def lightning_cli(config: Mapping[str, Any], *, name: str = LIGHTNING_CLI) -> Training:
-    """Give a training by a plain LightningCLI over the classes of `end_to_end_cli`.
+    """Return a training by a plain LightningCLI over the classes of `end_to_end_cli`.
 
     Args:
         config: Of its fit.
@@ -69,15 +57,15 @@ def lightning_cli(config: Mapping[str, Any], *, name: str = LIGHTNING_CLI) -> Tr
     return Training(name, words, {"bench.yaml": json.dumps(config)})
 
 
-def loop(module: str, asked: Mapping[str, Any], *, name: str = BY_HAND) -> Training:
-    """Give a training by a hand-written loop.
+def loop(module: str, request: Mapping[str, Any], *, name: str = BY_HAND) -> Training:
+    """Return a training by a hand-written loop.
 
     Args:
         module: Of `benches`.
-        asked: What it is told.
+        request: Its settings.
         name: What people call it.
     """
-    return Training(name, (f"benches.{module}", json.dumps(asked)), {})
+    return Training(name, (f"benches.{module}", json.dumps(request)), {})
 
 
 def train(training: Training, folder: Path, *, threads: int, watch: Callable[[int], object] | None = None) -> Moments:
@@ -96,16 +84,18 @@ def train(training: Training, folder: Path, *, threads: int, watch: Callable[[in
     for name, text in training.files.items():
         (folder / name).write_text(text, encoding="utf-8")
     own = {FILE: str(folder / "moments.jsonl"), "XDG_CACHE_HOME": str(folder / "cache")}
-    environment = {**alone(threads), **own}
-    says, started_s = folder / "says.txt", time.time()
-    with says.open("wb") as output:
-        code = _ended((sys.executable, "-m", *training.words), folder, environment, output, watch)
+    environment = {**build_environment(threads), **own}
+    log, started_s = folder / "log.txt", time.time()
+    with log.open("wb") as output:
+        code = _wait((sys.executable, "-m", *training.words), folder, environment, output, watch)
     if code:
-        raise BenchError(f"{training.name} ended with {code}:\n{_tail(says)}")
+        raise BenchError(
+            f"{training.name} ended with {code}:\n{log.read_text(encoding='utf-8', errors='replace').strip()[-2000:]}"
+        )
     return read(folder / "moments.jsonl", started_s=started_s)
 
 
-def _ended(
+def _wait(
     command: Sequence[str],
     folder: Path,
     environment: Mapping[str, str],
@@ -123,7 +113,3 @@ def _ended(
             raise BenchError(f"{' '.join(command)} has not ended after {_TIMEOUT_S:g} s") from error
         finally:
             process.terminate()  # lightkit ends its own processes; where it has ended, nothing happens
-
-
-def _tail(says: Path) -> str:
-    return says.read_text(encoding="utf-8", errors="replace").strip()[-2000:]

@@ -1,7 +1,7 @@
 """Times one exported file, or the eager model, in a process of its own: `export.py` starts it.
 
 Its argument is JSON: ``file`` (exported, or a checkpoint), ``sizes`` of batches, ``threads`` (numbers of them),
-``image_size``, ``seed``. It answers with JSON: for each number of threads and each size what `measure` gives.
+``image_size``, ``seed``. It answers with JSON: for each number of threads and each size what `measure_latency` returns.
 """
 
 from __future__ import annotations
@@ -14,13 +14,11 @@ import numpy as np
 
 from lightkit.export.formats import Runner, measure_latency, open_model, wrap_module
 
-__all__ = ["Figures", "timed"]
-
 Figures = dict[str, dict[str, dict[str, float]]]
 """By number of threads and by size of a batch."""
 
 
-def timed(file: Path, *, sizes: list[int], threads: list[int], image_size: int, seed: int) -> Figures:
+def time_calls(file: Path, *, sizes: list[int], threads: list[int], image_size: int, seed: int) -> Figures:
     """Time calls with random images.
 
     Args:
@@ -32,11 +30,11 @@ def timed(file: Path, *, sizes: list[int], threads: list[int], image_size: int, 
     """
     numbers = np.random.default_rng(seed)
     images = {size: numbers.standard_normal((size, 3, image_size, image_size), dtype=np.float32) for size in sizes}
-    found: Figures = {}
+    result: Figures = {}
     for number in threads:
         call = _eager(file, number) if file.suffix == ".ckpt" else open_model(file, threads=number)
-        found[str(number)] = {str(size): measure_latency(lambda: call([images[size]])) for size in sizes}  # noqa: B023
-    return found
+        result[str(number)] = {str(size): measure_latency(lambda: call([images[size]])) for size in sizes}  # noqa: B023
+    return result
 
 
 def _eager(checkpoint: Path, threads: int) -> Runner:
@@ -49,5 +47,5 @@ def _eager(checkpoint: Path, threads: int) -> Runner:
 
 
 if __name__ == "__main__":
-    asked = json.loads(sys.argv[1])
-    print(json.dumps(timed(Path(asked.pop("file")), **asked)))
+    request = json.loads(sys.argv[1])
+    print(json.dumps(time_calls(Path(request.pop("file")), **request)))

@@ -9,8 +9,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-__all__ = ["BenchError", "Rounds", "comparison", "contest", "spread", "unmeasured"]
-
 Rounds = Mapping[str, Sequence[float]]
 
 
@@ -23,9 +21,9 @@ class _Bound:
     limit: float
     kind: Literal["at most", "at least", "at most s"]
 
-    def holds(self, found: Mapping[str, float]) -> bool | None:
-        """Tell whether all that was found is within the bound, or all beyond; None where they differ."""
-        less, more = found["min"], found["max"]
+    def holds(self, result: Mapping[str, float]) -> bool | None:
+        """Return whether all that was found is within the bound, or all beyond; None where they differ."""
+        less, more = result["min"], result["max"]
         first, last = (
             (less >= self.limit, more >= self.limit)
             if self.kind == "at least"
@@ -34,10 +32,10 @@ class _Bound:
         return first if first == last else None
 
 
-def contest(
-    contestants: Mapping[str, Callable[[int], float]], *, repeat: int, seed: int = 0, warm_up: int = 0, told: str = ""
+def run_rounds(
+    contestants: Mapping[str, Callable[[int], float]], *, repeat: int, seed: int = 0, warm_up: int = 0, title: str = ""
 ) -> dict[str, list[float]]:
-    """Give what each contestant measured in each round; say on standard error how far it is.
+    """Return what each contestant measured in each round; say on standard error how far it is.
 
     Args:
         contestants: By name, a function of the round's seed that gives a number. Their order changes from round to
@@ -45,28 +43,28 @@ def contest(
         repeat: Rounds that count.
         seed: Of the order; the round's number is added to it for the contestants.
         warm_up: Rounds before them, which do not count.
-        told: What is measured, for the lines on standard error.
+        title: What is measured, for the lines on standard error.
     """
-    measured: dict[str, list[float]] = {name: [] for name in contestants}
+    values: dict[str, list[float]] = {name: [] for name in contestants}
     order = random.Random(seed)  # noqa: S311 - no secret
     for turn in range(-warm_up, repeat):
         names = order.sample(list(contestants), len(contestants))
         for name in names:
             value = contestants[name](seed + turn)
             if turn >= 0:
-                measured[name].append(value)
+                values[name].append(value)
         count = f"round {turn + 1} of {repeat}" if turn >= 0 else f"a round that does not count, before {repeat}"
-        print(f"{told + ': ' if told else ''}{count}", file=sys.stderr)
-    return measured
+        print(f"{title + ': ' if title else ''}{count}", file=sys.stderr)
+    return values
 
 
-def spread(values: Sequence[float]) -> dict[str, float]:
-    """Give median, least and greatest, to four digits."""
-    found = {"median": statistics.median(values), "min": min(values), "max": max(values)}
-    return {name: float(f"{value:.4g}") for name, value in found.items()}
+def summarize(values: Sequence[float]) -> dict[str, float]:
+    """Return median, least and greatest, to four digits."""
+    result = {"median": statistics.median(values), "min": min(values), "max": max(values)}
+    return {name: float(f"{value:.4g}") for name, value in result.items()}
 
 
-def comparison(
+def compare(
     what: str,
     rounds: Rounds,
     *,
@@ -83,50 +81,50 @@ def comparison(
     Args:
         what: What both did, such as ``ResNet-18``.
         rounds: Numbers by contestant, round by round.
-        of: Whose share is told, lightkit's mostly.
-        to: What it is a share of.
+        of: Contestant in the numerator, mostly lightkit.
+        to: Contestant in the denominator.
         unit: Of the numbers: ``s``, ``ms``, ``us``, ``images/s``, ``MB``, ``%``.
         at_most: Ratio to reach where less is better.
         at_least: Ratio to reach where more is better.
-        at_most_s: Seconds of ``of`` to reach, whatever the ratio; with none of the three, the ratio is only reported.
-        provided: Whether what the reach asks for beside the ratio is so.
+        at_most_s: Seconds of ``of`` to target, whatever the ratio; with none of the three, the ratio is only reported.
+        provided: Whether what the target asks for in addition to the ratio is so.
 
     Returns:
         The spreads of both, that of the ratios of each round, how many rounds, and whether the bound is reached: by all
         rounds (True), by none (False), or by some (None), which decides nothing.
     """
-    ratio = spread([one / other for one, other in zip(rounds[of], rounds[to], strict=True)])
+    ratio = summarize([one / other for one, other in zip(rounds[of], rounds[to], strict=True)])
     bound = _bound(at_most, at_least, at_most_s)
-    reached = None if bound is None else bound.holds(spread(rounds[of]) if at_most_s is not None else ratio)
+    reached = None if bound is None else bound.holds(summarize(rounds[of]) if at_most_s is not None else ratio)
     return {
         "what": what,
         "of": of,
         "to": to,
         "unit": unit,
-        "values": {name: spread(rounds[name]) for name in (of, to)},
+        "values": {name: summarize(rounds[name]) for name in (of, to)},
         "ratio": ratio,
         "rounds": len(rounds[of]),
-        "reach": None if bound is None else {bound.kind: bound.limit},
+        "target": None if bound is None else {bound.kind: bound.limit},
         "reached": False if bound is not None and not provided else reached,
     }
 
 
-def unmeasured(
-    what: str, *, of: str, to: str, why: str, at_most: float | None = None, at_least: float | None = None
+def mark_unmeasured(
+    what: str, *, of: str, to: str, reason: str, at_most: float | None = None, at_least: float | None = None
 ) -> dict[str, Any]:
-    """Give the line of a comparison that could not be made.
+    """Return the line of a comparison that could not be made.
 
     Args:
-        what: As of `comparison`.
-        of: As of `comparison`.
-        to: As of `comparison`.
-        why: What is missing.
-        at_most: As of `comparison`.
-        at_least: As of `comparison`.
+        what: As of `compare`.
+        of: As of `compare`.
+        to: As of `compare`.
+        reason: What is missing.
+        at_most: As of `compare`.
+        at_least: As of `compare`.
     """
     bound = _bound(at_most, at_least, None)
-    reach = None if bound is None else {bound.kind: bound.limit}
-    return {"what": what, "of": of, "to": to, "unmeasured": why, "rounds": 0, "reach": reach, "reached": None}
+    target = None if bound is None else {bound.kind: bound.limit}
+    return {"what": what, "of": of, "to": to, "unmeasured": reason, "rounds": 0, "target": target, "reached": None}
 
 
 def _bound(at_most: float | None, at_least: float | None, at_most_s: float | None) -> _Bound | None:

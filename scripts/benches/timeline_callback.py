@@ -6,9 +6,7 @@ from typing import Any
 
 from pytorch_lightning import Callback, LightningModule, Trainer
 
-from benches.end_to_end_moments import note
-
-__all__ = ["Clock"]
+from benches.timeline import note
 
 
 class Clock(Callback):

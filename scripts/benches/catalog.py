@@ -1,4 +1,4 @@
-"""The benches that there are: what each measures, against what, and what it is to reach."""
+"""The benches that there are: what each measures, against what, and its target."""
 
 from __future__ import annotations
 
@@ -9,24 +9,22 @@ from importlib import import_module
 from pathlib import Path
 from typing import cast
 
-__all__ = ["BENCHES", "Bench", "listed", "runner", "told_before"]
-
 
 @dataclass(frozen=True)
 class Bench:
     """A bench, whose module of the same name has ``run(words)``.
 
     Args:
-        says: What it measures.
+        purpose: What it measures.
         against: What lightkit is compared with.
-        reach: What the ratio is to reach, in words.
+        target: What the ratio is to target, in words.
         minutes: That it takes on two idle cores, about.
         words: That `scripts/bench all` adds.
     """
 
-    says: str
+    purpose: str
     against: str
-    reach: str
+    target: str
     minutes: float
     words: tuple[str, ...] = ()
 
@@ -39,13 +37,13 @@ BENCHES = {
         minutes=4,
     ),
     "end_to_end": Bench(
-        "images/s of ResNet-18 on photos: the epochs after the first; that one and the whole training beside",
+        "images/s of ResNet-18 on photos: the epochs after the first; that one and the whole training too",
         "a plain LightningCLI and a hand-written loop with ImageFolder",
         ">= 2.5 times LightningCLI in the epochs after the first, at no lower accuracy",
         minutes=10,
     ),
     "first_step": Bench(
-        "process start to the end of the first optimizer step, from the second run on; the first run beside",
+        "process start to the end of the first optimizer step, from the second run on; the first run too",
         "a hand-written script",
         "<= 1.25",
         minutes=3,
@@ -81,28 +79,28 @@ BENCHES = {
 }
 
 
-def listed() -> str:
+def format_list() -> str:
     """List them, one line each."""
-    lines = [f"  {name:13}{bench.says}; against {bench.against}: {bench.reach}" for name, bench in BENCHES.items()]
+    lines = [f"  {name:13}{bench.purpose}; against {bench.against}: {bench.target}" for name, bench in BENCHES.items()]
     return "\n".join(lines)
 
 
-def told_before(results: Path) -> str:
-    """Tell how long all take: as long as the last time, where results say how long that was.
+def format_durations(results: Path) -> str:
+    """Return how long all take: as long as the last time, where results say how long that was.
 
     Args:
         results: Folder with NAME.json of each bench that has been run.
     """
-    minutes = {name: _last_minutes(results / f"{name}.json") or bench.minutes for name, bench in BENCHES.items()}
+    minutes = {name: _read_minutes(results / f"{name}.json") or bench.minutes for name, bench in BENCHES.items()}
     each = ", ".join(f"{name} {value:.0f}" for name, value in minutes.items())
     return f"about {sum(minutes.values()):.0f} minutes where nothing else runs: {each}"
 
 
-def _last_minutes(file: Path) -> float | None:
-    found = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
-    return None if found.get("settings", {}).get("quick", True) or "seconds" not in found else found["seconds"] / 60
+def _read_minutes(file: Path) -> float | None:
+    result = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+    return None if result.get("settings", {}).get("quick", True) or "seconds" not in result else result["seconds"] / 60
 
 
-def runner(name: str) -> Callable[[Sequence[str]], int]:
+def load_bench(name: str) -> Callable[[Sequence[str]], int]:
     """Import a bench and give what runs it."""
     return cast("Callable[[Sequence[str]], int]", import_module(f"benches.{name}").run)
