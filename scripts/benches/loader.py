@@ -95,9 +95,8 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
                 }
                 title = f"{'drawn flowers' if options.data is None else folder.name}, {num_workers} workers"
                 rounds[str(num_workers)] = run_rounds(
-                    {name: lambda _, load=load: load() for name, load in passes.items()},
-                    repeat=options.repeat, seed=options.seed, warm_up=1, title=title,
-                )  # fmt: skip
+                    passes, repeat=options.repeat, seed=options.seed, warm_up=1, title=title
+                )
             comparisons += _list_comparisons(f"{title}, one core", rounds[str(num_workers)])
     settings = {"seconds": options.seconds, **{key: value for key, value in request.items() if key != "work"}}
     return {"comparisons": comparisons, "rounds": rounds, "settings": settings, "notes": [LITDATA_NOTE]}
@@ -133,7 +132,7 @@ def _draw_flowers(folder: Path, *, num_images: int, size: int = 320) -> Path:
 
 
 @contextmanager
-def _start_loader(request: dict[str, Any], seconds: float) -> Iterator[Callable[[], float]]:
+def _start_loader(request: dict[str, Any], seconds: float) -> Iterator[Callable[[int], float]]:
     """Start a process that loads; yield a function that runs a pass and returns its images per core-second."""
     environment = {**build_environment(), "XDG_CACHE_HOME": str(Path(request["work"], "cache"))}
     with (
@@ -153,7 +152,7 @@ def _start_loader(request: dict[str, Any], seconds: float) -> Iterator[Callable[
             answer: dict[str, float] = json.loads(line)
             return answer
 
-        def load() -> float:
+        def load(_: int) -> float:
             assert process.stdin is not None
             process.stdin.write(f"{seconds}\n")
             process.stdin.flush()
