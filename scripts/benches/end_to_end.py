@@ -32,10 +32,10 @@ from benches.training_process import (
     LIGHTKIT,
     LIGHTNING_CLI,
     Training,
-    lightkit,
-    lightning_cli,
-    loop,
-    train,
+    create_cli_training,
+    create_lightkit_training,
+    create_loop_training,
+    run_training,
 )  # fmt: skip
 
 AT_LEAST = 2.5
@@ -80,12 +80,12 @@ def measure(options: argparse.Namespace, photos: Path) -> dict[str, Any]:
         result: dict[str, list[Moments]] = {}
 
         def of_seed(name: str, seed: int) -> float:
-            training = contestants(split, options, seed=seed)[name]
-            moments = train(training, Path(work, f"{name} {seed}".replace(" ", "-")), threads=options.threads)
+            training = create_contestants(split, options, seed=seed)[name]
+            moments = run_training(training, Path(work, f"{name} {seed}".replace(" ", "-")), threads=options.threads)
             result.setdefault(name, []).append(moments)
             return compute_images_per_s(moments, split.num_train)
 
-        names = contestants(split, options, seed=options.seed)
+        names = create_contestants(split, options, seed=options.seed)
         rounds = run_rounds(
             {name: partial(of_seed, name) for name in names},
             repeat=options.repeat, seed=options.seed, title="end_to_end",
@@ -99,7 +99,7 @@ def measure(options: argparse.Namespace, photos: Path) -> dict[str, Any]:
     }
 
 
-def contestants(
+def create_contestants(
     split: PhotoSplit, options: argparse.Namespace, *, seed: int, accelerator: Mapping[str, Any] | None = None
 ) -> dict[str, Training]:
     """Return the three trainings by name.
@@ -126,9 +126,9 @@ def contestants(
     plain = {"callbacks": [{"class_path": CLOCK}], **trainer}
     by_hand = {**data, **net, **trainer, "seed": seed, "checkpoint": "last.pt"}
     trainings = [
-        lightkit(own),
-        lightning_cli({"model": net, "data": data, "trainer": plain, "seed_everything": seed}),
-        loop("end_to_end_plain", by_hand),
+        create_lightkit_training(own),
+        create_cli_training({"model": net, "data": data, "trainer": plain, "seed_everything": seed}),
+        create_loop_training("end_to_end_loop", by_hand),
     ]
     return {training.name: training for training in trainings}
 

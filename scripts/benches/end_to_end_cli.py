@@ -13,7 +13,7 @@ from torch.nn import functional
 from torch.utils.data import DataLoader
 from torchvision import models
 
-from benches.end_to_end_loop import center_crop, photos, training
+from benches.end_to_end_loop import center_crop, load_photos, random_crop
 
 
 class Photos(LightningDataModule):
@@ -31,11 +31,11 @@ class Photos(LightningDataModule):
 
     def train_dataloader(self) -> DataLoader[Any]:
         """Random crops in random order."""
-        return photos(self.root, "train", training(self.image_size), batch_size=self.batch_size, shuffle=True)
+        return load_photos(self.root, "train", random_crop(self.image_size), batch_size=self.batch_size, shuffle=True)
 
     def val_dataloader(self) -> DataLoader[Any]:
         """The middle of each photo."""
-        return photos(self.root, "val", center_crop(self.image_size), batch_size=self.batch_size, shuffle=False)
+        return load_photos(self.root, "val", center_crop(self.image_size), batch_size=self.batch_size, shuffle=False)
 
 
 class Net(LightningModule):

@@ -18,7 +18,7 @@ MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 CROP_SCALE = (0.35, 1.0)  # lightkit's default, for all contestants
 
 
-def training(image_size: int) -> transforms.Compose:
+def random_crop(image_size: int) -> transforms.Compose:
     """Random crops, flipped at random."""
     return transforms.Compose(
         [
@@ -42,7 +42,9 @@ def center_crop(image_size: int) -> transforms.Compose:
     )
 
 
-def photos(root: Path, split: str, transform: transforms.Compose, *, batch_size: int, shuffle: bool) -> DataLoader[Any]:
+def load_photos(
+    root: Path, split: str, transform: transforms.Compose, *, batch_size: int, shuffle: bool
+) -> DataLoader[Any]:
     """Return a split's batches, loaded in the training process as a DataLoader does by default."""
     return DataLoader(datasets.ImageFolder(str(root / split), transform), batch_size=batch_size, shuffle=shuffle)
 
@@ -56,8 +58,8 @@ def train(request: dict[str, Any]) -> None:
     """
     torch.manual_seed(request["seed"])
     root, size, batch_size = Path(request["root"]), request["image_size"], request["batch_size"]
-    shuffled = photos(root, "train", training(size), batch_size=batch_size, shuffle=True)
-    val = photos(root, "val", center_crop(size), batch_size=batch_size, shuffle=False)
+    shuffled = load_photos(root, "train", random_crop(size), batch_size=batch_size, shuffle=True)
+    val = load_photos(root, "val", center_crop(size), batch_size=batch_size, shuffle=False)
     network = models.get_model(request["backbone"], weights=None, num_classes=request["num_classes"])
     optimizer = torch.optim.AdamW(network.parameters(), lr=request["learning_rate"])
     has_stepped = False

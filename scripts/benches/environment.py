@@ -42,18 +42,18 @@ def describe_environment(*, threads: int | None, load_before: list[float]) -> di
     """
     return {
         "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        "cpu": _processor(),
-        "cores": {"machine": os.cpu_count(), "usable": len(os.sched_getaffinity(0)), "cgroup": _cgroup_cores()},
+        "cpu": _read_processor(),
+        "cores": {"machine": os.cpu_count(), "usable": len(os.sched_getaffinity(0)), "cgroup": _read_cgroup_cores()},
         "ram_bytes": psutil.virtual_memory().total,
-        "governor": _first_line(Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")),
+        "governor": _read_first_line(Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")),
         "threads": threads,
         "load_before": load_before,
         "load_after": read_load(),
         "python": platform.python_version(),
         "system": f"{platform.system()} {platform.release()}",
-        "versions": _versions(),
-        "commit": _git("rev-parse", "--short=12", "HEAD"),
-        "dirty": bool(_git("status", "--porcelain", "--untracked-files=no")),
+        "versions": _list_versions(),
+        "commit": _run_git("rev-parse", "--short=12", "HEAD"),
+        "dirty": bool(_run_git("status", "--porcelain", "--untracked-files=no")),
     }
 
 
@@ -62,34 +62,34 @@ def read_load() -> list[float]:
     return [round(each, 2) for each in os.getloadavg()]
 
 
-def _processor() -> str:
+def _read_processor() -> str:
     lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines() if Path("/proc/cpuinfo").exists() else []
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     return names[0] if names else platform.processor() or platform.machine()
 
 
-def _cgroup_cores() -> float | None:
+def _read_cgroup_cores() -> float | None:
     """Read the cores that the container may use, of cgroup 2 or 1; None where nothing bounds them."""
-    if line := _first_line(Path("/sys/fs/cgroup/cpu.max")):
+    if line := _read_first_line(Path("/sys/fs/cgroup/cpu.max")):
         quota, period = line.split()
         return None if quota == "max" else int(quota) / int(period)
-    first, second = (_first_line(Path(f"/sys/fs/cgroup/cpu/cpu.cfs_{name}_us")) for name in ("quota", "period"))
+    first, second = (_read_first_line(Path(f"/sys/fs/cgroup/cpu/cpu.cfs_{name}_us")) for name in ("quota", "period"))
     return int(first) / int(second) if first and second and int(first) > 0 else None
 
 
-def _first_line(file: Path) -> str | None:
+def _read_first_line(file: Path) -> str | None:
     try:
         return file.read_text(encoding="utf-8").partition("\n")[0].strip()
     except OSError:
         return None
 
 
-def _versions() -> dict[str, str]:
+def _list_versions() -> dict[str, str]:
     installed = {distribution.name: distribution.version for distribution in metadata.distributions()}
     return {name: installed[name] for name in PACKAGES if name in installed}
 
 
-def _git(*words: str) -> str | None:
+def _run_git(*words: str) -> str | None:
     try:
         done = subprocess.run(["git", *words], cwd=_ROOT, capture_output=True, text=True, check=False)
     except OSError:

@@ -32,12 +32,12 @@ def time_calls(file: Path, *, sizes: list[int], threads: list[int], image_size: 
     images = {size: numbers.standard_normal((size, 3, image_size, image_size), dtype=np.float32) for size in sizes}
     result: Figures = {}
     for number in threads:
-        call = _eager(file, number) if file.suffix == ".ckpt" else open_model(file, threads=number)
+        call = _load_eager(file, number) if file.suffix == ".ckpt" else open_model(file, threads=number)
         result[str(number)] = {str(size): measure_latency(lambda: call([images[size]])) for size in sizes}  # noqa: B023
     return result
 
 
-def _eager(checkpoint: Path, threads: int) -> Runner:
+def _load_eager(checkpoint: Path, threads: int) -> Runner:
     import torch  # here, as a file of ONNX is run without it
 
     from lightkit.models import ImageClassifier

@@ -61,10 +61,14 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     """
     with tempfile.TemporaryDirectory(prefix="lightkit-bench-") as root:
         start = Start(Path(root), options)
-        contestants: dict[str, Callable[[int], float]] = {SCRIPT: start.script, LIGHTKIT: start.lightkit}
+        contestants: dict[str, Callable[[int], float]] = {SCRIPT: start.run_script, LIGHTKIT: start.run_lightkit}
         if not options.quick:
-            contestants |= {IMPORTS: start.imports, CHECKED: start.with_sanity_check, FIRST_TIME: start.first_time}
-        start.lightkit(options.seed)  # so that what it keeps of the photos is there, as from the second run on
+            contestants |= {
+                IMPORTS: start.time_imports,
+                CHECKED: start.run_with_sanity_check,
+                FIRST_TIME: start.run_first_time,
+            }
+        start.run_lightkit(options.seed)  # so that what it keeps of the photos is there, as from the second run on
         rounds = run_rounds(contestants, repeat=options.repeat, seed=options.seed)
     return {"comparisons": list_comparisons(rounds), "rounds": rounds, "settings": {"workers": options.workers}}
 
@@ -95,26 +99,26 @@ class Start:
     def __init__(self, root: Path, options: argparse.Namespace) -> None:
         self._root, self._options, self._count = root, options, 0
 
-    def script(self, seed: int) -> float:
+    def run_script(self, seed: int) -> float:
         """Return the seconds of the hand-written script."""
         counts = {"--workers": self._options.workers, "--threads": self._options.threads, "--seed": seed}
         words = [str(word) for pair in counts.items() for word in pair]
-        return self._seconds(["-m", "benches.first_step_loop", str(self._options.photos), *words])
+        return self._time_first_step(["-m", "benches.first_step_loop", str(self._options.photos), *words])
 
-    def lightkit(self, seed: int) -> float:
+    def run_lightkit(self, seed: int) -> float:
         """Return those of lightkit, which has seen the photos before."""
-        return self._seconds(["-m", "lightkit", "fit", "-c", self._config(seed)])
+        return self._time_first_step(["-m", "lightkit", "fit", "-c", self._write_config(seed)])
 
-    def with_sanity_check(self, seed: int) -> float:
+    def run_with_sanity_check(self, seed: int) -> float:
         """Return those of lightkit that validates two batches before."""
-        return self._seconds(["-m", "lightkit", "fit", "-c", self._config(seed, num_sanity_val_steps=2)])
+        return self._time_first_step(["-m", "lightkit", "fit", "-c", self._write_config(seed, num_sanity_val_steps=2)])
 
-    def first_time(self, seed: int) -> float:
+    def run_first_time(self, seed: int) -> float:
         """Return those of lightkit on photos that it has never seen."""
         with tempfile.TemporaryDirectory(dir=self._root) as cache:
-            return self._seconds(["-m", "lightkit", "fit", "-c", self._config(seed)], cache=cache)
+            return self._time_first_step(["-m", "lightkit", "fit", "-c", self._write_config(seed)], cache=cache)
 
-    def imports(self, _: int) -> float:
+    def time_imports(self, _: int) -> float:
         """Return those of the imports that Lightning and torchvision are."""
         start = time.monotonic()
         names = "torch, torchvision, pytorch_lightning, torchmetrics"
@@ -122,7 +126,7 @@ class Start:
         subprocess.run([sys.executable, "-c", f"import {names}"], env=environment, check=True, capture_output=True)
         return time.monotonic() - start
 
-    def _config(self, seed: int, **trainer: Any) -> str:
+    def _write_config(self, seed: int, **trainer: Any) -> str:
         data = {"root": str(self._options.photos), "batch_size": 32, "image_size": 224}
         sections: Mapping[str, Any] = {
             "seed_everything": seed,
@@ -136,7 +140,7 @@ class Start:
         file.write_text(yaml.safe_dump(sections), encoding="utf-8")
         return str(file)
 
-    def _seconds(self, words: Sequence[str], *, cache: str | None = None) -> float:
+    def _time_first_step(self, words: Sequence[str], *, cache: str | None = None) -> float:
         """Start a program and end it after its first step."""
         self._count += 1
         moment = self._root / f"moment-{self._count}"

@@ -53,15 +53,15 @@ class Job:
     seed: int = 0
     threads: int = 1
 
-    def command(self, who: str, folder: Path, *, config: Mapping[str, Any]) -> list[str]:
+    def write_command(self, contestant: str, folder: Path, *, config: Mapping[str, Any]) -> list[str]:
         """Write what a contestant needs into a folder and return the command that trains.
 
         Args:
-            who: `BY_HAND`, `LIGHTNING_CLI` or `LIGHTKIT`.
+            contestant: `BY_HAND`, `LIGHTNING_CLI` or `LIGHTKIT`.
             folder: Where it runs.
             config: Sections of the config other than model and data.
         """
-        if who == BY_HAND:
+        if contestant == BY_HAND:
             numbers = (self.batch_size, self.image_size, self.seed, self.threads)
             return [sys.executable, "-m", "benches.held_batches", self.net, *map(str, numbers)]
         data = {"name": self.net, "batch_size": self.batch_size, "image_size": self.image_size, "seed": self.seed}
@@ -75,7 +75,7 @@ class Job:
         trainer = {"max_epochs": 1, "accelerator": "cpu", **config.get("trainer", {})}
         text = yaml.safe_dump({**classes, **config, "trainer": trainer})
         Path(folder, "bench.yaml").write_text(text, encoding="utf-8")
-        if who == LIGHTKIT:
+        if contestant == LIGHTKIT:
             return [sys.executable, "-m", "lightkit", "fit", "-c", "bench.yaml"]
         Path(folder, "plain.py").write_text(PLAIN_CLI.format(threads=self.threads), encoding="utf-8")
         return [sys.executable, "plain.py", "fit", "-c", "bench.yaml"]
@@ -94,7 +94,7 @@ class Training:
         self.name, self.process = name, process
         self._gates = gates
 
-    def seconds(self, num_steps: int, *, clock: Literal["wall", "cpu"] = "wall") -> float:
+    def time_steps(self, num_steps: int, *, clock: Literal["wall", "cpu"] = "wall") -> float:
         """Let it compute some steps, and return the seconds of the slowest process.
 
         Args:
@@ -113,8 +113,8 @@ class Training:
             gate.sendall(f"{num_steps}\n".encode())
 
     def wait(self, *, clock: Literal["wall", "cpu"] = "wall") -> float:
-        """Wait until the steps that were begun are done; as `seconds`."""
-        return max(_answer(gate, self.name)[clock] for gate in self._gates)
+        """Wait until the steps that were begun are done; as `time_steps`."""
+        return max(_read_answer(gate, self.name)[clock] for gate in self._gates)
 
     def peak_bytes(self) -> int:
         """Return the most memory that its processes have held; as `measure_peak_bytes`."""
@@ -135,7 +135,7 @@ class Training:
         return peak
 
 
-def _answer(gate: socket.socket, name: str) -> dict[str, float]:
+def _read_answer(gate: socket.socket, name: str) -> dict[str, float]:
     gate.settimeout(TURN_S)
     line = b""
     while not line.endswith(b"\n"):
@@ -158,17 +158,17 @@ def measure_peak_bytes(pid: int) -> int:
     """
     try:
         family = psutil.Process(pid)
-        return _peak(family) + sum(_own(child) for child in family.children(recursive=True))
+        return _read_peak_bytes(family) + sum(_read_own_bytes(child) for child in family.children(recursive=True))
     except (psutil.Error, OSError, StopIteration):  # it has just ended: the kernel tells no more of it
         return 0
 
 
-def _peak(process: psutil.Process) -> int:
+def _read_peak_bytes(process: psutil.Process) -> int:
     lines = Path(f"/proc/{process.pid}/status").read_text(encoding="utf-8").splitlines()
     return next(1024 * int(line.split()[1]) for line in lines if line.startswith("VmHWM"))
 
 
-def _own(process: psutil.Process) -> int:
+def _read_own_bytes(process: psutil.Process) -> int:
     try:
         return int(process.memory_full_info().uss)
     except psutil.Error:  # it has just ended
@@ -176,7 +176,7 @@ def _own(process: psutil.Process) -> int:
 
 
 @contextmanager
-def training(
+def start_training(
     name: str, command: Sequence[str], folder: Path, *, num_ranks: int = 1, threads: int = 1, terminal: bool = False
 ) -> Iterator[Training]:
     """Start a training and wait until it asks for its first batch; end it afterwards.
@@ -198,7 +198,7 @@ def training(
         door.bind(address)
         door.listen(num_ranks)
         output = open_things.enter_context(tempfile.TemporaryFile())
-        screen = open_things.enter_context(_terminal(output)) if terminal else output.fileno()
+        screen = open_things.enter_context(_open_terminal(output)) if terminal else output.fileno()
         own = {"BENCH_GATE": address, **({"TERM": "xterm-256color"} if terminal else {})}
         process = subprocess.Popen(
             command, cwd=folder, env={**build_environment(threads), **own}, stdin=subprocess.DEVNULL,
@@ -227,7 +227,7 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
 
 
 @contextmanager
-def _terminal(output: IO[bytes]) -> Iterator[int]:
+def _open_terminal(output: IO[bytes]) -> Iterator[int]:
     """Return a terminal whose screen nobody sees; what it shows goes into a file."""
     reader, screen = pty.openpty()
     fcntl.ioctl(screen, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))  # without a size, bars have no width
@@ -258,18 +258,20 @@ def start_trainings(job: Job, contestants: Mapping[str, Mapping[str, Any]]) -> I
 
     Args:
         job: That they do.
-        contestants: By name, which starts with who it is: ``config`` (sections of the config), ``terminal``,
+        contestants: By name, which starts with contestant it is: ``config`` (sections of the config), ``terminal``,
             ``num_ranks``.
     """
     with ExitStack() as running:
         trainings = {}
         for number, (name, options_of) in enumerate(contestants.items()):
             folder = Path(running.enter_context(tempfile.TemporaryDirectory(prefix="lightkit-bench-")))
-            who = next(who for who in (BY_HAND, LIGHTNING_CLI, LIGHTKIT) if name.startswith(who))
-            command = job.command(who, folder, config=options_of.get("config", {}))
+            contestant = next(
+                contestant for contestant in (BY_HAND, LIGHTNING_CLI, LIGHTKIT) if name.startswith(contestant)
+            )
+            command = job.write_command(contestant, folder, config=options_of.get("config", {}))
             print(f"{job.net}: starting {name} ({number + 1} of {len(contestants)})", file=sys.stderr)
             trainings[name] = running.enter_context(
-                training(name, command, folder, num_ranks=options_of.get("num_ranks", 1), threads=job.threads,
+                start_training(name, command, folder, num_ranks=options_of.get("num_ranks", 1), threads=job.threads,
                          terminal=options_of.get("terminal", False))
             )  # fmt: skip
         yield trainings

@@ -70,12 +70,12 @@ def load_torchvision(request: Request) -> Iterable[Any]:
 
 def load_uncached(request: Request) -> Iterable[Any]:
     """Return lightkit's batches, decoded anew each time."""
-    return _data(request, cache="none").train_dataloader()
+    return _create_data(request, cache="none").train_dataloader()
 
 
 def load_cached(request: Request) -> Iterable[Any]:
     """Return lightkit's batches from the cache on disk."""
-    return _data(request, cache="disk").train_dataloader()
+    return _create_data(request, cache="disk").train_dataloader()
 
 
 def load_litdata(request: Request) -> Iterable[Any]:
@@ -113,7 +113,7 @@ def convert(request: Request) -> Iterable[Any]:
     images = torch.randint(0, 256, shape, dtype=torch.uint8, generator=torch.Generator().manual_seed(SEED))
     images = images.permute(0, 3, 1, 2)
     batch = (images, torch.zeros(request.batch_size, dtype=torch.int64))
-    preprocessing, trainer = preprocessing_of(request.image_size), _trainer()
+    preprocessing, trainer = preprocessing_of(request.image_size), _create_trainer()
     return Repeat(lambda: normalised(batch, preprocessing, trainer), num=20)
 
 
@@ -170,7 +170,7 @@ class ReadRecord:
 def _store(request: Request, read_results: Path) -> None:
     import litdata
 
-    source = _data(request, cache="disk").train_dataloader().dataset.source  # type: ignore[attr-defined]
+    source = _create_data(request, cache="disk").train_dataloader().dataset.source  # type: ignore[attr-defined]
     aside = read_results.with_name(f"{read_results.name}.part")
     litdata.optimize(
         ReadRecord(source),
@@ -184,7 +184,7 @@ def _store(request: Request, read_results: Path) -> None:
     aside.rename(read_results)
 
 
-def _data(request: Request, *, cache: Any) -> Any:
+def _create_data(request: Request, *, cache: Any) -> Any:
     """Return the data module as a fit on the CPU has it, with all images in training."""
     from pytorch_lightning.trainer.states import TrainerFn
 
@@ -202,14 +202,14 @@ def _data(request: Request, *, cache: Any) -> Any:
         cache=cache,
         cache_size=request.cache_size,
     )
-    data.trainer = _trainer()
+    data.trainer = _create_trainer()
     data.trainer.state.fn = TrainerFn.FITTING
     data.prepare_data()
     data.setup("fit")
     return data
 
 
-def _trainer() -> Any:
+def _create_trainer() -> Any:
     from pytorch_lightning import Trainer
 
     return Trainer(
@@ -229,14 +229,14 @@ def measure(loader: Iterable[Any], at_least_s: float) -> dict[str, float]:
     Returns:
         Images, seconds on the clock, and seconds of cores that this process and its workers have used.
     """
-    num_images, start, used = 0, time.perf_counter(), _cpu_s()
+    num_images, start, used = 0, time.perf_counter(), _read_cpu_s()
     while not num_images or time.perf_counter() - start < at_least_s:
         for batch in loader:
             num_images += len(batch[0])
-    return {"images": num_images, "seconds": time.perf_counter() - start, "cpu_s": _cpu_s() - used}
+    return {"images": num_images, "seconds": time.perf_counter() - start, "cpu_s": _read_cpu_s() - used}
 
 
-def _cpu_s() -> float:
+def _read_cpu_s() -> float:
     """Add up what this process, its workers and those that have ended have used."""
     own = psutil.Process()
     times = own.cpu_times()

@@ -18,7 +18,7 @@ from benches.command_line import create_parser, parse_options, run_bench
 from benches.gated_training import BY_HAND, LIGHTKIT, LIGHTNING_CLI, Job, measure_peak_bytes, start_trainings
 from benches.photo_data import PhotoSplit, copy_split, find_photos
 from benches.rounds import compare, run_rounds
-from benches.training_process import train
+from benches.training_process import run_training
 
 TARGET = 1.1
 NUM_PHOTOS = 80
@@ -54,20 +54,28 @@ def measure(options: argparse.Namespace, photos: Path) -> dict[str, Any]:
     size = {"batch_size": 2, "image_size": 64} if options.quick else {}
     num_steps = 1 if options.quick else options.steps
 
-    def peak(who: str) -> Callable[[int], float]:
+    def peak(contestant: str) -> Callable[[int], float]:
         def train_once(seed: int) -> float:
             job = Job("resnet18", seed=seed, threads=options.threads, **size)
-            with start_trainings(job, {who: {}}) as trainings:
-                trainings[who].seconds(num_steps)
-                return trainings[who].end() / 1e6
+            with start_trainings(job, {contestant: {}}) as trainings:
+                trainings[contestant].time_steps(num_steps)
+                return trainings[contestant].end() / 1e6
 
         return train_once
 
-    held = run_rounds({who: peak(who) for who in WHO}, repeat=options.repeat, seed=options.seed, title="held batches")
+    held = run_rounds(
+        {contestant: peak(contestant) for contestant in WHO},
+        repeat=options.repeat,
+        seed=options.seed,
+        title="held batches",
+    )
     with tempfile.TemporaryDirectory(prefix="lightkit-bench-") as work:
         split = copy_split(photos, Path(work, "photos"), max_images=NUM_PHOTOS)
         from_photos = run_rounds(
-            _of_photos(split, Path(work), options), repeat=options.repeat, seed=options.seed, title="photos"
+            _create_photo_trainings(split, Path(work), options),
+            repeat=options.repeat,
+            seed=options.seed,
+            title="photos",
         )
     return {
         "comparisons": list_comparisons(held, from_photos, batch_size=size.get("batch_size", 32)),
@@ -76,21 +84,27 @@ def measure(options: argparse.Namespace, photos: Path) -> dict[str, Any]:
     }
 
 
-def _of_photos(split: PhotoSplit, work: Path, options: argparse.Namespace) -> dict[str, Callable[[int], float]]:
+def _create_photo_trainings(
+    split: PhotoSplit, work: Path, options: argparse.Namespace
+) -> dict[str, Callable[[int], float]]:
     """Return trainings of an epoch on photos: those of `end_to_end`, all in float32 and without loading processes."""
     request = argparse.Namespace(size=64 if options.quick else 224, epochs=1, fixed=False)
 
-    def peak(who: str) -> Callable[[int], float]:
+    def peak(contestant: str) -> Callable[[int], float]:
         def train_once(seed: int) -> float:
-            training = end_to_end.contestants(split, request, seed=seed, accelerator={"num_workers": 0})[who]
+            training = end_to_end.create_contestants(split, request, seed=seed, accelerator={"num_workers": 0})[
+                contestant
+            ]
             peaks = [0]
-            folder = work / f"{who} {seed}".replace(" ", "-")
-            train(training, folder, threads=options.threads, watch=lambda pid: peaks.append(measure_peak_bytes(pid)))
+            folder = work / f"{contestant} {seed}".replace(" ", "-")
+            run_training(
+                training, folder, threads=options.threads, watch=lambda pid: peaks.append(measure_peak_bytes(pid))
+            )
             return max(peaks) / 1e6
 
         return train_once
 
-    return {who: peak(who) for who in WHO}
+    return {contestant: peak(contestant) for contestant in WHO}
 
 
 def list_comparisons(

@@ -65,13 +65,13 @@ def write_table(folder: Path, num_files: int, rows_per_file: int) -> None:
                 _write_file, *zip(*((folder, n, rows_per_file) for n in range(num_files)), strict=True), chunksize=200
             )
         )
-    table = deltalake.DeltaTable.create(str(folder), schema=deltalake.Schema.from_arrow(_columns(0, 1).schema))
+    table = deltalake.DeltaTable.create(str(folder), schema=deltalake.Schema.from_arrow(_create_columns(0, 1).schema))
     stats = json.dumps({"numRecords": rows_per_file})
     actions = [AddAction(path.name, path.stat().st_size, {}, 0, True, stats) for path in folder.glob("*.parquet")]
     table.create_write_transaction(actions, mode="append", schema=table.schema())
 
 
-def _columns(first: int, num: int) -> pa.Table:
+def _create_columns(first: int, num: int) -> pa.Table:
     numbers = np.arange(first, first + num)
     heights = (numbers * 7919 % 200).astype(np.int32)
     pair = {"thousands": (numbers // 1000).astype(np.float32), "ones": (numbers % 1000).astype(np.float32)}
@@ -79,7 +79,7 @@ def _columns(first: int, num: int) -> pa.Table:
 
 
 def _write_file(folder: Path, number: int, num_rows: int) -> None:
-    pq.write_table(_columns(number * num_rows, num_rows), folder / f"{number:06}.parquet", compression="zstd")
+    pq.write_table(_create_columns(number * num_rows, num_rows), folder / f"{number:06}.parquet", compression="zstd")
 
 
 def _measure_apart(folder: Path, kind: str, step: str) -> list[float]:
@@ -98,24 +98,24 @@ def measure(folder: str, step: str) -> None:
     from lightkit.data.tables.index import index_table
     from lightkit.data.tables.source import open_table
 
-    before, clock = _memory_mb("VmRSS"), _Clock()
+    before, clock = _read_memory_mb("VmRSS"), _Clock()
     table = open_table(folder)
     seconds = [clock.lap()]
     columns = find_columns(table.schema, features=["thousands", "ones"], key="key")
     index = index_table({None: table}, columns, filter=FILTER, val_fraction=0.2, test_fraction=0.1)
     seconds.append(clock.lap())
     if step == "look":
-        print(json.dumps([*seconds, _memory_mb("VmHWM") - before]))
+        print(json.dumps([*seconds, _read_memory_mb("VmHWM") - before]))
         return
     clock.lap()
-    loader = rank_loader(index, rank=RANKS // 2)
+    loader = create_rank_loader(index, rank=RANKS // 2)
     epoch = [batch[0].tolist() for batch in loader]
     seconds.append(clock.lap())
-    loader = rank_loader(index, rank=RANKS // 2)
+    loader = create_rank_loader(index, rank=RANKS // 2)
     loader.sampler.resume(epoch=0, batches=len(epoch) // 2)
     rest = iter(loader)
     assert next(rest)[0].tolist() == epoch[len(epoch) // 2]
-    seconds += [clock.lap(), _memory_mb("VmHWM") - before]
+    seconds += [clock.lap(), _read_memory_mb("VmHWM") - before]
     assert [batch[0].tolist() for batch in rest] == epoch[len(epoch) // 2 + 1 :]
     print(json.dumps([*seconds, check_all_ranks(index.counts["train"])]))
 
@@ -138,7 +138,7 @@ def check_all_ranks(num_rows: int) -> float:
     return seconds
 
 
-def rank_loader(index: Any, *, rank: int, num_ranks: int = RANKS, num_workers: int = WORKERS) -> Any:
+def create_rank_loader(index: Any, *, rank: int, num_ranks: int = RANKS, num_workers: int = WORKERS) -> Any:
     """Make the training loader of one of many ranks."""
     from lightkit.data.tables.batch_plan import BatchRows
     from lightkit.data.tables.loader import BatchMaker, TableBatches, table_loader
@@ -167,6 +167,6 @@ class _Clock:
         return self._last - last
 
 
-def _memory_mb(name: str) -> float:
+def _read_memory_mb(name: str) -> float:
     line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith(name))
     return int(line.split()[1]) / 1e3

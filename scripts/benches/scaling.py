@@ -61,7 +61,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         def train_once(_: int) -> float:
             names = [f"{name}, {which}" for which in ("first", "second")] if name == APART else [name]
             with start_trainings(job, dict.fromkeys(names, ways[name])) as trainings:
-                return num_images * NUM_PROCESSES[name] / _slowest(list(trainings.values()), num_steps)
+                return num_images * NUM_PROCESSES[name] / _time_slowest(list(trainings.values()), num_steps)
 
         return train_once
 
@@ -73,7 +73,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def _slowest(trainings: Sequence[Training], num_steps: int) -> float:
+def _time_slowest(trainings: Sequence[Training], num_steps: int) -> float:
     """Return the seconds of some steps after one that does not count, of those that compute at the same time."""
     for training in trainings:
         training.begin(1)

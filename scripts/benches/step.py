@@ -85,7 +85,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     for name in options.net or NETS:
         size = {"batch_size": 2, "image_size": 64} if options.quick else {}
         job = Job(name, seed=options.seed, threads=threads[name], **size)
-        rounds[name] = _rounds(job, NETS[name], options)
+        rounds[name] = _measure_net(job, NETS[name], options)
         comparisons += list_comparisons(NETS[name], rounds[name], clock=options.clock)
     return {
         "comparisons": comparisons,
@@ -98,15 +98,15 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
 _NOTE = "Overhead is a step's time less that of the hand-written loop's step in the same round."
 
 
-def _rounds(job: Job, net: Net, options: argparse.Namespace) -> dict[str, list[float]]:
+def _measure_net(job: Job, net: Net, options: argparse.Namespace) -> dict[str, list[float]]:
     num_steps = min(net.num_steps, 50) if options.quick else net.num_steps
     contestants = {**CONTESTANTS, **(MORE if net.overhead and not options.quick else {})}
     with start_trainings(job, contestants) as trainings:
         for training in trainings.values():
-            training.seconds(1 if options.quick else net.warm_up)
+            training.time_steps(1 if options.quick else net.warm_up)
 
         def turn(training: Training) -> Callable[[int], float]:
-            return lambda _: training.seconds(num_steps, clock=options.clock) / num_steps
+            return lambda _: training.time_steps(num_steps, clock=options.clock) / num_steps
 
         turns = {name: turn(training) for name, training in trainings.items()}
         return run_rounds(turns, repeat=options.repeat, seed=job.seed, title=net.title)

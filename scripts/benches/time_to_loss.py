@@ -19,7 +19,15 @@ from benches.command_line import create_parser, parse_options, run_bench
 from benches.photo_data import PhotoSplit, add_options, copy_split, find_photos, find_weights
 from benches.rounds import BenchError, compare, run_rounds
 from benches.timeline import Moments
-from benches.training_process import BY_HAND, CLOCK, LIGHTKIT, Training, lightkit, loop, train
+from benches.training_process import (
+    BY_HAND,
+    CLOCK,
+    LIGHTKIT,
+    Training,
+    create_lightkit_training,
+    create_loop_training,
+    run_training,
+)
 
 AT_MOST = round(1 / 3, 4)
 LEARNING_RATE = 1e-3
@@ -63,12 +71,12 @@ def measure(options: argparse.Namespace, photos: Path, weights: Path) -> dict[st
         result: dict[str, list[Moments]] = {}
 
         def of_seed(name: str, seed: int) -> float:
-            training = contestants(split, weights, options, seed=seed)[name]
-            moments = train(training, Path(work, f"{name} {seed}".replace(" ", "-")), threads=options.threads)
+            training = create_contestants(split, weights, options, seed=seed)[name]
+            moments = run_training(training, Path(work, f"{name} {seed}".replace(" ", "-")), threads=options.threads)
             result.setdefault(name, []).append(moments)
             return find_loss_s(name, moments, options.loss)
 
-        names = contestants(split, weights, options, seed=options.seed)
+        names = create_contestants(split, weights, options, seed=options.seed)
         rounds = run_rounds(
             {name: partial(of_seed, name) for name in names},
             repeat=options.repeat, seed=options.seed, title="time_to_loss",
@@ -82,7 +90,9 @@ def measure(options: argparse.Namespace, photos: Path, weights: Path) -> dict[st
     }
 
 
-def contestants(split: PhotoSplit, weights: Path, options: argparse.Namespace, *, seed: int) -> dict[str, Training]:
+def create_contestants(
+    split: PhotoSplit, weights: Path, options: argparse.Namespace, *, seed: int
+) -> dict[str, Training]:
     """Return both trainings by name.
 
     Args:
@@ -111,7 +121,10 @@ def contestants(split: PhotoSplit, weights: Path, options: argparse.Namespace, *
         **data, "weights": str(weights), "num_classes": split.num_classes, "learning_rate": LEARNING_RATE,
         "max_epochs": MAX_EPOCHS, "seed": seed, "loss": options.loss, "checkpoint": "last.pt", **smoothing,
     }  # fmt: skip
-    return {training.name: training for training in (lightkit(own), loop("time_to_loss_plain", by_hand))}
+    return {
+        training.name: training
+        for training in (create_lightkit_training(own), create_loop_training("time_to_loss_loop", by_hand))
+    }
 
 
 def find_loss_s(name: str, moments: Moments, loss: float) -> float:

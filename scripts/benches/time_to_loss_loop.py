@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torchvision import models
 
-from benches.end_to_end_loop import center_crop, photos, validate
+from benches.end_to_end_loop import center_crop, load_photos, validate
 from benches.timeline import note
 
 
@@ -54,8 +54,8 @@ def train(request: dict[str, Any]) -> None:
     """
     torch.manual_seed(request["seed"])
     root, batch_size, transform = Path(request["root"]), request["batch_size"], center_crop(request["image_size"])
-    shuffled = photos(root, "train", transform, batch_size=batch_size, shuffle=True)
-    val = photos(root, "val", transform, batch_size=batch_size, shuffle=False)
+    shuffled = load_photos(root, "train", transform, batch_size=batch_size, shuffle=True)
+    val = load_photos(root, "val", transform, batch_size=batch_size, shuffle=False)
     network = Frozen(request["weights"], request["num_classes"])
     optimizer = torch.optim.AdamW(network.head.parameters(), lr=request["learning_rate"])
     has_stepped = False

@@ -36,7 +36,7 @@ class Training:
     files: Mapping[str, str]
 
 
-def lightkit(config: Mapping[str, Any], *, name: str = LIGHTKIT) -> Training:
+def create_lightkit_training(config: Mapping[str, Any], *, name: str = LIGHTKIT) -> Training:
     """Return a training by lightkit.
 
     Args:
@@ -46,7 +46,7 @@ def lightkit(config: Mapping[str, Any], *, name: str = LIGHTKIT) -> Training:
     return Training(name, ("lightkit", "fit", "-c", "bench.yaml"), {"bench.yaml": json.dumps(config)})
 
 
-def lightning_cli(config: Mapping[str, Any], *, name: str = LIGHTNING_CLI) -> Training:
+def create_cli_training(config: Mapping[str, Any], *, name: str = LIGHTNING_CLI) -> Training:
     """Return a training by a plain LightningCLI over the classes of `end_to_end_cli`.
 
     Args:
@@ -57,7 +57,7 @@ def lightning_cli(config: Mapping[str, Any], *, name: str = LIGHTNING_CLI) -> Tr
     return Training(name, words, {"bench.yaml": json.dumps(config)})
 
 
-def loop(module: str, request: Mapping[str, Any], *, name: str = BY_HAND) -> Training:
+def create_loop_training(module: str, request: Mapping[str, Any], *, name: str = BY_HAND) -> Training:
     """Return a training by a hand-written loop.
 
     Args:
@@ -68,7 +68,9 @@ def loop(module: str, request: Mapping[str, Any], *, name: str = BY_HAND) -> Tra
     return Training(name, (f"benches.{module}", json.dumps(request)), {})
 
 
-def train(training: Training, folder: Path, *, threads: int, watch: Callable[[int], object] | None = None) -> Moments:
+def run_training(
+    training: Training, folder: Path, *, threads: int, watch: Callable[[int], object] | None = None
+) -> Moments:
     """Run a training to its end.
 
     Args:
