@@ -300,7 +300,7 @@ class RankContext:
             return
         kept = self._log = folder / "logs" / f"rank-{number}.log"
         kept.parent.mkdir(exist_ok=True)
-        if written == kept or written.is_symlink():  # a restart
+        if written.is_symlink() or (kept.exists() and kept.samefile(written)):  # a restart, or a rank of Lightning's
             return
         if kept.exists():  # of an earlier launch of the same run
             num_earlier = len([*kept.parent.glob(f"{kept.stem}.*.log")])

@@ -34,7 +34,7 @@ SIZES = (1, 32)
 _NUM_PHOTOS = 200
 _TIMEOUT_S = 1200.0
 Found = Mapping[str, Sequence[Mapping[str, Mapping[str, Mapping[str, float]]]]]
-"""By contestant, for each round: what `export_call` gave."""
+"""By contestant, for each round: what `export_latency` returned."""
 
 
 def run(words: Sequence[str]) -> int:

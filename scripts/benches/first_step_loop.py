@@ -40,7 +40,7 @@ class TimedSGD(torch.optim.SGD):
 
 
 def main() -> None:
-    """Train as one writes it by hand: `first_step_net.py FOLDER --workers N --threads N`."""
+    """Train as one writes it by hand: `first_step_loop.py FOLDER --workers N --threads N`."""
     from torch.nn import functional
     from torch.utils.data import DataLoader, random_split
     from torchvision import datasets, models, transforms

@@ -108,7 +108,7 @@ def train(net: nn.Module, batches: Iterable[Batch]) -> None:
 
 
 def main() -> None:
-    """Train by hand: `stepping.py NET BATCH_SIZE IMAGE_SIZE SEED THREADS`."""
+    """Train by hand: `held_batches.py NET BATCH_SIZE IMAGE_SIZE SEED THREADS`."""
     name, *numbers = sys.argv[1:]
     batch_size, image_size, seed, threads = map(int, numbers)
     torch.set_num_threads(threads)

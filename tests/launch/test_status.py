@@ -58,6 +58,23 @@ def test_a_rank_does_not_wait_for_a_rank_0_that_has_ended(tmp_path: Path) -> Non
         rank_of(tmp_path / "b", 1).wait_for_run(3600)
 
 
+def test_the_log_of_a_rank_moves_into_the_run_where_an_earlier_one_keeps_another_name(tmp_path: Path) -> None:
+    run, alias = tmp_path / "run", tmp_path / "alias"
+    run.mkdir()
+    alias.symlink_to(run)
+    for launch in ("a", "b"):
+        (tmp_path / launch).mkdir()
+        (tmp_path / launch / "rank-1.log").write_text(launch, encoding="utf-8")
+        for _ in range(2):  # a restart keeps it
+            rank_of(tmp_path / launch, 1).keep_log(run)
+        assert (tmp_path / launch / "rank-1.log").read_text(encoding="utf-8") == launch
+    rank_of(alias / "logs", 1).keep_log(run)  # of a rank that Lightning has started
+    assert {path.name: path.read_text(encoding="utf-8") for path in (run / "logs").iterdir()} == {
+        "rank-1.log": "b",
+        "rank-1.1.log": "a",
+    }
+
+
 def test_a_request_to_stop_is_as_a_signal(tmp_path: Path) -> None:
     request_stop(tmp_path, signal.SIGTERM)
     with SignalWatch() as watch, watch.deferring():
