@@ -75,6 +75,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     """
     rounds: dict[str, Any] = {}
     comparisons: list[dict[str, Any]] = []
+    has_litdata = util.find_spec("litdata") is not None
     with tempfile.TemporaryDirectory(prefix="lightkit-bench-") as work:
         folder = options.data or _draw_flowers(Path(work, "drawn"), num_images=20 if options.quick else 400)
         request = {
@@ -85,7 +86,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
             "cache_size": options.cache_size or round(options.size * 256 / 224),
         }
         for num_workers in WORKERS[:1] if options.quick else WORKERS:
-            names = [name for name in NAMES if name != "litdata" or util.find_spec("litdata")]
+            names = [name for name in NAMES if name != "litdata" or has_litdata]
             with ExitStack() as running:
                 passes = {
                     NAMES[name]: running.enter_context(
@@ -99,7 +100,12 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
                 )
             comparisons += _list_comparisons(f"{title}, one core", rounds[str(num_workers)])
     settings = {"seconds": options.seconds, **{key: value for key, value in request.items() if key != "work"}}
-    return {"comparisons": comparisons, "rounds": rounds, "settings": settings, "notes": [LITDATA_NOTE]}
+    return {
+        "comparisons": comparisons,
+        "rounds": rounds,
+        "settings": settings,
+        "notes": [LITDATA_NOTE] if has_litdata else [],
+    }
 
 
 def _list_comparisons(title: str, rounds: dict[str, list[float]]) -> list[dict[str, Any]]:
