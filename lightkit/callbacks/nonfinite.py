@@ -209,7 +209,8 @@ class FiniteLoss(Callback):
 
     def _with_samples(self, position: Mapping[str, Any], loss: str, *, rank: int) -> dict[str, Any]:
         """Return an event with the indices and names of a batch's samples; None where they are unknown."""
-        sampler, batches = getattr(self._loader, "sampler", None), getattr(self._loader, "batch_sampler", None)
+        sampler: Any = getattr(self._loader, "sampler", None)
+        batches: Any = getattr(self._loader, "batch_sampler", None)
         source: Any = getattr(getattr(self._loader, "dataset", None), "source", None)
         indices = batches.find(position["batch"]) if isinstance(batches, _BatchRecorder) else None
         if hasattr(sampler, "indices_of"):  # as lightkit.data.ResumableSampler
