@@ -108,8 +108,15 @@ def _set_thread_variables(context: RunContext) -> None:
     if context.launch.threads is not None:
         os.environ[THREADS] = str(context.launch.threads)
     elif rank is not None and rank.engine != "local" and not os.environ.get(THREADS):
-        share = str(max(1, (this_machine().cores or 1) // rank.local_size))
+        share = str(share_cores(this_machine().cores or 1, rank.local_size))
         os.environ[THREADS] = os.environ.get("SLURM_CPUS_PER_TASK", share) if rank.engine == "slurm" else share
+
+
+def share_cores(num_cores: int, num_ranks: int) -> int:
+    """Return the threads of one of ``num_ranks`` on this machine; all cores that its launcher has bound it to are its own."""
+    if hasattr(os, "sched_getaffinity") and os.sched_getaffinity(0) < os.sched_getaffinity(os.getppid()):  # Linux
+        return num_cores
+    return max(1, num_cores // num_ranks)
 
 
 def run_in_process(context: RunContext, args: list[str]) -> int:

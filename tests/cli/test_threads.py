@@ -6,7 +6,21 @@ import os
 
 import pytest
 
+from lightkit.cli.stage_runner import share_cores
 from tests.cli.conftest import House
+
+
+@pytest.mark.parametrize(
+    ("num_ranks", "num_cores", "threads"), [(1, 6, 6), (2, 8, 4), (8, 2, 1)], ids=["one", "two", "more than cores"]
+)
+def test_the_cores_are_divided_among_the_ranks(num_ranks: int, num_cores: int, threads: int) -> None:
+    assert share_cores(num_cores, num_ranks) == threads
+
+
+def test_cores_that_the_launcher_has_bound_are_not_divided_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    own, launcher = {0, 1, 2, 3}, set(range(16))
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: own if pid == 0 else launcher)  # a machine of 16 cores
+    assert share_cores(4, 4) == 4
 
 
 def test_one_process_has_the_threads_that_the_config_says(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
