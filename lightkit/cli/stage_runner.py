@@ -113,7 +113,7 @@ def _set_thread_variables(context: RunContext) -> None:
 
 
 def share_cores(num_cores: int, num_ranks: int) -> int:
-    """Return the threads of one of ``num_ranks`` on this machine; all cores that its launcher has bound it to are its own."""
+    """Return the threads of one of a machine's ranks; the cores that its launcher has bound it to are all its own."""
     if hasattr(os, "sched_getaffinity") and os.sched_getaffinity(0) < os.sched_getaffinity(os.getppid()):  # Linux
         return num_cores
     return max(1, num_cores // num_ranks)
