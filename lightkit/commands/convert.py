@@ -79,6 +79,8 @@ def convert(args: list[str]) -> int:
         raise line.error(f"--row-group-mb: expected a number of MB above 0, got {line.options['--row-group-mb']!r}")
     defaults = {"val": 0.2, "test": 0.1, "max-bad": 0.05}
     fractions = {name: line.get_number(f"--{name}-fraction", share) for name, share in defaults.items()}
+    if not 0 <= fractions["max-bad"] <= 1:
+        raise line.error(f"--max-bad-fraction: expected a number from 0 to 1, got {fractions['max-bad']:g}")
     mode = choose_output_mode({"quiet": "--quiet" in line.options}, sys.stdout)
     configure_console(mode, _rename_arguments)
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn

@@ -58,6 +58,11 @@ _ELSEWHERE = ("accelerator", "ckpt_path", "extends", "fit", "gate", "launch", "p
 """Top-level keys that other modules check."""
 _DROPPED = ("$schema", "__path__")
 """Keys that jsonargparse drops wherever they stand."""
+_CALLED = {"model": 1, "data": 1, "callbacks": 2, "logger": 2, "trainer": 3}
+"""Sections whose classes are called with their ``dict_kwargs``, each with the longest path of such a class.
+
+Lightning makes optimizers and schedulers without them.
+"""
 _TRAINER_WORDS = {
     ("trainer", "strategy"): "strategy",
     ("accelerator", "strategy"): "strategy",
@@ -423,6 +428,9 @@ class _Validator:
         given, free = entry.entries.get("init_args"), entry.entries.get("dict_kwargs")
         if _entries(free):  # they may be for others
             self.result.unverified.append((*path, "dict_kwargs"))
+        if not described.get("open") and len(path) <= _CALLED.get(path[0], 0):
+            for name in _entries(free).keys() - known.keys():
+                self._report_argument((*path, "dict_kwargs", name), _entries(free)[name], found, named)
         for name, node in _entries(given).items():
             argument = name[:-1] if is_append(name) else name
             if argument in known:
@@ -453,6 +461,8 @@ class _Validator:
                 self._report(place, says, node, named.origin, at_key=True)
                 return
         hint = near(name.removesuffix("+"), described["arguments"])
+        if not hint and described.get("open") and place[0] in _CALLED:
+            hint = "; what it passes on to others goes under dict_kwargs"
         self._report(place, f"{says}{hint}", node, at_key=True)
 
     # -- reports -----------------------------------------------------------------------------------------------
