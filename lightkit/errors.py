@@ -33,31 +33,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from typing_extensions import Self  # typing has it from Python 3.11 on
 
-__all__ = [
-    "PIPE_CLOSED",
-    "CheckpointError",
-    "ConfigError",
-    "ConfigErrors",
-    "DataChanged",
-    "DataError",
-    "ExportError",
-    "GateFailed",
-    "Interrupted",
-    "LightkitError",
-    "NonfiniteLoss",
-    "OutOfTime",
-    "OutputLost",
-    "RunLocked",
-    "ServerAway",
-    "Stalled",
-    "exception_chain",
-    "exit_code_of",
-    "format_interruption",
-    "is_interruption",
-    "visible",
-]
-
-
 PIPE_CLOSED = 128 + 13
 """Exit code where whoever read the output has left, as shells tell the end by SIGPIPE."""
 
@@ -87,8 +62,8 @@ class LightkitError(Exception):
 
     exit_code = 1
 
-    def __init__(self, says: object = "", *, places: Iterable[object] = ()) -> None:
-        super().__init__(visible(says) if isinstance(says, str) else says)
+    def __init__(self, text: object = "", *, places: Iterable[object] = ()) -> None:
+        super().__init__(visible(text) if isinstance(text, str) else text)
         self.places = tuple(places)
 
     def reworded(self, rewrite: Callable[[str], str]) -> Self:
@@ -118,8 +93,8 @@ class ConfigErrors(ConfigError):
 
     def __init__(self, problems: Iterable[ConfigError]) -> None:
         self._problems = tuple(problems)
-        says = "\nerror: ".join(str(problem) for problem in self._problems)
-        super().__init__(says, places=[place for problem in self._problems for place in problem.places])
+        text = "\nerror: ".join(str(problem) for problem in self._problems)
+        super().__init__(text, places=[place for problem in self._problems for place in problem.places])
 
     @property
     def problems(self) -> tuple[ConfigError, ...]:

@@ -127,7 +127,7 @@ def _dispatch(words: list[str], watch: SignalWatch) -> int:
         words = [word for word in words if word != "--traceback"]
     at = _command_at(words)
     if not words or words[0] in ("-h", "--help", "help") or (at == len(words) and {"-h", "--help"} & {*words}):
-        text = HELP.format(commands="\n".join(f"  {name:13}{says}" for name, says in COMMANDS.items()))
+        text = HELP.format(commands="\n".join(f"  {name:13}{message}" for name, message in COMMANDS.items()))
         print(text, end="", file=sys.stdout if words else sys.stderr)
         return 0 if words else 2
     if words[0] in ("-V", "--version"):
@@ -199,8 +199,8 @@ def _command_at(words: list[str]) -> int:
 def _command_of(words: list[str], at: int) -> tuple[str, list[str]]:
     """Split off the command; `-c FILE` before it means the same as after it."""
     if at == len(words):
-        says = f"No command among {' '.join(words)!r}{_near_option(words) or '.'}"
-        raise ConfigError(f"{says} Commands: {', '.join(COMMANDS)}.")
+        text = f"No command among {' '.join(words)!r}{_near_option(words) or '.'}"
+        raise ConfigError(f"{text} Commands: {', '.join(COMMANDS)}.")
     if words[at] not in COMMANDS:
         raise ConfigError(
             f"{words[at]!r} is not a command{_near(words[at], COMMANDS)}\nCommands: {', '.join(COMMANDS)}."

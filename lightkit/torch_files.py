@@ -66,8 +66,8 @@ def load_file(path: str | Path, *, kind: str = "checkpoint", key: str = "", **se
                     names = classes_beside_tensors(path)
                 names = names or runs.find_class_names(str(error))
             if not (weights_only and isinstance(error, pickle.UnpicklingError) and runs.is_trusting()):
-                says = runs.refusal(path, names) if names else explain_unreadable(path, error, kind=kind)
-                raise ConfigError(f"{key}{says}") from error
+                text = runs.refusal(path, names) if names else explain_unreadable(path, error, kind=kind)
+                raise ConfigError(f"{key}{text}") from error
         rank_zero_only(runs.warn_of_trust)(path, names)
     raise AssertionError  # the second attempt returns or raises
 
@@ -75,10 +75,10 @@ def load_file(path: str | Path, *, kind: str = "checkpoint", key: str = "", **se
 def explain_unreadable(path: str | Path, error: Exception, *, kind: str) -> str:
     """Format the error for a file that torch cannot load as a ``kind``."""
     reason = _REASON.search(str(error))  # in the midst of advice on weights_only, which is not for a command line
-    says = reason[1] if reason else (str(error) or type(error).__name__).splitlines()[0]
+    text = reason[1] if reason else (str(error) or type(error).__name__).splitlines()[0]
     if reason is None and isinstance(error, pickle.UnpicklingError):
-        says = "a pickle that torch.save has not written"
-    message = f"{path} cannot be read as a {kind}: it is damaged, cut short, or something else ({says})."
+        text = "a pickle that torch.save has not written"
+    message = f"{path} cannot be read as a {kind}: it is damaged, cut short, or something else ({text})."
     if reason is None:
         return message
     return (

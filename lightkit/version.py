@@ -1,5 +1,3 @@
 """The version of the package. Apart, so that modules can read it without importing the package's front."""
 
-__all__ = ["__version__"]
-
 __version__ = "0.1.0"

@@ -98,7 +98,7 @@ def build_catalogue() -> dict[str, Any]:
     built = build_parsers()
     classes = {import_path(cls): cls for cls in _classes() if _is_readable(cls)}
     sections = {
-        section: {"says": describe_class(cls)["says"], "arguments": describe_arguments(built["fit"], f"{section}.")}
+        section: {"help": describe_class(cls)["help"], "arguments": describe_arguments(built["fit"], f"{section}.")}
         for section, cls in _SECTIONS.items()
     }
     engine = {"enum": [*ENGINES, None]}  # the signature says text; `launch` judges it itself

@@ -68,8 +68,8 @@ class BadImages:
         try:
             write(rows)
         except OSError as error:
-            says = "%s cannot be written (%s): the list of images that are left out is not complete"
-            _log.warning(says, self._list.path, error)
+            text = "%s cannot be written (%s): the list of images that are left out is not complete"
+            _log.warning(text, self._list.path, error)
 
     def _report(self, rows: Sequence[BadImage], what: str) -> None:
         if not rows:

@@ -119,7 +119,7 @@ class StopAtDeadline(Callback):
             if (batch_idx + 1) % trainer.accumulate_grad_batches != 0:
                 return  # a few more batches lead to where that can be resumed
             keeper.save_last_now(trainer)
-        says = f"The deadline ({self._shown}) leaves no time for the first epoch"
+        text = f"The deadline ({self._shown}) leaves no time for the first epoch"
         if (saved := self._last_good()) is not None:
-            raise OutOfTime(f"{says}; the same command goes on from {saved}.")
-        raise OutOfTime(f"{says}, and nothing could be saved before its end. Say a later --deadline.")
+            raise OutOfTime(f"{text}; the same command goes on from {saved}.")
+        raise OutOfTime(f"{text}, and nothing could be saved before its end. Say a later --deadline.")

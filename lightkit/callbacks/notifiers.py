@@ -355,8 +355,8 @@ class SlackNotifier(Notifier):
         super().__init__(webhook_url is not None, every_n_epochs=every_n_epochs, **settings)
         self._url = "" if webhook_url is None else check_address(webhook_url, "webhook_url of SlackNotifier")
         if mention is not None and mention not in _TO_ALL and not _MEMBER.fullmatch(mention):
-            says = "expected channel, here or the id of a member such as U012AB3CD"
-            raise ConfigError(f"mention of SlackNotifier: {says}, got {mention!r}.")
+            text = "expected channel, here or the id of a member such as U012AB3CD"
+            raise ConfigError(f"mention of SlackNotifier: {text}, got {mention!r}.")
         self._mention = mention
 
     def compose(self, message: Message) -> Deliver:

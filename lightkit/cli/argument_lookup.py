@@ -39,9 +39,9 @@ class Argument:
         return self.description.get("default")
 
     @property
-    def says(self) -> str:
+    def help(self) -> str:
         """The first sentence of its help."""
-        text = " ".join(str(self.description.get("says") or "").split())
+        text = " ".join(str(self.description.get("help") or "").split())
         first = text.partition(". ")[0]
         return first if first == text else f"{first}."
 
@@ -82,16 +82,16 @@ def list_arguments(tree: Node, path: KeyPath, *, imports: bool = True) -> tuple[
     data = load_schema().data
     sections = data["sections"]
     if not path:
-        return "lightkit", {**{key: {"says": ""} for key in [*sections, *data["bases"]]}, **data["top"]}
+        return "lightkit", {**{key: {"help": ""} for key in [*sections, *data["bases"]]}, **data["top"]}
     if path == ("accelerator",):  # each key is as in the section, as in the trainer, or a number
         known = {**sections["trainer"]["arguments"], **sections["accelerator"]["arguments"]}
         number = {"schema": {"type": "integer"}}
-        return "lightkit", {key: {**known.get(key, number), "says": says} for key, says in KEY_HELP.items()}
+        return "lightkit", {key: {**known.get(key, number), "help": text} for key, text in KEY_HELP.items()}
     if len(path) == 1 and path[0] in sections:
         return "pytorch_lightning.Trainer" if path[0] == "trainer" else "lightkit", sections[path[0]]["arguments"]
     name = find_class(tree, path)
     if path[0] in NAMED_CLASSES and len(path) == 1:
-        return "lightkit", {name: {"says": f"stands for {cls}"} for name, cls in NAMED_CLASSES[path[0]].items()}
+        return "lightkit", {name: {"help": f"stands for {cls}"} for name, cls in NAMED_CLASSES[path[0]].items()}
     return ("", {}) if name is None else _of_class(name, data["bases"].get(path[0], ()), imports=imports)
 
 
@@ -156,7 +156,7 @@ def list_class_names(section: str) -> Iterator[tuple[str, str]]:
         if {*description["bases"]} & {*bases} and path != bases[0] and not (description.get("abstract") or is_part):
             short = path.rpartition(".")[2]
             is_unique = schema.path_of(short, bases) == path and not schema.namesakes(short, bases)
-            yield short if is_unique else path, description["says"]
+            yield short if is_unique else path, description["help"]
 
 
 @dataclass(frozen=True)

@@ -92,7 +92,7 @@ def describe_class(cls: type) -> dict[str, Any]:
     parser.add_class_arguments(cls, fail_untyped=False, skip=skip, sub_configs=True)
     takes_anything = inspect.getfullargspec(cls).varkw is not None
     return {
-        "says": plain_help((inspect.getdoc(cls) or "").partition("\n\n")[0]),
+        "help": plain_help((inspect.getdoc(cls) or "").partition("\n\n")[0]),
         "bases": sorted(import_path(base) for base in BASES if issubclass(cls, base)),
         "arguments": describe_arguments(parser, ""),
         **({"abstract": True} if inspect.isabstract(cls) else {}),
@@ -146,7 +146,7 @@ def describe_arguments(parser: LightningArgumentParser, prefix: str) -> dict[str
             # class with its arguments or a file, so that only jsonargparse judges it.
             group = (parser.groups or {}).get(f"{prefix}{whole}")
             title = plain_help((group.title if group is not None else None) or "")
-            mapping = {"says": "" if _SIGNATURE.fullmatch(title) else title, "shown": "a mapping"}
+            mapping = {"help": "" if _SIGNATURE.fullmatch(title) else title, "shown": "a mapping"}
             folded = found.setdefault(whole, {"schema": {}, "required": False, **mapping})
             folded["required"] = folded["required"] or is_required
         else:
@@ -155,7 +155,7 @@ def describe_arguments(parser: LightningArgumentParser, prefix: str) -> dict[str
                 "schema": schema,
                 "required": is_required,
                 **({} if is_required else {"default": plain_value(action.default)}),
-                "says": plain_help(action.help if isinstance(action.help, str) else ""),
+                "help": plain_help(action.help if isinstance(action.help, str) else ""),
                 "shown": describe_type(schema),
             }
     return found

@@ -42,9 +42,9 @@ class CommandLine:
     command: str = ""
     usage: str = ""
 
-    def error(self, says: str) -> ConfigError:
+    def error(self, text: str) -> ConfigError:
         """Return an error of the command line, with the usage below it."""
-        return ConfigError(f"{self.command}: {says}\n{self.usage}")
+        return ConfigError(f"{self.command}: {text}\n{self.usage}")
 
     def get_choice(self, option: str, choices: Collection[str], default: str | None = None) -> str | None:
         """Return the value of an option that is one of several words.

@@ -206,8 +206,8 @@ def load_context(
     )
     trainer = resolved.values.get("trainer")
     if not has_own_parser and command in STAGES and isinstance(trainer, dict) and spawns(trainer.get("strategy")):
-        says = "trainer.strategy: its processes have no run folder; ddp trains the same and has one"
-        problems.add(error_at(says, resolved.origin_of("trainer.strategy")))
+        text = "trainer.strategy: its processes have no run folder; ddp trains the same and has one"
+        problems.add(error_at(text, resolved.origin_of("trainer.strategy")))
     if (flags := options.get("print_config")) is not None:
         context.print_config = tuple(flags.split(",")) if isinstance(flags, str) and flags else ()
         if unknown := [flag for flag in context.print_config if flag not in _PRINT_FLAGS]:

@@ -47,8 +47,6 @@ if TYPE_CHECKING:
     from mlflow.entities.model_registry import ModelVersion
     from pytorch_lightning import LightningModule
 
-__all__ = ["evaluate_gate"]
-
 _MAX_MOVES = 20  # of the history in gate.json
 _THRESHOLDS_ALONE = "give --gate.baseline=null to judge by the thresholds alone."
 

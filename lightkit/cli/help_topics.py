@@ -37,8 +37,8 @@ def format_topic(command: str, topics: Sequence[str]) -> str:
     section, *inside = _split_topics(topics, schema)
     sections, bases, top = (schema.data[name] for name in ("sections", "bases", "top"))
     if section == "all" or len(inside) > 1:
-        says = f"--help {' '.join([section, *inside[:-1]])}: expected nothing after it, got {inside[-1]!r}"
-        raise ConfigError(says)
+        text = f"--help {' '.join([section, *inside[:-1]])}: expected nothing after it, got {inside[-1]!r}"
+        raise ConfigError(text)
     if section in bases:
         return _format_class(command, section, inside[0], schema) if inside else _format_classes(command, section)
     if section in top and section not in sections:
@@ -50,16 +50,16 @@ def format_topic(command: str, topics: Sequence[str]) -> str:
         raise ConfigError(f"--help: there is no section {section!r}{hint}\nSections: {listing}; or all.")
     arguments = sections[section]["arguments"]
     if section == "accelerator":
-        arguments = {key: {"says": says} for key, says in KEY_HELP.items()}
+        arguments = {key: {"help": text} for key, text in KEY_HELP.items()}
     if inside and inside[0] not in arguments:
         raise ConfigError(f"--help {section}: there is no key {inside[0]!r}{near(inside[0], arguments)}")
     if inside:
         return _format_arguments({f"{section}.{inside[0]}": arguments[inside[0]]})
     key = next(iter(arguments))
-    says = "Lightning's Trainer" if section == "trainer" else sections[section]["says"]
+    text = "Lightning's Trainer" if section == "trainer" else sections[section]["help"]
     usage = f"--{section}.{key}=VALUE, or {section}: {{{key}: VALUE}} in a file"
     more = f"\n{_AUTO}" if section == "accelerator" else ""
-    return f"{_wrap(f'{section}: {says}')}\n{usage}\n\n{_format_arguments(arguments)}{more}"
+    return f"{_wrap(f'{section}: {text}')}\n{usage}\n\n{_format_arguments(arguments)}{more}"
 
 
 def _split_topics(topics: Sequence[str], schema: ConfigSchema) -> list[str]:
@@ -88,11 +88,11 @@ def _format_classes(command: str, section: str) -> str:
     if entries:
         how = f"{section}: a mapping of entries, each a name with a class; null takes one out\n\n"
         how += f"--{section}.NAME.KEY=VALUE, or {section}: {{NAME: {{init_args: {{KEY: VALUE}}}}}} in a file\n\n"
-        says = {}
+        text = {}
         for name, path in entries.items():
             known = schema.path_of(path)
-            says[name] = f"{path.rpartition('.')[2]}: {'' if known is None else schema.classes[known]['says']}"
-        how += f"names that stand for a class:\n{_format_choices(says.items())}\nclasses for entries of any name:\n"
+            text[name] = f"{path.rpartition('.')[2]}: {'' if known is None else schema.classes[known]['help']}"
+        how += f"names that stand for a class:\n{_format_choices(text.items())}\nclasses for entries of any name:\n"
     else:
         how = f"{section}: a class with its arguments\n\n--{section}=CLASS --{section}.KEY=VALUE\nin a file: "
         how += f"{section}: {{class_path: CLASS, init_args: {{KEY: VALUE}}}}\n\n"
@@ -114,8 +114,8 @@ def _format_class(command: str, section: str, name: str, schema: ConfigSchema) -
         raise ConfigError(f"--help {section}: several classes are called {name!r}; say which: {', '.join(same)}")
     if path is None and "." not in given:
         known = [*entries, *(short for short, _ in list_class_names(section))]
-        says = f"--help {section}: there is no class {name!r}{near(name, known)}"
-        raise ConfigError(f"{says}\n--help {section} lists what there is; one of your own is my_module.{name}")
+        text = f"--help {section}: there is no class {name!r}{near(name, known)}"
+        raise ConfigError(f"{text}\n--help {section} lists what there is; one of your own is my_module.{name}")
     try:
         is_known = path is not None and schema.counts(path)
         description = schema.classes[str(path)] if is_known else describe_import(path or given)
@@ -131,7 +131,7 @@ def _format_class(command: str, section: str, name: str, schema: ConfigSchema) -
     usage = "" if name in entries else f" --{entry}={name}"
     usage += f" --{entry}.{next(iter(arguments))}=VALUE" if arguments else ""
     more = "\nIt also takes keys that are not listed here, and hands them on.\n" if description.get("open") else ""
-    head = f"{path or given}\n{_wrap(description['says'])}"
+    head = f"{path or given}\n{_wrap(description['help'])}"
     return f"{head}\nlightkit {command}{usage}\n\n{_format_arguments(arguments)}{more}"
 
 
@@ -140,7 +140,7 @@ def _format_arguments(arguments: Mapping[str, Mapping[str, Any]]) -> str:
     width = min(_MAX_NAME, max(map(len, arguments), default=0))
     lines = []
     for name, argument in arguments.items():
-        value, texts = argument.get("default"), [argument.get("says") or ""]
+        value, texts = argument.get("default"), [argument.get("help") or ""]
         if "shown" in argument:
             value = value if isinstance(value, str) and value else json.dumps(value)  # as in a file
             default = "required" if argument.get("required") else f"default: {value}"
@@ -154,8 +154,8 @@ def _format_choices(choices: Iterable[tuple[str, str]]) -> str:
     each = list(choices)
     width = min(_MAX_NAME, max((len(name) for name, _ in each), default=0))
     lines = []
-    for name, says in each:
-        sentence = " ".join(says.split()).partition(". ")[0].removesuffix(".")
+    for name, text in each:
+        sentence = " ".join(text.split()).partition(". ")[0].removesuffix(".")
         line = f"  {name:{width}}  {sentence}".rstrip()
         lines.append(line if len(line) <= _WIDTH else f"{line[: _WIDTH - 3].rstrip()}...")
     return "".join(f"{line}\n" for line in lines)

@@ -65,15 +65,15 @@ def explain_parser_error(
     if match := _NO_CLASS.search(message):
         name = match[1]
         is_other = name in classes
-        says = f"{name} is a class of another kind than goes here" if is_other else no_class(name, near(name, classes))
-        return _make_error((*_find_entry(path, name, resolved), "class_path"), says, resolved)
+        text = f"{name} is a class of another kind than goes here" if is_other else no_class(name, near(name, classes))
+        return _make_error((*_find_entry(path, name, resolved), "class_path"), text, resolved)
     if match := _WRONG_BASE.search(message):
         class_path, base = match.groups()
         thing, kind = locate(class_path), "no "
         if thing is not None and not isinstance(thing, type):
             kind = f"{'a function' if callable(thing) else f'the value {cut(str(thing))}'}, not a "
-        says = f"{class_path} is {kind}{base}"
-        return _make_error((*_find_entry(path, class_path, resolved), "class_path"), says, resolved)
+        text = f"{class_path} is {kind}{base}"
+        return _make_error((*_find_entry(path, class_path, resolved), "class_path"), text, resolved)
     value = _value_at(resolved, path)
     named = value.get("class_path") if isinstance(value, Mapping) else None
     if isinstance(named, str) and (failure := _find_import_failure(named)):
@@ -87,8 +87,8 @@ def explain_exit_at_import(end: SystemExit, resolved: Resolved) -> ConfigError:
     for path, node in walk(resolved.tree):
         value = getattr(node, "value", None)
         if path[-1:] == ("class_path",) and isinstance(value, str) and value.rpartition(".")[0] in modules:
-            says = f"{value} cannot be imported: its module calls sys.exit({end.code})"
-            return _make_error(path, says, resolved)
+            text = f"{value} cannot be imported: its module calls sys.exit({end.code})"
+            return _make_error(path, text, resolved)
     return ConfigError(f"a module that the config imports calls sys.exit({end.code})")
 
 
@@ -101,7 +101,7 @@ def add_place(error: LightkitError, resolved: Resolved) -> LightkitError:
     keys = [] if "-->" in str(error) else re.findall(r"(?<![\w.])[a-z_]+(?:\.\w+)+", str(error))
     origins = [resolved.origins.get(resolved.lightkit_path(key)) for key in keys]
     places = [origin.render() for origin in origins if origin is not None and origin.kind != "default"]
-    return error.reworded(lambda says: f"{says}\n{places[0]}") if places else error
+    return error.reworded(lambda text: f"{text}\n{places[0]}") if places else error
 
 
 def list_loaded_classes(bases: Iterable[str]) -> set[str]:
@@ -139,12 +139,12 @@ def _explain_class(path: KeyPath, class_path: str, inside: str, resolved: Resolv
     for index, entry in enumerate(given) if isinstance(given, list) else [(None, given)]:
         if isinstance(entry, Mapping) and "init_args" in entry and "class_path" not in entry:
             place = path if index is None else (*path, index)
-            says = "expected a class_path beside init_args: whose arguments are these?"
-            return _make_error(place, says, resolved)
+            text = "expected a class_path beside init_args: whose arguments are these?"
+            return _make_error(place, text, resolved)
     if match := _UNKNOWN_ARGUMENT.search(inside):
         arguments = inspect.signature(locate(class_path) or object).parameters  # type: ignore[arg-type]
-        says = f"{name} has no such argument{near(match[1], [*arguments])}"
-        return _make_error((*path, "init_args", match[1]), says, resolved, at_key=True)
+        text = f"{name} has no such argument{near(match[1], [*arguments])}"
+        return _make_error((*path, "init_args", match[1]), text, resolved, at_key=True)
     if match := _MISSING.search(inside):
         error = _make_error(path, f"{name} needs {match[1]}", resolved)
         is_removed = _was_removed(match[1], (*path, "init_args"), resolved)
@@ -153,17 +153,17 @@ def _explain_class(path: KeyPath, class_path: str, inside: str, resolved: Resolv
         return _make_error((*path, "init_args", *keys[0].split(".")), _describe_type_error(inside), resolved)
     arguments = _value_at(resolved, (*path, "init_args"))
     if arguments is not None and not isinstance(arguments, Mapping):
-        says = f"expected a mapping of {name}'s arguments, got {arguments!r}"
-        return _make_error((*path, "init_args"), says, resolved)
+        text = f"expected a mapping of {name}'s arguments, got {arguments!r}"
+        return _make_error((*path, "init_args"), text, resolved)
     first = inside.strip().partition("\n")[0]
     failure = _find_import_failure(class_path) or f"{first}{_suggest_import(class_path)}"
     return _make_error((*path, "class_path"), f"{class_path} cannot be imported: {failure}", resolved)
 
 
-def _make_error(path: KeyPath, says: str, resolved: Resolved, *, at_key: bool = False) -> ConfigError:
+def _make_error(path: KeyPath, text: str, resolved: Resolved, *, at_key: bool = False) -> ConfigError:
     origin = resolved.origin_of(path)
     place = origin.at_key() if origin is not None and at_key else origin
-    return error_at(f"{dotted(original_path(path, resolved.removed))}: {says}", place)
+    return error_at(f"{dotted(original_path(path, resolved.removed))}: {text}", place)
 
 
 def _was_removed(missing: str, section: KeyPath, resolved: Resolved) -> bool:
@@ -260,14 +260,14 @@ def explain_lightning_errors(resolved: Resolved) -> Iterator[None]:
     except pickle.UnpicklingError as error:  # of a strategy or a plugin that reads files by itself
         names = runs.find_class_names(str(error))
         first = (str(error) or type(error).__name__).splitlines()[0]
-        says = runs.refusal("the checkpoint", names) if names else f"the checkpoint cannot be read: {first}"
-        raise ConfigError(says) from error
+        text = runs.refusal("the checkpoint", names) if names else f"the checkpoint cannot be read: {first}"
+        raise ConfigError(text) from error
     except (RuntimeError, ImportError, ValueError) as error:
-        says = str(error)
-        if says.startswith((OTHER_WEIGHTS, _OTHER_OPTIMIZER)):
-            part = "model" if says.startswith(OTHER_WEIGHTS) else "optimizer"
-            raise ConfigError(f"the checkpoint does not fit the {part}: {' '.join(says.split())}") from error
-        if not says.startswith((_NO_METRIC, _NO_PACKAGE)):
+        text = str(error)
+        if text.startswith((OTHER_WEIGHTS, _OTHER_OPTIMIZER)):
+            part = "model" if text.startswith(OTHER_WEIGHTS) else "optimizer"
+            raise ConfigError(f"the checkpoint does not fit the {part}: {' '.join(text.split())}") from error
+        if not text.startswith((_NO_METRIC, _NO_PACKAGE)):
             raise
         raise locate_lightning_error(error, resolved) from error
 
@@ -321,5 +321,5 @@ def locate_lightning_error(error: Exception, resolved: Resolved) -> ConfigError:
         if score > best[0]:
             best = (score, path, node.origin)
     _, path, origin = best
-    says = " ".join(resolved.masked(str(error)).split())
-    return error_at(f"{dotted(path)}: {says}", origin) if path else ConfigError(says)
+    text = " ".join(resolved.masked(str(error)).split())
+    return error_at(f"{dotted(path)}: {text}", origin) if path else ConfigError(text)

@@ -367,8 +367,8 @@ class _SmokeCheck:
         if isinstance(callback, lightning_callbacks.LearningRateFinder) and self._model is not None:
             names = [arguments["attr_name"]] if arguments.get("attr_name") else ["lr", "learning_rate"]
             if not any(lightning_hasattr(self._model, name) or hasattr(self._data, name) for name in names):
-                says = f"neither the model, its hparams nor its data has {' or '.join(map(repr, names))}"
-                self._add_error(path, f"{says}, which LearningRateFinder sets; attr_name names another")
+                text = f"neither the model, its hparams nor its data has {' or '.join(map(repr, names))}"
+                self._add_error(path, f"{text}, which LearningRateFinder sets; attr_name names another")
         reason = next((reason for kind, reason in _NOT_RUN.items() if isinstance(callback, kind)), None)
         if reason is not None:
             self._not_tried[dotted(path)] = reason
@@ -425,8 +425,8 @@ class _SmokeCheck:
 
     # -- errors --------------------------------------------------------------------------------------------------------
 
-    def _add_error(self, path: KeyPath, says: str, problems: Problems | None = None) -> None:
-        error = error_at(f"{dotted(path)}: {says}", self._resolved.origin_of(path))
+    def _add_error(self, path: KeyPath, text: str, problems: Problems | None = None) -> None:
+        error = error_at(f"{dotted(path)}: {text}", self._resolved.origin_of(path))
         (self.problems if problems is None else problems).add(error)
 
     @contextmanager
@@ -518,9 +518,9 @@ class _SmokeCheck:
                 "needed_bytes": count * size, "free_bytes": free,
             })  # fmt: skip
             if count * size > free:
-                says = f"{count} checkpoints of {in_bytes(size)}, one of them while it is written, need "
-                says += f"{in_bytes(count * size)}, but {in_bytes(free)} are free in {shown_path(folder)}; make room, "
-                self._add_error(path, f"{says}keep fewer, or set run.root to a folder on another disk")
+                text = f"{count} checkpoints of {in_bytes(size)}, one of them while it is written, need "
+                text += f"{in_bytes(count * size)}, but {in_bytes(free)} are free in {shown_path(folder)}; make room, "
+                self._add_error(path, f"{text}keep fewer, or set run.root to a folder on another disk")
         return found
 
 

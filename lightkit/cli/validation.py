@@ -106,8 +106,8 @@ def _findings(resolved: Resolved, catalogue: ConfigSchema, problems: Problems) -
             if isinstance(given, dict):
                 found.problems += _find_wrong_choices(section, catalogue.classes[path], given, resolved)
     for name, origin in found.outdated.items():
-        says = f"{name}: written for Lightning 1.x or the package lightning; `lightkit upgrade {name}` rewrites it"
-        problems.add(ConfigError(says, places=[origin]))
+        text = f"{name}: written for Lightning 1.x or the package lightning; `lightkit upgrade {name}` rewrites it"
+        problems.add(ConfigError(text, places=[origin]))
     return found
 
 
@@ -213,9 +213,9 @@ def _check_paths(
             problems.add(_error_at(origin, DataError, f"{section}.init_args.{name}: {missing}{hint}"))
 
 
-def _error_at(origin: Origin | None, kind: type[LightkitError], says: str) -> LightkitError:
+def _error_at(origin: Origin | None, kind: type[LightkitError], text: str) -> LightkitError:
     places = [] if origin is None or origin.kind == "default" else [origin]
-    return kind("\n".join([says, *(place.render() for place in places)]), places=places)
+    return kind("\n".join([text, *(place.render() for place in places)]), places=places)
 
 
 def _describe_missing(value: str, kind: str) -> str | None:
@@ -251,8 +251,8 @@ def _check_run_paths(command: str, resolved: Resolved, option: Any, problems: Pr
         try:
             yield
         except LightkitError as error:
-            says = str(error).removeprefix("--") if key else str(error)
-            problems.add(error_at(says, resolved.origin_of(key) if key else None))
+            text = str(error).removeprefix("--") if key else str(error)
+            problems.add(error_at(text, resolved.origin_of(key) if key else None))
 
     section = resolved.values.get("run")
     section = section if isinstance(section, dict) else {}
@@ -268,8 +268,8 @@ def _check_run_paths(command: str, resolved: Resolved, option: Any, problems: Pr
         if command == "fit" and isinstance(resume, str) and resume not in ("auto", "never"):
             run = open_named_run(resume, str(root), name)
             if not run.config_path.is_file():
-                says = f"expected auto, never, latest or a run's folder; {resume} is not a run: it has no config.yaml."
-                raise ConfigError(f"run.resume: {says}")
+                text = f"expected auto, never, latest or a run's folder; {resume} is not a run: it has no config.yaml."
+                raise ConfigError(f"run.resume: {text}")
     named = resolved.values.get("ckpt_path") if option is None else option
     with noted_at("ckpt_path" if option is None else ""):
         if named is not None and not isinstance(named, str):
@@ -293,5 +293,5 @@ def explain_unwritable(root: str | Path, *, setting: str = "run.root") -> Config
     number = errno.ENOTDIR
     if folder.is_dir():
         number = errno.EROFS if os.statvfs(folder).f_flag & os.ST_RDONLY else errno.EACCES
-    says = f"{setting}: cannot write {root}: {os.strerror(number)}"
-    return ConfigError(f"{says}. Set {setting} to a folder that can be written.")
+    text = f"{setting}: cannot write {root}: {os.strerror(number)}"
+    return ConfigError(f"{text}. Set {setting} to a folder that can be written.")

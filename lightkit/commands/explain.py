@@ -213,7 +213,7 @@ def _explain_key(config: _Config, key: str) -> tuple[str, dict[str, Any]]:
     if current is None:
         place = f"nothing, though {argument.owner} needs it" if argument.is_required else ""
         current = PlacedValue(None, place, {"kind": "unset", "name": ""})
-    return _format(wanted, current, help=argument.says)
+    return _format(wanted, current, help=argument.help)
 
 
 def _explain_leaves(config: _Config, path: KeyPath, tree: Node) -> list[dict[str, Any]]:
@@ -231,7 +231,7 @@ def _explain_node(
         replaced=[PlacedValue.of_node(redacted, old) for old in config.list_replaced(path, node)],
         written=redacted.text(path),
         notes=dict(_note_hardware(config, path, node)),
-        help="" if argument is None else argument.says,
+        help="" if argument is None else argument.help,
         yaml=format_annotated(node, path, redacted, replaced=config.list_replaced) if is_whole else "",
         within=_explain_leaves(config, path, node) if is_whole else [],
     )

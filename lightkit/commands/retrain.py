@@ -129,8 +129,8 @@ def _parse(args: Sequence[str]) -> tuple[Mapping[str, str], list[str]]:
         raise ConfigError(f"--reserve: expected a duration such as 10m, 90s or 1h30m, got {given['--reserve']!r}")
     for stage in _list_skipped(given):
         if stage not in _SKIPPABLE:
-            says = "; nothing is promoted that was not judged" if stage == "gate" else near(stage, _SKIPPABLE)
-            raise ConfigError(f"--skip: expected {', '.join(_SKIPPABLE)}, got {stage!r}{says}")
+            text = "; nothing is promoted that was not judged" if stage == "gate" else near(stage, _SKIPPABLE)
+            raise ConfigError(f"--skip: expected {', '.join(_SKIPPABLE)}, got {stage!r}{text}")
     return given, list(line.config_args)
 
 
@@ -441,7 +441,7 @@ class Retrain:
             reason = "not good enough" if is_rejected else reason
             self._context.notifier.message = f"{stage}: {reason}"
         seconds = time.monotonic() - began_s
-        state.end(stage, outcome, seconds=seconds, code=code, says=reason)
+        state.end(stage, outcome, seconds=seconds, code=code, text=reason)
         self._write_event(stage, "failed" if code else "done", exit_code=code, seconds=round(seconds, 3))
         self._context.notifier.has_sent_end = stage in ("fit", "test", "export") or code == _REJECTED
         if is_rejected:

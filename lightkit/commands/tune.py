@@ -115,7 +115,7 @@ def tune(args: list[str]) -> int:
                 lines, benchmark = _measure(context, keys, found, budget_s=budget_s)
         except LightkitError as error:
             raise add_place(error, context.resolved) from error
-    rows = [f"  {dump_yaml({key: value}).strip()}  # {says}\n" for key, (value, says) in lines.items()]
+    rows = [f"  {dump_yaml({key: value}).strip()}  # {text}\n" for key, (value, text) in lines.items()]
     block = f"accelerator:\n{''.join(rows)}" if rows else "accelerator: {}  # nothing that was tried gains\n"
     head = f"# {shlex.join(['lightkit', 'tune', *args])}\n# measured on {this_machine().cpu}\n"
     layer = context.resolved.masked(f"{head}{block}")

@@ -143,8 +143,8 @@ def _is_valid(path: KeyPath, leaf: Leaf, problems: Problems) -> bool:
             problem = "a } is missing"
         else:
             problem = (str(error).splitlines() or [""])[0]
-        says = f"{dotted(path)}: {shortened(leaf.value)} is not a valid interpolation: {problem}"
-        problems.add(error_at(rf"{says}; write \${{ where the text itself is meant", leaf.origin))
+        text = f"{dotted(path)}: {shortened(leaf.value)} is not a valid interpolation: {problem}"
+        problems.add(error_at(rf"{text}; write \${{ where the text itself is meant", leaf.origin))
         return False
     return True
 
@@ -207,8 +207,8 @@ def _resolve(
     if cycle:
         path, leaf = cycle[0]
         what = "it refers to itself" if len(cycle) == 1 else "it leads back to itself through other keys"
-        says = f"{dotted(path)}: cannot resolve {shortened(leaf.value)}: {what}"
-        problems.add(error_at(says, *(leaf.origin for _, leaf in cycle[:_MAX_CYCLE_PLACES])))
+        message = f"{dotted(path)}: cannot resolve {shortened(leaf.value)}: {what}"
+        problems.add(error_at(message, *(leaf.origin for _, leaf in cycle[:_MAX_CYCLE_PLACES])))
     return values, references, secrets
 
 
@@ -218,16 +218,16 @@ def _explain(
     """Word OmegaConf's error, and tell whether the text is itself the cause, and not another that it refers to."""
     from omegaconf.errors import InterpolationKeyError, UnsupportedInterpolationType  # late, as above
 
-    text, says, is_cause = leaf.value, str(error).splitlines()[0], True
-    name = next((name for name in variables if f"Environment variable '{name}' not found" in says), None)
+    text, message, is_cause = leaf.value, str(error).splitlines()[0], True
+    name = next((name for name in variables if f"Environment variable '{name}' not found" in message), None)
     if name is not None:
         is_cause = name in text
-        says = f"the environment variable {name} is not set; set it, or give a default: ${{oc.env:{name},...}}"
+        message = f"the environment variable {name} is not set; set it, or give a default: ${{oc.env:{name},...}}"
     elif isinstance(error, InterpolationKeyError):
-        key = (re.findall(r"'(.*?)' not found", says) or ["?"])[0]
+        key = (re.findall(r"'(.*?)' not found", message) or ["?"])[0]
         is_cause = key in text
         hint = near(key, [dotted(known) for known, _ in walk(tree) if known])
-        says = f"it refers to {key}, which is not set{hint}"
+        message = f"it refers to {key}, which is not set{hint}"
     elif isinstance(error, UnsupportedInterpolationType):
-        says = f"there is no {says.rpartition(' ')[2]}; ${{key}} is another key, ${{oc.env:NAME}} a variable"
-    return is_cause, error_at(f"{dotted(path)}: cannot resolve {shortened(text)}: {says}", leaf.origin)
+        message = f"there is no {message.rpartition(' ')[2]}; ${{key}} is another key, ${{oc.env:NAME}} a variable"
+    return is_cause, error_at(f"{dotted(path)}: cannot resolve {shortened(text)}: {message}", leaf.origin)

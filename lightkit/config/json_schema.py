@@ -94,14 +94,14 @@ def _table(properties: Mapping[str, Schema], *, dotted: Collection[str] = (), ot
     }
 
 
-def _documented(schema: Schema, says: str) -> Schema:
-    return {**schema, "description": says} if says else schema
+def _documented(schema: Schema, text: str) -> Schema:
+    return {**schema, "description": text} if text else schema
 
 
-def _hardware(key: str, says: str) -> Schema:
+def _hardware(key: str, text: str) -> Schema:
     """Describe a hardware key, which takes words of several Lightning versions."""
     words = _SUGGESTED.get(key)
-    return _documented({} if words is None else {"anyOf": [{"enum": words}, {}]}, says)
+    return _documented({} if words is None else {"anyOf": [{"enum": words}, {}]}, text)
 
 
 class _Writer:
@@ -121,21 +121,21 @@ class _Writer:
                 "description": "The hardware: cpu, gpu, or a mapping such as {gpus: 2}",
             }
         }
-        places = {name: (self._class_place(data["bases"][name]), says) for name, says in _CLASS_SECTIONS.items()}
-        places |= {name: (self._named_entries(name), says) for name, says in _ENTRIES.items()}
+        places = {name: (self._class_place(data["bases"][name]), message) for name, message in _CLASS_SECTIONS.items()}
+        places |= {name: (self._named_entries(name), message) for name, message in _ENTRIES.items()}
         for name, section in data["sections"].items():
             if name != "accelerator":
-                places[name] = self._section(name, section["arguments"]), section["says"]
-        for name, (schema, says) in places.items():
+                places[name] = self._section(name, section["arguments"]), section["help"]
+        for name, (schema, message) in places.items():
             files = [_FILE] if name in SECTIONS else []
-            layer[name] = _documented({"anyOf": [schema, *files, _REFERENCE]}, says)
+            layer[name] = _documented({"anyOf": [schema, *files, _REFERENCE]}, message)
         return layer | {name: self._argument(argument) for name, argument in data["top"].items()}
 
     def _section(self, name: str, arguments: Mapping[str, Any]) -> Schema:
         properties = self._arguments(arguments)
         if name == "trainer":
             properties |= {key: {**_hardware(key, KEY_HELP[key]), "deprecated": True} for key in OLD_TRAINER_KEYS}
-            properties |= {key: _hardware(key, arguments[key]["says"]) for key in TRAINER_DEFAULTS}
+            properties |= {key: _hardware(key, arguments[key]["help"]) for key in TRAINER_DEFAULTS}
         return _table(properties)
 
     def _arguments(self, arguments: Mapping[str, Any]) -> dict[str, Schema]:
@@ -151,7 +151,7 @@ class _Writer:
 
     def _argument(self, argument: Mapping[str, Any]) -> Schema:
         default = {"default": argument["default"]} if argument.get("default") is not None else {}
-        return {**_documented(self._type(argument["schema"]), argument["says"]), **default}
+        return {**_documented(self._type(argument["schema"]), argument["help"]), **default}
 
     def _type(self, schema: Schema) -> Schema:
         """Write a type of the catalogue: null stands for nothing said, and a reference for anything."""
@@ -252,7 +252,7 @@ class _Writer:
                     "if": {"type": "object", "not": {"required": ["class_path"]}},
                     "then": self._described(path, folds=True),
                     "else": place,
-                    "description": f"{self._catalogue.classes[path]['says']} ({path})",
+                    "description": f"{self._catalogue.classes[path]['help']} ({path})",
                 }
         return _table(known, others=place)
 

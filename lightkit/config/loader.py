@@ -323,11 +323,11 @@ def _find_extended(name: str, origin: Origin, chain: Sequence[Path]) -> Path:
                 raise error_at(f"{extending} extends {shown_path(file)}: a file cannot extend itself", origin)
             return file
     wanted = folder / (name if name.endswith(NESTED_FILES) else f"{name}.yaml")
-    says = f"{extending} extends {name!r}, but {shown_path(wanted)} does not exist"
+    text = f"{extending} extends {name!r}, but {shown_path(wanted)} does not exist"
     found = [*folder.glob("*.yaml"), *folder.glob("*/*.yaml")]  # not all below: it may hold data and environments
     layers = sorted(file.relative_to(folder).with_suffix("").as_posix() for file in found)
     beside = f"; files beside it: {', '.join(layers[:10])}" if layers else ""
-    raise error_at(f"{says}{near(name.removesuffix('.yaml'), layers) or beside}", origin)
+    raise error_at(f"{text}{near(name.removesuffix('.yaml'), layers) or beside}", origin)
 
 
 def _expand(
@@ -478,18 +478,18 @@ def find_masked_values(tree: MappingNode) -> Iterator[ConfigError]:
     for path, leaf, is_secret in _leaves(tree, (), is_secret=False):
         value = leaf.value
         if isinstance(value, str) and ((is_secret and value == HIDDEN) or _IN_ADDRESS.search(value)):
-            says = f"{dotted(path)}: {HIDDEN} stands for a secret, of which a run keeps nothing; say its value again"
+            text = f"{dotted(path)}: {HIDDEN} stands for a secret, of which a run keeps nothing; say its value again"
             hint = "as a flag, and write ${oc.env:NAME} for the next training, which a run keeps as it is"
-            yield error_at(f"{says} {hint}", leaf.origin)
+            yield error_at(f"{text} {hint}", leaf.origin)
 
 
 def find_plain_secrets(tree: MappingNode, references: Mapping[KeyPath, str]) -> Iterator[ConfigError]:
     """List the values that a run does not keep, and that its later stages would lack, each as an error at its place."""
     for path, reference in references.items():
         if HIDDEN in reference and not {"webhook_url", "urls", "heartbeat_url"} & {*path}:  # stages do without these
-            says = f"{dotted(path)}: {HIDDEN} is all that a run keeps of a secret, and its later stages need the value"
+            text = f"{dotted(path)}: {HIDDEN} is all that a run keeps of a secret, and its later stages need the value"
             yield error_at(
-                f"{says}; write ${{oc.env:NAME}}, and set the variable", getattr(find(tree, path), "origin", None)
+                f"{text}; write ${{oc.env:NAME}}, and set the variable", getattr(find(tree, path), "origin", None)
             )
 
 

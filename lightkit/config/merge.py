@@ -55,8 +55,8 @@ class MergeRules:
         if not isinstance(upper, MappingNode):
             return supersede(lower, upper)
         if upper.partial and isinstance(lower, Leaf) and str(lower.value).startswith("${"):
-            says = f"{dotted((*path, *upper.entries))} reaches into {dotted(path)}, which is {lower.value!r}"
-            raise error_at(f"{says}; set {dotted(path)} itself", upper.origin, lower.origin)
+            text = f"{dotted((*path, *upper.entries))} reaches into {dotted(path)}, which is {lower.value!r}"
+            raise error_at(f"{text}; set {dotted(path)} itself", upper.origin, lower.origin)
         upper = self._with_arguments_inside(lower, upper, path)
         if isinstance(lower, MappingNode) and not _is_other_class(lower, upper):
             if class_of(upper) is not None and set(upper.entries) <= set(SPEC_KEYS):
@@ -135,8 +135,8 @@ class MergeRules:
             entries[target] = Items(items, added.origin, (*given.replaced, replace(below, replaced=())))
         else:
             where = dotted((*path, target))
-            says = f"{dotted((*path, key))} appends to a list, but {where} is {below.value!r}"
-            raise error_at(f"{says}; set {where} to a list first", node.origin, below.origin)
+            text = f"{dotted((*path, key))} appends to a list, but {where} is {below.value!r}"
+            raise error_at(f"{text}; set {where} to a list first", node.origin, below.origin)
 
     def _into_list(self, lower: Items, upper: MappingNode, path: KeyPath) -> Items:
         """Reach into a list by a dotted key: the element of that index, else the last one, as jsonargparse does."""
@@ -149,12 +149,12 @@ class MergeRules:
                 return _with_item(lower, index, supersede(lower.items[index], node))
             inner = node if isinstance(node, MappingNode) else upper
         if not 0 <= index < len(lower.items):
-            says = f"{dotted((*path, *keys))} reaches into a list of {len(lower.items)} elements"
-            raise error_at(f"{says}; append one first, with {dotted(path)}+=", upper.origin, lower.origin)
+            text = f"{dotted((*path, *keys))} reaches into a list of {len(lower.items)} elements"
+            raise error_at(f"{text}; append one first, with {dotted(path)}+=", upper.origin, lower.origin)
         element = _as_spec(lower.items[index])
         if not isinstance(element, MappingNode):
-            says = f"{dotted((*path, *keys))} reaches into a list whose element {index} is {plain(element)!r}"
-            raise error_at(f"{says}, not a mapping", upper.origin, element.origin)
+            text = f"{dotted((*path, *keys))} reaches into a list whose element {index} is {plain(element)!r}"
+            raise error_at(f"{text}, not a mapping", upper.origin, element.origin)
         return _with_item(lower, index, self.merge(element, inner, (*path, index)))
 
 

@@ -51,8 +51,8 @@ def check_entries(tree: MappingNode, layering: MergeRules, problems: Problems) -
             if node is None or (isinstance(node, Leaf) and node.value is None):
                 continue
             if word != section or not isinstance(node, MappingNode):
-                says = f"{word}: expected a mapping from names to entries, got {plain(node)!r}"
-                problems.add(error_at(f"{says}; Lightning's own value goes under trainer.{word}", node.origin))
+                text = f"{word}: expected a mapping from names to entries, got {plain(node)!r}"
+                problems.add(error_at(f"{text}; Lightning's own value goes under trainer.{word}", node.origin))
                 wrong.add((word,))
                 continue
             for name, entry in node.entries.items():
@@ -73,8 +73,8 @@ def check_class_names(tree: MappingNode, problems: Problems) -> set[KeyPath]:
             continue
         is_deep = node.value.count(".") > _MOST_PACKAGES and node.value.replace(".", "").isidentifier()
         if path[-1:] == ("class_path",) or is_deep:
-            says = f"{dotted(path)}: expected the name of a class, got {shortened(node.value)}"
-            problems.add(error_at(says, node.origin))
+            text = f"{dotted(path)}: expected the name of a class, got {shortened(node.value)}"
+            problems.add(error_at(text, node.origin))
             wrong.add(path)
     return wrong
 
@@ -83,13 +83,13 @@ def _check_entry(path: KeyPath, entry: Node, known: Mapping[str, str]) -> Config
     if isinstance(entry, Leaf) and entry.value is None:
         return None
     if not isinstance(entry, MappingNode):
-        says = f"{dotted(path)}: expected a class name, a mapping or null, got {plain(entry)!r}"
-        return error_at(f"{says}; {{}} takes the entry as it is", entry.origin)
+        text = f"{dotted(path)}: expected a class name, a mapping or null, got {plain(entry)!r}"
+        return error_at(f"{text}; {{}} takes the entry as it is", entry.origin)
     class_path = entry.entries.get("class_path")
     if class_path is None:
         names = f"\nnames: {', '.join(sorted(known))}; any other needs a class_path"
-        says = f"{dotted(path)}: there is no class of that name{near(str(path[1]), known)}"
-        return error_at(says + (names if known else "; give it a class_path"), entry.origin.at_key())
+        text = f"{dotted(path)}: there is no class of that name{near(str(path[1]), known)}"
+        return error_at(text + (names if known else "; give it a class_path"), entry.origin.at_key())
     return None  # the schema checks its class
 
 

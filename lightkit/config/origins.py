@@ -76,10 +76,10 @@ class Origin:
         return f"{head}\n{self.line:>5} | {text}\n{margin}{carets}"
 
 
-def error_at(says: str, *origins: Origin | None) -> ConfigError:
+def error_at(text: str, *origins: Origin | None) -> ConfigError:
     """Make the error that says ``says`` and shows each of ``origins`` under it."""
     places = [origin for origin in origins if origin is not None]
-    rendered = [cut(says, _LONGEST_MESSAGE), *(origin.render() for origin in places)]
+    rendered = [cut(text, _LONGEST_MESSAGE), *(origin.render() for origin in places)]
     return ConfigError("\n".join(rendered), places=places)
 
 

@@ -89,8 +89,8 @@ def split_arguments(
         if not words:
             raise ConfigError(f"{cut(word)}: expected a value after it, got the end of the command line{hint}")
         if len(words[0]) > 1 and words[0].startswith("-") and not _NEGATIVE_NUMBER.match(words[0]):
-            says = f"{cut(word)}: expected a value after it, got {cut(words[0])!r}{hint}"
-            raise ConfigError(f"{says}; a value that starts with a dash is written {cut(word)}=VALUE")
+            text = f"{cut(word)}: expected a value after it, got {cut(words[0])!r}{hint}"
+            raise ConfigError(f"{text}; a value that starts with a dash is written {cut(word)}=VALUE")
         return words.pop(0)
 
     def read(word: str) -> None:
@@ -121,10 +121,10 @@ def split_arguments(
         elif takes_inputs and (word == "-" or not word.startswith("-")):
             result.inputs.append(word)
         else:
-            says = f"unexpected argument {cut(mask_line(word))!r}: expected --OPTION, --KEY=VALUE or KEY=VALUE"
+            text = f"unexpected argument {cut(mask_line(word))!r}: expected --OPTION, --KEY=VALUE or KEY=VALUE"
             hint = near(cut(word.lstrip("-").partition("=")[0]), ["config", "help", *options, *keys])
             is_file = word.endswith(NESTED_FILES)
-            raise ConfigError(says + (f"; a config file comes after -c: -c {cut(word)}" if is_file else hint))
+            raise ConfigError(text + (f"; a config file comes after -c: -c {cut(word)}" if is_file else hint))
 
     while words:
         with found.noted(leaves_gap=True):  # the word may have been meant for a file
@@ -164,8 +164,8 @@ def variable_layers(environ: Mapping[str, str], lower: MappingNode, problems: Pr
         origin = Origin("variable", name)
         with problems.noted():
             if not all(parts):
-                says = f"{cut(name)}: expected keys joined by two underscores, such as {PREFIX}TRAINER__MAX_EPOCHS"
-                raise ConfigError(says)
+                text = f"{cut(name)}: expected keys joined by two underscores, such as {PREFIX}TRAINER__MAX_EPOCHS"
+                raise ConfigError(text)
             keys: list[str] = []
             node: Node | None = lower
             for part in parts:

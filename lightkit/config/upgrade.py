@@ -175,8 +175,8 @@ class _Upgrade:
         except (YAMLError, ConfigError):
             is_same = False
         if not is_same:
-            says = "cannot be rewritten as it is; write empty values within braces as null, and keys on one line"
-            raise ConfigError(f"{name}: {says}")
+            message = "cannot be rewritten as it is; write empty values within braces as null, and keys on one line"
+            raise ConfigError(f"{name}: {message}")
 
     def _dump(self) -> str:
         stream = io.StringIO()
@@ -205,8 +205,8 @@ class _Upgrade:
             below: The trainers of the files that this one extends, lowest first.
         """
         if plain(self._tree.entries.get("tune", Leaf(None, _DEFAULT))) is not None:
-            says = "tune: Lightning 2.0 dropped the command; say what it searched as callbacks of fit"
-            self._refuse(self._tree.entries["tune"].origin.at_key(), f"{says}, such as lr_finder: {{}}")
+            text = "tune: Lightning 2.0 dropped the command; say what it searched as callbacks of fit"
+            self._refuse(self._tree.entries["tune"].origin.at_key(), f"{text}, such as lr_finder: {{}}")
         self._tree = self._move_arguments((), self._tree)
         tables = {
             stage: self._move_arguments((stage,), block)
@@ -231,8 +231,8 @@ class _Upgrade:
             node = node[key]
         return node
 
-    def _refuse(self, origin: Origin, says: str) -> None:
-        self.problems.add(error_at(says, origin))
+    def _refuse(self, origin: Origin, text: str) -> None:
+        self.problems.add(error_at(text, origin))
 
     def _note(self, origin: Origin, was: str, today: list[str], reason: str) -> None:
         self.changes.append((origin.line or 0, f"{was} -> {', '.join(today) or 'nothing'} ({reason})"))
@@ -392,8 +392,8 @@ class _Upgrade:
         for key in [key for key, node in given.items() if _is_interpolated(plain(node))]:
             del given[key]
             if key in OLD_HARDWARE_KEYS:
-                says = "what it is today depends on its value; write the value out"
-                results[key] = HARDWARE_REASONS[key], says
+                text = "what it is today depends on its value; write the value out"
+                results[key] = HARDWARE_REASONS[key], text
         asked = {key: node for key, node in given.items() if key not in ("distributed_backend", "plugins")}
         for key, places in (("distributed_backend", ("accelerator", "strategy")), ("plugins", ("strategy",))):
             if key not in given or plain(given[key]) is None:

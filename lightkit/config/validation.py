@@ -174,8 +174,8 @@ class _Validator:
             self._check_value((key,), node, data["top"][key])
             seed = read_scalar(str(plain(node))) if key == "seed_everything" else None
             if isinstance(seed, int) and not 0 <= seed <= _MAX_SEED:
-                says = f"expected true, false or an integer from 0 to {_MAX_SEED}, got {cut(str(seed))}"
-                self._report((key,), says, node)
+                text = f"expected true, false or an integer from 0 to {_MAX_SEED}, got {cut(str(seed))}"
+                self._report((key,), text, node)
             return
         base = key.removesuffix("+")
         hint = f"; {base} takes no list" if base in known else near(base, known)
@@ -218,9 +218,9 @@ class _Validator:
         if not isinstance(node, MappingNode):
             if plain(node) is not None and not self._is_unresolved((key,)):
                 owner = "the trainer's" if is_trainer else f"{key}'s"
-                says = f"expected a mapping of {owner} arguments, got {cut(repr(plain(node)))}"
+                text = f"expected a mapping of {owner} arguments, got {cut(repr(plain(node)))}"
                 is_squeezed = isinstance(node, Leaf) and re.match(r"\w+:\S", str(node.value)) is not None
-                self._report((key,), says + "; a space is missing after the colon" * is_squeezed, node)
+                self._report((key,), text + "; a space is missing after the colon" * is_squeezed, node)
             return
         if is_trainer and "pytorch_lightning" not in self._schema.trusted:
             return
@@ -348,11 +348,11 @@ class _Validator:
 
     def _check_spec(self, path: KeyPath, entry: MappingNode, name: str) -> None:
         """Check what holds for any class."""
-        for key, says in (("init_args", "{}'s arguments"), ("dict_kwargs", "arguments that {} passes on")):
+        for key, text in (("init_args", "{}'s arguments"), ("dict_kwargs", "arguments that {} passes on")):
             given = entry.entries.get(key)
             is_wrong = given is not None and not isinstance(given, MappingNode) and (key == "init_args" or plain(given))
             if given is not None and is_wrong:
-                what = says.format(_short(name))
+                what = text.format(_short(name))
                 self._report((*path, key), f"expected a mapping of {what}, got {_format_value(plain(given))}", given)
             for argument, node in _entries(given).items():
                 if not isinstance(argument, str):
@@ -382,8 +382,8 @@ class _Validator:
             self._report_base(place, named, found, bases)
             return None
         if described.get("abstract"):
-            says = f"{_short(found)} is a base class, which cannot be used by itself; name a class that derives from it"
-            self._report(place, says, named)
+            text = f"{_short(found)} is a base class, which cannot be used by itself; name a class that derives from it"
+            self._report(place, text, named)
             return None
         return found
 
@@ -407,18 +407,18 @@ class _Validator:
         old = find_class(name) if is_foreign or name.startswith("pytorch_lightning.") else None
         if old is not None:
             today, reason = old
-            says = f"there is no {name} here{self._note_outdated(reason, named)}{f': {today}' if today else ''}"
+            text = f"there is no {name} here{self._note_outdated(reason, named)}{f': {today}' if today else ''}"
         elif len(several) > 1:
-            says = f"{len(several)} classes are called {name}: {', '.join(several)}; give the whole name of one"
+            text = f"{len(several)} classes are called {name}: {', '.join(several)}; give the whole name of one"
         elif not module and not schema.is_name(name, bases) and not self._may_mean(name, bases):
-            says = no_class(name, near_class(name, schema.names_below(bases)))
+            text = no_class(name, near_class(name, schema.names_below(bases)))
         elif exported is not None and short not in exported and schema.counts(module):
             here = [known for known in exported if f"{module}.{known}" in schema.classes]
-            says = f"{module} has no class {short!r}{near(short, here) or near(short, schema.names_below(bases))}"
+            text = f"{module} has no class {short!r}{near(short, here) or near(short, schema.names_below(bases))}"
         else:
             self.result.unjudged.append(path)
             return
-        self._report(place, says, named)
+        self._report(place, text, named)
 
     def _check_arguments(
         self, path: KeyPath, entry: MappingNode, found: str, named: Node, *, num_given: int = 0
@@ -446,33 +446,33 @@ class _Validator:
             if self._is_unresolved((*whole, name)) or self._is_removed((*whole, name)):
                 continue
             kind = "" if argument["shown"] == "anything" else f", {argument['shown']}"
-            what = argument["says"].partition(". ")[0].rstrip(".")
-            says = f"{_short(found)} needs {name}{kind}{f': {what}' if what else ''}"
+            what = argument["help"].partition(". ")[0].rstrip(".")
+            text = f"{_short(found)} needs {name}{kind}{f': {what}' if what else ''}"
             by_name = named.origin.kind == "default"  # the entry's name says the class
-            self._report(path, says, entry if by_name else named, at_key=by_name)
+            self._report(path, text, entry if by_name else named, at_key=by_name)
 
     def _report_argument(self, place: KeyPath, node: Node, found: str, named: Node) -> None:
         described, name = self._schema.classes[found], str(place[-1])
-        says = f"{_short(found)} has no such argument"
+        text = f"{_short(found)} has no such argument"
         for before in reversed(named.replaced):
             earlier = self._schema.path_of(str(plain(before)), described["bases"])
             if earlier is not None and name in self._schema.classes[earlier]["arguments"]:
-                says = f"{says}; it is one of {_short(earlier)}, which {_short(found)} has replaced"
-                self._report(place, says, node, named.origin, at_key=True)
+                text = f"{text}; it is one of {_short(earlier)}, which {_short(found)} has replaced"
+                self._report(place, text, node, named.origin, at_key=True)
                 return
         hint = near(name.removesuffix("+"), described["arguments"])
         if not hint and described.get("open") and place[0] in _CALLED:
             hint = "; what it passes on to others goes under dict_kwargs"
-        self._report(place, f"{says}{hint}", node, at_key=True)
+        self._report(place, f"{text}{hint}", node, at_key=True)
 
     # -- reports -----------------------------------------------------------------------------------------------
 
-    def _report(self, path: KeyPath, says: str, node: Node, *others: Origin, at_key: bool = False) -> None:
+    def _report(self, path: KeyPath, text: str, node: Node, *others: Origin, at_key: bool = False) -> None:
         """Keep an error, with the places that layers have set, each once."""
         if not self._is_unresolved(path):
             first = node.origin.at_key() if at_key else node.origin
             places = dict.fromkeys(place for place in (first, *others) if place.kind != "default")
-            self.result.problems.append((path, error_at(f"{dotted(path)}: {says}", *places)))
+            self.result.problems.append((path, error_at(f"{dotted(path)}: {text}", *places)))
 
     def _note_outdated(self, reason: str, node: Node) -> str:
         """Note the file of an old word, which `lightkit upgrade` rewrites, and say what has changed."""

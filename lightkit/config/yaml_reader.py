@@ -170,15 +170,15 @@ def read_file(file: Path, problems: Problems | None = None) -> MappingNode:
     except (OSError, ValueError) as error:
         raise ConfigError(f"{name}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
     if len(content) > _MAX_SIZE_BYTES:
-        says = f"{name}: expected a config of at most {_MAX_SIZE_BYTES // 1000} kB, got a longer file"
-        raise ConfigError(f"{says}; long lists belong into the data, which the config can name")
+        message = f"{name}: expected a config of at most {_MAX_SIZE_BYTES // 1000} kB, got a longer file"
+        raise ConfigError(f"{message}; long lists belong into the data, which the config can name")
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         before = content[: error.start].decode("utf-8-sig", errors="replace")
         place = f"line {before.count(chr(10)) + 1}, column {len(before) - before.rfind(chr(10))}"
-        says = f"{name}: expected UTF-8 text, got the byte 0x{content[error.start]:02x} at {place}"
-        raise ConfigError(f"{says}; save the file as UTF-8") from None
+        message = f"{name}: expected UTF-8 text, got the byte 0x{content[error.start]:02x} at {place}"
+        raise ConfigError(f"{message}; save the file as UTF-8") from None
     tree = read_text(text, name=name, file=file, problems=problems)
     if isinstance(tree, MappingNode):
         return tree
@@ -247,19 +247,19 @@ class _TreeBuilder:
             found = _CONTROL_CHARACTER.search(self._text)
             start = found.start() if found else 0
             before = _LINE_BREAK.split(self._text[:start])
-            says = f"{self._name}: the character {self._text[start : start + 1]!r} is not allowed in YAML"
+            text = f"{self._name}: the character {self._text[start : start + 1]!r} is not allowed in YAML"
             places = [self._origin_at(len(before) - 1, len(before[-1]))]
         else:
             bracket = next((place for place in reversed(self._brackets) if place is not None), None)
             opened = None if bracket is None else self._lines[bracket.line][bracket.column]
-            says = f"{self._name}: not valid YAML: {_explain(error, self._lines, opened)}"
+            text = f"{self._name}: not valid YAML: {_explain(error, self._lines, opened)}"
             marks = [mark]
             if not "".join(self._lines[mark.line :])[mark.column :].strip():  # what is open at the end opened above
                 marks = [bracket or getattr(error, "context_mark", None) or mark]
-            elif bracket is not None and "is not closed here" in says:
+            elif bracket is not None and "is not closed here" in text:
                 marks = [bracket, mark]
             places = [self._origin_at(each.line, each.column) for each in marks]
-        return YamlSyntaxError("\n".join([says, *(place.render() for place in places)]), places=places)
+        return YamlSyntaxError("\n".join([text, *(place.render() for place in places)]), places=places)
 
     def _origin_at(self, line: int, column: int, end_column: int | None = None, key: Origin | None = None) -> Origin:
         source = self._lines[line] if line < len(self._lines) else ""
@@ -294,8 +294,8 @@ class _TreeBuilder:
 
     def _refuse_tag(self, tag: str, text: str, origin: Origin) -> UnreadableText:
         shown = tag.replace("tag:yaml.org,2002:", "!!")
-        says = f"{self._name}: the tag {shown} is not allowed here; configs hold plain YAML values"
-        self._problems.add(error_at(f"{says}, and classes are named by class_path", origin))
+        message = f"{self._name}: the tag {shown} is not allowed here; configs hold plain YAML values"
+        self._problems.add(error_at(f"{message}, and classes are named by class_path", origin))
         return UnreadableText(text)
 
     def _read_scalar(self, node: yaml.ScalarNode, origin: Origin) -> Any:
@@ -306,8 +306,8 @@ class _TreeBuilder:
             str(value)  # Python writes no integer of more than 4300 digits, and reads one if it is hexadecimal
         except (ValueError, KeyError, yaml.YAMLError):
             kind = _KINDS.get(node.tag.rpartition(":")[2], "a plain value")
-            says = f"{self._name}: cannot read {shortened(node.value)} as {kind}; put quotes around it if it is text"
-            self._problems.add(error_at(says, origin))
+            text = f"{self._name}: cannot read {shortened(node.value)} as {kind}; put quotes around it if it is text"
+            self._problems.add(error_at(text, origin))
             return UnreadableText(node.value)
         return value
 
@@ -320,18 +320,18 @@ class _TreeBuilder:
             key: Any = "<<"
             if key_node.tag != _MERGE:
                 if not isinstance(key_node, yaml.ScalarNode):
-                    says = f"{self._name}: a key must be a plain value, not a mapping or a list"
-                    self._problems.add(error_at(says, place))
+                    text = f"{self._name}: a key must be a plain value, not a mapping or a list"
+                    self._problems.add(error_at(text, place))
                     continue
                 key = self._read_scalar(key_node, place)
                 if key is None:
-                    says = f"{self._name}: a key is null; put quotes around it if it is text"
-                    self._problems.add(error_at(says, place))
+                    text = f"{self._name}: a key is null; put quotes around it if it is text"
+                    self._problems.add(error_at(text, place))
                 if key is None or isinstance(key, UnreadableText):
                     continue
             if (type(key), key) in places:
-                says = f"{self._name}: the key {key!r} stands twice in one mapping"
-                self._problems.add(error_at(says, places[type(key), key], place))
+                text = f"{self._name}: the key {key!r} stands twice in one mapping"
+                self._problems.add(error_at(text, places[type(key), key], place))
                 continue
             places[type(key), key] = place
             if key_node.tag == _MERGE:
@@ -348,6 +348,6 @@ class _TreeBuilder:
             if isinstance(table, MappingNode):
                 entries = {**entries, **table.entries}
             else:
-                says = f"{self._name}: << takes mappings to merge, such as *anchor"
-                self._problems.add(error_at(says, table.origin))
+                text = f"{self._name}: << takes mappings to merge, such as *anchor"
+                self._problems.add(error_at(text, table.origin))
         return entries

@@ -12,8 +12,6 @@ from torchvision import models
 
 from lightkit.errors import ConfigError
 
-__all__ = ["SMALL_CNN", "build", "check_name", "small_cnn", "subnetworks_of_head"]
-
 SMALL_CNN = "small_cnn"
 TIMM_PREFIX = "timm/"
 BACKBONES = (SMALL_CNN, *models.list_models(module=models), f"{TIMM_PREFIX}*")

@@ -22,8 +22,6 @@ from lightkit.models.network import ClassNetwork, spare_single_pixels
 from lightkit.models.optimization import adamw_with_cosine
 from lightkit.reports import figures
 
-__all__ = ["ImageClassifier"]
-
 log = logging.getLogger("lightkit.models")
 
 

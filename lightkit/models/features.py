@@ -15,8 +15,6 @@ from torch import Tensor, nn
 from torch.fx.experimental.optimization import fuse
 from torch.nn.modules.batchnorm import _BatchNorm
 
-__all__ = ["FrozenFeatures", "are_images", "compute_logits", "list_own_methods"]
-
 log = logging.getLogger("lightkit.models")
 
 _NUM_AXES, _NUM_CHANNELS = 4, 3

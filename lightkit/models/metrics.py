@@ -11,16 +11,6 @@ from torchmetrics import Metric, MetricCollection
 from torchmetrics.classification import MulticlassAccuracy, MulticlassF1Score, MulticlassPrecision, MulticlassRecall
 from torchmetrics.regression import MeanAbsoluteError, MeanSquaredError
 
-__all__ = [
-    "MeanLoss",
-    "Scores",
-    "Stage",
-    "classification_metrics",
-    "regression_metrics",
-    "split_batch",
-    "weighted_mean",
-]
-
 Stage = Literal["train", "val", "test"]
 STAGES: tuple[Stage, ...] = ("train", "val", "test")
 

@@ -16,8 +16,6 @@ from lightkit.errors import ConfigError, join_names
 from lightkit.models import pretrained
 from lightkit.models.backbones import BACKBONES, build, check_name, image_size_of, subnetworks_of_head
 
-__all__ = ["ClassNetwork", "check_class_names", "check_same_classes", "read_class_names", "spare_single_pixels"]
-
 _Self = TypeVar("_Self", bound="ClassNetwork")
 if TYPE_CHECKING:
     _Module = LightningModule

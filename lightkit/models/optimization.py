@@ -11,8 +11,6 @@ from torch import nn
 from torch.optim import AdamW
 from torch.optim.lr_scheduler import LambdaLR
 
-__all__ = ["adamw_with_cosine", "parameter_groups"]
-
 
 def adamw_with_cosine(
     module: LightningModule, *, learning_rate: float, weight_decay: float

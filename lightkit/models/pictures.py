@@ -9,8 +9,6 @@ from pytorch_lightning import Trainer
 from torch import Tensor
 from torchvision.utils import make_grid
 
-__all__ = ["grid_of", "send", "takers"]
-
 # What torchvision's pretrained weights expect: torchvision.transforms.v2 `ImageClassification` presets
 _IMAGENET_MEAN = (0.485, 0.456, 0.406)
 _IMAGENET_STD = (0.229, 0.224, 0.225)

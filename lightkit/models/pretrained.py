@@ -25,8 +25,6 @@ from lightkit.export.metadata import check_digest, find_digest_fault, read_metad
 from lightkit.models.backbones import SMALL_CNN, TIMM_PREFIX, timm_pretrained
 from lightkit.torch_files import explain_unreadable, load_file
 
-__all__ = ["differences", "load_exported", "load_into", "read", "read_safetensors"]
-
 _log = logging.getLogger("lightkit")
 _KEY = "model.init_args.weights"
 _AUXILIARY = re.compile(r"^(aux1|aux2|AuxLogits)\.")

@@ -15,8 +15,6 @@ from lightkit.errors import ConfigError, DataError
 from lightkit.models.metrics import Scores, Stage, regression_metrics, split_batch, weighted_mean
 from lightkit.models.optimization import adamw_with_cosine
 
-__all__ = ["Regressor"]
-
 
 class Regressor(LightningModule):
     """A two-layer network from some numbers to others.

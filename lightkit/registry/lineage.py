@@ -28,8 +28,6 @@ from lightkit.version import __version__
 if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient
 
-__all__ = ["collect_exports", "origin_tags", "register"]
-
 _MAX_TAG_CHARS = 5000  # the smallest limit of a tag among MLflow's stores
 _MAX_DESCRIPTION_CHARS = 5000  # of a version in MLflow's tables
 

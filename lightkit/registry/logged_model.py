@@ -25,8 +25,6 @@ from lightkit.registry.store import address_of_root, open_registry, set_environm
 if TYPE_CHECKING:
     from mlflow.models import Model
 
-__all__ = ["load_logged_model", "load_module"]
-
 _ADDRESS = re.compile(r"models:/[^/@]+([@/][^/@]+)?|runs:/[^/]+/.*[^/]")
 _EXPECTED = "models:/NAME@ALIAS, models:/NAME/VERSION, models:/m-ID or runs:/ID/model"
 

@@ -25,8 +25,6 @@ from lightkit.runs.files import write_json
 if TYPE_CHECKING:
     from mlflow.models import ModelSignature
 
-__all__ = ["PackageFormat", "add_preprocessing", "hide_advice", "is_servable", "model_signature", "write_package"]
-
 PackageFormat = Literal["torch_export", "torchscript"]
 _TOLERANCE = 1e-5  # relative and absolute, for float32 on the same machine
 _BATCH_SIZES = (1, 7)  # of the comparison

@@ -10,18 +10,6 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-__all__ = [
-    "CalibrationBins",
-    "PairedDifference",
-    "bootstrap_interval",
-    "compute_chance_level",
-    "expected_calibration_error",
-    "mcnemar_exact",
-    "paired_bootstrap",
-    "reliability_bins",
-    "wilson_interval",
-]
-
 Floats = npt.NDArray[np.floating]
 Statistic = Callable[[Floats], float]
 

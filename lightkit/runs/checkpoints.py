@@ -253,8 +253,8 @@ def warn_of_trust(path: Path | str, names: Collection[str]) -> None:
     """
     if str(path) not in _trusted[-1]:
         _trusted[-1].add(str(path))
-        says = "--trust: %s holds %s besides tensors and plain values; loading it may run code"
-        _log.warning(says, path, join_names(sorted(names)) or "objects")
+        text = "--trust: %s holds %s besides tensors and plain values; loading it may run code"
+        _log.warning(text, path, join_names(sorted(names)) or "objects")
 
 
 def find_class_names(message: str) -> list[str]:

@@ -220,8 +220,8 @@ def check_checkpoint_file(path: str) -> Path:
     except OSError as error:
         raise ConfigError(f"--ckpt_path: {path} cannot be read: {error.strerror or error}.") from error
     if fault is not None:
-        says = fault if fault.startswith("is ") else f"is damaged, or not what was written: {fault}"
-        raise ConfigError(f"--ckpt_path: {path} {says}.")
+        text = fault if fault.startswith("is ") else f"is damaged, or not what was written: {fault}"
+        raise ConfigError(f"--ckpt_path: {path} {text}.")
     return file
 
 

@@ -89,17 +89,17 @@ class RetrainState:
         )
         self.write()
 
-    def end(self, stage: str, status: str, *, seconds: float, code: int, says: str | None = None) -> None:
+    def end(self, stage: str, status: str, *, seconds: float, code: int, text: str | None = None) -> None:
         """Note the end of an attempt at a stage: done, failed or interrupted."""
         state = self[stage]
         state.status, state.ended, state.seconds, state.exit_code = status, _now(), round(seconds, 3), code
         state.failures += status == "failed"
-        state.says = says
+        state.says = text
         self.write()
 
-    def skip(self, stage: str, says: str) -> None:
+    def skip(self, stage: str, text: str) -> None:
         """Note that a stage is left out, and why."""
-        self[stage].status, self[stage].says = "skipped", says
+        self[stage].status, self[stage].says = "skipped", text
         self.write()
 
     def finish(self, outcome: str) -> None:

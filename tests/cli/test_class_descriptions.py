@@ -174,13 +174,13 @@ def test_a_class_of_ones_own_is_described_by_its_signature() -> None:
             super().__init__()
 
     said = describe_class(Counting)
-    assert said["says"] == "Counts."
+    assert said["help"] == "Counts."
     assert said["bases"] == ["pytorch_lightning.Callback"]
     assert said["open"] is True
     assert said["arguments"]["every"] == {
         "schema": {"type": "integer"},
         "required": True,
-        "says": "How often, in `steps`.",
+        "help": "How often, in `steps`.",
         "shown": "an integer",
     }
     assert said["arguments"]["names"]["shown"] == "a list of text or null"

@@ -151,8 +151,8 @@ def read_settings(resolved: Resolved) -> list[RawSetting]:
             raise error_at(f"accelerator: expected {expected}, got {plain(block)!r}", block.origin)
         for key, node in block.entries.items():
             if key not in BLOCK_KEYS:
-                says = f"accelerator.{key}: there is no such key{near(str(key), BLOCK_KEYS)}"
-                raise error_at(f"{says}\nkeys: {', '.join(BLOCK_KEYS)}", node.origin.at_key())
+                text = f"accelerator.{key}: there is no such key{near(str(key), BLOCK_KEYS)}"
+                raise error_at(f"{text}\nkeys: {', '.join(BLOCK_KEYS)}", node.origin.at_key())
             word = plain(node)
             if key == "kind" and word is not None and not (isinstance(word, str) and word in KINDS):
                 hint = near(str(word), KINDS) or "; a strategy stands below it, as in accelerator: {strategy: ddp}"
@@ -215,8 +215,8 @@ def resolve_computing(
         accepts, expected, words = _ACCEPTED[key]
         if key in _MEASURED and value == AUTO:
             option = key.replace("_", "-")
-            says = f"{one}: no training measures; `lightkit tune --{option}` finds a number, and writes it into a layer"
-            raise error_at(says, one.origin)
+            text = f"{one}: no training measures; `lightkit tune --{option}` finds a number, and writes it into a layer"
+            raise error_at(text, one.origin)
         if value != AUTO and not accepts(value):
             raise one.expect(expected, near(str(value).lower(), words))
         target = target_key(key, one, resolved)
@@ -329,8 +329,8 @@ def target_key(key: str, setting: RawSetting, resolved: Resolved) -> KeyPath | N
     if arguments is None or "**" in arguments:
         return *above, next((name for name in names if name in (arguments or ())), names[0])
     if not (known := [name for name in names if name in arguments]):
-        says = f"{setting}: {named.rpartition('.')[2]} has no argument {' or '.join(names)}, so that nothing takes it"
-        raise error_at(f"{says}\narguments of {named}: {', '.join(arguments) or 'none'}", setting.origin)
+        text = f"{setting}: {named.rpartition('.')[2]} has no argument {' or '.join(names)}, so that nothing takes it"
+        raise error_at(f"{text}\narguments of {named}: {', '.join(arguments) or 'none'}", setting.origin)
     return *above, known[0]
 
 

@@ -391,9 +391,9 @@ def _pick_count(
         if is_horovod:
             if isinstance(one.count, tuple):
                 listed = ",".join(map(str, one.count))
-                says = f"{one.setting}: Horovod's processes take the visible GPUs in their order; set the variable "
+                text = f"{one.setting}: Horovod's processes take the visible GPUs in their order; set the variable "
                 advice = f"CUDA_VISIBLE_DEVICES={listed}, and say gpus: {len(one.count)}"
-                raise error_at(f"{says}{advice}", one.setting.origin)
+                raise error_at(f"{text}{advice}", one.setting.origin)
             if one.count != AUTO and not is_int(one.count):
                 raise one.setting.expect("a number of processes, each with one device")
             fits = is_launch or not (has_hosts or one.count in (1, AUTO))
@@ -441,8 +441,8 @@ def _resolve_precision(
     if on_xla and by is not None and word is not None:
         if str(by.value) not in XLA_PRECISIONS:
             why = "16-true computes in float32 there without a word, and mixed precision is refused"
-            says = f"{by}: on a TPU expected 32-true or bf16-true; {why}; say precision: bf16-true"
-            raise error_at(says, by.origin)
+            text = f"{by}: on a TPU expected 32-true or bf16-true; {why}; say precision: bf16-true"
+            raise error_at(text, by.origin)
         word = XLA_PRECISIONS[str(by.value)]
     if on_xla and (variable := environ.get("XLA_USE_BF16", "")).lower() in ("1", "true", "yes"):
         source = RawSetting(("XLA_USE_BF16",), Leaf(variable, Origin("variable", "XLA_USE_BF16")), "bf16-true")
@@ -508,8 +508,8 @@ def _check_machine(
         if xla is None or torch.split(".")[:2] != needed.split("."):
             missing = "TPUs need torch-xla, which is not installed; its last version, 2.9, needs"
             what = missing if xla is None else f"torch-xla {xla} needs"
-            says = f"{kind_by.setting}: {what} torch {needed}, and here is torch {torch or 'none'}; {_INSTALL}"
-            raise error_at(says, kind_by.setting.origin)
+            text = f"{kind_by.setting}: {what} torch {needed}, and here is torch {torch or 'none'}; {_INSTALL}"
+            raise error_at(text, kind_by.setting.origin)
     num_there = _count_visible(kind, machine)
     if num_there is None:
         return
@@ -518,8 +518,8 @@ def _check_machine(
     wanted = max(count) + 1 if isinstance(count, tuple) else 1 if count == ALL or not is_int(count) else abs(count)
     if num_there >= wanted:
         if kind == "gpu" and machine.gpus and "+cpu" in torch:
-            says = f"{by}: torch {torch} is built for CPUs only; install one that is built with CUDA, or say {cpu}"
-            raise error_at(says, by.origin)
+            text = f"{by}: torch {torch} is built for CPUs only; install one that is built with CUDA, or say {cpu}"
+            raise error_at(text, by.origin)
         return
     if kind == "tpu":
         found = f"this machine has {num_there or 'no'} TPU cores"
@@ -578,8 +578,8 @@ def _check_combination(
         if one is None or not is_wrong:
             continue
         if other is None:
-            says = f"{one}: Lightning finds {_FOUND[str(kind)]} on this machine; {advice}"
-            raise error_at(says, one.origin)
+            text = f"{one}: Lightning finds {_FOUND[str(kind)]} on this machine; {advice}"
+            raise error_at(text, one.origin)
         if other.origin == one.origin:
             raise error_at(f"{one}: {advice}", one.origin)
         raise contradiction(one, other, advice)
@@ -602,15 +602,15 @@ def _scale_lr_targets(settings: Sequence[RawSetting], resolved: Resolved) -> Tar
         if not ((is_int(warmup.value) or isinstance(warmup.value, float)) and warmup.value >= 0):
             raise warmup.expect("a number of epochs from 0")
         if scale is None:
-            says = f"{warmup} has no effect without accelerator.scale_lr"
+            text = f"{warmup} has no effect without accelerator.scale_lr"
             advice = "it is the warm-up to the scaled learning rate; say scale_lr: true too"
-            raise error_at(f"{says}: {advice}", warmup.origin)
+            raise error_at(f"{text}: {advice}", warmup.origin)
     if scale is None or not scale.value:
         return {}
     entry = find(resolved.tree, _SCALE_LR)
     if entry is not None and plain(entry) is None:
-        says = f"{scale} contradicts callbacks.scale_lr: null, which removes it"
-        raise error_at(f"{says}; say scale_lr: false", scale.origin, entry.origin)
+        text = f"{scale} contradicts callbacks.scale_lr: null, which removes it"
+        raise error_at(f"{text}; say scale_lr: false", scale.origin, entry.origin)
     targets: Targets = {}
     if entry is None:
         targets[(*_SCALE_LR, "class_path")] = Leaf("lightkit.distributed.ScaledLearningRate", scale.origin), scale
@@ -659,6 +659,6 @@ def _format_notices(settings: Sequence[RawSetting], targets: Targets) -> list[st
                 named = class_of(node)
                 today.append(f"{dotted(path)}: {'horovod' if named == HOROVOD else named or plain(node)}")
         if today or says_nothing:  # else a higher layer has replaced it
-            says = f"{one} is a spelling of Lightning 1.x; today: {', '.join(sorted(today)) or 'leave it out'}"
-            notices.append(f"{says} ({one.origin})")
+            text = f"{one} is a spelling of Lightning 1.x; today: {', '.join(sorted(today)) or 'leave it out'}"
+            notices.append(f"{text} ({one.origin})")
     return notices
