@@ -113,10 +113,11 @@ def _set_thread_variables(context: RunContext) -> None:
 
 
 def share_cores(num_cores: int, num_ranks: int) -> int:
-    """Return the threads of one of a machine's ranks; the cores that its launcher has bound it to are all its own."""
-    if hasattr(os, "sched_getaffinity") and os.sched_getaffinity(0) < os.sched_getaffinity(os.getppid()):  # Linux
-        return num_cores
-    return max(1, num_cores // num_ranks)
+    """Return the threads of one of a machine's ranks, whose launcher may have bound some of them to the same cores."""
+    num_shared = num_cores
+    if hasattr(os, "sched_getaffinity") and os.sched_getaffinity(0) < (all_of := os.sched_getaffinity(os.getppid())):
+        num_shared = len(all_of)
+    return max(1, min(num_cores, num_shared // num_ranks))
 
 
 def run_in_process(context: RunContext, args: list[str]) -> int:

@@ -17,10 +17,17 @@ def test_the_cores_are_divided_among_the_ranks(num_ranks: int, num_cores: int, t
     assert share_cores(num_cores, num_ranks) == threads
 
 
-def test_cores_that_the_launcher_has_bound_are_not_divided_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    own, launcher = {0, 1, 2, 3}, set(range(16))
-    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: own if pid == 0 else launcher)  # a machine of 16 cores
-    assert share_cores(4, 4) == 4
+@pytest.mark.parametrize(
+    ("num_own", "num_ranks", "threads"),
+    [(4, 4, 4), (8, 4, 4), (2, 4, 2)],
+    ids=["own cores", "a socket of two", "fewer"],
+)
+def test_cores_that_the_launcher_has_bound_are_divided_among_those_that_share_them(
+    num_own: int, num_ranks: int, threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own, launcher = set(range(num_own)), set(range(16))  # `mpirun` binds more than two ranks to sockets
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: own if pid == 0 else launcher)
+    assert share_cores(num_own, num_ranks) == threads
 
 
 def test_one_process_has_the_threads_that_the_config_says(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
