@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from lightkit.errors import OutputLost
 from lightkit.launch.local import ProcessTree, launcher_command, search_path
 from lightkit.launch.plan import Plan
 from lightkit.launch.ranks import LAUNCH
@@ -91,7 +92,7 @@ class Supervisor:
         self.folder = make_launch_folder(root)
         self.launcher_log = self.folder / "launcher.log"
         self._signals: list[int] = []
-        self._output_error: OSError | None = None
+        self._output_error: Exception | None = None
         self._followers: list[_Follower] = []
 
     @property
@@ -111,8 +112,7 @@ class Supervisor:
             finally:
                 tree.terminate()
                 tree.end(timeout_s=0.0 if self._signals[1:] else 2.0)
-            for follower in self._followers:
-                follower.follow(to_end=True)
+            self._copy_output(to_end=True)
         finally:
             for signum, handler in before.items():
                 signal.signal(signum, handler)
@@ -162,12 +162,7 @@ class Supervisor:
         asked_s = failed_s = done_s = None
         while (code := tree.poll()) is None:
             time.sleep(_POLL_S)
-            try:
-                for follower in self._followers:
-                    follower.follow()
-            except OSError as error:  # `| head`, or a terminal that was closed: all ranks save before they end
-                self._output_error, self._followers = error, []
-                self._signals.append(signal.SIGTERM)
+            self._copy_output()
             now_s = time.monotonic()
             if now_s - looked_s < _STATUS_POLL_S and not (self._signals and asked_s is None):
                 continue
@@ -195,6 +190,16 @@ class Supervisor:
             if len(ranks) < self._size and now_s - began_s > settings.timeout_s and not is_elastic:
                 return self._describe_late_ranks(ranks)
         return code
+
+    def _copy_output(self, *, to_end: bool = False) -> None:
+        try:
+            for follower in self._followers:
+                follower.follow(to_end=to_end)
+        except OSError as error:  # `| head`, a full disk, or a terminal that was closed: all ranks save before they end
+            is_left = isinstance(error, BrokenPipeError)
+            lost = OutputLost(f"the output of the ranks cannot be written: {error.strerror or error}")
+            self._output_error, self._followers = error if is_left else lost, []
+            self._signals.append(signal.SIGTERM)
 
     def _describe_late_ranks(self, ranks: Sequence[RankStatus]) -> LaunchResult:
         late = sorted(set(range(self._size)) - {status.rank for status in ranks})

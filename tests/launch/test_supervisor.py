@@ -129,6 +129,15 @@ def test_a_signal_that_it_was_started_to_ignore_ends_no_launch(signum: signal.Si
         assert verdict(process) == [0, None, None]
 
 
+def test_a_full_disk_under_the_output_lets_ranks_save_and_is_told_in_a_sentence(tmp_path: Path) -> None:
+    launcher = "pathlib.Path(os.environ['_LIGHTKIT_LAUNCH'], 'rank-0.out').write_text('epoch 0\\n')\n" + ASKED
+    script = SUPERVISE.replace("print(launch.folder, flush=True)", "sys.stdout = open('/dev/full', 'w')")
+    command = [sys.executable, "-c", script, RANK + launcher, '{"processes": 1, "engine": "horovod"}']
+    ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    assert "OutputLost: the output of the ranks cannot be written: No space left on device" in ended.stderr
+    assert (tmp_path / "got").read_text(encoding="utf-8") == "[15]"
+
+
 @pytest.mark.parametrize("was_there", [True, False])
 def test_the_folder_of_all_runs_stays_where_it_was_there_before(tmp_path: Path, was_there: bool) -> None:
     if was_there:
