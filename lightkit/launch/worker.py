@@ -153,6 +153,12 @@ class RankContext:
         number = self.rank.rank
         try:
             self.record("began")
+            if (
+                not self.supervised
+                and self.folder.parent.name == _LAUNCHES
+                and ((log := log_path(self.folder, number)).is_symlink())
+            ):  # of a launch with the same address that was killed, or of the start before this one
+                log.unlink()
             if number != 0:
                 self._screen = None if self.supervised else os.dup(2)
                 _redirect(log_path(self.folder, number), 1, 2)
@@ -305,8 +311,14 @@ class RankContext:
         if kept.exists():  # of an earlier launch of the same run
             num_earlier = len([*kept.parent.glob(f"{kept.stem}.*.log")])
             kept.rename(kept.with_name(f"{kept.stem}.{num_earlier + 1}.log"))
-        written.replace(kept)
-        written.symlink_to(kept)
+        try:
+            written.replace(kept)
+        except OSError:  # on another disk
+            kept.write_bytes(written.read_bytes())
+            written.unlink()
+            _redirect(kept, 1, 2)
+        with suppress(OSError):  # a file system without links
+            written.symlink_to(kept)
 
     def _leave(self, *, is_over: bool) -> None:
         """Remove the files that only a supervisor would read, once all ranks have ended.

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -73,6 +75,45 @@ def test_the_log_of_a_rank_moves_into_the_run_where_an_earlier_one_keeps_another
         "rank-1.log": "b",
         "rank-1.1.log": "a",
     }
+
+
+def test_the_log_of_a_rank_moves_to_another_disk(tmp_path: Path) -> None:
+    script = """
+import errno, os, sys
+from pathlib import Path
+from lightkit.launch.ranks import Rank
+from lightkit.launch.worker import RankContext
+
+def replace(*_):
+    raise OSError(errno.EXDEV, "Invalid cross-device link")
+
+rank = RankContext(Rank(1, 2), Path("launch"), supervised=True)
+rank.open()
+print("before", flush=True)
+Path.replace = replace
+rank.keep_log(Path("run").absolute())
+print("after", flush=True)
+"""
+    (tmp_path / "run").mkdir()
+    subprocess.run([sys.executable, "-c", script], cwd=tmp_path, check=True)
+    for log in ("run/logs/rank-1.log", "launch/rank-1.log"):
+        assert (tmp_path / log).read_text(encoding="utf-8") == "before\nafter\n"
+
+
+def test_the_log_of_a_launch_that_was_killed_does_not_keep_the_next_one_from_its_own(tmp_path: Path) -> None:
+    launch = tmp_path / ".launch" / "torchrun-none"
+    launch.mkdir(parents=True)
+    (launch / "rank-1.log").symlink_to(tmp_path / "deleted" / "logs" / "rank-1.log")
+    script = f"""
+from pathlib import Path
+from lightkit.launch.ranks import Rank
+from lightkit.launch.worker import RankContext
+
+RankContext(Rank(1, 2, engine="torchrun"), Path({str(launch)!r}), supervised=False).open()
+print("here")
+"""
+    subprocess.run([sys.executable, "-c", script], check=True)
+    assert (launch / "rank-1.log").read_text(encoding="utf-8") == "here\n"
 
 
 def test_a_request_to_stop_is_as_a_signal(tmp_path: Path) -> None:
