@@ -76,6 +76,8 @@ def rollback(args: list[str]) -> int:
                 to = earlier[-1]
             if to not in versions:
                 raise ConfigError(f"rollback: --to: {name} has no version {to}. Its versions: {', '.join(versions)}.")
+            if to == current:
+                raise ConfigError(f"rollback: --to: {name}@{alias} is version {current} already.")
             run, reason = versions[to].tags.get("run"), options.get("--reason", "")
             move = Move("rollback", alias, current, to, reason=reason, run=run)
             if (scored := last_scored(moves, to)) is not None:  # with the score that it was promoted with
