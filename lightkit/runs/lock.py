@@ -249,7 +249,9 @@ def _read_start(pid: int) -> str | None:
     if sys.platform != "linux":
         import psutil  # on Linux it adds the boot time, which moves when the clock is set
 
-        return str(psutil.Process(pid).create_time()) if psutil.pid_exists(pid) else None
+        with suppress(psutil.Error):
+            return str(psutil.Process(pid).create_time())
+        return None
     with suppress(OSError):
         stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
         # proc(5): the second field is the command in parentheses, which may hold spaces; then state, ..., 22 starttime.
