@@ -7,16 +7,12 @@ import re
 import shlex
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from lightkit.cli.command_line import parse_options
 from lightkit.cli.console import choose_output_mode, configure_console, print_line
 from lightkit.config import shown_path
 from lightkit.errors import ConfigError, DataError, LightkitError, visible
 from lightkit.runs.bad_images import BadImage
-
-if TYPE_CHECKING:
-    pass
 
 HELP = """\
 usage: lightkit convert IMAGES TABLE [--format delta|parquet] [--partitions N] [--row-group-mb MB]
