@@ -62,6 +62,7 @@ def night(planted_original: Path, tmp_path_factory: pytest.TempPathFactory, fork
         "twice": ("promote", worse, LOOSE),
         "better again": ("promote", better),
         "back": ("rollback", "net", "--reason=it is worse"),
+        "nowhere": ("rollback", "net", "--to=2"),
         "twice back": ("rollback", "net"),
         "too far back": ("rollback", "net"),
         "rejected": ("promote", worse, LOOSE),
@@ -130,6 +131,12 @@ def test_rollback_refuses_where_there_was_no_champion_before(night: Night) -> No
     refused = night.results["too far back"]
     assert refused.code == 2
     assert "--to" in refused.err
+
+
+def test_rollback_to_the_champion_itself_is_refused(night: Night) -> None:
+    refused = night.results["nowhere"]
+    assert refused.code == 2
+    assert "net@champion is version 2 already" in refused.err
 
 
 def test_a_version_that_was_rolled_back_is_promoted_again_by_force_alone(night: Night) -> None:
