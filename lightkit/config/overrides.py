@@ -109,6 +109,8 @@ def split_arguments(
         elif is_short or (is_option and name == "config"):
             value = word[2:].removeprefix("=") if is_short and len(word) > 2 else value
             file = take_value("-c" if is_short else "--config") if value is None else value
+            if not file:  # an unset variable of the shell
+                raise ConfigError(f"{'-c' if is_short else '--config'}: expected a config file, got nothing")
             result.files.append(str(find_config(file)))
         elif word == "--" and takes_inputs:
             result.inputs += words

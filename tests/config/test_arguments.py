@@ -79,6 +79,7 @@ UNEXPECTED = "expected --OPTION, --KEY=VALUE or KEY=VALUE"
         ("--", f"unexpected argument '--': {UNEXPECTED}"),
         ("=3", f"unexpected argument '=3': {UNEXPECTED}"),
         ("--=3", f"unexpected argument '--=3': {UNEXPECTED}"),
+        ("--config=", "--config: expected a config file, got nothing"),
         ("--a.b", "--a.b: expected a value after it, got the end of the command line"),
         ("--ckpt", "--ckpt: expected a value after it, got the end of the command line; did you mean 'ckpt_path'?"),
         ("--a.b --c=1", "--a.b: expected a value after it, got '--c=1'; a value that starts with a dash is written --a.b=VALUE"),
@@ -87,8 +88,8 @@ UNEXPECTED = "expected --OPTION, --KEY=VALUE or KEY=VALUE"
         ("-c", "-c: expected a value after it, got the end of the command line"),
     ],
     ids=[
-        "file-without-c", "near", "unknown-letter", "one-dash-short", "two-dashes", "no-key", "no-flag", "no-value", "near-option",
-        "flag-for-value", "option-without-value", "switch-with-value", "file-missing",
+        "file-without-c", "near", "unknown-letter", "one-dash-short", "two-dashes", "no-key", "no-flag", "no-file", "no-value",
+        "near-option", "flag-for-value", "option-without-value", "switch-with-value", "file-missing",
     ],
 )  # fmt: skip
 def test_a_wrong_word_is_told(line: str, says: str) -> None:
