@@ -6,6 +6,7 @@ All rows are looked at once, a row group at a time; what is found is kept on dis
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import logging
 import math
@@ -448,10 +449,13 @@ def _load_or_build(
             (folder / "found.json").write_text(json.dumps(found))  # the last, so that what is there is whole
             return _load(folder)
     except OSError as error:
-        raise DataError(
-            f"{folder}: the index of the table cannot be written ({error.strerror or error}). Make room, or set "
-            "XDG_CACHE_HOME to a folder with some."
-        ) from error
+        log.warning(
+            "data: the index of the table cannot be kept in %s (%s), so that each process makes its own in memory. "
+            "Make room, or set XDG_CACHE_HOME to a folder with some.", folder.parent, error.strerror or error,
+        )  # fmt: skip
+        in_memory = io.BytesIO()
+        found = _build(tables, rules, in_memory)
+        return found, np.frombuffer(in_memory.getvalue(), np.uint8)
 
 
 def _load(folder: Path) -> tuple[dict[str, Any], Codes]:

@@ -4,6 +4,7 @@ import hashlib
 import io
 import os
 import pickle
+import shutil
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -242,6 +243,19 @@ def test_an_index_works_where_nothing_can_be_kept(write_parquet: WriteParquet, m
     monkeypatch.setattr(indexes, "cache_folder", lambda: None)
     index = pickle.loads(pickle.dumps(indexed(write_parquet(LETTERS))))
     assert len(selected(index, "train")) == 6
+
+
+def test_an_index_that_cannot_be_written_is_in_memory_with_a_warning(
+    write_parquet: WriteParquet, cache_home: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    table = write_parquet(LETTERS)
+    kept = indexed(table)
+    shutil.rmtree(cache_home / "tables")
+    (cache_home / "tables").write_text("no folder")
+    index = pickle.loads(pickle.dumps(indexed(table)))
+    assert "cannot be kept" in caplog.text
+    assert (index.fingerprint, index.counts, index.class_names) == (kept.fingerprint, kept.counts, kept.class_names)
+    assert selected(index, "train") == selected(kept, "train")
 
 
 def test_deleted_rows_are_in_no_split(write_delta: WriteDelta) -> None:
