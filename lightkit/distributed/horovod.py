@@ -40,7 +40,7 @@ class HorovodEnvironment(LightningEnvironment):
 
     def __init__(self) -> None:
         super().__init__()
-        self._local_rank, self._node_rank = 0, 0
+        self._local_rank, self._node_rank, self._local_size = 0, 0, 1
 
     def start(self, *, on_cpu: bool = False) -> None:
         """Meet the other ranks.
@@ -62,7 +62,7 @@ class HorovodEnvironment(LightningEnvironment):
             raise LightkitError("Horovod was shut down after an error, and does not start again in the same process.")
         with waiting("start of all ranks"):
             hvd.init()
-        self._local_rank, self._node_rank = hvd.local_rank(), hvd.cross_rank()
+        self._local_rank, self._node_rank, self._local_size = hvd.local_rank(), hvd.cross_rank(), hvd.local_size()
         self.set_world_size(hvd.size())
         self.set_global_rank(hvd.rank())
 
@@ -74,6 +74,10 @@ class HorovodEnvironment(LightningEnvironment):
     def local_rank(self) -> int:
         """Return the number of this rank among those of its machine."""
         return self._local_rank
+
+    def local_size(self) -> int:
+        """Return the number of ranks on this machine, which share its cores and its memory."""
+        return self._local_size
 
     def node_rank(self) -> int:
         """Return the number of this machine among those with a rank of this local number."""

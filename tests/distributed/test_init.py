@@ -6,10 +6,12 @@ import os
 import subprocess
 import sys
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from lightkit import distributed
+from lightkit.data.loader import local_ranks
 from lightkit.distributed import collectives, horovod
 from lightkit.errors import ConfigError
 
@@ -75,3 +77,14 @@ def test_horovods_thread_spares_cores_that_the_ranks_of_mpirun_need(
     monkeypatch.setattr(horovod, "hvd", SimpleNamespace(**numbers))  # Horovod without MPI would not start
     horovod.HorovodEnvironment().start(on_cpu=True)
     assert os.environ.get("HOROVOD_CYCLE_TIME") == cycle
+
+
+def test_ranks_of_horovod_share_the_cores_of_their_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    numbers = {name: (lambda: 0) for name in ("rank", "cross_rank", "local_rank", "init")}
+    monkeypatch.setattr(horovod, "hvd", SimpleNamespace(**numbers, size=lambda: 4, local_size=lambda: 2))
+    monkeypatch.setattr(horovod.HorovodEnvironment, "set_global_rank", lambda self, rank: None)
+    environment = horovod.HorovodEnvironment()
+    environment.start()
+    strategy = SimpleNamespace(cluster_environment=environment)
+    training: Any = SimpleNamespace(strategy=strategy, num_devices=1, world_size=4)
+    assert local_ranks(training) == 2
