@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from lightning_utilities.core.apply_func import apply_to_collection
 from pytorch_lightning import LightningDataModule, LightningModule, seed_everything
+from pytorch_lightning.utilities.model_helpers import is_overridden
 from torch import Tensor
 from torch.utils.data import BatchSampler, DataLoader, RandomSampler, SequentialSampler
 
@@ -164,36 +165,45 @@ def _memory(tensor: Tensor) -> Any:
 class EvaluationData(LightningDataModule):
     """One split of a data module, for evaluation: every sample once, always in the same order.
 
-    `evaluation_data` mixes it into the data module's class, whose hooks process each batch as in any evaluation.
+    Its hooks are those of the data module, which stays an object of its own, with its own names.
+
+    Args:
+        data: The data module.
+        split: ``test`` or ``val``.
     """
 
-    split: str
-    _loaders: Sequence[FixedOrderLoader] = ()
-    _is_asked = False
-    _stages: tuple[str | None, ...] = ()
-    _model_classes: list[str] | None = None
-    _chosen: int | None = None
+    def __init__(self, data: LightningDataModule, split: str) -> None:
+        super().__init__()
+        self.data, self.split = data, split
+        self._loaders: list[FixedOrderLoader] = []
+        self._stages: set[str | None] = set()
+        self._model_classes: list[str] | None = None
+        self._chosen: int | None = None
 
     @property
     def own_classes(self) -> list[str] | None:
         """Class names of the data, in the order of its labels; None where it has none."""
-        names = self.__dict__.get("class_names", getattr(super(), "class_names", None))
+        names = getattr(self.data, "class_names", None)
         return [str(name) for name in names] if isinstance(names, Sequence) and not isinstance(names, str) else None
 
     @property
     def class_names(self) -> list[str] | None:
         """Class names in the order of the labels that the model gets."""
-        return self._model_classes or self.own_classes
+        own = self.own_classes
+        return own if own is None else self._model_classes or own
 
-    @class_names.setter
-    def class_names(self, names: Sequence[str]) -> None:
-        self.__dict__["class_names"] = names
+    def prepare_data(self) -> None:
+        """Let the data module prepare."""
+        self.data.trainer = self.trainer
+        self.data.prepare_data()
 
     def setup(self, stage: str | None = None) -> None:
-        """Set the data module up, once for each stage."""
+        """Set the data module up, once for each stage; some know their classes from then on."""
+        self.data.trainer = self.trainer
         if stage not in self._stages:
-            self._stages += (stage,)
-            super().setup(stage)  # type: ignore[arg-type]
+            self._stages.add(stage)
+            self.data.setup(stage)  # type: ignore[arg-type]
+            self._check_classes()
 
     def test_dataloader(self) -> Any:
         """Return the loader of the split, or the loaders where it has several.
@@ -201,32 +211,53 @@ class EvaluationData(LightningDataModule):
         Raises:
             DataError: If there is no such split.
         """
-        return self._fix_order(super().test_dataloader)
-
-    def val_dataloader(self) -> Any:
-        """Likewise."""
-        return self._fix_order(super().val_dataloader)
-
-    def _fix_order(self, make: Callable[[], Any]) -> Any:
         if not self._loaders:
-            is_asked, self._is_asked = self._is_asked, True
-            made = make()
-            if is_asked:  # a data module that makes one loader of the other
-                return made
-            self._loaders = [
-                FixedOrderLoader(loader, select=self._select)
-                for loader in (made if isinstance(made, (list, tuple)) else [made])
-            ]
+            made: Any = self.data.test_dataloader() if self.split == "test" else self.data.val_dataloader()
+            loaders = made if isinstance(made, (list, tuple)) else [made]
+            self._loaders = [FixedOrderLoader(loader, select=self._select) for loader in loaders]
             if not self._loaders:
                 raise DataError(f"gate.metric: {type(self).__name__} has no {self.split} split.")
         return self._loaders[0] if len(self._loaders) == 1 else self._loaders
+
+    val_dataloader = test_dataloader
+
+    def on_before_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
+        """Call the hook of the data module, or else of the model."""
+        return self._hook("on_before_batch_transfer")(batch, dataloader_idx)
+
+    def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:
+        """Call the hook of the data module, or else of the model."""
+        return self._hook("transfer_batch_to_device")(batch, device, dataloader_idx)
+
+    def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
+        """Call the hook of the data module, or else of the model."""
+        return self._hook("on_after_batch_transfer")(batch, dataloader_idx)
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Give the data module its state from a checkpoint."""
+        self.data.load_state_dict(state_dict)
+
+    def teardown(self, stage: str) -> None:
+        """Tear the data module down."""
+        self.data.teardown(stage)
+
+    def __getattr__(self, name: str) -> Any:
+        """Return other attributes of the data module that a model may read, such as the image size."""
+        if name.startswith("__") or "data" not in self.__dict__:
+            raise AttributeError(name)
+        return getattr(self.data, name)
+
+    def _hook(self, name: str) -> Any:
+        assert self.trainer is not None
+        is_own = is_overridden(name, self.data, parent=LightningDataModule)
+        return getattr(self.data if is_own else self.trainer.lightning_module, name)
 
     def measure(self) -> bool:
         """Read all samples once, for number and digests; return whether the data module's own loaders give all."""
         self.trainer = build_bare_trainer()
         self.prepare_data()
         self.setup("test" if self.split == "test" else "validate")
-        self.test_dataloader() if self.split == "test" else self.val_dataloader()
+        self.test_dataloader()
         for loader in self._loaders:
             for _ in loader:
                 pass
@@ -262,12 +293,15 @@ class EvaluationData(LightningDataModule):
         Raises:
             ConfigError: If it does not know a class of the data.
         """
-        own = self.own_classes
-        self._model_classes = None if own is None or names is None else list(names)
-        if unknown := [name for name in own or () if name not in (self._model_classes or own or ())]:
+        self._model_classes = None if names is None else list(names)
+        self._check_classes()
+
+    def _check_classes(self) -> None:
+        known = self._model_classes
+        if known is not None and (unknown := [name for name in self.own_classes or () if name not in known]):
             raise ConfigError(
                 f"gate.baseline: it does not know {join_names(unknown, most=10)}, which the data has; it knows "
-                f"{join_names(names or (), most=10)}. Give --gate.baseline=null to judge by the thresholds alone."
+                f"{join_names(known, most=10)}. Give --gate.baseline=null to judge by the thresholds alone."
             )
 
     def choose_class(self, name: str) -> None:
@@ -308,18 +342,9 @@ class EvaluationData(LightningDataModule):
 
 
 def evaluation_data(data: LightningDataModule, split: str) -> EvaluationData:
-    """Return one split of a data module for evaluation; the data module itself is not used any more.
-
-    Its class has the same name, under which a checkpoint keeps the data module's state.
-
-    Args:
-        data: The data module.
-        split: ``test`` or ``val``.
-    """
+    """Wrap a split of a data module in a class of its name, under which a checkpoint keeps that data module's state."""
     name = type(data).__qualname__
-    made: EvaluationData = object.__new__(type(name, (EvaluationData, type(data)), {"__qualname__": name}))
-    made.__dict__ |= data.__dict__
-    made.split = split
+    made: EvaluationData = type(name, (EvaluationData,), {"__qualname__": name})(data, split)
     return made
 
 

@@ -10,7 +10,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from tests.contract.registry import fit_skilled, tracking_uri
+from tests.contract.registry import SKILLED, fit_skilled, tracking_uri
 from tests.contract.workspace import Workspace, read_events, read_json
 
 pytestmark = pytest.mark.timeout(900)  # on a busy machine
@@ -154,6 +154,39 @@ def test_classes_in_another_order_are_matched_by_name(planted: Workspace) -> Non
     decision = gate(planted, f"--baseline=other/{other.name}", run=0)
     assert decision["scores"]["baseline"]["test/accuracy"] == pytest.approx(0.9)
     assert decision["slices"]["greens"]["baseline"] == pytest.approx(15 / 16)
+
+
+NAMED = '''
+
+class Named(Numbered):
+    """Keeps names of its own, and numbers its labels by its classes once it is set up."""
+
+    class_names = ()
+
+    def setup(self, stage):
+        self.num_samples, self.split, self._loaders, self.class_names = self.count, "mine", None, []
+        for name in ("reds", "blues", "greens"):
+            self.class_names.append(name)
+
+    def test_dataloader(self):
+        assert (self.num_samples, self.split, self._loaders) == (self.count, "mine", None)
+        loader = super().test_dataloader()
+        order = torch.tensor([self.class_names.index(name) for name in ("reds", "blues", "greens")])
+        inputs, labels = loader.dataset.tensors
+        return DataLoader(TensorDataset(inputs, order[labels]), batch_size=16)
+'''
+
+
+def test_a_data_module_keeps_its_own_names_in_a_gate(planted: Workspace) -> None:
+    planted.write("my_skilled.py", SKILLED + NAMED)
+    words = ("--data.class_path=my_skilled.Named", "--model.init_args.classes=[greens, reds, blues]")
+    other = fit_skilled(planted, 90, "--run.name=other", *words)
+    decision = gate(planted, f"--baseline=other/{other.name}", "--data.class_path=my_skilled.Named", run=0)
+    assert decision["num_samples"] == 100
+    assert {which: score["test/accuracy"] for which, score in decision["scores"].items()} == {
+        "challenger": pytest.approx(0.9),
+        "baseline": pytest.approx(0.9),
+    }
 
 
 def test_images_are_resized_as_each_model_knows_them(classifier: Workspace) -> None:
