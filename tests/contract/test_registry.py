@@ -220,6 +220,24 @@ def test_a_logged_model_is_exported_and_gives_the_same_answers(registered: Works
     torch.testing.assert_close(loaded(x), answers_of_net(run_of(registered.folder, "small"), x))
 
 
+@pytest.mark.long
+def test_a_registered_classifier_is_exported_as_its_run_is(registered: Workspace) -> None:
+    words = ("--run", "models:/flowers@champion", "--format", "onnx", "--output", "out")
+    registered.run("export", *words, timeout_s=400).ok()
+    import onnxruntime  # late: tests of other formats need it not
+
+    run = run_of(registered.folder, "pictures")
+    registered.run("export", "--run", str(run), "--format=onnx", "--with-preprocessing", "--output=own").ok()
+    pictures = np.random.default_rng(7).integers(0, 256, (3, 40, 50, 3), np.uint8)
+    answers, classes = [], []
+    for folder in (registered.folder / "own", registered.folder / "out"):
+        session = onnxruntime.InferenceSession(str(folder / "model.onnx"), providers=["CPUExecutionProvider"])
+        answers.append(session.run(None, {session.get_inputs()[0].name: pictures})[0])
+        classes.append(json.loads(session.get_modelmeta().custom_metadata_map["lightkit"])["class_names"])
+    assert classes[0] == classes[1]
+    np.testing.assert_allclose(answers[1], answers[0], rtol=1e-4, atol=1e-5)
+
+
 LOG_PICKLED = """\
 import sys
 
