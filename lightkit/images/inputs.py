@@ -76,7 +76,7 @@ def find_images(words: Sequence[str]) -> ImagePaths:
 def find_named_files(words: Sequence[str]) -> Iterator[Path]:
     """Find the files that words name themselves, and the tables that globs find; nothing of their content."""
     for word in words:
-        path = Path(word).expanduser()
+        path = Path(os.path.expanduser(word))  # noqa: PTH111 (pathlib raises for a user that is not there)
         if os.path.lexists(path):
             yield path
         elif glob.has_magic(word) and path.suffix.lower() in TABLE_SUFFIXES:
@@ -86,7 +86,7 @@ def find_named_files(words: Sequence[str]) -> Iterator[Path]:
 def _find_source(word: str) -> _Source:
     if word == "-":
         return lambda: (os.fsdecode(line.rstrip(b"\r\n")) for line in sys.stdin.buffer if line.strip())
-    path = Path(word).expanduser()
+    path = Path(os.path.expanduser(word))  # noqa: PTH111 (pathlib raises for a user that is not there)
     suffix = path.suffix.lower()
     tables = f"; tables ({', '.join(TABLE_SUFFIXES)}) in it are named themselves"
     if is_delta(path) or (suffix in TABLE_SUFFIXES and path.is_file()):

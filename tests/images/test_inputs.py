@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from lightkit.errors import DataError
-from lightkit.images.inputs import find_images
+from lightkit.images.inputs import find_images, find_named_files
 
 
 @pytest.fixture
@@ -177,3 +177,9 @@ def table_of(place: Path, kind: str, num: int) -> Path:
         return place / "delta"
     parquet.write_table(pa.table({"path": names}), place / "list.parquet", row_group_size=10_000)
     return place / "list.parquet"
+
+
+def test_the_home_of_a_user_that_is_not_there_is_no_file() -> None:
+    with pytest.raises(DataError, match="no such file"):
+        find_images(["~nobody-of-this-name/photos"])
+    assert list(find_named_files(["~nobody-of-this-name/photos"])) == []
