@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import logging
 import os
 from pathlib import Path
@@ -13,7 +14,7 @@ from pytorch_lightning.loggers import CometLogger
 from torch import Tensor
 
 from lightkit import runs
-from lightkit.errors import LightkitError
+from lightkit.errors import ConfigError, LightkitError
 
 
 class Comet(CometLogger):
@@ -46,6 +47,8 @@ class Comet(CometLogger):
         offline_directory: str | None = None,
         prefix: str | None = None,
     ) -> None:
+        if importlib.util.find_spec("comet_ml") is None:
+            raise ConfigError("The logger Comet needs comet-ml, which is not installed: pip install 'lightkit[comet]'")
         run = runs.current()
         folder = Path(offline_directory or (run.folder / "comet" if run else "comet"))
         if not online:

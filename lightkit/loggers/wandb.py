@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.util
 from pathlib import Path
+from typing import Any
 
 from lightning_utilities.core.rank_zero import rank_zero_only
 from pytorch_lightning.loggers import WandbLogger
@@ -10,6 +12,7 @@ from torch import Tensor
 
 from lightkit import runs
 from lightkit.config import shown_path
+from lightkit.errors import ConfigError, LightkitError
 
 
 class WandB(WandbLogger):
@@ -37,6 +40,8 @@ class WandB(WandbLogger):
         save_dir: str | None = None,
         prefix: str = "",
     ) -> None:
+        if importlib.util.find_spec("wandb") is None:
+            raise ConfigError("The logger WandB needs wandb, which is not installed: pip install 'lightkit[wandb]'")
         run = runs.current()
         folder = Path(save_dir or (run.folder if run else "."))
         if run is not None and id is None:
@@ -51,6 +56,23 @@ class WandB(WandbLogger):
             # W&B takes over standard output otherwise, and ends each run with a page of its own.
             settings={"console": "off", "silent": True, "disable_code": True, "disable_git": True},
         )
+
+    @property
+    def experiment(self) -> Any:
+        """W&B's run, opened on first use.
+
+        Raises:
+            LightkitError: If there is no API key, no network, or W&B refuses.
+        """
+        from wandb.errors import Error  # an extra, and 1 s to import
+
+        try:
+            return super().experiment
+        except Error as error:
+            raise LightkitError(
+                f"Weights & Biases cannot be reached or refuses: {' '.join(str(error).split())} Set WANDB_API_KEY, or "
+                "say logger.wandb.init_args.offline=true to write files that `wandb sync` sends later."
+            ) from error
 
     @property
     def view_command(self) -> list[str] | None:
