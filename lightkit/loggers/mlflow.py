@@ -60,7 +60,7 @@ _SHARDED = ("FSDPStrategy", "ModelParallelStrategy", "DeepSpeedStrategy")
 
 
 class MLflow(Logger):
-    """Record a run in MLflow, with everything that ``mlflow.pytorch.autolog()`` records.
+    """Record a run in MLflow, with what ``mlflow.pytorch.autolog()`` records.
 
     Training never waits for the server. What it misses is sent when it is back; epochs that it still lacks when the
     process ends are sent from ``metrics.csv`` by the next resume, which continues the same MLflow run.

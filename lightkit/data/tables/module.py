@@ -254,7 +254,10 @@ class Table(LoadingModule):
 
     @property
     def class_names(self) -> list[str]:
-        """Names of the classes, which the training split decides; a label counts into this list. Empty for values."""
+        """Names of the classes, into which a label counts; empty for values.
+
+        They are those of the training split, or of all rows where a hash decides the split.
+        """
         return self.index.class_names
 
     @property
