@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal, Protocol, runtime_checkable
 
@@ -243,7 +244,7 @@ def estimate_size(checkpoint: Mapping[str, Any]) -> int:
     apply_to_collection(dict(checkpoint), Tensor, tensors.append)
     storages = {}
     for tensor in tensors:
-        if tensor.layout == torch.strided:
+        with suppress(NotImplementedError, RuntimeError):  # sparse, or on an XLA device: not counted
             storages[tensor.device, tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
     return int(sum(storages.values()) * _MARGIN) + len(tensors) * _PER_TENSOR_BYTES + _AT_LEAST_BYTES
 
