@@ -156,7 +156,7 @@ def load_config(
         options: Its options, and whether each takes a value; those of the command if None.
         class_sections: Top-level keys that hold one class each.
         subcommands: All commands.
-        has_defaults: Whether it gets default entries: the checkpoint, and a logger where there is none.
+        has_defaults: Whether it gets TensorBoard's logger where it has none.
         environ: Environment variables.
 
     Raises:
@@ -201,11 +201,11 @@ def load_config(
                 raise ConfigError(f"--run {reference}: {base.folder} has no config.yaml; it is not a run of lightkit")
             resolved = _drop_hidden_addresses(resolve({}, [base.config_path]))  # complete: needs no defaults
             return LoadedConfig(arguments, resolved, base)
-        resolved = resolve({"callbacks": {"checkpoint": {}}} if has_defaults else {})
+        resolved = resolve({})
         trainer = resolved.values.get("trainer")
         in_trainer = isinstance(trainer, dict) and trainer.get("logger") not in (None, True, "true")
         if has_defaults and not (resolved.values.get("logger") or in_trainer):
-            resolved = resolve({"callbacks": {"checkpoint": {}}, "logger": {"tensorboard": {}}})
+            resolved = resolve({"logger": {"tensorboard": {}}})
         return LoadedConfig(arguments, resolved, None)
 
 

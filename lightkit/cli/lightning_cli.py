@@ -10,12 +10,11 @@ import sys
 import warnings
 from argparse import ArgumentError
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
 from glob import glob
 from pathlib import Path
-from pydoc import locate
 from types import MethodType
 from typing import Any
 
@@ -24,7 +23,6 @@ from jsonargparse import Namespace, set_dumper
 from lightning_fabric.utilities.exceptions import MisconfigurationException
 from pytorch_lightning import LightningModule, Trainer
 from pytorch_lightning.accelerators import XLAAccelerator
-from pytorch_lightning.callbacks import ModelCheckpoint
 from pytorch_lightning.cli import ArgsType, LightningArgumentParser, LightningCLI
 from pytorch_lightning.utilities import rank_zero_warn
 from pytorch_lightning.utilities.model_helpers import is_overridden
@@ -176,7 +174,6 @@ class LightkitCLI(LightningCLI):
         if context.passthrough:
             with _argument_errors():
                 parser.parse_args([*command, *context.passthrough])
-        context.resolved = _drop_default_checkpoint(context.resolved)
         parse = partial(self._parse, parser, command)
         try:
             self.config = parse(context.resolved)
@@ -418,23 +415,6 @@ def _argument_errors() -> Iterator[None]:
         yield
     except ArgumentError as error:
         raise ConfigError(str(error)) from error
-
-
-def _drop_default_checkpoint(resolved: config.Resolved) -> config.Resolved:
-    """Leave the default checkpoint callback out of a config that has a `ModelCheckpoint` of its own."""
-    path = ("callbacks", "checkpoint")
-    kinds = {origin.kind for place, origin in resolved.origins.items() if place[:2] == path}
-    if kinds != {"default"}:
-        return resolved
-    trainer = resolved.values.get("trainer")
-    listed = trainer.get("callbacks") if isinstance(trainer, dict) else None
-    named = [entry for name, entry in resolved.values["callbacks"].items() if name != "checkpoint"]
-    for entry in [*named, *(listed if isinstance(listed, list) else [listed])]:
-        name = str(entry.get("class_path") if isinstance(entry, dict) else entry)
-        with suppress(Exception):  # the parser explains what is wrong with it
-            if name == "ModelCheckpoint" or issubclass(locate(name), ModelCheckpoint):  # type: ignore[arg-type]
-                return drop_paths(resolved, {path})
-    return resolved
 
 
 # -- the command line of a script --------------------------------------------------------------------------------------

@@ -45,6 +45,7 @@ from lightkit.cli.lightning_cli import TRAINER_ERRORS
 from lightkit.cli.model_builder import ModelFactory
 from lightkit.cli.parser_errors import add_place, explain_lightning_errors, locate_lightning_error, unwrap_errors
 from lightkit.cli.stage_runner import make_plan
+from lightkit.cli.trainer_components import list_checkpoint_callbacks
 from lightkit.config import KeyPath, Problems, dotted, error_at, near, shown_path
 from lightkit.errors import CheckpointError, DataError, LightkitError
 from lightkit.hardware.processor import available_memory_bytes
@@ -272,6 +273,8 @@ class _SmokeCheck:
             self._not_tried["model.init_args.weights"] = "default, which the first fit downloads unless it has them"
         self._data, self._model = self._build("data", self._section.get("data")), self._build("model", model)
         callbacks = [callback for callback in self._build_entries("callbacks") if self._is_run(callback)]
+        if stage == "fit":
+            callbacks += list_checkpoint_callbacks(self._resolved, self._trainer_section, callbacks)
         self._build_entries("logger")  # their constructors check the arguments; a stand-in gets the records
         if self._model is None or (self._data is None and self._section.get("data")):
             if self._data is not None:
@@ -361,8 +364,7 @@ class _SmokeCheck:
 
     def _is_run(self, callback: Callback) -> bool:
         path, arguments = self._built_from[id(callback)]
-        is_off = isinstance(callback, Checkpoint) and self._trainer_section.get("enable_checkpointing") is False
-        if is_off or isinstance(callback, (lightning_callbacks.ProgressBar, ModelSummary)):
+        if isinstance(callback, (lightning_callbacks.ProgressBar, ModelSummary)):
             return False
         if isinstance(callback, lightning_callbacks.LearningRateFinder) and self._model is not None:
             names = [arguments["attr_name"]] if arguments.get("attr_name") else ["lr", "learning_rate"]
@@ -541,7 +543,7 @@ def _count_checkpoints(callback: Any, arguments: Any, trainer: Trainer) -> int |
         trainer: After its batch.
     """
     if isinstance(callback, Checkpoint):
-        return 3  # best.ckpt, last.ckpt and the one before it
+        return 2 + callback.keeps_best  # best.ckpt, last.ckpt and the one before it
     if callback.save_top_k >= 0:
         return int(callback.save_top_k) + (callback.save_last is True)
     if trainer.max_epochs in (None, -1) or arguments.get("every_n_train_steps") or arguments.get("train_time_interval"):

@@ -45,7 +45,7 @@ from lightkit.cli.context import RunContext
 from lightkit.cli.predict_images import build_prediction_callback
 from lightkit.cli.redaction import drop_nulls, redact, redact_hyperparameters
 from lightkit.cli.run_lifecycle import find_last_good
-from lightkit.config import dotted, shown_path
+from lightkit.config import Resolved, dotted, shown_path
 from lightkit.config.tree import Leaf, plain, walk
 from lightkit.distributed.xla import HushXLA, trains_on_xla
 from lightkit.errors import DataChanged, Stalled
@@ -91,6 +91,24 @@ def list_callbacks(trainer: Mapping[str, Any]) -> list[Callback]:
     return list(own) if isinstance(own, list) else [own]
 
 
+def list_checkpoint_callbacks(
+    resolved: Resolved, trainer: Mapping[str, Any], callbacks: Sequence[Callback]
+) -> list[Callback]:
+    """List what is added so that a run can be resumed: `Checkpoint`, or its `resume.ckpt` next to a `ModelCheckpoint`.
+
+    Args:
+        resolved: The config; with `callbacks: {checkpoint: null}` nothing is added.
+        trainer: The trainer's arguments; nor with `enable_checkpointing: false`.
+        callbacks: The other callbacks.
+    """
+    kept = [callback for callback in callbacks if isinstance(callback, ModelCheckpoint)]
+    is_off = trainer.get("enable_checkpointing") is False or trainer.get("barebones")
+    is_removed = (resolved.values.get("callbacks") or {}).get("checkpoint", "") is None
+    if is_off or is_removed or any(isinstance(callback, Checkpoint) for callback in kept):
+        return []
+    return [Checkpoint.for_resume() if kept else Checkpoint()]
+
+
 def build_computation(section: Mapping[str, Any], *, trains: bool = True) -> list[Callback]:
     """Build the callback that applies the section `accelerator`; none where it leaves torch's defaults.
 
@@ -113,9 +131,7 @@ def build_components(context: RunContext, trainer: Mapping[str, Any], added: Seq
         added: Callbacks that LightningCLI adds to them.
     """
     callbacks = _build_callbacks(context, trainer)
-    keeps = context.has_own_parser and context.command == "fit" and trainer.get("enable_checkpointing") is not False
-    if keeps and not any(isinstance(callback, ModelCheckpoint) for callback in (*callbacks, *added)):
-        callbacks.append(Checkpoint())
+    callbacks += list_checkpoint_callbacks(context.resolved, trainer, [*callbacks, *added])
     own = trainer.get("plugins")
     plugins = list(own) if isinstance(own, list) else [] if own is None else [own]
     if not any(isinstance(plugin, CheckpointIO) for plugin in plugins):
@@ -157,8 +173,6 @@ def _build_callbacks(context: RunContext, trainer: Mapping[str, Any]) -> list[Ca
     run, recorder, trains = context.run, context.recorder, context.command == "fit"
     saved, last_good = context.saved_config, partial(find_last_good, context)
     own = list_callbacks(trainer)
-    if trainer.get("enable_checkpointing") is False:  # Lightning refuses the default entry then
-        own = [callback for callback in own if not isinstance(callback, Checkpoint)]
     first: list[Callback] = build_computation(saved.get("accelerator") or {}, trains=trains)
     if _is_on_xla(trainer):
         first.append(HushXLA())
@@ -244,17 +258,9 @@ def finish_trainer(context: RunContext, trainer: Trainer) -> None:
     if checkpoint is not None and isinstance(trainer.strategy.checkpoint_io, CheckpointReader):
         # Here, before data are prepared.
         read_checkpoint(checkpoint, mmap=True, goes_on=context.command == "fit")
-    keepers = [callback for callback in trainer.checkpoint_callbacks if isinstance(callback, ModelCheckpoint)]
-    for callback in keepers:
-        callback.dirpath = callback.dirpath or str(context.run.checkpoints)
-    if context.command == "fit" and keepers and not getattr(trainer, "fast_dev_run", False):
-        wanted = context.has_own_parser or context.resolved.removed & {("callbacks", "checkpoint")}
-        resumable = any(
-            isinstance(each, Checkpoint) or (each.save_last and each.dirpath == str(context.run.checkpoints))
-            for each in keepers
-        )
-        if wanted and not resumable:
-            trainer.callbacks.append(Checkpoint.for_resume())  # type: ignore[attr-defined]
+    for callback in trainer.checkpoint_callbacks:
+        if isinstance(callback, ModelCheckpoint):
+            callback.dirpath = callback.dirpath or str(context.run.checkpoints)
     for logger in trainer.loggers:
         redact_hyperparameters(logger, context.resolved)
     callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]

@@ -60,12 +60,12 @@ KEYS: dict[str, tuple[Command, list[str]]] = {
     ),
     "with_init_args": (explain("callbacks.early_stopping.init_args.patience"), ["patience: 5", "base.yaml:6:49"]),
     "as_lightning_counts_callbacks": (
-        explain("trainer.callbacks.1.init_args.patience"),
+        explain("trainer.callbacks.0.init_args.patience"),
         ["callbacks.early_stopping.patience: 5", "base.yaml:6:49"],
     ),
     "a_section": (explain("callbacks.early_stopping"), ["patience: 5", "# base.yaml:6:49"]),
     "the_class_of_a_name": (
-        explain("callbacks.checkpoint"),
+        explain("callbacks.checkpoint.mode=max", "callbacks.checkpoint"),
         ["lightkit.callbacks.Checkpoint", "the name callbacks.checkpoint"],
     ),
     "a_list_of_two_layers": (explain("model.tags"), ["- a", "# base.yaml:4:58", "- b", "# top.yaml:5:23", "replaced"]),
