@@ -2,21 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING
-
-from lightkit.cli.lightning_cli import LightkitCLI
-from lightkit.cli.parser_errors import add_place, explain_lightning_errors
-from lightkit.distributed.process_group import process_group_left
-from lightkit.errors import LightkitError
-
-if TYPE_CHECKING:
-    from pytorch_lightning import LightningDataModule, LightningModule
-
-    from lightkit.cli.context import RunContext
 import copy
 from argparse import ArgumentError
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from jsonargparse import Namespace
@@ -26,8 +15,15 @@ from pytorch_lightning.plugins.precision import Precision
 
 from lightkit import data  # noqa: F401 (its classes are known by their short names)
 from lightkit.cli.context import RunContext
-from lightkit.cli.parser_errors import explain_parser_error, list_known_classes, unwrap_errors
+from lightkit.cli.lightning_cli import LightkitCLI
+from lightkit.cli.parser_errors import (
+    explain_lightning_errors,
+    explain_parser_error,
+    list_known_classes,
+    unwrap_errors,
+)
 from lightkit.config import Resolved
+from lightkit.distributed.process_group import process_group_left
 from lightkit.tuning.benchmark import make_trainer
 
 
@@ -44,12 +40,8 @@ def translate_model_errors(context: RunContext) -> Iterator[None]:
     Raises:
         LightkitError: In their place.
     """
-    with context.stack, process_group_left():
-        try:
-            with explain_lightning_errors(context.resolved):
-                yield
-        except LightkitError as error:
-            raise add_place(error, context.resolved) from error
+    with context.stack, process_group_left(), explain_lightning_errors(context.resolved):
+        yield
 
 
 _OF_A_STEP = (

@@ -246,15 +246,17 @@ _WRAPPINGS = ("Does not validate against any of the Union", "Parser key ", "Prob
 
 @contextmanager
 def explain_lightning_errors(resolved: Resolved) -> Iterator[None]:
-    """Replace what Lightning refuses by errors in words; everything else that is raised is a crash and passes.
+    """Replace what Lightning refuses by errors in words, and show where their keys are set; a crash passes.
 
     Raises:
-        ConfigError: In the place of Lightning's error.
+        LightkitError: In the place of Lightning's error, or of one without its place.
     """
     from lightning_fabric.utilities.exceptions import MisconfigurationException  # here: it loads torch
 
     try:
         yield
+    except LightkitError as error:
+        raise add_place(error, resolved) from error
     except MisconfigurationException as error:
         raise locate_lightning_error(error, resolved) from error
     except pickle.UnpicklingError as error:  # of a strategy or a plugin that reads files by itself

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import pickle
 import re
 import resource
 import shutil
@@ -25,15 +24,12 @@ import psutil
 import torch
 from jsonargparse import Namespace
 from lightning_fabric.plugins.environments.lightning import LightningEnvironment
-from pytorch_lightning import Callback, LightningDataModule, LightningModule, Trainer
+from pytorch_lightning import Callback, LightningModule, Trainer
 from pytorch_lightning import callbacks as lightning_callbacks
 from pytorch_lightning.callbacks.model_summary import ModelSummary
 from pytorch_lightning.loggers import CSVLogger, TensorBoardLogger
 from pytorch_lightning.loggers.logger import DummyLogger
 from pytorch_lightning.utilities.model_helpers import is_overridden
-from pytorch_lightning.utilities.parsing import lightning_hasattr
-from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LRScheduler
 
 import lightkit
 from lightkit import runs
@@ -43,11 +39,11 @@ from lightkit.callbacks.notifiers import Notifier
 from lightkit.cli.context import RunContext
 from lightkit.cli.lightning_cli import TRAINER_ERRORS
 from lightkit.cli.model_builder import ModelFactory
-from lightkit.cli.parser_errors import add_place, explain_lightning_errors, locate_lightning_error, unwrap_errors
+from lightkit.cli.parser_errors import explain_lightning_errors, locate_lightning_error, unwrap_errors
 from lightkit.cli.stage_runner import make_plan
 from lightkit.cli.trainer_components import list_checkpoint_callbacks
 from lightkit.config import KeyPath, Problems, dotted, error_at, near, shown_path
-from lightkit.errors import CheckpointError, DataError, LightkitError
+from lightkit.errors import ConfigError, DataError, LightkitError
 from lightkit.hardware.processor import available_memory_bytes
 from lightkit.loggers import CSV, MLflow, TensorBoard
 from lightkit.models import ImageClassifier
@@ -151,14 +147,6 @@ class _ScratchLogger(DummyLogger):
     @property
     def save_dir(self) -> str:
         return str(run.folder) if (run := runs.current()) else tempfile.gettempdir()
-
-
-class _ScratchCheckpoints(CheckpointReader):
-    def save_checkpoint(self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any = None) -> None:
-        try:
-            super().save_checkpoint(checkpoint, path, storage_options)
-        except (pickle.PicklingError, AttributeError, TypeError) as error:  # which of them depends on Python's version
-            raise CheckpointError(f"a checkpoint of this model cannot be written: {error}") from error
 
 
 class _Probe(Callback):
@@ -363,24 +351,18 @@ class _SmokeCheck:
         return found
 
     def _is_run(self, callback: Callback) -> bool:
-        path, arguments = self._built_from[id(callback)]
         if isinstance(callback, (lightning_callbacks.ProgressBar, ModelSummary)):
             return False
-        if isinstance(callback, lightning_callbacks.LearningRateFinder) and self._model is not None:
-            names = [arguments["attr_name"]] if arguments.get("attr_name") else ["lr", "learning_rate"]
-            if not any(lightning_hasattr(self._model, name) or hasattr(self._data, name) for name in names):
-                text = f"neither the model, its hparams nor its data has {' or '.join(map(repr, names))}"
-                self._add_error(path, f"{text}, which LearningRateFinder sets; attr_name names another")
         reason = next((reason for kind, reason in _NOT_RUN.items() if isinstance(callback, kind)), None)
         if reason is not None:
-            self._not_tried[dotted(path)] = reason
+            self._not_tried[dotted(self._built_from[id(callback)][0])] = reason
         return reason is None
 
     def _make_trainer(self, callbacks: list[Callback]) -> Trainer:
         """Build the config's trainer for one CPU and one batch of each loop."""
         values = self._trainer_section
         given = {**values, **_TRAINER, "callbacks": callbacks, "default_root_dir": str(self._run.folder)}
-        given["plugins"] = [LightningEnvironment(), _ScratchCheckpoints()]  # also below srun or torchrun
+        given["plugins"] = [LightningEnvironment(), CheckpointReader()]  # also below srun or torchrun
         given["logger"] = False if values.get("logger") in (False, []) else [_ScratchLogger()]
         if not str(values.get("precision")).startswith(("None", "32", "64", "bf16")):
             self._not_tried["trainer.precision"] = f"{values['precision']} is not for a CPU; 32-true in its place"
@@ -400,90 +382,58 @@ class _SmokeCheck:
     # -- the batch -----------------------------------------------------------------------------------------------------
 
     def _run_loops(self, trainer: Trainer) -> None:
-        """Run the stage; after a training that fails a validation, and after another the test of the model."""
+        """Run one batch of each loop of the stage, and after a training the test of the model."""
+        arguments: dict[str, Any] = dict(self._arguments)
+        if self._stage != "fit":
+            arguments["return_predictions" if self._stage == "predict" else "verbose"] = False
+        with self._collect():
+            getattr(trainer, self._stage)(self._model, datamodule=self._data, **arguments)
+        self._probe.metrics |= set(trainer.callback_metrics)
         sources = [source for source in (self._data, self._model) if source is not None]
         has_test = is_overridden("test_step", self._model) and any(is_overridden("test_dataloader", s) for s in sources)
-        error = self._run_loop(trainer, self._stage, self.problems)
-        self._probe.metrics |= set(trainer.callback_metrics)
-        if self._stage != "fit" or (self._probe.phase != "train" if error else not has_test):
+        if self.problems or self._stage != "fit" or not has_test:
             return
-        further, found = "validate" if error else "test", Problems()
-        later = self._run_loop(self._make_trainer([self._probe]) if error else trainer, further, found)
-        if isinstance(later, DataError):  # the run needs none
-            self._not_tried[further] = str(later).partition("\n")[0]
-        elif later is not None and (error is None or (self._probe.phase and str(later) != str(error))):
-            for problem in found:
-                self.problems.add(problem)
-
-    def _run_loop(self, trainer: Trainer, stage: str, problems: Problems) -> BaseException | None:
-        """Run one batch of a stage, and return its error, which is added to the problems."""
-        arguments: dict[str, Any] = dict(self._arguments)
-        if stage != "fit":
-            arguments["return_predictions" if stage == "predict" else "verbose"] = False
         self._probe.phase = ""
-        with self._collect(("model",), problems=problems) as raised:
-            getattr(trainer, stage)(self._model, datamodule=self._data, **arguments)
-        return raised[0] if raised else None
+        with self._collect():
+            try:
+                trainer.test(self._model, datamodule=self._data, verbose=False)
+            except DataError as error:  # the run needs none
+                self._not_tried["test"] = str(error).partition("\n")[0]
 
     # -- errors --------------------------------------------------------------------------------------------------------
 
-    def _add_error(self, path: KeyPath, text: str, problems: Problems | None = None) -> None:
-        error = error_at(f"{dotted(path)}: {text}", self._resolved.origin_of(path))
-        (self.problems if problems is None else problems).add(error)
+    def _add_error(self, path: KeyPath, text: str) -> None:
+        self.problems.add(error_at(f"{dotted(path)}: {text}", self._resolved.origin_of(path)))
 
     @contextmanager
-    def _collect(
-        self, path: KeyPath, doing: str = "", problems: Problems | None = None
-    ) -> Iterator[list[BaseException]]:
+    def _collect(self, path: KeyPath | None = None, doing: str = "") -> Iterator[None]:
         """Keep an error of the block as one in the config and go on; signals pass.
 
         Args:
-            path: The key, unless another part's method was running.
+            path: The key of what is built; None where the loops run.
             doing: What fails, such as `cannot be built`; a batch if empty.
-            problems: Takes the error.
-
-        Yields:
-            List that holds the error after the block.
         """
-        raised: list[BaseException] = []
-        problems = self.problems if problems is None else problems
         try:
             with explain_lightning_errors(self._resolved), unwrap_errors():
-                yield raised
+                yield
         except LightkitError as error:
-            raised.append(error)
-            problems.add(add_place(error, self._resolved))
+            self.problems.add(error)
         except (Exception, SystemExit) as error:  # noqa: BLE001 (any error of the user's code is reported)
-            raised.append(error)
             frames = _list_user_frames(error)
             if isinstance(error, ValueError) and frames and "pytorch_lightning" in frames[0][0].parts:
-                problems.add(locate_lightning_error(error, self._resolved))  # some arguments are checked late
+                self.problems.add(locate_lightning_error(error, self._resolved))  # some arguments are checked late
                 return
             phase = self._probe.phase
-            doing = doing or (f"one batch of {_LOOPS[phase]} fails" if phase else "cannot be set up")
+            doing = doing or (f"one batch of {_LOOPS[phase]} fails" if phase else f"{self._stage} cannot be set up")
             is_of_worker = _WORKER_ERROR in str(error)
             text = str(error).strip().splitlines()[-1] if is_of_worker else f"{type(error).__name__}: {error}"
             text = " ".join(self._resolved.masked(text).split()).removesuffix(":")
-            path, doing = self._find_running_part(error, doing) or (path, doing)
             lines = [f"{doing}: {text}"]
             lines += [f"  --> {shown_path(file)}:{line}, in {function}" for file, line, function in frames]
-            self._add_error(path, "\n".join(lines), problems)
-
-    def _find_running_part(self, error: BaseException, doing: str) -> tuple[KeyPath, str] | None:
-        """Find the part of the config, other than the model, whose code has raised an error."""
-        for frame, _ in reversed(list(traceback.walk_tb(error.__traceback__))):
-            running = frame.f_locals.get("self")
-            if isinstance(running, LightningModule):  # which an optimizer's step calls
-                return None
-            if id(running) in self._built_from:
-                return self._built_from[id(running)][0], "fails"
-            is_loader = frame.f_globals.get("__name__", "").startswith("torch.utils.data.")
-            if "data" in self._resolved.values and (is_loader or isinstance(running, LightningDataModule)):
-                return ("data",), doing
-            for key, kind in (("lr_scheduler", LRScheduler), ("optimizer", Optimizer)):
-                if isinstance(running, kind) and key in self._resolved.values:
-                    return (key,), f"{type(running).__name__} fails"
-        return None
+            if path is None:
+                self.problems.add(ConfigError("\n".join(lines)))
+            else:
+                self._add_error(path, "\n".join(lines))
 
     # -- metrics and disks ---------------------------------------------------------------------------------------------
 

@@ -20,11 +20,10 @@ from lightkit.cli.config_loader import STAGES, WITH_MODEL
 from lightkit.cli.console import configure_console, format_traceback, quiet_libraries
 from lightkit.cli.context import RunContext, load_context
 from lightkit.cli.notifications import CommandNotifier
-from lightkit.cli.parser_errors import add_place
 from lightkit.cli.up_to_date import check_up_to_date
 from lightkit.cli.validation import validate_signatures
 from lightkit.config import Problems, error_at
-from lightkit.errors import CheckpointError, ConfigError, DataChanged, Interrupted, LightkitError, format_interruption
+from lightkit.errors import CheckpointError, ConfigError, DataChanged, Interrupted, format_interruption
 from lightkit.hardware import this_machine
 from lightkit.hardware.processor import keep_memory
 from lightkit.launch.plan import THREADS, Plan, plan_launch
@@ -163,20 +162,18 @@ def _run_once(context: RunContext) -> int:
     from lightkit.distributed.process_group import process_group_left
 
     quiet_libraries()
-    with context.notifier.stage(), explain_full_disk(), context.stack, process_group_left():
+    explained = explain_lightning_errors(context.resolved)
+    with context.notifier.stage(), explain_full_disk(), context.stack, process_group_left(), explained:
         try:
-            with explain_lightning_errors(context.resolved):
-                cli = LightkitCLI(context=context)
-                if context.command == "export":
-                    from lightkit.cli.model_export import export_model
+            cli = LightkitCLI(context=context)
+            if context.command == "export":
+                from lightkit.cli.model_export import export_model
 
-                    export_model(context, cli.model, cli.datamodule)
+                export_model(context, cli.model, cli.datamodule)
         except SystemExit as done:  # of argparse, which has printed help or the config
             if done.code or not (context.passthrough or context.print_config is not None):
                 raise
             return 0
-        except LightkitError as error:
-            raise add_place(error, context.resolved) from error
         trainer = cli.trainer
         has_trained = context.command == "fit" and not getattr(trainer, "fast_dev_run", False)
         if has_trained and (limit := find_reached_limit(trainer, context)) is not None:

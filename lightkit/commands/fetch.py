@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from lightkit.cli.config_loader import STAGES
 from lightkit.cli.console import configure_console, quiet_libraries
-from lightkit.cli.parser_errors import add_place
+from lightkit.cli.parser_errors import explain_lightning_errors
 from lightkit.cli.stage_runner import open_context
-from lightkit.errors import ConfigError, LightkitError
+from lightkit.errors import ConfigError
 from lightkit.runs.signals import SignalWatch
 
 HELP = """\
@@ -33,12 +33,10 @@ def fetch(args: list[str]) -> int:
     from lightkit.cli.model_builder import build_data  # here, because it loads torch
 
     quiet_libraries()
-    try:
+    with explain_lightning_errors(context.resolved):
         data = build_data(section, context.resolved)
         download = getattr(data, "fetch", None)
         if download is None:
             raise ConfigError(f"fetch: {type(data).__name__} has nothing to download")
         download()
-    except LightkitError as error:
-        raise add_place(error, context.resolved) from error
     return 0

@@ -20,14 +20,13 @@ from typing import TYPE_CHECKING, Any
 
 from lightkit.cli.command_line import Takes, parse_options
 from lightkit.cli.console import configure_console, format_table, quiet_libraries
-from lightkit.cli.parser_errors import add_place
 from lightkit.cli.stage_runner import open_context
 from lightkit.cli.validation import explain_unwritable
 from lightkit.config import Origin, dump_yaml, shown_path
 from lightkit.config.accelerator.keys import RawSetting, choose_settings, target_key
 from lightkit.config.accelerator.vocabulary import PRECISIONS
 from lightkit.config.tree import Leaf
-from lightkit.errors import ConfigError, LightkitError
+from lightkit.errors import ConfigError
 from lightkit.hardware import this_machine
 from lightkit.hardware.cores import find_user_threads
 from lightkit.hardware.processor import available_memory_bytes, keep_memory
@@ -110,11 +109,8 @@ def tune(args: list[str]) -> int:
         from lightkit.cli.parser_errors import explain_lightning_errors  # here: it loads Lightning
 
         explained = explain_lightning_errors(context.resolved)
-        try:
-            with context.stack, redirect_stdout(sys.stderr), explained:  # what the user's code prints is no measurement
-                lines, benchmark = _measure(context, keys, found, budget_s=budget_s)
-        except LightkitError as error:
-            raise add_place(error, context.resolved) from error
+        with context.stack, redirect_stdout(sys.stderr), explained:  # what the user's code prints is no measurement
+            lines, benchmark = _measure(context, keys, found, budget_s=budget_s)
     rows = [f"  {dump_yaml({key: value}).strip()}  # {text}\n" for key, (value, text) in lines.items()]
     block = f"accelerator:\n{''.join(rows)}" if rows else "accelerator: {}  # nothing that was tried gains\n"
     head = f"# {shlex.join(['lightkit', 'tune', *args])}\n# measured on {this_machine().cpu}\n"
