@@ -119,7 +119,9 @@ class RunContext:
             ConfigError: If `run.heartbeat_url` is no address.
         """
         self.notifier = notifier
-        notifier.begin(self.resolved, self.rank_context, runs_stage=not self.passthrough and self.print_config is None)
+        is_supervised = self.rank_context is not None and self.rank_context.supervised
+        runs_stage = not self.passthrough and self.print_config is None
+        notifier.begin(self.resolved, is_supervised=is_supervised, runs_stage=runs_stage)
 
     def environment_digest(self, salt: str) -> str:
         """Compute the digest of the values that came from the environment.

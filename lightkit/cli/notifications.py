@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 import sys
 from argparse import ArgumentError
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
-from importlib import import_module
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pydoc import locate
 from typing import TYPE_CHECKING, Any
 
 from lightkit.cli.config_loader import WITH_MODEL, first_file_name, load_config, options_of
 from lightkit.config import Problems, Resolved, error_at, read_scalar, split_arguments
-from lightkit.errors import ConfigError, DataChanged, Interrupted, LightkitError, exit_code_of, format_interruption
+from lightkit.errors import ConfigError, Interrupted, LightkitError, exit_code_of, format_interruption
 from lightkit.launch.ranks import LAUNCH, this_rank
 from lightkit.launch.worker import INHERITED
 from lightkit.runs import Run
@@ -20,7 +20,6 @@ from lightkit.runs.webhook import CLOSE_TIMEOUT_S, HELD, DeadMansSwitch, close_a
 
 if TYPE_CHECKING:
     from lightkit.callbacks.notifiers import Notifier
-    from lightkit.launch.worker import RankContext
 
 
 _NUM_LAST_LINES = 12  # of the error output of other processes, which may end with a traceback
@@ -31,7 +30,7 @@ class CommandNotifier:
     """Send the beginning and the end of a command.
 
     Args:
-        command: The command; empty in a script, whose notifiers send the end of their trainer themselves.
+        command: The command; empty in a script, whose end nothing sends.
         args: The command line after it.
     """
 
@@ -43,7 +42,7 @@ class CommandNotifier:
         self._close_timeout_s = CLOSE_TIMEOUT_S
         self._heartbeat: DeadMansSwitch | None = None
         self._resolved: Resolved | None = None
-        self._rank: RankContext | None = None
+        self._is_supervised = False
         self.notifiers: list[Notifier] = []
         """Those of the trainer, once there is one."""
         self.message = ""
@@ -51,7 +50,7 @@ class CommandNotifier:
         self.run: Run | None = None
         """The run of the command, once it has begun."""
         self.has_sent_end = False
-        """Whether the notifiers have sent the end, or other processes have."""
+        """Whether other processes have sent the end."""
 
     def around(self, work: Callable[[], int]) -> int:
         """Do the work of the command, send how it ended, and return the exit code of the work."""
@@ -73,21 +72,20 @@ class CommandNotifier:
             within_s: Seconds that may be spent on it.
         """
         self._close_timeout_s = within_s
-        self._send_stage_end(error)
         self._send_end(error, exit_code_of(error))
 
-    def begin(self, resolved: Resolved, rank: RankContext | None, *, runs_stage: bool) -> None:
+    def begin(self, resolved: Resolved, *, is_supervised: bool, runs_stage: bool) -> None:
         """Send the beginning: the config is known.
 
         Args:
             resolved: The config.
-            rank: This process's rank, if it is one of several.
+            is_supervised: Whether a supervisor reports what goes wrong here.
             runs_stage: Whether a stage runs, and not only help or the config is printed.
 
         Raises:
             ConfigError: If `run.heartbeat_url` is no address.
         """
-        self._resolved, self._rank = resolved, rank
+        self._resolved, self._is_supervised = resolved, is_supervised
         if runs_stage:
             self._open_heartbeat(resolved)
         if self._heartbeat is not None:
@@ -107,34 +105,13 @@ class CommandNotifier:
         if self._is_first_rank and not _is_trial(resolved):
             self.notifiers += notifiers
 
-    @contextmanager
-    def stage(self) -> Iterator[None]:
-        """Send how the stage ends that runs in the block."""
-        try:
-            yield
-        except DataChanged:  # the same command begins a new run
-            raise
-        except BaseException as error:
-            self._send_stage_end(error)
-            raise
-        self._send_stage_end(None)
-
-    def _send_stage_end(self, error: BaseException | None) -> None:
-        """Send the end through the trainer's notifiers; the failure of one of several ranks is the supervisor's."""
-        rank = self._rank
-        if not self.notifiers:
-            return
-        self.has_sent_end = True
-        if error is None or rank is None or not rank.supervised:
+    def _send_end(self, error: BaseException | None, code: int) -> None:
+        """Send the end through the trainer's notifiers, or those of the config, and wait a few seconds for answers."""
+        senders: list[Any] = list(self.notifiers)
+        if error is None or not self._is_supervised:
             for notifier in self.notifiers:
                 notifier.send_end(error)
-        if rank is not None:  # its launcher may end this process as soon as the stage is over
-            self._close(self.notifiers, error)
-
-    def _send_end(self, error: BaseException | None, code: int) -> None:
-        """Send the end where it has not been sent, and wait a few seconds for the answers."""
-        senders: list[Any] = list(self.notifiers)
-        if error is not None and not self.has_sent_end and self._is_outermost:
+        if error is not None and not self.notifiers and not self.has_sent_end and self._is_outermost:
             senders += self._send_early_failure(error, code)
         if self._heartbeat is not None:
             os.environ.pop(HELD, None)
@@ -143,7 +120,10 @@ class CommandNotifier:
                 text = format_interruption(error) if isinstance(error, Interrupted) else str(error or "")
             self._heartbeat.end(code, text if self._resolved is None else self._resolved.masked(text))
             senders.append(self._heartbeat)
-        self._close(senders, error)
+        timeout_s = self._close_timeout_s
+        if isinstance(error, (Interrupted, KeyboardInterrupt)):
+            timeout_s = min(timeout_s, _INTERRUPTED_CLOSE_S)
+        close_all((sender.sender for sender in senders), timeout_s)
 
     def _send_early_failure(self, error: BaseException, code: int) -> list[Notifier]:
         """Send a failure from before there was a trainer, unless a terminal has shown it.
@@ -172,13 +152,6 @@ class CommandNotifier:
     def _open_heartbeat(self, resolved: Resolved) -> None:
         if self._is_outermost and HELD not in os.environ and not _is_trial(resolved):
             self._heartbeat = create_heartbeat(resolved)
-
-    def _close(self, senders: Sequence[Any], error: BaseException | None) -> None:
-        """Wait for all of them together."""
-        timeout_s = self._close_timeout_s
-        if isinstance(error, (Interrupted, KeyboardInterrupt)):
-            timeout_s = min(timeout_s, _INTERRUPTED_CLOSE_S)
-        close_all((sender.sender for sender in senders), timeout_s)
 
 
 class _ChildFailed(LightkitError):
@@ -221,8 +194,8 @@ def build_notifiers(resolved: Resolved) -> list[tuple[str, Notifier]]:
     for key, entry in entries.items():
         given: dict[str, Any] = entry if isinstance(entry, dict) else {"class_path": entry}
         path = str(given.get("class_path") or "")
-        module, _, name = path.rpartition(".")
-        if not name.endswith("Notifier"):
+        path = path if "." in path else f"lightkit.callbacks.{path}"
+        if not path.endswith("Notifier"):
             continue
         # Here: they load torch and Lightning.
         from jsonargparse import ArgumentParser
@@ -231,14 +204,13 @@ def build_notifiers(resolved: Resolved) -> list[tuple[str, Notifier]]:
         from lightkit.cli.parser_errors import unwrap_errors
 
         try:
-            module = module or "lightkit.callbacks"
-            cls = getattr(import_module(module), name)
-            if not (isinstance(cls, type) and issubclass(cls, Notifier)):
+            cls = locate(path)
+            if isinstance(cls, type) and not issubclass(cls, Notifier):
                 continue
             parser = ArgumentParser(exit_on_error=False)  # since a flag's values are text
             parser.add_subclass_arguments(Notifier, "notifier")
             with unwrap_errors():
-                parsed = parser.parse_object({"notifier": {**given, "class_path": f"{module}.{name}"}})
+                parsed = parser.parse_object({"notifier": {**given, "class_path": path}})
                 notifier: Notifier = parser.instantiate_classes(parsed).notifier
         except Exception as error:  # noqa: BLE001 (the class is anybody's)
             text = " ".join(str(error.message if isinstance(error, ArgumentError) else error).split())

@@ -45,27 +45,23 @@ def run_stage(command: str, args: list[str], watch: SignalWatch, notifier: Comma
         notifier: Gets the run and the message of an error in another process, for a caller that goes on.
     """
     notifier = notifier or CommandNotifier(command, args)
-    return notifier.around(partial(_run_stage, command, args, watch, notifier))
+    if (rank := this_rank(os.environ)) is not None and rank.engine == "slurm":
+        watch.add(signal.SIGUSR1, patiently=True)  # of Slurm, before it ends a job of `lightkit submit`
+    stage = partial(notifier.around, partial(_run_stage, command, args, watch, notifier))
+    if (rank_context := join_launch(os.environ)) is None:
+        return stage()
+    rank_context.open()  # from here on its supervisor reports errors
+    rank_context.watch_stop_requests(watch)
+    return rank_context.run(stage, format_traceback)
 
 
 def _run_stage(command: str, args: list[str], watch: SignalWatch, notifier: CommandNotifier) -> int:
     if command == "fit":
         args = fix_deadline(args)
-    if (rank := this_rank(os.environ)) is not None and rank.engine == "slurm":
-        watch.add(signal.SIGUSR1, patiently=True)  # of Slurm, before it ends a job of `lightkit submit`
-    rank_context = join_launch(os.environ)
-    if rank_context is not None:  # from here on its supervisor reports errors
-        rank_context.open()
-        rank_context.watch_stop_requests(watch)
-
-        def run_rank() -> int:
-            context = open_context(command, args, watch)
-            context.attach_notifier(notifier)
-            return run_in_process(context, args)
-
-        return rank_context.run(run_rank, format_traceback)
     context = open_context(command, args, watch)
     context.attach_notifier(notifier)
+    if context.rank_context is not None and context.rank_context.supervised:
+        return run_in_process(context, args)
     configure_console(context.mode, context.resolved.masked)
     for notice in context.hardware.notices:
         logging.getLogger("lightkit").warning(notice)
@@ -163,7 +159,7 @@ def _run_once(context: RunContext) -> int:
 
     quiet_libraries()
     explained = explain_lightning_errors(context.resolved)
-    with context.notifier.stage(), explain_full_disk(), context.stack, process_group_left(), explained:
+    with explain_full_disk(), context.stack, process_group_left(), explained:
         try:
             cli = LightkitCLI(context=context)
             if context.command == "export":
