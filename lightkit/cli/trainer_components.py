@@ -258,12 +258,14 @@ def finish_trainer(context: RunContext, trainer: Trainer) -> None:
     if checkpoint is not None and isinstance(trainer.strategy.checkpoint_io, CheckpointReader):
         # Here, before data are prepared.
         read_checkpoint(checkpoint, mmap=True, goes_on=context.command == "fit")
+    callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
+    # last, behind those that LightningCLI adds: Lightning takes the first one's checkpoint for the best
+    callbacks.sort(key=lambda callback: isinstance(callback, Checkpoint) and not callback.keeps_best)
     for callback in trainer.checkpoint_callbacks:
         if isinstance(callback, ModelCheckpoint):
             callback.dirpath = callback.dirpath or str(context.run.checkpoints)
     for logger in trainer.loggers:
         redact_hyperparameters(logger, context.resolved)
-    callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
     notifiers = [callback for callback in callbacks if isinstance(callback, Notifier)]
     context.notifier.adopt(notifiers, context.resolved)
 
