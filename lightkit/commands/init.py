@@ -82,7 +82,8 @@ def init(arguments: Sequence[str]) -> int:
         files = _read_templates(_TEMPLATES[template])
     existing = [name for name in files if Path(name).exists()]
     if existing:
-        raise ConfigError(f"init: {', '.join(existing)} exists in this folder; init overwrites nothing")
+        listed = "\n".join(f"  {name}" for name in existing)
+        raise ConfigError(f"init: it overwrites nothing, and this folder already has:\n{listed}\nTry an empty folder.")
     for name, text in files.items():
         Path(name).parent.mkdir(parents=True, exist_ok=True)
         with Path(name).open("x", encoding="utf-8") as file:

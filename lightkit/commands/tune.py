@@ -271,12 +271,9 @@ def _describe(lines: Mapping[str, tuple[Any, str]], benchmark: Benchmark) -> dic
     """Return all measurements, for JSON."""
     trials = [{**asdict(trial), "step_s": trial.step_s if trial.times else None} for trial in benchmark.trials.values()]
     chosen = {key: value for key, (value, _) in lines.items()}
-    return {
-        "schema": 3,
-        "chosen": chosen,
-        "gain": round(benchmark.gain_of(benchmark.best), 3),
-        "trials": finite(trials),
-    }
+    gain = benchmark.gain_of(benchmark.best)  # infinite where what fit does could not be measured
+    described: dict[str, Any] = finite({"schema": 3, "chosen": chosen, "gain": round(gain, 3), "trials": trials})
+    return described
 
 
 def _print_trials(benchmark: Benchmark) -> None:
