@@ -188,7 +188,7 @@ class RunRecorder(Callback):
             if self._is_ended or self._is_deleted():
                 return
             self._is_ended = True
-            status, code, text = describe_end(error)
+            status, code, text = self.events.redact(describe_end(error))
             seconds = self._durations["total"] = round(time.monotonic() - self._began_s, 3)
             if self._is_new:
                 self._write_summary(status=status, exit_code=code, error=text, ended=_now())

@@ -67,8 +67,7 @@ class RunContext:
         saved_config: The config as the run folder keeps it, once the run has begun.
         start: The run and the checkpoint that it starts from, once it has begun.
         recorder: Keeps the run folder up to date.
-        data_before: Description of the data that the interrupted run was trained on.
-        resumes_automatically: Whether the run was resumed without the user naming it.
+        data_before: Description of the data that an interrupted run, resumed without being named, was trained on.
         keeps_folder: Set once training has begun: an error in the config that shows before leaves no folder.
         nothing_left: Whether the checkpoint of another run has left nothing to train.
     """
@@ -98,7 +97,6 @@ class RunContext:
     start: RunStart = field(init=False)
     recorder: RunRecorder = field(init=False)
     data_before: dict[str, Any] | None = None
-    resumes_automatically: bool = False
     keeps_folder: Event = field(default_factory=Event)
     nothing_left: bool = False
 

@@ -19,7 +19,7 @@ from lightkit.cli.console import configure_console, print_line, quiet_libraries
 from lightkit.cli.context import RunContext
 from lightkit.cli.model_builder import build_model, translate_model_errors
 from lightkit.cli.notifications import build_notifiers
-from lightkit.cli.redaction import RedactedEventStream, redact
+from lightkit.cli.redaction import redact
 from lightkit.cli.stage_runner import open_run_context
 from lightkit.config import dump_yaml, read_file
 from lightkit.config.interpolation import escape
@@ -83,7 +83,7 @@ def evaluate_gate(context: RunContext, *, tracking_uri: str | None, name: str | 
     if (resolved.values.get("run") or {}).get("report", True):
         write_gate_page(run)
     fields = ("passed", "scores", "reasons", "metric", "baseline", "num_samples", "slices")
-    RedactedEventStream(run.events_path, resolved).write("gate", **{key: record[key] for key in fields})
+    runs.EventStream(run.events_path).write("gate", **{key: record[key] for key in fields})
     with runs.activate(run):
         try:
             notifiers = [notifier for _, notifier in build_notifiers(resolved)]

@@ -4,32 +4,13 @@ from __future__ import annotations
 
 from argparse import Namespace
 from collections.abc import Iterable, Mapping
-from pathlib import Path
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any
 
-from pytorch_lightning.loggers import Logger
-
-from lightkit import runs
 from lightkit.config import Resolved
 from lightkit.config.secrets import HIDDEN, is_secret_value, mask_line
 
-
-class RedactedEventStream(runs.EventStream):
-    """An event stream that holds no secrets.
-
-    Args:
-        path: The file.
-        resolved: The config, which knows the secrets.
-        mirror: Gets each line too.
-    """
-
-    def __init__(self, path: Path, resolved: Resolved, *, mirror: TextIO | None = None) -> None:
-        super().__init__(path, mirror=mirror)
-        self._resolved = resolved
-
-    def write(self, event: str, /, **fields: Any) -> dict[str, Any]:
-        """Append one event and return it as written."""
-        return super().write(event, **redact(self._resolved, fields))
+if TYPE_CHECKING:
+    from pytorch_lightning.loggers import Logger
 
 
 def redact(resolved: Resolved, value: Any) -> Any:

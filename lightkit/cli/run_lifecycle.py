@@ -17,12 +17,12 @@ from lightkit import config, runs
 from lightkit.callbacks import RunRecorder
 from lightkit.cli.console import print_line
 from lightkit.cli.context import RunContext, create_job_lock
-from lightkit.cli.redaction import RedactedEventStream, redact_command_line
+from lightkit.cli.redaction import redact, redact_command_line
 from lightkit.cli.up_to_date import record_inputs
 from lightkit.config.display import format_origin, iterate_leaves
 from lightkit.config.origins import shown_path
 from lightkit.config.packaged import PREFIX, packaged_configs
-from lightkit.errors import ConfigError, DataError, Interrupted, LightkitError, OutOfTime, format_interruption
+from lightkit.errors import ConfigError, DataError, Interrupted, OutOfTime, format_interruption
 from lightkit.launch.worker import INHERITED
 from lightkit.reports.facts import setting_key
 from lightkit.runs.ci_report import add_fit_page
@@ -53,7 +53,8 @@ def start_run(context: RunContext, settings: RunSettings, *, seed: int | None, i
         context.start = RunStart(run, checkpoint=None if checkpoint is None else Path(checkpoint))
         if rank is not None:
             rank.keep_log(run.folder)
-        context.recorder = RunRecorder(run, events=RedactedEventStream(run.events_path, context.resolved))
+        events = runs.EventStream(run.events_path, redact=partial(redact, context.resolved))
+        context.recorder = RunRecorder(run, events=events)
         return
     earlier = None
     manifest: dict[str, Any] | None = None
@@ -85,7 +86,8 @@ def start_run(context: RunContext, settings: RunSettings, *, seed: int | None, i
         )
         lock.note_folder(context.run.folder)
         runs.remove_leftovers(context.run.checkpoints)
-        context.resumes_automatically = context.start.is_old and settings.resume == "auto"
+        if context.start.is_old and settings.resume == "auto":
+            context.data_before = (runs.read_json(context.run.manifest_path) or {}).get("data")
         manifest = _record_start(context, seed=seed, is_trial=is_trial)
         if file := os.environ.get(RUN_FILE):
             runs.write_json(file, {"folder": str(context.run.folder)})
@@ -95,7 +97,7 @@ def start_run(context: RunContext, settings: RunSettings, *, seed: int | None, i
             context.tell("the model is untrained: neither --run nor --ckpt_path names a checkpoint")
         manifest = _record_start(context, seed=seed, is_trial=False)
     mirror = sys.stdout if context.mode == "json" else None
-    events = RedactedEventStream(context.run.events_path, context.resolved, mirror=mirror)
+    events = runs.EventStream(context.run.events_path, mirror=mirror, redact=partial(redact, context.resolved))
     context.recorder = RunRecorder(context.run, events=events, manifest=manifest, checkpoint=context.start.checkpoint)
     for path, fault in context.start.passed_over:
         used, folder = context.start.checkpoint, context.run.folder
@@ -143,7 +145,6 @@ def _record_start(context: RunContext, *, seed: int | None, is_trial: bool) -> d
     if context.command == "fit" and not is_trial:
         manifest["inputs"] = record_inputs(context, run, previous)
     runs.write_json(run.manifest_path, manifest)
-    context.data_before = (previous or {}).get("data")
     return manifest
 
 
@@ -193,7 +194,7 @@ def _finish_run(context: RunContext, *, is_reported: bool) -> Iterator[None]:
         raise raised from error
     finally:
         with watch.deferring():  # a signal now would leave half of the end
-            context.recorder.close(_redact_error(raised, context))
+            context.recorder.close(raised)
         has_no_use = isinstance(raised, (ConfigError, DataError)) or context.nothing_left
         if has_no_use and not (context.start.is_old or context.keeps_folder.is_set()):
             shutil.rmtree(run.folder, ignore_errors=True)
@@ -234,13 +235,3 @@ def _finish_by_force(context: RunContext, signum: int) -> int:
         return context.rank_context.end_by_force(interruption)
     context.tell(format_interruption(interruption))
     return interruption.exit_code
-
-
-def _redact_error(error: BaseException | None, context: RunContext) -> BaseException | None:
-    """Return an error of the same name without secrets, for the records."""
-    if error is None or not isinstance(error, Exception) or context.resolved.masked(str(error)) == str(error):
-        return error
-    if isinstance(error, LightkitError):
-        return error.reworded(context.resolved.masked)
-    same_name: type[Exception] = type(type(error).__name__, (Exception,), {})
-    return same_name(context.resolved.masked(str(error)))

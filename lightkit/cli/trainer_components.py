@@ -216,7 +216,7 @@ def _check_same_data(context: RunContext, trainer: Trainer, _module: LightningMo
         DataChanged: If the data's fingerprint differs.
     """
     before, describe = context.data_before, getattr(trainer.datamodule, "describe", None)  # type: ignore[attr-defined]
-    if stage != "fit" or not context.resumes_automatically or before is None or not callable(describe):
+    if stage != "fit" or before is None or not callable(describe):
         return
     now = describe()
     if now.get("fingerprint") != before.get("fingerprint"):

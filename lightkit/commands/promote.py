@@ -15,6 +15,7 @@ from lightkit import runs
 from lightkit.cli.command_line import RUN_OPTIONS, get_run_argument, parse_options
 from lightkit.cli.console import configure_console, print_line, quiet_libraries
 from lightkit.cli.context import RunContext
+from lightkit.cli.redaction import redact
 from lightkit.cli.stage_runner import open_run_context
 from lightkit.errors import GateFailed, LightkitError, RunLocked
 from lightkit.registry.gate import RECORD, GateSettings, read_gate
@@ -194,10 +195,8 @@ def _promote(context: RunContext, options: Mapping[str, str]) -> str:
     text = f"{name}@{alias} is version {move.to} {'already' if before == move.to else 'now'}"
     text += f"; it was version {before}" if before not in (None, move.to) else ""
     if is_new:
-        from lightkit.cli.redaction import RedactedEventStream  # it loads torch
-
         fields = {"alias": alias, "from": move.before, "to": move.to, "by": move.by, "reason": move.reason}
-        RedactedEventStream(run.events_path, resolved).write("promotion", name=name, **fields)
+        runs.EventStream(run.events_path).write("promotion", name=name, **redact(resolved, fields))
     if "--json" in options:
         done = move.as_dict() if is_new else {}
         print(json.dumps({"name": name, "says": text, **done}, ensure_ascii=False, default=str))

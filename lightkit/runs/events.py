@@ -73,17 +73,21 @@ class EventStream:
     Args:
         path: The file; it and its folder are made with the first event.
         mirror: Gets each line too: standard output under ``--output json``.
+        redact: Puts references in the place of secrets, in plain containers too.
     """
 
-    def __init__(self, path: Path | str, *, mirror: TextIO | None = None) -> None:
+    def __init__(
+        self, path: Path | str, *, mirror: TextIO | None = None, redact: Callable[[Any], Any] = lambda value: value
+    ) -> None:
         self.path = Path(path)
+        self.redact = redact
         self.mirror = mirror
         self._locks: dict[int, threading.Lock] = {}  # of each process: a fork may come while a thread holds its own
         self._repaired = False
 
     def write(self, event: str, /, **fields: Any) -> dict[str, Any]:
         """Append one event of `FIELDS`, with the present time, and return it as it is written."""
-        record, line = _format(event, fields)
+        record, line = _format(event, self.redact(fields))
         with self._locks.setdefault(os.getpid(), threading.Lock()):
             self._append(line.encode("utf-8", errors="replace"))
             if self.mirror is not None:
