@@ -225,7 +225,7 @@ def load_context(
             context.ckpt_path = str(find_checkpoint(context.base, "best" if named is None else str(named)))
         elif named and context.weights is None:
             context.ckpt_path = str(named)
-    if command and not problems:
+    if command not in ("", "export") and not problems:
         section = resolved.values.get("run")  # an error that is not found yet may stand in its place
         root = section.get("root") if isinstance(section, dict) else None
         context.rank_context = join_launch(os.environ, root or "runs")

@@ -112,11 +112,6 @@ def start_run(context: RunContext, settings: RunSettings, *, seed: int | None, i
     _announce(context, earlier)
 
 
-def find_last_good(context: RunContext) -> Path | None:
-    """Find the newest checkpoint of the run that can be read."""
-    return runs.last_good(context.run.checkpoints)
-
-
 def _record_start(context: RunContext, *, seed: int | None, is_trial: bool) -> dict[str, Any]:
     """Write the config and the manifest into the run folder, and return the manifest."""
     start, run = context.start, context.run
@@ -216,14 +211,14 @@ def _add_checkpoint(error: BaseException, context: RunContext) -> BaseException:
     if isinstance(error, Interrupted):
         if error.checkpoint is not None or context.command != "fit":
             return error
-        return Interrupted(error.signum, checkpoint=find_last_good(context))
+        return Interrupted(error.signum, checkpoint=runs.last_good(context.run.checkpoints))
     # A signal to the whole process group has ended the loaders' processes before the batch was done, or a library that
     # was being imported has raised an error of its own in place of the interruption.
     if watch.received is None or not isinstance(error, Exception):
         return error
     if not (watch.explains(error) or "DataLoader worker" in str(error)):
         return error
-    return Interrupted(watch.received, checkpoint=find_last_good(context))
+    return Interrupted(watch.received, checkpoint=runs.last_good(context.run.checkpoints))
 
 
 def _finish_by_force(context: RunContext, signum: int) -> int:

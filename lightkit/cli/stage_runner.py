@@ -36,7 +36,7 @@ from lightkit.runs.signals import SignalWatch
 
 
 def run_stage(command: str, args: list[str], watch: SignalWatch, notifier: CommandNotifier | None = None) -> int:
-    """Run `fit`, `validate`, `test` or `predict`, and return the exit code.
+    """Run `fit`, `validate`, `test`, `predict` or `export`, and return the exit code.
 
     Args:
         command: The stage.
@@ -60,8 +60,8 @@ def _run_stage(command: str, args: list[str], watch: SignalWatch, notifier: Comm
         args = fix_deadline(args)
     context = open_context(command, args, watch)
     context.attach_notifier(notifier)
-    if context.rank_context is not None and context.rank_context.supervised:
-        return run_in_process(context, args)
+    if command == "export" or (context.rank_context is not None and context.rank_context.supervised):
+        return run_in_process(context, args)  # an export is one process, whatever the hardware in the config
     configure_console(context.mode, context.resolved.masked)
     for notice in context.hardware.notices:
         logging.getLogger("lightkit").warning(notice)
@@ -331,6 +331,5 @@ def open_run_context(args: Sequence[str], *, is_quiet: bool = False) -> RunConte
         ConfigError: If anything in it is wrong.
     """
     context = open_context("export", args, SignalWatch())
-    context.rank_context = None
     context.mode = "quiet" if is_quiet else context.mode
     return context

@@ -6,7 +6,7 @@ import math
 import multiprocessing
 import os
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from datetime import datetime, timezone
 from functools import partial
@@ -44,7 +44,6 @@ from lightkit.cli.console import print_line
 from lightkit.cli.context import RunContext
 from lightkit.cli.predict_images import build_prediction_callback
 from lightkit.cli.redaction import drop_nulls, redact, redact_hyperparameters
-from lightkit.cli.run_lifecycle import find_last_good
 from lightkit.config import Resolved, dotted, shown_path
 from lightkit.config.tree import Leaf, plain, walk
 from lightkit.distributed.xla import HushXLA, trains_on_xla
@@ -171,7 +170,7 @@ class _NoProfiler(PassThroughProfiler):
 
 def _build_callbacks(context: RunContext, trainer: Mapping[str, Any]) -> list[Callback]:
     run, recorder, trains = context.run, context.recorder, context.command == "fit"
-    saved, last_good = context.saved_config, partial(find_last_good, context)
+    saved, last_good = context.saved_config, partial(runs.last_good, context.run.checkpoints)
     own = list_callbacks(trainer)
     first: list[Callback] = build_computation(saved.get("accelerator") or {}, trains=trains)
     if _is_on_xla(trainer):
@@ -309,20 +308,22 @@ def make_watchdog(context: RunContext, settings: WatchdogSettings) -> Watchdog:
 class _StallReport:
     def __init__(self, context: RunContext) -> None:
         self._context = context
-        self._is_reported = False
-        self._stacks = ""
+        self._is_raised = False
+        self._text = ""
 
     @contextmanager
     def raising_stalled(self, watchdog: Watchdog) -> Iterator[None]:
         """Turn `Hung` into an error in the user's words, and leave no data loader worker behind."""
         try:
             yield
-        except Hung as hung:
-            self._is_reported = True
+        except Hung:
+            self._is_raised = True
             _kill_children()  # else the interpreter would wait for them
             if not self._context.watch.owns_process:  # a script or a notebook, which may go on
                 watchdog.stop()
-            raise Stalled(self._format(hung.stall, runs.last_good)) from None
+            newest = runs.last_good(self._context.run.checkpoints) if self._context.command == "fit" else None
+            resume = "" if newest is None else f" The same command resumes from {newest}."
+            raise Stalled(f"{self._text}{resume}") from None
         except BaseException:
             watchdog.stop()
             raise
@@ -330,6 +331,7 @@ class _StallReport:
 
     def record(self, stall: Stall) -> None:
         """Write the stacks and the event."""
+        self._text = self._context.resolved.masked(f"{stall}.")  # should what follows hang too
         rank, rank_context = 0, self._context.rank_context
         if rank_context is not None:
             rank_context.end_stalled(stall)
@@ -340,7 +342,7 @@ class _StallReport:
         text = f"{now.isoformat(timespec='seconds')} {stall}\n{indices}\n{stall.stacks}"
         path.parent.mkdir(exist_ok=True)
         path.write_text(self._context.resolved.masked(text), encoding="utf-8", errors="replace")
-        self._stacks = f" All stacks: {path}."
+        self._text += f" All stacks: {path}."
         self._context.recorder.events.write(
             "stall",
             phase=stall.phase,
@@ -354,27 +356,18 @@ class _StallReport:
             rank=rank,
         )
 
-    def end(self, stall: Stall) -> None:
+    def end(self, _: Stall) -> None:
         """End the process at once: its main thread does not."""
-        error = Stalled(self._context.resolved.masked(f"{stall}.{self._stacks}"))  # should what follows hang too
-
-        def end_by_force() -> None:
-            self._context.watch.cut(STALLED, None if self._is_reported else f"error: {error}")
-
+        error = Stalled(self._text)
+        end_by_force = partial(self._context.watch.cut, STALLED, None if self._is_raised else f"error: {error}")
         threading.Timer(_FORCED_END_S, end_by_force).start()  # a disk that hangs must not keep it
         if self._context.rank_context is not None:  # the supervisor reports and records the end
             _kill_children()
             os._exit(STALLED)
-        if not self._is_reported:
-            error = Stalled(self._format(stall, runs.newest_written))
+        if not self._is_raised:
             self._context.recorder.close(error)
             self._context.notifier.send_now(error, within_s=_NEWS_S)
         end_by_force()
-
-    def _format(self, stall: Stall, find_checkpoint: Callable[[Path], Path | None]) -> str:
-        newest = find_checkpoint(self._context.run.checkpoints) if self._context.command == "fit" else None
-        resume = "" if newest is None else f" The same command resumes from {newest}."
-        return self._context.resolved.masked(f"{stall}.{self._stacks}{resume}")
 
 
 def _kill_children() -> None:

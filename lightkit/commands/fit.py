@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 from lightkit.cli.export_options import parse_export_options
-from lightkit.cli.notifications import CommandNotifier
-from lightkit.cli.stage_runner import open_context, run_in_process, run_stage
+from lightkit.cli.stage_runner import run_stage
 from lightkit.runs.signals import SignalWatch
 
 
@@ -23,20 +20,10 @@ def run(command: str, args: list[str], watch: SignalWatch) -> int:
 
         if names_exported_model(args):  # which needs no config, no run, and for ONNX no torch
             return predict_by_file(args)
-    if command != "export":
-        return run_stage(command, args, watch)
-    notifier = CommandNotifier(command, args)
-    return notifier.around(partial(_export, args, watch, notifier))
+    if command == "export":
+        options, arguments = parse_export_options(args)
+        if options is not None and options.logged is not None:
+            from lightkit.cli.model_export import export_logged_model  # here: it loads torch
 
-
-def _export(args: list[str], watch: SignalWatch, notifier: CommandNotifier) -> int:
-    """Export in this one process, independent of the hardware in the config."""
-    options, arguments = parse_export_options(args)
-    if options is not None and options.logged is not None:
-        from lightkit.cli.model_export import export_logged_model  # here: it loads torch
-
-        return export_logged_model(options, arguments)
-    context = open_context("export", args, watch)
-    context.attach_notifier(notifier)
-    context.rank_context = None
-    return run_in_process(context, args)
+            return export_logged_model(options, arguments)
+    return run_stage(command, args, watch)
