@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 import logging
 import os
 import sys
@@ -12,7 +11,6 @@ import traceback
 import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from datetime import datetime, timezone
 from types import TracebackType
 from typing import Any, Literal, TextIO
 
@@ -53,12 +51,6 @@ def print_line(text: str, mode: OutputMode) -> None:
     """Print a line for people to standard output, where people are reading."""
     if mode in ("terminal", "plain"):
         print(text, flush=True)
-
-
-def print_event(event: str, **fields: Any) -> None:
-    """Print an event as one JSON object on a line: for `--output json` of a command without a run of its own."""
-    time = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
-    print(json.dumps({"time": time, "event": event, **fields}), flush=True)
 
 
 def print_error(text: str) -> None:

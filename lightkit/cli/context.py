@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import logging
 import os
 import sys
@@ -120,20 +118,6 @@ class RunContext:
         is_supervised = self.rank_context is not None and self.rank_context.supervised
         runs_stage = not self.passthrough and self.print_config is None
         notifier.begin(self.resolved, is_supervised=is_supervised, runs_stage=runs_stage)
-
-    def environment_digest(self, salt: str) -> str:
-        """Compute the digest of the values that came from the environment.
-
-        Args:
-            salt: Differs from run to run, so that equal values do not look equal.
-        """
-        values = []
-        for path in self.resolved.references:
-            value: Any = self.resolved.values
-            for part in path:
-                value = value[part]
-            values.append((config.dotted(path), str(value)))
-        return hashlib.sha256(json.dumps([salt, *sorted(values)]).encode()).hexdigest()
 
     def tell(self, text: str) -> None:
         """Print information on standard error."""

@@ -7,7 +7,6 @@ import json
 import logging
 import re
 import sys
-import warnings
 from argparse import ArgumentError
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -24,7 +23,6 @@ from lightning_fabric.utilities.exceptions import MisconfigurationException
 from pytorch_lightning import LightningModule, Trainer
 from pytorch_lightning.accelerators import XLAAccelerator
 from pytorch_lightning.cli import ArgsType, LightningArgumentParser, LightningCLI
-from pytorch_lightning.utilities import rank_zero_warn
 from pytorch_lightning.utilities.model_helpers import is_overridden
 
 # The classes of these packages are known by their short names once they are imported.
@@ -204,11 +202,6 @@ class LightkitCLI(LightningCLI):
 
     def _load_script_context(self, parser: LightningArgumentParser, args: list[str] | None) -> RunContext:
         """Load the context of a script from its command line and the defaults of its parsers."""
-        if args is not None and len(sys.argv) > 1:
-            rank_zero_warn(
-                "LightningCLI's args parameter is for Python code, and this process has a command line too: "
-                f"sys.argv[1:]={sys.argv[1:]}, args={args}"
-            )
         words = list(sys.argv[1:] if args is None else args)
         if words[:1] in (["-h"], ["--help"]):
             parser.parse_args(words)  # prints the commands and ends the process
@@ -281,8 +274,10 @@ class LightkitCLI(LightningCLI):
             with unwrap_errors():
                 super().instantiate_classes()
         except ValueError as error:
-            if context is not None and str(error).startswith("Not a valid subclass of Logger"):
-                self._build_each_logger()
+            listed = self._get(self.config, "trainer.logger")
+            if str(error).startswith("Not a valid subclass of Logger") and isinstance(listed, list):
+                for value in listed:
+                    self.build_part("trainer.logger", value)
             raise
         self.auto_configure_optimizers = automatic
         if self._exports:
@@ -333,19 +328,17 @@ class LightkitCLI(LightningCLI):
             drop_limits(trainer)
         context.stack.enter_context(runs.activate(replace(context.run, stage=self.subcommand or "fit")))
 
-    def _build_each_logger(self) -> None:
-        """Build one logger after the other: of a list, jsonargparse 4.53 does not keep what their constructors raised.
+    def build_part(self, key: str, value: Any) -> Any:
+        """Build one part of the config: of a list, jsonargparse 4.53 does not keep what the constructors raised.
 
         Raises:
-            Exception: What a logger's constructor raises.
+            Exception: What a constructor raises.
         """
-        prefix = "" if self.subcommand is None else f"{self.subcommand}."
-        listed = self._get(self.config, "trainer.logger")
-        for value in listed if isinstance(listed, list) else ():
-            alone = Namespace(subcommand=self.subcommand)  # type: ignore[no-untyped-call]
-            alone[f"{prefix}trainer.logger"] = value
-            with unwrap_errors():
-                self.parser.instantiate_classes(alone)
+        place = key if self.subcommand is None else f"{self.subcommand}.{key}"
+        alone = Namespace(subcommand=self.subcommand)  # type: ignore[no-untyped-call]
+        alone[place] = value
+        with unwrap_errors():
+            return self.parser.instantiate_classes(alone)[place]
 
     def defer_optimizers(self, model: LightningModule) -> None:
         """Let the model take the config's optimizer when the trainer asks for it, if the config has one."""
@@ -455,12 +448,6 @@ def _find_command(words: Sequence[str], commands: Mapping[str, Any]) -> tuple[st
             continue
         found = [str(key) for key in values if key in commands] if isinstance(values, dict) else []
         named = values.get("subcommand") if isinstance(values, dict) else None
-        if named is None and len(found) > 1:
-            warnings.warn(
-                f'Multiple subcommand settings provided ({", ".join(found)}) without an explicit "subcommand" key. '
-                f'Subcommand "{found[0]}" will be used.',
-                stacklevel=2,
-            )
         if named in commands or found:
             return str(named or found[0]), list(words)
     raise ConfigError(f"No command among {' '.join(words)!r}. Commands: {', '.join(commands)}.")

@@ -26,7 +26,6 @@ from lightkit.cli.console import (
     OutputMode,
     choose_output_mode,
     configure_console,
-    print_event,
     print_line,
     quiet_libraries,
 )
@@ -233,7 +232,7 @@ def _export_target(
     num_samples, backbone = len(samples.names), getattr(target.plain, "backbone", None)
     name = f"{type(target.plain).__name__}{f' on {backbone}' if isinstance(backbone, str) else ''}"
     if mode == "json":
-        print_event("start", origin=origin, folder=str(folder), samples=num_samples, source=samples.source)
+        runs.print_event("start", origin=origin, folder=str(folder), samples=num_samples, source=samples.source)
     print_line(f"model {name}: {sum(each.numel() for each in target.plain.parameters()):,} parameters", mode)
     print_line(f"from  {origin}", mode)
     print_line(f"proof {num_samples} samples: {samples.source}", mode)
@@ -256,7 +255,7 @@ def _export_target(
     except ExportsFailed as error:
         artefacts, failure = error.artefacts, error
     if artefacts and mode == "json":
-        print_event("export", folder=str(folder), artefacts=artefacts)
+        runs.print_event("export", folder=str(folder), artefacts=artefacts)
     if artefacts and mode in ("terminal", "plain"):
         print_report(artefacts)
         print_line(f"files {shown_path(folder)}", mode)
@@ -276,7 +275,7 @@ def print_steps(mode: OutputMode) -> Iterator[Callable[[str], None]]:
         with Console(highlight=False, markup=False, emoji=False).status("") as status:
             yield status.update
     elif mode == "json":
-        yield lambda text: print_event("step", says=text)
+        yield lambda text: runs.print_event("step", says=text)
     else:
         yield lambda text: print_line(f"      {text}", mode)
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from lightkit import runs
 from lightkit.cli.config_loader import options_of, read_artefact_option
-from lightkit.cli.console import choose_output_mode, configure_console, print_event
+from lightkit.cli.console import choose_output_mode, configure_console
 from lightkit.cli.predict_options import check_option_conflicts, format_predict_end, parse_predict_options
 from lightkit.config import split_arguments
 from lightkit.errors import ConfigError, DataError
@@ -93,7 +93,7 @@ def predict_by_file(args: Sequence[str]) -> int:
     elif mode == "json":
         metrics = {"images": writer.num, "bad_images": writer.num_bad}
         sheet = None if options.contact_sheet is None else str(options.contact_sheet)
-        print_event("result", stage="predict", metrics=metrics, table=str(options.output), contact_sheet=sheet)
+        runs.print_event("result", stage="predict", metrics=metrics, table=str(options.output), contact_sheet=sheet)
     return 0
 
 

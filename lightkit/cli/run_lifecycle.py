@@ -18,7 +18,7 @@ from lightkit.callbacks import RunRecorder
 from lightkit.cli.console import print_line
 from lightkit.cli.context import RunContext, create_job_lock
 from lightkit.cli.redaction import redact, redact_command_line
-from lightkit.cli.up_to_date import record_inputs
+from lightkit.cli.up_to_date import record_inputs, split_values
 from lightkit.config.display import format_origin, iterate_leaves
 from lightkit.config.origins import shown_path
 from lightkit.config.packaged import PREFIX, packaged_configs
@@ -78,7 +78,7 @@ def start_run(context: RunContext, settings: RunSettings, *, seed: int | None, i
                 config=context.saved_config,
                 ckpt_path=context.ckpt_path,
                 fresh=is_trial,
-                environment=context.environment_digest,
+                environment=lambda salt: split_values(context, salt)[1],
                 by_rule=context.hardware.chosen,
             )
             if earlier is None
@@ -129,7 +129,7 @@ def _record_start(context: RunContext, *, seed: int | None, is_trial: bool) -> d
         previous=previous,
     )
     manifest["ckpt_path"] = context.ckpt_path
-    manifest["environment"] = context.environment_digest(run.id)
+    manifest["environment"] = split_values(context, run.id)[1]
     manifest["fast_dev_run"] = is_trial
     names = {path: f"{PREFIX}{name}" for name, path in packaged_configs().items()}
     manifest["origins"] = {

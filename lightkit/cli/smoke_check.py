@@ -22,7 +22,6 @@ from unittest.mock import patch
 
 import psutil
 import torch
-from jsonargparse import Namespace
 from lightning_fabric.plugins.environments.lightning import LightningEnvironment
 from pytorch_lightning import Callback, LightningModule, Trainer
 from pytorch_lightning import callbacks as lightning_callbacks
@@ -315,21 +314,18 @@ class _SmokeCheck:
     # -- the parts -----------------------------------------------------------------------------------------------------
 
     def _build(self, key: str, value: Any) -> Any:
-        """Build one part; None where that fails.
-
-        One callback is built as a list, and one logger is not: jsonargparse 4.53 then keeps the constructor's error.
-        """
+        """Build one part; None where that fails."""
         if value is None:
             return None
-        place = f"{self._stage}.{key.rpartition('.')[0] if key[-1:].isdigit() else key}"
-        is_callback = place.endswith(".callbacks")
-        config = Namespace(subcommand=self._stage)  # type: ignore[no-untyped-call]
-        built = None
+        place, _, last = key.rpartition(".")
+        place = place if last.isdigit() else key
         name = str(getattr(value, "class_path", value)).rpartition(".")[2]
         with self._collect(self._resolved.lightkit_path(key), f"{name} cannot be built"):
-            config[place] = [value] if is_callback else value
-            built = self._parsed.parser.instantiate_classes(config)[place]
-        return built[0] if is_callback and built else built
+            # one callback as a list, and one logger as none: else the constructor's error is lost
+            if place == "trainer.callbacks":
+                return self._parsed.build_part(place, [value])[0]
+            return self._parsed.build_part(place, value)
+        return None
 
     def _build_entries(self, name: str) -> list[Any]:
         """Build the trainer's callbacks or loggers, and note what each was built from."""

@@ -6,7 +6,6 @@ import hashlib
 import json
 import os
 import re
-import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from itertools import islice
@@ -67,8 +66,7 @@ def check_up_to_date(context: RunContext) -> int | None:
             if context.mode == "json":
                 described = {"files": now.num_files, "size_bytes": now.size_bytes}
                 name = f"{each.name}/{each.id}"
-                sys.stdout.write(runs.event_line("unchanged", run=name, folder=str(each.folder), data=described))
-                sys.stdout.flush()
+                runs.print_event("unchanged", run=name, folder=str(each.folder), data=described)
             print_line(f"nothing has changed since {where} ({now.summary})", context.mode)
             return 0 if context.options.get("unchanged-ok") else _NOTHING_TO_DO
         context.began_with = context.began_with or now
@@ -129,7 +127,7 @@ def compute_inputs(context: RunContext, *, salt: str, asked: bool) -> Inputs:
     is_own = _find_lightkit_class(resolved) is not None  # only `lightkit fetch` uses its http addresses
     addresses = [key for key, text in texts.items() if _ADDRESS.match(text)]
     unseen = tuple(key for key in addresses if not (is_own and texts[key].startswith("http")))
-    config, hidden = _split_values(context, salt)
+    config, hidden = split_values(context, salt)
     inputs = Inputs(config, hidden, unseen=unseen, code=compute_code_digests(resolved), salt=salt)
     places = {key: path for key, text in texts.items() if (path := _find_path(text)) is not None}
     files = ((key, *file) for key, path in places.items() for file in _list_files(path, _find_run_root(resolved)))
@@ -167,7 +165,7 @@ def record_inputs(context: RunContext, run: Run, previous: Mapping[str, Any] | N
         previous: The run's manifest, if it is resumed.
     """
     inputs = context.began_with or compute_inputs(context, salt=run.id, asked="if-changed" in context.options)
-    inputs = replace(inputs, salt=run.id, hidden=_split_values(context, run.id)[1])
+    inputs = replace(inputs, salt=run.id, hidden=split_values(context, run.id)[1])
     if previous is not None and previous.get("inputs") != inputs.digests:
         (run.folder / runs.INPUTS).unlink(missing_ok=True)
         return None
@@ -175,7 +173,7 @@ def record_inputs(context: RunContext, run: Run, previous: Mapping[str, Any] | N
     return inputs.digests
 
 
-def _split_values(context: RunContext, salt: str) -> tuple[dict[str, Any], dict[str, str]]:
+def split_values(context: RunContext, salt: str) -> tuple[dict[str, Any], dict[str, str]]:
     """Return the values as written, without secrets, and salted digests of those that are secret, by dotted key."""
     resolved = context.resolved
     redacted = RedactedConfig(resolved)

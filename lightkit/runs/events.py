@@ -107,9 +107,9 @@ class EventStream:
                 rest = rest[file.write(rest) :]
 
 
-def event_line(event: str, /, **fields: Any) -> str:
-    """Format an event that belongs to no run's file, for a program that reads standard output."""
-    return _format(event, fields)[1]
+def print_event(event: str, /, **fields: Any) -> None:
+    """Print an event that belongs to no run's file, for a program that reads standard output."""
+    print(_format(event, fields)[1], end="", flush=True)  # noqa: T201
 
 
 def read_events(path: Path | str) -> Iterator[dict[str, Any]]:

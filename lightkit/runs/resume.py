@@ -67,7 +67,7 @@ def choose_start(
     config: Mapping[str, Any],
     ckpt_path: str | None,
     fresh: bool,
-    environment: Callable[[str], str] | None = None,
+    environment: Callable[[str], Mapping[str, str]] | None = None,
     by_rule: Collection[str] = (),
 ) -> RunStart:
     """Choose the run and the checkpoint of a fit. The caller holds the job's lock.
@@ -77,7 +77,7 @@ def choose_start(
         config: The resolved config as it would be saved.
         ckpt_path: Checkpoint that the user names: a path, `last`, `best`, or nothing.
         fresh: Begin a new run unless the user names one, as a `fast_dev_run` does.
-        environment: Gives the digest of the values that came from the environment, for the id of a run.
+        environment: Computes the digests of secrets and values from the environment, salted with the id of a run.
         by_rule: Dotted keys that `auto` has chosen by the hardware: on other hardware the run goes on all the same.
 
     Raises:
