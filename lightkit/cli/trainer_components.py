@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import multiprocessing
 import os
+import shutil
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
@@ -39,17 +40,17 @@ from lightkit.callbacks.checkpoint_io import CheckpointReader, read_checkpoint
 from lightkit.callbacks.deadline import StopAtDeadline
 from lightkit.callbacks.notifiers import Notifier
 from lightkit.callbacks.prediction_recorder import PredictionRecorder
-from lightkit.cli.class_tables import print_class_tables
-from lightkit.cli.console import print_line
+from lightkit.cli.console import OutputMode, format_table, print_line
 from lightkit.cli.context import RunContext
 from lightkit.cli.predict_images import build_prediction_callback
 from lightkit.cli.redaction import drop_nulls, redact, redact_hyperparameters
 from lightkit.config import Resolved, dotted, shown_path
 from lightkit.config.tree import Leaf, plain, walk
 from lightkit.distributed.xla import HushXLA, trains_on_xla
-from lightkit.errors import DataChanged, Stalled
+from lightkit.errors import DataChanged, Stalled, visible
 from lightkit.launch.plan import THREADS
 from lightkit.launch.watchdog import STALLED, Hung, Stall, Watchdog, WatchdogSettings, heartbeat, read_watchdog
+from lightkit.reports.predictions import Predictions, class_scores, confusion_counts, worst_classes
 from lightkit.runs.deadline import parse_deadline
 from lightkit.runs.resume import locate_checkpoint
 from lightkit.runs.retrain_state import RUN_FILE
@@ -462,7 +463,7 @@ def print_run_end(trainer: Trainer, context: RunContext) -> None:
     else:
         recorders = [each for each in trainer.callbacks if isinstance(each, PredictionRecorder)]  # type: ignore[attr-defined]
         if recorders and recorders[0].predictions is not None and not in_retrain:
-            print_class_tables(recorders[0].predictions, context.mode)
+            _print_class_tables(recorders[0].predictions, context.mode)
         tables = [callback.path for callback in trainer.callbacks if isinstance(callback, PredictionTable)]  # type: ignore[attr-defined]
         block = f"table {shown_path(tables[0])}" if tables else "" if in_retrain else f"run   {shown_path(run.folder)}"
     if block:
@@ -488,3 +489,31 @@ def _describe_steps(trainer: Trainer) -> str:
         scaled = next((text for c in trainer.callbacks if (text := getattr(c, "described", ""))), "")  # type: ignore[attr-defined]
         parts.append(f"learning rate {', '.join(rates)}{f' ({scaled})' if scaled else ''}")
     return ", ".join(parts)
+
+
+_MAX_CLASSES = 20
+
+
+def _print_class_tables(predictions: Predictions, mode: OutputMode) -> None:
+    """Print precision, recall, F1 and samples of each class, and the confusion matrix if it fits the screen.
+
+    Of more than 20 classes those of the lowest F1 are printed, and no matrix. Nothing is printed of a regressor.
+    """
+    if mode not in ("terminal", "plain") or not predictions.is_classifier or not len(predictions):
+        return
+    names = [visible(name, in_line=True) for name in predictions.class_names]
+    counts = confusion_counts(predictions)
+    scores = class_scores(counts)
+    chosen = worst_classes(scores, _MAX_CLASSES)
+    head: tuple[str, ...] = ("class", "precision", "recall", "f1", "samples")
+    rows = [[names[k], *(f"{column[k]:.3f}" for column in scores[:3]), str(scores.support[k])] for k in chosen]
+    if len(chosen) < len(names):
+        print_line(f"the {len(rows)} classes of the lowest f1, of {len(names)}", mode)
+    print_line(format_table(head, rows, right=head[1:]), mode)
+    # numbers head the columns: names may be long, and equal once they are cut
+    head = ("label", *map(str, range(len(names))))
+    rows = [[f"{k} {name}", *map(str, row)] for k, (name, row) in enumerate(zip(names, counts, strict=True))]
+    table = format_table(head, rows, right=head[1:])
+    if len(chosen) == len(names) and max(map(len, table.splitlines())) <= shutil.get_terminal_size((120, 24)).columns:
+        print_line("confusion matrix: labels in rows, predictions in columns", mode)
+        print_line(table, mode)
