@@ -320,12 +320,14 @@ class _SmokeCheck:
         place, _, last = key.rpartition(".")
         place = place if last.isdigit() else key
         name = str(getattr(value, "class_path", value)).rpartition(".")[2]
+        built = None
         with self._collect(self._resolved.lightkit_path(key), f"{name} cannot be built"):
             # one callback as a list, and one logger as none: else the constructor's error is lost
             if place == "trainer.callbacks":
-                return self._parsed.build_part(place, [value])[0]
-            return self._parsed.build_part(place, value)
-        return None
+                (built,) = self._parsed.build_part(place, [value])
+            else:
+                built = self._parsed.build_part(place, value)
+        return built
 
     def _build_entries(self, name: str) -> list[Any]:
         """Build the trainer's callbacks or loggers, and note what each was built from."""
