@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal, Protocol, runtime_checkable
 
 import torch
-from lightning_utilities.core.apply_func import apply_to_collection
 from pytorch_lightning import LightningModule, Trainer
 from pytorch_lightning.callbacks import ModelCheckpoint
 from torch import Tensor
@@ -17,12 +14,8 @@ from torch.utils.data import DataLoader
 
 from lightkit import runs
 from lightkit.config import near
-from lightkit.errors import CheckpointError, ConfigError
-from lightkit.runs.files import check_room
+from lightkit.errors import ConfigError
 
-_PER_TENSOR_BYTES = 384  # its name and its place in the pickle, and twice in the archive's lists, aligned to 64
-_AT_LEAST_BYTES = 64 << 10  # all that is no tensor: counters, hyper-parameters, what callbacks keep
-_MARGIN = 1.01
 AUTO_MONITORS = ("val/loss", "val_loss")
 
 
@@ -113,13 +106,8 @@ class Checkpoint(ModelCheckpoint):
         super().setup(trainer, pl_module, stage)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Start counting the time and the steps since the last write.
-
-        Raises:
-            CheckpointError: If the disk cannot take a checkpoint.
-        """
+        """Start counting the time and the steps since the last write."""
         super().on_train_start(trainer, pl_module)
-        self._check_room(trainer, pl_module)
         self._forget_a_best_of_another_run(trainer)
         self._saved_at_s = time.monotonic()
         self._saved_at_step = self._step_seen = trainer.global_step
@@ -182,17 +170,6 @@ class Checkpoint(ModelCheckpoint):
             self.monitor = state_dict.get("monitor")  # known before the next validation logs it again
         super().load_state_dict({**state_dict, **moved, "best_k_models": best_k, "dirpath": self.dirpath})
 
-    def _check_room(self, trainer: Trainer, module: LightningModule) -> None:
-        """Refuse a training whose weights do not fit on the disk, before anything is trained; rank 0 looks for all."""
-        needed_bytes, fault = estimate_size(module.state_dict()), None
-        if trainer.is_global_zero and not getattr(trainer, "fast_dev_run", False):
-            try:
-                check_room(self.last_path, needed_bytes)
-            except CheckpointError as error:
-                fault = str(error)
-        if (fault := trainer.strategy.broadcast(fault)) is not None:
-            raise CheckpointError(fault)
-
     def _forget_a_best_of_another_run(self, trainer: Trainer) -> None:
         """Let the first epoch be the best where the score that was restored has no checkpoint in this run's folder.
 
@@ -233,20 +210,6 @@ class Checkpoint(ModelCheckpoint):
                 f"logged are {', '.join(sorted(logged)) or 'no metrics'}"
             )
         return False  # with `check_val_every_n_epoch`, the next validation is epochs away
-
-
-def estimate_size(checkpoint: Mapping[str, Any]) -> int:
-    """Estimate the bytes of a checkpoint's file, a little too many rather than too few.
-
-    torch writes each storage once, and the whole of it where a tensor is a view of a part.
-    """
-    tensors: list[Tensor] = []
-    apply_to_collection(dict(checkpoint), Tensor, tensors.append)
-    storages = {}
-    for tensor in tensors:
-        with suppress(NotImplementedError, RuntimeError):  # sparse, or on an XLA device: not counted
-            storages[tensor.device, tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
-    return int(sum(storages.values()) * _MARGIN) + len(tensors) * _PER_TENSOR_BYTES + _AT_LEAST_BYTES
 
 
 def can_save_within_epoch(trainer: Trainer, batch_idx: int) -> bool:

@@ -18,15 +18,13 @@ import numpy as np
 import torch
 from lightning_fabric.plugins.io.torch_io import TorchCheckpointIO
 from lightning_fabric.plugins.io.xla import XLACheckpointIO
-from lightning_utilities.core.apply_func import apply_to_collection
 from pytorch_lightning import Trainer
 from pytorch_lightning.callbacks import ModelCheckpoint
 from torch import Tensor
 
 from lightkit import runs
-from lightkit.callbacks.checkpoint import Checkpoint, estimate_size
+from lightkit.callbacks.checkpoint import Checkpoint
 from lightkit.errors import CheckpointError, ConfigError
-from lightkit.runs.files import check_room
 from lightkit.torch_files import classes_beside_tensors, harmless_allowed, load_file
 
 LAST, LAST_BUT_ONE = "last.ckpt", "last-1.ckpt"
@@ -60,8 +58,8 @@ class CheckpointReader(TorchCheckpointIO):
 class VerifiedCheckpointIO(CheckpointReader):
     """Write a checkpoint so that a kill, a full disk or a missing permission never costs the one before.
 
-    What does not fit on the disk is not begun. What is written is read back from the disk, and has its digest beside
-    it. `last-1.ckpt` is what `last.ckpt` was before.
+    What is written is read back from the disk, has its digest in a second file, and takes the place of the one before
+    only then. `last-1.ckpt` is what `last.ckpt` was before.
 
     Lightning 2.6.6 lets a `PermissionError` pass and goes on without a checkpoint; here it ends the run. What is
     written loads as tensors and plain values: hyper-parameters such as paths are written as a config writes them.
@@ -118,7 +116,6 @@ class VerifiedCheckpointIO(CheckpointReader):
                 runs.keep(path, path.with_name(LAST_BUT_ONE))
 
         try:
-            check_room(path, estimate_size(checkpoint))
             runs.write_aside(path, write, before_replace=keep_last_but_one)
         except (OSError, RuntimeError) as error:  # torch.save reports a full disk as a RuntimeError of its zip writer
             raise CheckpointError(
@@ -157,18 +154,9 @@ class _DigestWriter(io.BufferedWriter):
 class VerifiedXLACheckpointIO(VerifiedCheckpointIO, XLACheckpointIO):
     """The same for XLA devices, whose strategies take an `XLACheckpointIO` only.
 
-    The tensors go to the CPU first, so that the file loads where there is no XLA. Lightning's own writer also turns
-    tuples into lists and leaves out parameters that are no plain tensors (`xm._maybe_convert_to_cpu` of torch-xla 2.9).
+    Lightning's own writer turns tuples into lists and leaves out parameters that are no plain tensors
+    (`xm._maybe_convert_to_cpu` of torch-xla 2.9).
     """
-
-    def save_checkpoint(self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any | None = None) -> None:
-        """Move the tensors to the CPU, write, read back and rename.
-
-        Raises:
-            CheckpointError: If the file cannot be written, or is not what was written.
-        """
-        on_cpu = apply_to_collection(checkpoint, torch.Tensor, lambda tensor: tensor.cpu())
-        super().save_checkpoint(on_cpu, path, storage_options)
 
 
 def plain(value: Any) -> Any:
@@ -198,23 +186,19 @@ _PLAIN_FORMS: tuple[tuple[Any, Callable[[Any], Any]], ...] = (
 
 
 def ordinary(value: Any) -> Any:
-    """Replace numpy's numbers within plain containers by Python's, and tensors of other layouts by contiguous ones.
+    """Replace numpy's numbers within plain containers by Python's, and tensors by contiguous ones, XLA's on the CPU.
 
-    A learning rate that was found, or a metric that a callback keeps, may be a number of numpy's. An object without
-    any of them is returned itself.
+    A learning rate that was found, or a metric that a callback keeps, may be a number of numpy's. An XLA tensor would
+    load only where there is XLA.
     """
     if isinstance(value, np.generic):
         return value.item()
     if isinstance(value, Tensor):
+        value = value.cpu() if value.device.type == "xla" else value
         return value.contiguous() if value.layout == torch.strided else value
     if type(value) is dict:
-        changed = {key: ordinary(child) for key, child in value.items()}
-        return changed if any(changed[key] is not child for key, child in value.items()) else value
-    if type(value) in (list, tuple):
-        children = [ordinary(child) for child in value]
-        same = all(new is old for new, old in zip(children, value, strict=True))
-        return value if same else type(value)(children)
-    return value
+        return {key: ordinary(child) for key, child in value.items()}
+    return type(value)(map(ordinary, value)) if type(value) in (list, tuple) else value
 
 
 _TO_GO_ON = ("optimizer_states", "lr_schedulers", "loops")

@@ -32,7 +32,6 @@ from pytorch_lightning.utilities import rank_zero_only
 from lightkit import runs
 from lightkit.callbacks.bad_images import BadImages
 from lightkit.errors import PIPE_CLOSED, Interrupted, LightkitError, OutOfTime
-from lightkit.runs.files import free_space
 
 _log = logging.getLogger(__name__)
 _SUMMARY_INTERVAL_S = 1.0  # a fit of a thousand short epochs must not wait for the disk a thousand times
@@ -218,8 +217,7 @@ class RunRecorder(Callback):
         self._meter.lap("checkpoint")
         if self._writes:
             relative = runs.relative(path, self.run.folder)
-            free = free_space(self.run.folder)
-            self.events.write("checkpoint", path=relative, epoch=int(epoch), step=int(step), kind=kind, **free)
+            self.events.write("checkpoint", path=relative, epoch=int(epoch), step=int(step), kind=kind)
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Complete the manifest: the data module is set up by now."""
@@ -357,8 +355,8 @@ class RunRecorder(Callback):
             return
         if self._writes:
             self._table.record(epoch.epoch, epoch.step, epoch.row)
-            free, seconds = free_space(self.run.folder), epoch.seconds
-            self.events.write("epoch", epoch=epoch.epoch, step=epoch.step, metrics=epoch.row, seconds=seconds, **free)
+            seconds = epoch.seconds
+            self.events.write("epoch", epoch=epoch.epoch, step=epoch.step, metrics=epoch.row, seconds=seconds)
             if time.monotonic() - self._summary_s > _SUMMARY_INTERVAL_S:
                 self._update_summary(trainer)
         _call_each(_callbacks(trainer), "on_epoch_recorded", trainer, epoch)

@@ -7,8 +7,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 _NAMES = {
-    "checkpoints": "PassedOver choose_good digest find_checkpoint_fault find_class_names forget_cached is_trusting "
-    "keep last_good newest_written refusal sidecar trusting verify warn_of_trust write_aside",
+    "checkpoints": "PassedOver choose_good digest find_class_names find_fault forget_cached is_trusting keep "
+    " last_good newest_written refusal sidecar trusting verify warn_of_trust write_aside",
     "events": "FIELDS EventStream WarningWatch print_event read_events",
     "files": "read_json remove_leftovers write_json write_text",
     "fingerprints": "INPUTS Inputs join_changes list_changes read_inputs",

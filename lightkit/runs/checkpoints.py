@@ -46,9 +46,8 @@ def sidecar(path: Path | str) -> Path:
 
 
 def verify(path: Path | str) -> bool:
-    """Tell whether a file has the content that its digest beside it promises; False where either is missing."""
-    promised = _read_digests(Path(path))
-    return bool(promised) and Path(path).is_file() and digest(path) in promised
+    """Check that a file is there with its digest beside it, and has that content."""
+    return bool(_read_digests(Path(path))) and Path(path).is_file() and find_fault(Path(path)) is None
 
 
 def write_aside(
@@ -78,7 +77,7 @@ def write_aside(
         if isinstance(written, str) and written != new:
             raise OSError("it does not read back as it was written")
         before_replace()
-        _write_digests(path, [*_digests_of_current(path), new])
+        _write_digests(path, [*_read_digests(path), new])
     _write_digests(path, [new])
     return new
 
@@ -96,7 +95,7 @@ def keep(path: Path, previous: Path) -> None:
     if not path.is_file() or (value := digest(path)) not in _read_digests(path):
         return
     with atomic_write(previous, durable=False) as aside:
-        _write_digests(previous, [*_digests_of_current(previous), value])
+        _write_digests(previous, [*_read_digests(previous), value])
         try:
             os.link(path, aside)
         except OSError:  # a file system without links
@@ -134,19 +133,15 @@ def newest_written(checkpoints: Path | str) -> Path | None:
 
 
 def choose_good(checkpoints: Path | str) -> tuple[Path | None, list[PassedOver]]:
-    """Find the newest checkpoint that can be trusted, and tell which were passed over for it.
+    """Find the newest checkpoint without a fault, and list those that were passed over for it.
 
-    ``last.ckpt`` comes first, then the others from the newest to the oldest. One without a digest was not written here,
-    or has lost it: it counts where none with a digest does, if its archive reads back whole.
+    ``last.ckpt`` comes first, then the others from the newest to the oldest.
     """
     paths = [path for path in Path(checkpoints).glob("*.ckpt") if path.is_file()]
-    paths.sort(key=lambda p: (p.name != "last.ckpt", -p.stat().st_mtime, p.name != "best.ckpt", p.name))
-    bare = [path for path in paths if not sidecar(path).exists()]
     passed_over: list[PassedOver] = []
-    for path in sorted(paths, key=bare.__contains__):
+    for path in sorted(paths, key=lambda p: (p.name != "last.ckpt", -p.stat().st_mtime, p.name != "best.ckpt", p.name)):
         if (fault := find_fault(path)) is None:
-            lacking = [] if path in bare else [PassedOver(other, f"{sidecar(other).name} is missing") for other in bare]
-            return path, [*passed_over, *lacking]
+            return path, passed_over
         passed_over.append(PassedOver(path, fault))
     return None, passed_over
 
@@ -163,66 +158,28 @@ def _write_digests(path: Path, digests: list[str]) -> None:
     write_text(sidecar(path), "".join(f"{value}  {path.name}\n" for value in dict.fromkeys(digests)))
 
 
-def _digests_of_current(path: Path) -> list[str]:
-    """The digest of what is there now; read from the file only where a kill left the choice between two."""
-    promised = _read_digests(path)
-    if not path.is_file():
-        return []
-    return promised if len(promised) == 1 else [value for value in promised if value == digest(path)]
-
-
-def find_fault(path: Path, *, is_archive: bool = True) -> str | None:
-    """Describe how a checkpoint differs from what was written: by its digest, or by the checksums in its archive.
-
-    Args:
-        path: The file.
-        is_archive: Whether it is a zip archive, as torch has written since 1.6; anything else has no checksums.
-    """
-    promised = _read_digests(path)
-    if promised:
-        return None if digest(path) in promised else f"its content is not what {sidecar(path).name} promises"
-    if sidecar(path).exists():
-        return f"{sidecar(path).name} cannot be read"
-    if not is_archive:
-        return None
-    try:
-        with zipfile.ZipFile(path) as archive:
-            damaged = archive.testzip()
-    except (OSError, zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, ValueError) as error:
-        return f"it has no {sidecar(path).name}, and its archive cannot be read ({error})"
-    return None if damaged is None else f"it has no {sidecar(path).name}, and {damaged} in its archive is damaged"
-
-
-_ARCHIVE = b"PK\x03\x04"
-_PICKLE = b"\x80"
-"""How a file that torch.save writes begins: a zip archive, before torch 1.6 a pickle."""
-
-
-def find_checkpoint_fault(path: Path) -> str | None:
-    """Say what is wrong with a file: another kind of file, cut short, or altered; None where nothing is.
+def find_fault(path: Path) -> str | None:
+    """Describe how a checkpoint differs from what was written: by its digest, else by the checksums in its archive.
 
     Raises:
         OSError: If it cannot be read.
     """
+    if digests := _read_digests(path):
+        return None if digest(path) in digests else f"its content is not what {sidecar(path).name} promises"
+    if sidecar(path).exists():
+        return f"{sidecar(path).name} cannot be read"
     with path.open("rb") as stream:
-        begins = stream.read(4)
-    if not begins:
-        return "is empty"
-    if not begins.startswith((_ARCHIVE, _PICKLE)):
-        return "is not a checkpoint: it is no file that torch.save has written"
-    if begins.startswith(_ARCHIVE) and _is_other_archive(path):
-        return "is not a checkpoint: it is another archive, such as one of torch.export or TorchScript"
-    return find_fault(path, is_archive=begins.startswith(_ARCHIVE))
-
-
-def _is_other_archive(path: Path) -> bool:
-    """Whether a zip archive is one of torch.export, of TorchScript, or of another program."""
+        if stream.read(1) == b"\x80":  # a pickle, which torch wrote before 1.6, has no checksums
+            return None
     try:
         with zipfile.ZipFile(path) as archive:
-            inside = {name.partition("/")[2] for name in archive.namelist()}
-    except (zipfile.BadZipFile, ValueError):
-        return False  # damaged, which is reported elsewhere
-    return "data.pkl" not in inside or bool(inside & {"archive_format", "constants.pkl"})
+            inside = {name.partition("/")[2] or name for name in archive.namelist()}
+            damaged = archive.testzip()
+    except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, ValueError) as error:
+        return f"it has no {sidecar(path).name}, and its archive cannot be read ({error})"
+    if "data.pkl" not in inside or inside & {"archive_format", "constants.pkl"}:
+        return "it is another archive, such as one of torch.export or TorchScript"
+    return None if damaged is None else f"it has no {sidecar(path).name}, and {damaged} in its archive is damaged"
 
 
 _trusted: list[set[str]] = []  # files of which a warning was given, by block

@@ -11,9 +11,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from lightkit.errors import CheckpointError
-from lightkit.hardware.processor import available_memory_bytes
-
 
 @contextmanager
 def atomic_write(path: Path, *, durable: bool = True) -> Iterator[Path]:
@@ -86,38 +83,6 @@ def flush(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-def free_bytes(path: Path | str) -> int | None:
-    """Give what this user may still write on the disk of a file or folder, which need not be there yet.
-
-    A quota is not in it: a write beyond one fails later, as one on a full disk does. None where nobody knows.
-    """
-    try:
-        disk = os.statvfs(existing_folder(Path(path)))
-    except OSError:
-        return None
-    return disk.f_bavail * disk.f_frsize
-
-
-def free_space(folder: Path | str) -> dict[str, int | None]:
-    """Give what is left of a folder's disk and of the memory, as events tell it."""
-    return {"disk_free_bytes": free_bytes(folder), "memory_free_bytes": available_memory_bytes()}
-
-
-def check_room(path: Path, needed_bytes: int) -> None:
-    """Make sure that a checkpoint fits beside those that are there.
-
-    Raises:
-        CheckpointError: If it does not.
-    """
-    free = free_bytes(path.parent)
-    if free is not None and needed_bytes > free:
-        raise CheckpointError(
-            f"The checkpoint {path} needs {in_bytes(needed_bytes)}, but {in_bytes(free)} are free on its disk. It was "
-            f"not written, and the one before it, if any, is untouched. Free space, or set run.root to a folder on "
-            f"another disk; then run the same command to resume."
-        )
 
 
 def existing_folder(path: Path) -> Path:

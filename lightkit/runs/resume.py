@@ -216,12 +216,11 @@ def check_checkpoint_file(path: str) -> Path:
     if not file.is_file():
         raise ConfigError(f"--ckpt_path: {path} is {'a folder' if file.is_dir() else 'not a file'}. {_there(file)}")
     try:
-        fault = runs.find_checkpoint_fault(file)
+        fault = runs.find_fault(file)
     except OSError as error:
         raise ConfigError(f"--ckpt_path: {path} cannot be read: {error.strerror or error}.") from error
     if fault is not None:
-        text = fault if fault.startswith("is ") else f"is damaged, or not what was written: {fault}"
-        raise ConfigError(f"--ckpt_path: {path} {text}.")
+        raise ConfigError(f"--ckpt_path: {path} is no whole checkpoint: {fault}.")
     return file
 
 
