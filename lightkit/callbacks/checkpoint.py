@@ -221,6 +221,14 @@ def can_save_within_epoch(trainer: Trainer, batch_idx: int) -> bool:
     return not is_last_for_now(trainer, batch_idx) and resumes_within_epoch(trainer)
 
 
+def save_within_epoch(trainer: Trainer, batch_idx: int) -> None:
+    """Write `last.ckpt` after a batch, unless training would not resume exactly there or accumulates gradients."""
+    keeper = next((each for each in trainer.checkpoint_callbacks if isinstance(each, Checkpoint)), None)
+    is_accumulating = (batch_idx + 1) % trainer.accumulate_grad_batches != 0
+    if keeper is not None and can_save_within_epoch(trainer, batch_idx) and not is_accumulating:
+        keeper.save_last_now(trainer)
+
+
 def is_last_for_now(trainer: Trainer, batch_idx: int) -> bool:
     """Tell whether the epoch ends after this batch, or a validation comes."""
     every = trainer.val_check_batch

@@ -12,7 +12,7 @@ from typing import Any
 
 from pytorch_lightning import Callback, LightningModule, Trainer
 
-from lightkit.callbacks.checkpoint import Checkpoint, DistributedFlag, can_save_within_epoch
+from lightkit.callbacks.checkpoint import DistributedFlag, can_save_within_epoch, save_within_epoch
 from lightkit.errors import OutOfTime
 
 STOPPED_BY = "deadline"
@@ -114,11 +114,10 @@ class StopAtDeadline(Callback):
             trainer.should_stop = True
             self._stopped(STOPPED_BY)
             return
-        keeper = next((each for each in trainer.checkpoint_callbacks if isinstance(each, Checkpoint)), None)
-        if keeper is not None and batch_idx is not None and can_save_within_epoch(trainer, batch_idx):
+        if batch_idx is not None and can_save_within_epoch(trainer, batch_idx):
             if (batch_idx + 1) % trainer.accumulate_grad_batches != 0:
                 return  # a few more batches lead to where that can be resumed
-            keeper.save_last_now(trainer)
+            save_within_epoch(trainer, batch_idx)
         text = f"The deadline ({self._shown}) leaves no time for the first epoch"
         if (saved := self._last_good()) is not None:
             raise OutOfTime(f"{text}; the same command goes on from {saved}.")

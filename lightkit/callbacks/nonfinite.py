@@ -5,8 +5,7 @@ from __future__ import annotations
 import copy
 import logging
 import math
-from collections import deque
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,18 +14,16 @@ from pytorch_lightning import Callback, LightningModule, Trainer
 from torch import Tensor
 from torch.nn import Parameter
 from torch.optim import Optimizer
-from torch.utils.data import DataLoader, IterableDataset
 from torchmetrics import Metric
 
 from lightkit import runs
-from lightkit.callbacks.resume import gather
+from lightkit.callbacks.resume import gather, list_indices
 from lightkit.errors import ConfigError, NonfiniteLoss
 
 _MAX_IN_A_ROW = 10
 _MAX_SHOWN = 10  # batches on the screen; events.jsonl has all
 _MAX_NAMES, _MAX_SAMPLES = 3, 8  # in a message
 _NUM_BATCHES_LATE = 16
-_NUM_REMEMBERED = 1024  # batches: more than any loader prepares ahead
 _MIN_BYTES = 2  # torch adds no 8-bit floating-point numbers
 _log = logging.getLogger("lightkit")
 
@@ -59,7 +56,6 @@ class FiniteLoss(Callback):
         last_good: Callable[[], Path | None],
     ) -> None:
         self._action, self._events, self._last_good = action, events, last_good
-        self._loader: Any = None
         self._interval = 1  # batches
         self._batch = 0
         self._losses: list[tuple[dict[str, Any], Tensor]] = []  # position and loss of the batches that wait
@@ -85,9 +81,6 @@ class FiniteLoss(Callback):
         strategy: Any = trainer.strategy
         is_immediate = self._action == "skip" or (trainer.world_size == 1 and strategy.root_device.type == "cpu")
         self._interval = 1 if is_immediate else _NUM_BATCHES_LATE
-        process = strategy.process_dataloader
-        # Lightning has no hook for a loader before it is read.
-        strategy.process_dataloader = lambda loader: process(self._watch(loader) if trainer.training else loader)
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         """Note the batch's number, and what is restored where it is left out."""
@@ -164,7 +157,7 @@ class FiniteLoss(Callback):
             names = sorted({name for others in gather(trainer, names) for name in others})
         if not names:
             return
-        bad = self._with_samples(self._position(trainer), "finite", rank=0)  # the newest batch is a hint only
+        bad = self._with_samples(trainer, self._position(trainer), "finite", rank=0)  # the newest batch is a hint only
         self._write_events(trainer, [bad], "stop", weights=names)
         more = ", ..." * (len(names) > _MAX_NAMES)
         self._error = NonfiniteLoss(
@@ -175,10 +168,6 @@ class FiniteLoss(Callback):
         )
         raise self._error
 
-    def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Restore the strategy's method."""
-        vars(trainer.strategy).pop("process_dataloader", None)
-
     def _position(self, trainer: Trainer) -> dict[str, Any]:
         return {"epoch": trainer.current_epoch, "step": trainer.global_step, "batch": self._batch}
 
@@ -187,7 +176,7 @@ class FiniteLoss(Callback):
         waiting, self._losses = self._losses, []
         values = torch.stack([loss for _, loss in waiting]).tolist() if waiting else []
         bad = [
-            self._with_samples(position, str(value), rank=trainer.global_rank)
+            self._with_samples(trainer, position, str(value), rank=trainer.global_rank)
             for (position, _), value in zip(waiting, values, strict=True)
             if not math.isfinite(value)
         ][:1]
@@ -197,24 +186,11 @@ class FiniteLoss(Callback):
             bad = [each for others in gather(trainer, bad) for each in others]
         return sorted(bad, key=lambda each: (each["epoch"], each["batch"]))
 
-    def _watch(self, loader: Any) -> Any:
-        """Return the loader, noting what its batch sampler gives from now on."""
-        self._loader = loader
-        is_indexed = isinstance(loader, DataLoader) and not isinstance(loader.dataset, IterableDataset)
-        if is_indexed and loader.batch_sampler is not None and not hasattr(loader.sampler, "indices_of"):
-            # torch refuses another batch sampler, because it would not take back what it derived from this one; the
-            # recorder gives the same batches.
-            vars(loader)["batch_sampler"] = _BatchRecorder(loader.batch_sampler)
-        return loader
-
-    def _with_samples(self, position: Mapping[str, Any], loss: str, *, rank: int) -> dict[str, Any]:
+    def _with_samples(self, trainer: Trainer, position: Mapping[str, Any], loss: str, *, rank: int) -> dict[str, Any]:
         """Return an event with the indices and names of a batch's samples; None where they are unknown."""
-        sampler: Any = getattr(self._loader, "sampler", None)
-        batches: Any = getattr(self._loader, "batch_sampler", None)
-        source: Any = getattr(getattr(self._loader, "dataset", None), "source", None)
-        indices = batches.find(position["batch"]) if isinstance(batches, _BatchRecorder) else None
-        if hasattr(sampler, "indices_of"):  # as lightkit.data.ResumableSampler
-            indices = list(sampler.indices_of(epoch=position["epoch"], batch=position["batch"]))
+        loader: Any = trainer.train_dataloader
+        indices = list_indices(loader, epoch=position["epoch"], batch=position["batch"])
+        source: Any = getattr(getattr(loader, "dataset", None), "source", None)
         names = None if indices is None or not hasattr(source, "name") else [source.name(index) for index in indices]
         return {**position, "loss": loss, "rank": rank, "indices": indices, "names": names}
 
@@ -276,33 +252,6 @@ def find_nonfinite_weights(state: Mapping[str, Any], *, apart_from: Collection[s
         if not local.sum().isfinite() and not local.isfinite().all():
             found.append(name)
     return found
-
-
-class _BatchRecorder:
-    """A batch sampler that notes what it gives."""
-
-    def __init__(self, sampler: Any) -> None:
-        self._sampler = sampler
-        self._batches: deque[tuple[int, Any]] = deque(maxlen=_NUM_REMEMBERED)
-
-    def find(self, batch: int) -> list[int] | None:
-        """Return the indices of the newest batch with this number, from 0; None where they are unknown."""
-        indices = next((indices for number, indices in reversed(self._batches) if number == batch), None)
-        is_known = isinstance(indices, list) and all(isinstance(index, int) for index in indices)
-        return indices if is_known else None
-
-    def __iter__(self) -> Iterator[Any]:
-        for number, indices in enumerate(self._sampler):
-            self._batches.append((number, indices))
-            yield indices
-
-    def __len__(self) -> int:
-        return len(self._sampler)
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):  # of a copy or a pickle under way
-            raise AttributeError(name)
-        return getattr(self._sampler, name)
 
 
 @torch.no_grad()

@@ -39,7 +39,6 @@ import socket
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
 from datetime import datetime, timezone
 from functools import partial
 from typing import Any, Literal
@@ -57,69 +56,35 @@ from lightkit.runs.webhook import BackgroundSender, Deliver, DeliveryError, chec
 
 Kind = Literal["start", "epoch", "end", "failure", "gate"]
 KINDS: tuple[Kind, ...] = ("start", "epoch", "end", "failure", "gate")
-SCHEMA = "lightkit.message/1"
+Message = Mapping[str, Any]
+_FIELDS = [
+    "run",
+    "folder",
+    "stage",
+    "exit_code",
+    "epoch",
+    "max_epochs",
+    "step",
+    "best",
+    "seconds",
+    "error",
+    "mlflow_url",
+    "mlflow_command",
+    "gate",
+]
 _JSON = {"Content-Type": "application/json; charset=utf-8"}
 _MAX_LINES = 15
 _MAX_CHARACTERS = 2500
-_TRY_AGAIN = 75  # exit code of what the same command goes on with
+_MAX_NAME = 200
+_MAX_METRICS = 20
 _log = logging.getLogger(__name__)
 
 
-def _now() -> str:
-    return datetime.now(timezone.utc).isoformat(timespec="seconds")
-
-
-@dataclass(frozen=True)
-class Message:
-    """Something that has happened to a run; the module's text describes each field.
-
-    Args:
-        kind: What has happened.
-        job: The run's name.
-        status: How the run stands.
-        run: The run's id.
-        folder: The run's folder.
-        stage: What the process does.
-        exit_code: Of the process.
-        epoch: Number of the epoch, from 0.
-        max_epochs: Number of epochs that are to be trained.
-        step: Number of optimizer steps.
-        metrics: Numbers by their names.
-        best: Monitor and value of the best checkpoint.
-        seconds: Since the stage began.
-        error: The last lines of what went wrong.
-        mlflow_url: Page of the run on MLflow's server.
-        mlflow_command: What opens MLflow's local database.
-        gate: The decision of a gate.
-        host: Name of the machine.
-        time: When.
-    """
-
-    kind: Kind
-    job: str
-    status: str
-    run: str | None = None
-    folder: str | None = None
-    stage: str | None = None
-    exit_code: int | None = None
-    epoch: int | None = None
-    max_epochs: int | None = None
-    step: int | None = None
-    metrics: Mapping[str, float | None] = field(default_factory=dict)
-    best: Mapping[str, Any] | None = None
-    seconds: float | None = None
-    error: str | None = None
-    mlflow_url: str | None = None
-    mlflow_command: str | None = None
-    gate: Mapping[str, Any] | None = None
-    host: str = field(default_factory=socket.gethostname)
-    time: str = field(default_factory=_now)
-
-
-def as_json(message: Message) -> bytes:
-    """Write a message as one JSON object."""
-    fields = {"schema": SCHEMA, **finite(asdict(message))}
-    return json.dumps(fields, ensure_ascii=False, allow_nan=False, default=str).encode("utf-8", errors="replace")
+def create_message(kind: Kind, *, job: str, status: str, **known: Any) -> Message:
+    """Create a message with the fields that the module's text describes; those that are not known are null."""
+    now = datetime.now(timezone.utc).isoformat(timespec="seconds")
+    head = {"schema": "lightkit.message/1", "kind": kind, "time": now, "job": job, "status": status}
+    return {**head, "host": socket.gethostname(), "metrics": {}, **dict.fromkeys(_FIELDS), **known}
 
 
 def format_error_tail(error: BaseException, mask: Callable[[str], str] = str) -> str:
@@ -179,13 +144,12 @@ class Notifier(Callback):
     ) -> None:
         name = type(self).__name__
         if every_n_epochs < 1 or not 0 < timeout_s < math.inf or retries < 0:
-            raise ConfigError(
-                f"{name}: expected every_n_epochs of 1 or more, timeout_s above 0 and retries of 0 or more, "
-                f"got {every_n_epochs}, {timeout_s:g} and {retries}."
-            )
+            expected = "every_n_epochs of 1 or more, timeout_s above 0 and retries of 0 or more"
+            raise ConfigError(f"{name}: expected {expected}, got {every_n_epochs}, {timeout_s:g} and {retries}.")
         self.mask: Callable[[str], str] = str
         """Puts references in the place of secrets; set by the command line."""
-        self.sender = BackgroundSender(name, timeout_s=timeout_s, retries=retries)
+        self.sender = BackgroundSender(name, retries=retries)
+        self._timeout_s = timeout_s
         self._kinds = (KINDS if events is None else tuple(events)) if is_addressed else ()
         self._is_addressed, self._every_n_epochs = is_addressed, every_n_epochs
         self._stage: str | None = None
@@ -194,7 +158,7 @@ class Notifier(Callback):
         self._is_silent = False  # on other ranks, and in a trial
 
     def compose(self, message: Message) -> Deliver:
-        """Format a message for the service, and return the call that delivers it."""
+        """Format a message for the service, and return the call that delivers it and raises `DeliveryError`."""
         raise NotImplementedError
 
     def list_kinds(self, kinds: Sequence[str]) -> list[Kind]:
@@ -203,16 +167,8 @@ class Notifier(Callback):
 
     def send(self, message: Message) -> None:
         """Queue a message, if its kind is among the events."""
-        if not self._is_silent and message.kind in self._kinds:
-            self.sender.put(partial(self.deliver, message))
-
-    def deliver(self, message: Message, *, timeout_s: float, retries: int = 0) -> None:
-        """Send a message and wait for the answer.
-
-        Raises:
-            DeliveryError: If it was not taken.
-        """
-        self.compose(message)(timeout_s=timeout_s, retries=retries)
+        if not self._is_silent and message["kind"] in self._kinds:
+            self.sender.put(self.compose(message))
 
     def send_end(self, error: BaseException | None, **known: Any) -> None:
         """Send how the process has ended.
@@ -222,13 +178,12 @@ class Notifier(Callback):
             known: Fields of the message that the trainer did not set.
         """
         status, code, text = describe_end(error)
-        status = "preempted" if code == _TRY_AGAIN else status
         text = text and self.mask(text)
         if error is not None and status == "failed":
             text = format_error_tail(error, self.mask)
         fields = {"job": "unknown", "stage": self._stage, **known, **self._known, **_describe_run()}
         kind: Kind = "failure" if status == "failed" else "end"
-        self.send(Message(kind, status=status, exit_code=code, error=text, seconds=self._seconds(), **fields))
+        self.send(create_message(kind, status=status, exit_code=code, error=text, seconds=self._seconds(), **fields))
 
     def send_gate_decision(self, decision: Mapping[str, Any]) -> None:
         """Send the decision of the gate.
@@ -248,7 +203,7 @@ class Notifier(Callback):
             "metrics": {name: float(value) for name, value in scores.items() if isinstance(value, (int, float))},
             "error": "\n".join(decision["reasons"]) or None,
         }
-        self.send(Message("gate", status="passed" if passed else "failed", gate=decision, **fields))
+        self.send(create_message("gate", status="passed" if passed else "failed", gate=decision, **fields))
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Start the clock."""
@@ -276,7 +231,7 @@ class Notifier(Callback):
 
     def _send_start(self, **known: Any) -> None:
         self._known = {"stage": self._stage, **_describe_run(), **known}
-        self.send(Message("start", status="running", **self._known))
+        self.send(create_message("start", status="running", **self._known))
 
     def on_epoch_recorded(self, trainer: Trainer, epoch: Epoch) -> None:
         """Send an epoch, if it is its turn."""
@@ -286,7 +241,7 @@ class Notifier(Callback):
             best = {"monitor": keeper.monitor, "value": float(keeper.best_model_score)}
         self._known |= {"epoch": epoch.epoch, "step": epoch.step, "metrics": epoch.row, "best": best}
         if (epoch.epoch + 1) % self._every_n_epochs == 0:
-            self.send(Message("epoch", status="running", **self._known, seconds=self._seconds()))
+            self.send(create_message("epoch", status="running", **self._known, seconds=self._seconds()))
 
     def on_result_recorded(self, trainer: Trainer, stage: str, metrics: dict[str, float]) -> None:
         """Keep the metrics of a stage for the message of its end."""
@@ -300,8 +255,8 @@ class WebhookNotifier(Notifier):
     """Send start, epochs, end, failure and gate decisions of a run to a server, each as one JSON object.
 
     The fields are those of `lightkit.callbacks.notifiers`. Sent by POST from a thread: a server that is slow, away or
-    fails never slows or ends training. The end of the process waits 5 s for what is unsent, and a warning tells once
-    what did not arrive. Nothing shows the address.
+    fails never slows or ends training. The end of the process waits 5 s for what is unsent, and one warning says that
+    messages did not arrive. Nothing shows the address.
 
     Args:
         webhook_url: Address, a secret; `null` sends nothing.
@@ -321,27 +276,25 @@ class WebhookNotifier(Notifier):
 
     def compose(self, message: Message) -> Deliver:
         """Write the message as JSON."""
-        return partial(post, self._url, as_json(message), {**_JSON, **self._headers})
+        return partial(post, self._url, _as_json(message), {**_JSON, **self._headers}, timeout_s=self._timeout_s)
 
 
-_MAX_IN_BLOCK = 3000  # characters of a section's text: https://docs.slack.dev/reference/block-kit/blocks/section-block
-_MAX_IN_LINE = 200
-_MAX_METRICS = 20
-_MEMBER = re.compile(r"[UW][A-Z0-9]{5,20}")
-_TO_ALL = ("channel", "here")
+def _as_json(content: Message) -> bytes:
+    text = json.dumps(finite(content), ensure_ascii=False, allow_nan=False, default=str)
+    return text.encode("utf-8", errors="replace")
 
 
 class SlackNotifier(Notifier):
-    """Tell a Slack channel of start, epochs, end, failure and gate decisions of a run, through an incoming webhook.
+    """Send a Slack channel start, epochs, end, failure and gate decisions of a run, through an incoming webhook.
 
     With metrics, the last lines of what failed, and the link to the run in MLflow. Sent from a thread: a server that
-    is slow, away or fails never slows or ends training. The end of the process waits 5 s for what is unsent, and a
-    warning tells once what did not arrive. Nothing shows the address.
+    is slow, away or fails never slows or ends training. The end of the process waits 5 s for what is unsent, and one
+    warning says that messages did not arrive. Nothing shows the address.
 
     Args:
         webhook_url: Address of the incoming webhook, a secret: say `${oc.env:SLACK_WEBHOOK_URL}`. `null` sends nothing.
         every_n_epochs: Epochs between two messages of an epoch.
-        mention: Whom a failure calls: `channel`, `here`, or the id of a member such as U012AB3CD. By default nobody.
+        mention: Whom a failure calls: `channel`, `here`, or the id of a member such as U012AB3CD; by default no one.
         settings: `events`, `timeout_s` and `retries` of `Notifier`.
     """
 
@@ -354,38 +307,34 @@ class SlackNotifier(Notifier):
     ) -> None:
         super().__init__(webhook_url is not None, every_n_epochs=every_n_epochs, **settings)
         self._url = "" if webhook_url is None else check_address(webhook_url, "webhook_url of SlackNotifier")
-        if mention is not None and mention not in _TO_ALL and not _MEMBER.fullmatch(mention):
+        if mention is not None and not re.fullmatch("channel|here|[UW][A-Z0-9]{5,20}", mention):
             text = "expected channel, here or the id of a member such as U012AB3CD"
             raise ConfigError(f"mention of SlackNotifier: {text}, got {mention!r}.")
-        self._mention = mention
+        self._mention = mention and f"<{'!' if mention in ('channel', 'here') else '@'}{mention}> "
 
     def compose(self, message: Message) -> Deliver:
         """Write the message as Slack's blocks, with plain text for where they are not shown."""
-        mention = ""
-        if self._mention is not None and message.kind == "failure":
-            mention = f"<!{self._mention}> " if self._mention in _TO_ALL else f"<@{self._mention}> "
         headline = escape(_headline(message))
-        parts = [f"{mention}*{headline}*"]
+        headline, bold = (
+            f"{self._mention or ''}{text}" if message["kind"] == "failure" else text
+            for text in (headline, f"*{headline}*")
+        )
+        parts = [bold]
         for text, is_code in _details(message):
             part = re.sub(r"&\w*$", "", escape(text)[:_MAX_CHARACTERS])  # no half of an entity
             parts.append(f"```{part}```" if is_code else part)
-        context = []
-        if message.mlflow_url is not None:
-            context.append(f"<{escape(message.mlflow_url).replace('|', '%7C')}|run in MLflow>")
-        elif message.mlflow_command is not None and message.kind != "epoch":
-            context.append(f"`{escape(message.mlflow_command[:_MAX_IN_LINE])}`")
-        context += [escape(text) for text in _origin(message)]
-        blocks: list[dict[str, Any]] = [
-            {"type": "section", "text": {"type": "mrkdwn", "text": part[:_MAX_IN_BLOCK]}} for part in parts
-        ]
-        footer = {"type": "mrkdwn", "text": " · ".join(context)[:_MAX_IN_BLOCK]}
-        blocks.append({"type": "context", "elements": [footer]})
-        body = json.dumps({"text": mention + headline, "blocks": blocks}, ensure_ascii=False)
-        return partial(post, self._url, body.encode("utf-8", errors="replace"), _JSON)
+        footer = [escape(text) for text in _origin(message)]
+        if message["mlflow_url"] is not None:
+            footer.insert(0, f"<{escape(message['mlflow_url']).replace('|', '%7C')}|run in MLflow>")
+        elif message["mlflow_command"] is not None and message["kind"] != "epoch":
+            footer.insert(0, f"`{escape(message['mlflow_command'][:_MAX_NAME])}`")
+        sections = [{"type": "mrkdwn", "text": part} for part in (*parts, " · ".join(footer))]
+        body = {"text": headline, "blocks": [{"type": "section", "text": each} for each in sections]}
+        return partial(post, self._url, _as_json(body), _JSON, timeout_s=self._timeout_s)
 
 
 class AppriseNotifier(Notifier):
-    """Tell the hundred services of apprise (mail, Teams, Telegram, ntfy, ...) of a run.
+    """Send the hundred services of apprise (mail, Teams, Telegram, ntfy, ...) messages about a run.
 
     Needs ``pip install 'lightkit[apprise]'``. Sent from a thread, as by the other notifiers. Nothing shows the
     addresses.
@@ -415,31 +364,26 @@ class AppriseNotifier(Notifier):
             )
         import apprise  # an extra, and 0.3 s to import
 
-        self._urls = list(urls or [])
+        logging.getLogger("apprise").setLevel(logging.CRITICAL)  # its warnings may hold parts of an address
+        self._create, self._urls = apprise.Apprise, list(urls or [])
         for number, url in enumerate(self._urls):
             if apprise.Apprise.instantiate(url, suppress_exceptions=True) is None:
                 raise ConfigError(f"urls of AppriseNotifier: entry {number} is no address that apprise knows.")
 
     def compose(self, message: Message) -> Deliver:
-        """Write the message as text with a headline."""
+        """Write the message as text with a headline, for each service until it takes it."""
         texts = [text for text, _ in _details(message)]
-        texts += [text for text in (message.mlflow_url, " · ".join(_origin(message))) if text]
-        kind = {"failure": "failure", "end": "success"}.get(message.kind, "info")
-        return partial(_notify, self._urls, "\n\n".join(texts), title=_headline(message), notify_type=kind)
+        texts += [text for text in (message["mlflow_url"], " · ".join(_origin(message))) if text]
+        kind = {"failure": "failure", "end": "success"}.get(message["kind"], "info")
+        settings = {"title": _headline(message), "notify_type": kind}
+        left = list(self._urls)
 
+        def deliver() -> None:
+            left[:] = [url for url in left if not self._create(url).notify("\n\n".join(texts), **settings)]
+            if left:
+                raise DeliveryError(f"{len(left)} of {len(self._urls)} services did not take it")
 
-def _notify(urls: Sequence[str], body: str, *, timeout_s: float, retries: int, **message: Any) -> None:  # noqa: ARG001
-    """Send a message to services of apprise, which have timeouts of their own; again to those that did not take it."""
-    import apprise  # an extra, and 0.3 s to import
-
-    logging.getLogger("apprise").setLevel(logging.CRITICAL)  # its warnings may hold parts of an address
-    left = list(urls)
-    for attempt in range(retries + 1):
-        time.sleep(min(2 ** (attempt - 1), 60) if attempt else 0)
-        left = [url for url in left if not apprise.Apprise(url).notify(body, **message)]
-        if not left:
-            return
-    raise DeliveryError(f"{len(left)} of {len(urls)} services did not take it")
+        return deliver
 
 
 def escape(text: str) -> str:
@@ -448,36 +392,35 @@ def escape(text: str) -> str:
 
 
 def _headline(message: Message) -> str:
-    job = message.job if len(message.job) <= _MAX_IN_LINE else f"{message.job[:_MAX_IN_LINE]}…"
-    stage, number = message.stage or "fit", message.epoch or 0
-    of = f" ({number + 1} of {message.max_epochs})" if message.max_epochs and message.max_epochs > 0 else ""
-    code = "" if message.exit_code is None else f" with exit code {message.exit_code}"
+    status, stage, number = message["status"], message["stage"] or "fit", message["epoch"] or 0
+    of = f" ({number + 1} of {message['max_epochs']})" if (message["max_epochs"] or 0) > 0 else ""
+    code = "" if message["exit_code"] is None else f" with exit code {message['exit_code']}"
     ended = {
         "done": "is done",
         "preempted": "was interrupted; the same command goes on with it",
         "interrupted": "was interrupted; there is nothing to resume",
     }
     headlines = {
-        "gate": f"the gate says {'yes' if message.status == 'passed' else 'no'}",
-        "start": f"{stage} {'goes on' if message.epoch or message.step else 'begins'}",
+        "gate": f"the gate says {'yes' if status == 'passed' else 'no'}",
+        "start": f"{stage} {'goes on' if message['epoch'] or message['step'] else 'begins'}",
         "epoch": f"epoch {number}{of} is done",
         "failure": f"{stage} has failed{code}",
-        "end": f"{stage} {ended.get(message.status, message.status)}",
+        "end": f"{stage} {ended.get(status, status)}",
     }
-    return f"{job}: {headlines[message.kind]}"
+    return f"{message['job'][:_MAX_NAME]}: {headlines[message['kind']]}"
 
 
 def _details(message: Message) -> list[tuple[str, bool]]:
     """Return the parts of a message below its headline, each with whether it is code."""
-    gate = message.gate or {}
+    gate, metrics, best = message["gate"] or {}, message["metrics"], message["best"]
     parts: list[tuple[str, bool]] = []
-    if message.metrics:
-        width = max(map(len, message.metrics))
-        lines = [f"{name:<{width}}  {_format_number(value)}" for name, value in message.metrics.items()]
+    if metrics:
+        width = max(map(len, metrics))
+        lines = [f"{name:<{width}}  {_format_number(value)}" for name, value in metrics.items()]
         more = [f"and {len(lines) - _MAX_METRICS} more"] if len(lines) > _MAX_METRICS else []
         parts.append(("\n".join([*lines[:_MAX_METRICS], *more]), True))
     if gate.get("baseline"):
-        parts.append((f"against {str(gate['baseline'])[:_MAX_IN_LINE]}", False))
+        parts.append((f"against {str(gate['baseline'])[:_MAX_NAME]}", False))
     checks = sorted(gate.get("checks") or [], key=lambda check: bool(check.get("passed")))  # failures first
     lines = [
         f"{'passed' if check.get('passed') else 'FAILED'}  {check.get('name')} "
@@ -485,18 +428,22 @@ def _details(message: Message) -> list[tuple[str, bool]]:
         for check in checks
     ]
     parts += [("\n".join(lines), True)] if lines else []
-    if message.best is not None and message.kind in ("epoch", "end"):
-        parts.append((f"best {message.best.get('monitor')}: {_format_number(message.best.get('value'))}", False))
-    if message.error and message.status != "preempted" and not checks:
-        parts.append((message.error, True))
+    if best is not None and message["kind"] in ("epoch", "end"):
+        parts.append((f"best {best.get('monitor')}: {_format_number(best.get('value'))}", False))
+    if message["error"] and message["status"] != "preempted" and not checks:
+        parts.append((message["error"], True))
     return parts
 
 
 def _origin(message: Message) -> list[str]:
     """Return folder, host and duration of a message."""
-    origin = [] if message.folder is None else [message.folder[-_MAX_IN_LINE:]]
-    origin.append(message.host[:_MAX_IN_LINE])
-    return [*origin, *([] if message.seconds is None else [format_duration(message.seconds)])]
+    seconds = message["seconds"]
+    origin = [
+        (message["folder"] or "")[-_MAX_NAME:],
+        message["host"],
+        "" if seconds is None else format_duration(seconds),
+    ]
+    return [text for text in origin if text]
 
 
 def _format_number(value: Any) -> str:

@@ -15,11 +15,10 @@ from PIL import Image
 from pytorch_lightning import Callback, LightningModule, Trainer
 from pytorch_lightning.trainer.states import TrainerFn
 from torch import Tensor
-from torch.utils.data import BatchSampler, DistributedSampler, SequentialSampler
 
 from lightkit import runs
 from lightkit.callbacks.checkpoint_io import read_checkpoint
-from lightkit.callbacks.resume import gather
+from lightkit.callbacks.resume import gather, list_indices
 from lightkit.errors import DataError
 from lightkit.reports.figures import to_pixels
 from lightkit.reports.pages import draw_predictions
@@ -94,7 +93,7 @@ class _Evaluation:
         """Add a batch."""
         rows, self.num_classes = outcomes
         self._rows.append(rows)
-        indices = self._list_indices(batch)
+        indices = list_indices(self._loader, epoch=0, batch=batch) or []
         if len(indices) != rows.shape[1] and self.source is not None and self._defects is not None:
             bad = self._defects.collect()  # those that cannot be read are left out of the batch
             indices = [index for index in indices if self.source.name(index) not in bad]
@@ -102,21 +101,6 @@ class _Evaluation:
             self._indices += indices
         else:
             self._indices = None
-
-    def _list_indices(self, batch: int) -> list[int]:
-        """Return the indices of the samples in a batch; none where they are unknown."""
-        sampler: Any = getattr(self._loader, "sampler", None)
-        if hasattr(sampler, "indices_of"):  # as those of lightkit.data
-            return list(sampler.indices_of(epoch=0, batch=batch))
-        is_in_order = isinstance(sampler, (SequentialSampler, DistributedSampler)) and not getattr(
-            sampler, "shuffle", False
-        )
-        if not is_in_order or type(self._loader.batch_sampler) is not BatchSampler:
-            return []
-        rank, num_ranks = getattr(sampler, "rank", 0), getattr(sampler, "num_replicas", 1)
-        first, num = batch * self._loader.batch_sampler.batch_size, len(self._loader.dataset)
-        turns = range(first, min(first + self._loader.batch_sampler.batch_size, len(sampler)))
-        return [(rank + turn * num_ranks) % num for turn in turns]
 
     def share(self) -> tuple[NDArray[np.int64] | None, NDArray[np.float32]]:
         """Return indices or None, and float32 ``(4, samples)``, of the samples that count."""

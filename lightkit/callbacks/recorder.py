@@ -17,7 +17,7 @@ import threading
 import time
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 from types import TracebackType
@@ -31,7 +31,7 @@ from pytorch_lightning.utilities import rank_zero_only
 
 from lightkit import runs
 from lightkit.callbacks.bad_images import BadImages
-from lightkit.errors import PIPE_CLOSED, Interrupted, LightkitError, OutOfTime
+from lightkit.errors import Interrupted, LightkitError, exit_code_of
 
 _log = logging.getLogger(__name__)
 _SUMMARY_INTERVAL_S = 1.0  # a fit of a thousand short epochs must not wait for the disk a thousand times
@@ -159,7 +159,7 @@ class RunRecorder(Callback):
         self._end_lock = threading.Lock()  # the main thread, or one that ends the process by force, records the end
         self._is_ended = False
         # A stage that only adds its metrics to an earlier fit leaves the fields of that fit as they are.
-        self._is_new = run.resumed or runs.Summary.read(run.summary_path) is None
+        self._is_new = run.resumed or runs.read_summary(run.summary_path) is None
         self._results: dict[str, dict[str, float]] = {}
         self._durations: dict[str, float] = {}
         self._summary: dict[str, Any] = dict.fromkeys(("exit_code", "error", "stopped_by", "ended"))
@@ -264,7 +264,6 @@ class RunRecorder(Callback):
         """Record the epoch before, now that all of it is logged, and start the clock."""
         self._record_epoch(trainer)
         self._epoch = trainer.current_epoch
-        self._bad_images.report(trainer)  # of the epoch before: by now all ranks have listed theirs
         self._meter.start_epoch(learning_rates(trainer))
         self._meter.lap("other")
 
@@ -289,7 +288,7 @@ class RunRecorder(Callback):
         """Take the epoch's metrics, on every rank; without batches Lightning only resumes at the epoch's end."""
         if self._meter.num_batches:
             self._meter.end_epoch(trainer)
-        self._bad_images.collect(trainer, f"epoch {self._epoch}")
+        self._collect_bad_images(trainer)
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         """Write the epoch before its checkpoint: the next process goes on after it and would never write it.
@@ -326,8 +325,11 @@ class RunRecorder(Callback):
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """List and report the images that came up last."""
-        self._bad_images.collect(trainer, f"epoch {self._epoch}" if self._stage == "fit" else str(self._stage))
-        self._bad_images.report(trainer)
+        self._collect_bad_images(trainer)
+
+    def _collect_bad_images(self, trainer: Trainer, *, is_alone: bool = False) -> None:
+        found = f"epoch {self._epoch}" if self._stage == "fit" else str(self._stage)
+        self._bad_images.collect(trainer, found, is_alone=is_alone)
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         """Write what is complete, and note where it happened. The end is recorded by `close`."""
@@ -337,7 +339,7 @@ class RunRecorder(Callback):
                 notes.append(f"The same command resumes from {path}.")
             vars(exception).setdefault("__notes__", []).extend(notes)  # PEP 678; Python 3.10 has no add_note
         try:
-            self.teardown(trainer, pl_module, "")
+            self._collect_bad_images(trainer, is_alone=True)
             if self._writes and not self._is_ended and not self._is_deleted():
                 self._hand_over_epoch(trainer)
                 self._end_stage(trainer)
@@ -429,12 +431,11 @@ class RunRecorder(Callback):
         self._summary |= fields
         self._summary_s = time.monotonic()
         path = self.run.summary_path
-        summary = runs.Summary.read(path) or runs.Summary(run=f"{self.run.name}/{self.run.id}")
-        if self._is_new:
-            summary = replace(summary, **self._summary)
-        summary.stages.update(self._results)
-        summary.durations.update(self._durations)
-        summary.write(path)
+        summary = runs.read_summary(path) or runs.new_summary(f"{self.run.name}/{self.run.id}")
+        summary |= self._summary if self._is_new else {}
+        summary["durations"] = {**summary["durations"], **self._durations}
+        summary["stages"] = {**summary["stages"], **self._results}
+        runs.write_summary(path, summary)
 
     def _record_warning(self, message: str, source: str) -> None:
         if self._writes and not self._is_ended:
@@ -476,19 +477,15 @@ def find_batch_size(batch: Any) -> int | None:
 
 def describe_end(error: BaseException | None) -> tuple[str, int, str | None]:
     """Return status, exit code and one line of text for what ended a process."""
-    if error is None or (isinstance(error, SystemExit) and not error.code):
+    code = 0 if error is None else exit_code_of(error)
+    if error is None or code == 0:
         return "done", 0, None
-    text = " ".join(f"{type(error).__name__}: {error}".split())
     if isinstance(error, Interrupted):
-        return "interrupted" if error.checkpoint is None else "preempted", error.exit_code, f"signal {error.signum}"
-    if isinstance(error, KeyboardInterrupt):
-        return "interrupted", 130, "KeyboardInterrupt"
-    if isinstance(error, LightkitError):
-        return "preempted" if isinstance(error, OutOfTime) else "failed", error.exit_code, str(error)
-    if isinstance(error, BrokenPipeError):  # the reader of the output has left, as `| head` does
-        return "failed", PIPE_CLOSED, text
-    code = error.code if isinstance(error, SystemExit) else 1
-    return "failed", code if isinstance(code, int) else 1, text
+        text = f"signal {error.signum}"
+    else:
+        text = str(error) if isinstance(error, LightkitError) else " ".join(f"{type(error).__name__}: {error}".split())
+    is_interruption = isinstance(error, (Interrupted, KeyboardInterrupt))
+    return "preempted" if code == 75 else "interrupted" if is_interruption else "failed", code, text
 
 
 def _describe_hardware(trainer: Trainer) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from lightning_fabric.utilities import move_data_to_device
 from lightning_utilities.core.apply_func import apply_to_collection
 from pytorch_lightning import Callback, LightningModule, Trainer
 from torch import distributed
+from torch.utils.data import BatchSampler, DistributedSampler, SequentialSampler
 from torchmetrics import Metric, MetricCollection
 
 from lightkit.callbacks.checkpoint import resumes_within_epoch
@@ -223,6 +224,26 @@ def gather(trainer: Trainer, value: T) -> list[T]:
     gathered: list[T] = [value] * distributed.get_world_size()
     distributed.all_gather_object(gathered, value)
     return gathered
+
+
+def list_indices(loader: Any, *, epoch: int, batch: int) -> list[int] | None:
+    """List the indices of the samples in a batch; None where the loader's order is unknown, as of a shuffled one.
+
+    Args:
+        loader: One whose sampler has ``indices_of``, as those of lightkit.data, or one in the order of the data.
+        epoch: Number of the epoch, from 0.
+        batch: Number of the batch of this rank, from 0.
+    """
+    sampler: Any = getattr(loader, "sampler", None)
+    if hasattr(sampler, "indices_of"):
+        return list(sampler.indices_of(epoch=epoch, batch=batch))
+    is_shuffled = getattr(sampler, "shuffle", False) or not isinstance(sampler, SequentialSampler | DistributedSampler)
+    if is_shuffled or type(loader.batch_sampler) is not BatchSampler:
+        return None
+    rank, num_ranks = getattr(sampler, "rank", 0), getattr(sampler, "num_replicas", 1)
+    size, num = loader.batch_sampler.batch_size, len(loader.dataset)
+    turns = range(batch * size, min((batch + 1) * size, len(sampler)))
+    return [(rank + turn * num_ranks) % num for turn in turns]
 
 
 def _pending_plateau_steps(trainer: Trainer) -> dict[int, float]:

@@ -9,7 +9,7 @@ from typing import Any
 from pytorch_lightning import Callback, LightningModule, Trainer
 from pytorch_lightning.trainer.states import TrainerFn
 
-from lightkit.callbacks.checkpoint import Checkpoint, can_save_within_epoch
+from lightkit.callbacks.checkpoint import save_within_epoch
 from lightkit.errors import CheckpointError
 from lightkit.launch.watchdog import Hung, Watchdog, heartbeat
 
@@ -91,10 +91,18 @@ class StallWatch(Callback):
         # all that training has changed so far must belong to batches that are done, and can be resumed
         batches: Any = trainer.fit_loop.epoch_loop.batch_progress.current
         done = batches.completed
-        is_between = batches.ready == done > 0 and done % trainer.accumulate_grad_batches == 0
+        is_between = batches.ready == done > 0
         has_trained = trainer.training and trainer.global_step > self._began_at_step
-        if has_trained and is_between and can_save_within_epoch(trainer, done - 1):
-            _save(trainer)
+        if has_trained and is_between:
+            # As the end of the batch before would have: Lightning resumes from there, and nothing is trained any more.
+            loop: Any = trainer.fit_loop.epoch_loop
+            loop.batch_progress.current.completed -= 1
+            loop.batch_progress.total.completed -= 1
+            loop._batches_that_stepped -= 1
+            try:
+                save_within_epoch(trainer, done - 1)
+            except CheckpointError as error:
+                _log.warning("%s", error)
 
     def _enter(self, phase: str, *_args: Any, **_kwargs: Any) -> None:
         self._beat.enter(phase)
@@ -102,18 +110,3 @@ class StallWatch(Callback):
 
     def _count_batch(self, phase: str, *_args: Any, **_kwargs: Any) -> None:
         self._beat.step(phase)
-
-
-def _save(trainer: Trainer) -> None:
-    """Write `last.ckpt` as the end of the batch before would have: Lightning resumes from there."""
-    keeper = next((each for each in trainer.checkpoint_callbacks if isinstance(each, Checkpoint)), None)
-    if keeper is None:
-        return
-    loop: Any = trainer.fit_loop.epoch_loop
-    loop.batch_progress.current.completed -= 1  # as in `on_train_batch_end`; nothing is trained any more
-    loop.batch_progress.total.completed -= 1
-    loop._batches_that_stepped -= 1
-    try:
-        keeper.save_last_now(trainer)
-    except CheckpointError as error:
-        _log.warning("%s", error)

@@ -90,7 +90,7 @@ class CommandNotifier:
             self._open_heartbeat(resolved)
         if self._heartbeat is not None:
             os.environ[HELD] = "1"  # for the processes that this one starts
-            self._heartbeat.begin()
+            self._heartbeat.send("start")
 
     def adopt(self, notifiers: Sequence[Notifier], resolved: Resolved) -> None:
         """Let the trainer's notifiers send the end of the command.
@@ -118,7 +118,8 @@ class CommandNotifier:
             text = " ".join(f"{type(error).__name__}: {error}".split())
             if error is None or isinstance(error, (Interrupted, LightkitError)):
                 text = format_interruption(error) if isinstance(error, Interrupted) else str(error or "")
-            self._heartbeat.end(code, text if self._resolved is None else self._resolved.masked(text))
+            text = text if self._resolved is None else self._resolved.masked(text)
+            self._heartbeat.send(heartbeat_sign(code), text)
             senders.append(self._heartbeat)
         timeout_s = self._close_timeout_s
         if isinstance(error, (Interrupted, KeyboardInterrupt)):

@@ -284,14 +284,13 @@ def _complete_run_folder(run: runs.Run, supervisor: Supervisor, result: LaunchRe
     if log.is_file() and log.stat().st_size:
         (run.folder / "logs").mkdir(exist_ok=True)
         shutil.copyfile(log, run.folder / "logs" / log.name)
-    summary = runs.Summary.read(run.summary_path)
-    if summary is None or summary.status == "done" or result.code == 0:
+    summary = runs.read_summary(run.summary_path)
+    if summary is None or summary["status"] == "done" or result.code == 0:
         return
-    if summary.status == "running" or (result.rank != 0 and result.summary):
+    if summary["status"] == "running" or (result.rank != 0 and result.summary):
         ends = {75: "preempted", **dict.fromkeys((129, 130, 143), "interrupted")}
-        summary.status, summary.exit_code = ends.get(result.code, "failed"), result.code
-        summary.error = result.summary
-        summary.write(run.summary_path)
+        summary |= {"status": ends.get(result.code, "failed"), "exit_code": result.code, "error": result.summary}
+        runs.write_summary(run.summary_path, summary)
 
 
 def _validate_with_imports(context: RunContext, problems: Problems) -> None:

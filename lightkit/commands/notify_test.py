@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
 from typing import Any
 
 from lightkit.cli.command_line import Takes, parse_options
@@ -13,7 +12,7 @@ from lightkit.cli.console import choose_output_mode, configure_console, print_li
 from lightkit.cli.notifications import build_notifiers, create_heartbeat, find_job_name
 from lightkit.config import Problems, Resolved, near
 from lightkit.errors import ConfigError
-from lightkit.runs.webhook import DeliveryError, Sign
+from lightkit.runs.webhook import Deliver, DeliveryError, Sign
 
 HELP = """\
 usage: lightkit notify-test -c FILE... [--kind KIND]... [--key=value]...
@@ -43,7 +42,6 @@ _MESSAGES: dict[str, dict[str, Any]] = {
 }
 """A message of each kind."""
 _CONFIG_OPTIONS: Mapping[str, Takes] = {"-c": "value", "--config": "value", "--run": "value"}
-_TIMEOUT_S = 10.0
 _SIGNS: Mapping[str, Sign] = {"start": "start", "failure": "fail", "end": "ok"}
 
 
@@ -95,16 +93,16 @@ def _load_config(args: Sequence[str]) -> Resolved:
     return resolved
 
 
-def _list_tests(resolved: Resolved, kinds: Sequence[str], job: str) -> Iterator[tuple[str, str, partial[None]]]:
+def _list_tests(resolved: Resolved, kinds: Sequence[str], job: str) -> Iterator[tuple[str, str, Deliver]]:
     """List each message: its receiver as the config calls it, its kind, and the call that sends it."""
     for name, notifier in build_notifiers(resolved):
-        from lightkit.callbacks.notifiers import Message  # here: it loads torch
+        from lightkit.callbacks.notifiers import create_message  # here: it loads torch
 
         for sent in notifier.list_kinds(kinds):
-            message = Message(sent, job=job, stage="gate" if sent == "gate" else "fit", **_MESSAGES[sent])
-            yield name, sent, partial(notifier.deliver, message, timeout_s=_TIMEOUT_S)
+            message = create_message(sent, job=job, stage="gate" if sent == "gate" else "fit", **_MESSAGES[sent])
+            yield name, sent, notifier.compose(message)
     if (heartbeat := create_heartbeat(resolved)) is not None:
         for kind, sign in _SIGNS.items():
             if kind in kinds:
                 ping = heartbeat.compose(sign, "lightkit notify-test: nothing has happened")
-                yield "run.heartbeat_url", kind, partial(ping, timeout_s=_TIMEOUT_S)
+                yield "run.heartbeat_url", kind, ping

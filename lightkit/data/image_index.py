@@ -20,7 +20,7 @@ from lightkit.data.splits import Split, split_of
 from lightkit.errors import DataError, visible
 from lightkit.images.image_file import IMAGE_SUFFIXES
 from lightkit.images.verdicts import Verdict, judge_images
-from lightkit.runs.bad_images import BadImage, BadImageList, most_frequent
+from lightkit.runs.bad_images import BadImage, most_frequent, write_bad_images
 
 log = logging.getLogger("lightkit.data")
 
@@ -378,7 +378,7 @@ def _check_defects(
     file = None if run is None else run.folder.parent / "bad_images.csv"  # the run's folder goes
     if file is not None and is_first_rank():
         try:
-            BadImageList(file).write(BadImage(defect.name, defect.reason, "scan") for defect in defects)
+            write_bad_images(file, [BadImage(defect.name, defect.reason, "scan") for defect in defects])
         except OSError:
             file = None
     shown = defects if file is None else defects[:_NUM_SHOWN]

@@ -28,7 +28,7 @@ from pyarrow import parquet
 
 from lightkit.errors import ConfigError, DataError, RunLocked
 from lightkit.images.inputs import is_delta
-from lightkit.runs.bad_images import BadImage, BadImageList
+from lightkit.runs.bad_images import BadImage, write_bad_images
 from lightkit.runs.files import flush
 
 if TYPE_CHECKING:
@@ -222,14 +222,14 @@ def write_table(
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         if is_delta(table):
             written = _add_delta_version(table, files, advance)
-            BadImageList(table / BAD_IMAGES).replace_scan(bad_images)
+            write_bad_images(table / BAD_IMAGES, bad_images)
         else:
             temporary = table.with_name(f".{table.name}.aside")
             shutil.rmtree(temporary, ignore_errors=True)  # of a killed process
             try:
                 temporary.mkdir()
                 written = _write_files(temporary, files, advance, suffix="")
-                BadImageList(temporary / BAD_IMAGES).replace_scan(bad_images)
+                write_bad_images(temporary / BAD_IMAGES, bad_images)
                 if target.is_delta:
                     from deltalake.transaction import create_table_with_add_actions  # an extra
 

@@ -10,7 +10,6 @@ import copy
 import logging
 import math
 import os
-import queue
 import shutil
 import socket
 import sys
@@ -19,6 +18,7 @@ import threading
 import time
 from argparse import Namespace
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
@@ -45,11 +45,11 @@ from lightkit.loggers.mlflow_address import (
     send_model_files,
 )
 from lightkit.runs.index import flatten
+from lightkit.runs.webhook import BackgroundSender, DeliveryError
 
 _log = logging.getLogger("lightkit.loggers")
 
 _TIMEOUT = "MLFLOW_HTTP_REQUEST_TIMEOUT"
-_RETRY_S = 2.0
 _UNREACHABLE_TIMEOUT_S = 10.0  # the longest wait at the end for a server that does not answer
 _TERMINATED_TIMEOUT_S = 5.0  # a signal leaves little time
 _TEMPORARY = {401, 403, 407, 408, 425, 429}  # 4xx that can pass: credentials are renewed, limits end
@@ -98,7 +98,7 @@ class MLflow(Logger):
         self._tags = {**(tags or {}), "host": socket.gethostname()}
         self._log_model, self._log_checkpoint = log_model, log_checkpoint
         self._flush_timeout_s = flush_timeout_s
-        self._sender: _Sender | None = None
+        self._sender: BackgroundSender | None = None
         self._client: Any = None  # MlflowClient, whose type-only import jsonargparse would run: 1 s
         self._run_id = self._experiment_id = ""
         self._model_id: str | None = None
@@ -166,8 +166,20 @@ class MLflow(Logger):
         if run_status == "FAILED" and isinstance(sys.exc_info()[1], (KeyboardInterrupt, SystemExit, Interrupted)):
             run_status = "KILLED"  # Lightning says "failed" of a run that was stopped, while it handles the exception
         self._put(self._client.set_terminated, self._run_id, run_status, int(time.time() * 1000))
-        timeout_s = min(self._flush_timeout_s, _TERMINATED_TIMEOUT_S if run_status == "KILLED" else math.inf)
-        if num_lost := self._sender.drain(timeout_s, partial(self._client.get_run, self._run_id)):
+        # A server that takes connections and never answers shows by a short request: a record may take long because
+        # the server stores a file.
+        began_s, is_there, client = time.monotonic(), threading.Event(), self._client
+
+        def ask() -> None:
+            with suppress(Exception):
+                client.get_run(self._run_id)
+                is_there.set()
+
+        threading.Thread(target=ask, daemon=True).start()
+        limit_s = min(self._flush_timeout_s, _TERMINATED_TIMEOUT_S if run_status == "KILLED" else math.inf)
+        if not is_there.wait(min(limit_s, _UNREACHABLE_TIMEOUT_S)):
+            limit_s = 0.0
+        if num_lost := self._sender.close(max(0.0, began_s + limit_s - time.monotonic())):
             journal = f"; the next resume sends the epochs of {self._run.metrics_path}" if self._run else ""
             _log.warning("MLflow at %s did not take %d records%s", self._address.shown, num_lost, journal)
 
@@ -274,7 +286,8 @@ class MLflow(Logger):
         finally:
             if not has_timeout:
                 del os.environ[_TIMEOUT]  # MLflow's own is longer, since an answer comes when a file is stored
-        self._client, self._sender = client, _Sender(f"MLflow at {self._address.shown}")
+        self._client = client
+        self._sender = BackgroundSender(f"MLflow at {self._address.shown}", retries=math.inf)
         if is_continued:
             self._put(client.update_run, self._run_id, "RUNNING")
             self._put_tags(self._tags)
@@ -325,7 +338,7 @@ class MLflow(Logger):
     def _put(self, send: Callable[..., Any], *arguments: Any) -> None:
         self._open()
         assert self._sender is not None
-        self._sender.put(send, *arguments)
+        self._sender.put(partial(_deliver, send, *arguments))
 
     def _put_metrics(self, metrics: Mapping[str, Any], step: int | None) -> None:
         """Send points; of an evaluation, at the last step of the run, those that its training has no curve of."""
@@ -405,74 +418,11 @@ class MLflow(Logger):
         shutil.rmtree(folder, ignore_errors=True)
 
 
-class _Sender:
-    """Call functions in order from a thread, each again until the server answers.
-
-    Args:
-        server: Name of the server in messages, without secrets.
-    """
-
-    def __init__(self, server: str) -> None:
-        self._server = server
-        self._calls: queue.Queue[tuple[Callable[..., Any], tuple[Any, ...]]] = queue.Queue()
-        self._thread: threading.Thread | None = None
-        self._is_away = self._is_over = False
-
-    @property
-    def num_unsent(self) -> int:
-        """Number of calls that have not succeeded, or were given up."""
-        return self._calls.unfinished_tasks
-
-    def put(self, send: Callable[..., Any], *arguments: Any) -> None:
-        """Queue ``send(*arguments)``."""
-        self._calls.put((send, arguments))
-        if self._thread is None or not self._thread.is_alive():  # as in a process that was forked
-            self._is_over = False
-            self._thread = threading.Thread(target=self._work, name=f"sender to {self._server}", daemon=True)
-            self._thread.start()
-
-    def drain(self, timeout_s: float, ask: Callable[[], Any]) -> int:
-        """Wait until the queue is empty; return the number of calls that are given up.
-
-        Args:
-            timeout_s: Longest wait, in seconds; 10 at most while the server does not answer.
-            ask: A short request. A server that takes connections and never answers shows by this one: a call of the
-                queue may take long because it stores a file.
-        """
-        asking = threading.Thread(target=self._try, args=(ask, ()), name=f"question to {self._server}", daemon=True)
-        asking.start()
-        began_s = time.monotonic()
-        while self.num_unsent and not self._is_over:
-            is_away = self._is_away or asking.is_alive()
-            limit_s = min(timeout_s, _UNREACHABLE_TIMEOUT_S) if is_away else timeout_s
-            self._is_over = time.monotonic() - began_s > limit_s
-            time.sleep(0.02)
-        return self.num_unsent
-
-    def _work(self) -> None:
-        while True:
-            send, arguments = self._calls.get()
-            while not self._try(send, arguments):
-                if self._is_over:
-                    return
-                time.sleep(_RETRY_S)
-            self._calls.task_done()
-
-    def _try(self, send: Callable[..., Any], arguments: tuple[Any, ...]) -> bool:
-        """Call once; return False if the call is to be repeated."""
-        try:
-            send(*arguments)
-        except Exception as error:  # noqa: BLE001 - a defect must not end the thread, and with it all further records
-            if _is_temporary(error):
-                if not self._is_away:
-                    _log.warning("%s does not answer (%s); records wait for it", self._server, _describe(error))
-                self._is_away = True
-                return False
-            _log.warning("%s refused a record, which is dropped: %s", self._server, _describe(error))
-        if self._is_away:
-            _log.info("%s is back; %d records follow", self._server, self.num_unsent - 1)
-        self._is_away = False
-        return True
+def _deliver(send: Callable[..., Any], *arguments: Any) -> None:
+    try:
+        send(*arguments)
+    except Exception as error:
+        raise DeliveryError(_describe(error), is_temporary=_is_temporary(error)) from error
 
 
 def _is_temporary(error: Exception) -> bool:

@@ -14,7 +14,7 @@ from lightkit.config.yaml_reader import YamlLoader
 from lightkit.errors import LightkitError
 from lightkit.reports.predictions import Predictions, Split, predictions_path, read_predictions
 from lightkit.reports.statistics import bootstrap_interval, compute_chance_level, wilson_interval
-from lightkit.runs.bad_images import BadImage, BadImageList
+from lightkit.runs.bad_images import BadImage, read_bad_images
 from lightkit.runs.events import read_events
 from lightkit.runs.files import read_json
 from lightkit.runs.folder import Run
@@ -132,7 +132,7 @@ def read_facts(run: Run) -> RunFacts:
         config=config,
         settings=sorted(settings, key=lambda each: (each.place is None, str(each.place).startswith("lightkit:"))),
         predictions=predictions,
-        bad_images=attempt("bad_images.csv", BadImageList(run.folder / "bad_images.csv").rows, []),
+        bad_images=attempt("bad_images.csv", lambda: read_bad_images(run.folder / "bad_images.csv"), []),
         gate=read_object("gate.json"),
         exports=[each for each in artefacts.values() if isinstance(each, dict)],
         problems=problems,

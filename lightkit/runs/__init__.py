@@ -16,7 +16,7 @@ _NAMES = {
     "lock": "Lock lock_holder",
     "manifest": "build_manifest describe_git describe_hardware git_output",
     "metrics": "MetricsTable",
-    "summary": "STATUSES Summary relative",
+    "summary": "Summary new_summary read_summary relative write_summary",
 }
 _MODULES = {name: module for module, names in _NAMES.items() for name in names.split()}
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -29,56 +29,27 @@ class BadImage(NamedTuple):
     found: str
 
 
-class BadImageList:
-    """A CSV file with the columns path, reason and found, to which all ranks of a run add.
+def read_bad_images(path: Path) -> list[BadImage]:
+    """Read the rows of a list; none where there is no file."""
+    try:
+        with path.open(encoding="utf-8", errors="surrogateescape", newline="") as file:
+            found = [BadImage(*row) for row in csv.reader(file) if len(row) == len(BadImage._fields)]
+    except OSError:
+        return []
+    return [row for row in found if row != BadImage._fields]
 
-    The file is replaced as a whole, so that a killed process leaves no half of a row. File names that are not UTF-8
-    keep their bytes.
 
-    Args:
-        path: The file; it is made with the first row.
+def write_bad_images(path: Path, rows: Sequence[BadImage]) -> None:
+    """Replace a CSV file with the columns path, reason and found as a whole; without rows it is removed.
+
+    File names that are not UTF-8 keep their bytes.
     """
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def rows(self) -> list[BadImage]:
-        """Read the rows; none where there is no file."""
-        try:
-            with self.path.open(encoding="utf-8", errors="surrogateescape", newline="") as file:
-                found = [BadImage(*row) for row in csv.reader(file) if len(row) == len(BadImage._fields)]
-        except OSError:
-            return []
-        return [row for row in found if row != BadImage._fields]
-
-    def replace_scan(self, rows: Iterable[BadImage]) -> None:
-        """Replace the rows of an earlier scan; rows that were found later stay.
-
-        For one process, before the others add to the list.
-        """
-        found = [*rows]
-        known = {row.path for row in found}
-        later = [row for row in self.rows() if row.found != "scan" and row.path not in known]
-        if found or later:
-            self.write([*found, *later])
-        else:
-            self.path.unlink(missing_ok=True)
-
-    def write(self, rows: Iterable[BadImage]) -> None:
-        """Replace the whole list."""
-        lines = [",".join(map(_quote, row)) + "\n" for row in (BadImage._fields, *rows)]
-        with atomic_write(self.path, durable=False) as aside:
-            aside.write_bytes("".join(lines).encode("utf-8", "surrogateescape"))
-
-    def add(self, rows: Iterable[BadImage]) -> None:
-        """Add the rows whose path is not in the list; for any process."""
-        from filelock import FileLock  # 40 ms that readers of the list do not need
-
-        with FileLock(self.path.with_name(f".{self.path.name}.lock")):
-            before = {row.path: row for row in self.rows()}
-            after = {**{row.path: row for row in rows}, **before}
-            if len(after) > len(before):
-                self.write([*before.values(), *(row for path, row in after.items() if path not in before)])
+    if not rows:
+        path.unlink(missing_ok=True)
+        return
+    lines = [",".join(map(_quote, row)) + "\n" for row in (BadImage._fields, *rows)]
+    with atomic_write(path, durable=False) as aside:
+        aside.write_bytes("".join(lines).encode("utf-8", "surrogateescape"))
 
 
 def most_frequent(reasons: Iterable[str]) -> str:

@@ -23,8 +23,6 @@ stages             ``validate``, ``test``, ``predict`` -> metric -> value
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -32,61 +30,31 @@ from lightkit.runs.files import read_json, write_json
 
 SUMMARY_SCHEMA = Path(__file__).with_name("summary.schema.json")
 """JSON Schema of the file; `lightkit schema --summary` prints it."""
-STATUSES = ("running", "done", "failed", "interrupted", "preempted")
+Summary = dict[str, Any]
 
 
-@dataclass
-class Summary:
-    """What summary.json holds; each field is described at the top of the module."""
+def new_summary(run: str) -> Summary:
+    """Return the summary of a run that has only begun.
 
-    run: str
-    status: str = "running"
-    exit_code: int | None = None
-    error: str | None = None
-    stopped_by: str | None = None
-    started: str | None = None
-    ended: str | None = None
-    durations: dict[str, float] = field(default_factory=dict)
-    epochs: int = 0
-    steps: int = 0
-    throughput: dict[str, float | None] = field(default_factory=lambda: {"samples_per_s": None})
-    phases: dict[str, float] = field(default_factory=dict)
-    metrics: dict[str, dict[str, float]] = field(default_factory=lambda: {"best": {}, "last": {}})
-    best: dict[str, Any] | None = None
-    paths: dict[str, str] = field(default_factory=dict)
-    stages: dict[str, dict[str, float]] = field(default_factory=dict)
-    schema: int = 1
+    Args:
+        run: ``NAME/ID``.
+    """
+    unknown = dict.fromkeys(("exit_code", "error", "stopped_by", "started", "ended"))
+    numbers = {"durations": {}, "epochs": 0, "steps": 0, "throughput": {"samples_per_s": None}, "phases": {}}
+    results = {"metrics": {"best": {}, "last": {}}, "best": None, "paths": {}, "stages": {}}
+    return {"schema": 1, "run": run, "status": "running", **unknown, **numbers, **results}
 
-    def write(self, path: Path | str) -> None:
-        """Replace the file as a whole; paths inside its folder are written relative to it.
 
-        Raises:
-            ValueError: If the status is none of `STATUSES`.
-        """
-        write_json(path, self.record(Path(path).parent))
+def read_summary(path: Path) -> Summary | None:
+    """Read a summary; None if there is nothing readable."""
+    found = read_json(path) or {}
+    return {**new_summary(found["run"]), **found} if isinstance(found.get("run"), str) else None
 
-    def record(self, folder: Path) -> dict[str, Any]:
-        """Give what the file holds, which does not change with the summary.
 
-        Args:
-            folder: Folder of the file; paths inside are given relative to it.
-
-        Raises:
-            ValueError: If the status is none of `STATUSES`.
-        """
-        if self.status not in STATUSES:
-            raise ValueError(f"unknown status {self.status!r}; a run is {', '.join(STATUSES)}")
-        record = asdict(self)
-        record["paths"] = {name: relative(value, folder) for name, value in self.paths.items()}
-        return {"schema": record.pop("schema"), **record}
-
-    @classmethod
-    def read(cls, path: Path | str) -> Summary | None:
-        """Give what a file holds, without fields this version does not know; None if there is nothing readable."""
-        record: Mapping[str, Any] | None = read_json(path)
-        if record is None or not isinstance(record.get("run"), str):
-            return None
-        return cls(**{name: value for name, value in record.items() if name in cls.__dataclass_fields__})
+def write_summary(path: Path, summary: Summary) -> None:
+    """Replace the file as a whole; paths inside its folder are written relative to it."""
+    paths = {name: relative(value, path.parent) for name, value in summary["paths"].items()}
+    write_json(path, {**summary, "paths": paths})
 
 
 def relative(path: Path | str, folder: Path | str) -> str:

@@ -1,13 +1,14 @@
 """Messages to webhooks and other services: sent once, or from a background thread, so that training never waits.
 
-The dead-man's switch of a job is an address that is told when the job begins and how it ends, by the convention of
-healthchecks.io: ``URL/start``, then ``URL`` where all went well, or ``URL/fail``. The body is the end of the text.
+The dead-man's switch of a job is an address that is requested when the job begins and when it ends, as healthchecks.io
+defines it: ``URL/start``, then ``URL`` where all went well, or ``URL/fail``. The body is the end of the text.
 """
 
 from __future__ import annotations
 
 import atexit
 import logging
+import math
 import queue
 import re
 import threading
@@ -20,26 +21,32 @@ from urllib.parse import urlsplit, urlunsplit
 from lightkit.errors import ConfigError, exception_chain
 
 _log = logging.getLogger(__name__)
-logging.getLogger("urllib3.connectionpool").setLevel(logging.ERROR)  # its warnings on retries print the path, a secret
 CLOSE_TIMEOUT_S = 5.0
 """Seconds that the end of a process waits for unsent messages."""
 HELD = "_LIGHTKIT_HEARTBEAT"
 """Variable by which a process that reports a whole command keeps the processes that it starts silent."""
 Sign = Literal["start", "ok", "fail"]
-Deliver = Callable[..., None]
-"""Delivers one message within ``timeout_s``, trying it ``retries`` times more, or raises `DeliveryError`."""
-_MAX_QUEUED = 100
-_MAX_PAUSE_S = 60
+Deliver = Callable[[], object]
+"""Delivers one message, or raises `DeliveryError`."""
+_MAX_PAUSE_S = 2.0
 _MAX_HEARTBEAT_BYTES = 10_000
-_TEMPORARY_STATUS = (408, 425, 429, 500, 502, 503, 504)
-_ERROR_CODE = re.compile(r"[a-z]+(_[a-z]+)*")  # Slack's answers: invalid_payload, no_service
+_TEMPORARY_STATUS = (408, 425, 429)
 
 
 class DeliveryError(Exception):
-    """The server did not take a message. The text does not hold the address."""
+    """The server did not take a message. The text does not hold the address.
+
+    Args:
+        text: The reason.
+        is_temporary: Whether the server may take the message later.
+    """
+
+    def __init__(self, text: str, *, is_temporary: bool = True) -> None:
+        super().__init__(text)
+        self.is_temporary = is_temporary
 
 
-def post(url: str, body: bytes, headers: Mapping[str, str], *, timeout_s: float, retries: int = 0) -> None:
+def post(url: str, body: bytes, headers: Mapping[str, str], *, timeout_s: float = 10.0) -> None:
     """Send the body of a POST request and wait for the answer.
 
     Redirects are not followed: the address was configured for this message.
@@ -49,47 +56,22 @@ def post(url: str, body: bytes, headers: Mapping[str, str], *, timeout_s: float,
         body: Content.
         headers: Further headers, such as the type of the content; they may be secrets too.
         timeout_s: Seconds to wait for the connection, and for each part of the answer.
-        retries: Further attempts after a connection error, a timeout or a status of 408, 425, 429 or 5xx, after
-            pauses of 0, 1, 2, ... seconds, or as long as the server asks, 60 s at most.
 
     Raises:
         DeliveryError: If it was not taken.
     """
     import requests  # here, because commands that send nothing need not wait for it
-    from requests.adapters import HTTPAdapter
-    from urllib3.util import Retry
 
-    retry = Retry(
-        retries,
-        backoff_factor=0.5,
-        backoff_max=_MAX_PAUSE_S,
-        retry_after_max=_MAX_PAUSE_S,
-        status_forcelist=_TEMPORARY_STATUS,
-        allowed_methods=None,
-        redirect=0,
-        raise_on_status=False,
-    )
-    headers = {"User-Agent": "lightkit", **headers}
-    with requests.Session() as session:
-        session.mount("http://", HTTPAdapter(max_retries=retry))
-        session.mount("https://", HTTPAdapter(max_retries=retry))
-        try:
-            response = session.post(url, data=body, headers=headers, timeout=timeout_s, allow_redirects=False)
-        except (requests.RequestException, ValueError) as error:  # their texts hold the host, or the headers
-            causes = tuple(exception_chain(error))
-            if any(isinstance(each, ConnectionRefusedError) for each in causes):
-                reason = "the connection is refused"
-            elif any(isinstance(each, (requests.Timeout, TimeoutError)) for each in causes):
-                reason = f"no answer within {timeout_s:g} s"
-            else:
-                reason = f"it cannot be sent ({type(error).__name__})"
-            raise DeliveryError(reason) from None
-    if 300 <= response.status_code < 400:
-        raise DeliveryError(f"the server answers {response.status_code}, a redirect, which is not followed")
-    if not response.ok:
-        answer = response.content[:200].decode("ascii", errors="replace").strip()
-        is_code = _ERROR_CODE.fullmatch(answer) and answer not in url
-        raise DeliveryError(f"the server answers {response.status_code}{f' ({answer})' if is_code else ''}")
+    try:
+        headers = {"User-Agent": "lightkit", **headers}
+        response = requests.post(url, data=body, headers=headers, timeout=timeout_s, allow_redirects=False)
+    except (requests.RequestException, ValueError) as error:  # their texts hold the host, or the headers
+        *_, cause = exception_chain(error)
+        raise DeliveryError(f"it cannot be sent ({type(cause).__name__})") from None
+    status = response.status_code
+    if not 200 <= status < 300:
+        is_temporary = status >= 500 or status in _TEMPORARY_STATUS
+        raise DeliveryError(f"the server answers {status}", is_temporary=is_temporary)
 
 
 def check_address(url: str, name: str) -> str:
@@ -116,25 +98,28 @@ class BackgroundSender:
     """Deliver messages in order from one daemon thread. Nothing it does raises or blocks, except `close`.
 
     Args:
-        name: Sender's name in warnings; the address is a secret and is never logged.
-        timeout_s: Seconds to wait for an answer.
-        retries: Further attempts for a message.
+        name: Receiver's name in warnings, without secrets.
+        retries: Further attempts for a message whose `DeliveryError` is temporary, after pauses of 0, 1, 2, 2, ...
+            seconds; infinite to keep all messages until the server takes them.
     """
 
-    def __init__(self, name: str, *, timeout_s: float = 10.0, retries: int = 3) -> None:
-        self._name, self._timeout_s, self._retries = name, timeout_s, retries
-        self._queue: queue.SimpleQueue[Deliver | None] = queue.SimpleQueue()
+    def __init__(self, name: str, *, retries: float = 3) -> None:
+        self._name, self._retries = name, retries
+        self._queue: queue.Queue[Deliver | None] = queue.Queue()
         self._thread: threading.Thread | None = None
         self._num_lost = 0
 
+    @property
+    def num_unsent(self) -> int:
+        """Number of messages that are lost or wait."""
+        return self._num_lost + self._queue.unfinished_tasks
+
     def put(self, message: Deliver) -> None:
-        """Queue a message and return at once; beyond 100 waiting messages further ones are dropped."""
-        if self._queue.qsize() >= _MAX_QUEUED:
-            self._lose("too many messages wait")
-            return
+        """Queue a message and return at once."""
         self._queue.put(message)
         if self._thread is None:
-            self._thread = threading.Thread(target=self._work, name=f"lightkit-send-{self._name}", daemon=True)
+            name = f"lightkit-send-{self._name}"
+            self._thread = threading.Thread(target=self._work, args=(self._queue,), name=name, daemon=True)
             self._thread.start()
             atexit.register(self.close)
 
@@ -144,22 +129,36 @@ class BackgroundSender:
             self._queue.put(None)
             self._thread.join(timeout_s)
             atexit.unregister(self.close)
-            if self._thread.is_alive():  # with the message that it sends in the place of the queue's end
-                self._lose("the server was too slow at the end", num=self._queue.qsize())
-            self._thread, self._queue = None, queue.SimpleQueue()
+            if self._thread.is_alive():  # the end of the queue is one of the tasks
+                self._lose("the server was too slow at the end", num=self._queue.unfinished_tasks - 1)
+            self._thread, self._queue = None, queue.Queue()
         return self._num_lost
 
-    def _work(self) -> None:
-        messages = self._queue
+    def _work(self, messages: queue.Queue[Deliver | None]) -> None:
         while (message := messages.get()) is not None:
-            try:
-                message(timeout_s=self._timeout_s, retries=self._retries)
-            except Exception as error:  # noqa: BLE001, PERF203 (a defect must not end the thread)
-                if messages is self._queue:
-                    self._lose(str(error) if isinstance(error, DeliveryError) else type(error).__name__)
+            attempt = 0
+            while self._fails(message, messages, attempt):
+                time.sleep(min(attempt, _MAX_PAUSE_S))
+                attempt += 1
+            messages.task_done()
+
+    def _fails(self, message: Deliver, messages: queue.Queue[Deliver | None], attempt: int) -> bool:
+        """Try to deliver a message; return whether it is to be tried again."""
+        try:
+            message()
+        except Exception as error:  # noqa: BLE001 (a defect must not end the thread)
+            if messages is not self._queue:  # given up by `close`
+                return False
+            text = str(error) if isinstance(error, DeliveryError) else type(error).__name__
+            if isinstance(error, DeliveryError) and error.is_temporary and attempt < self._retries:
+                if attempt == 0 and math.isinf(self._retries):
+                    _log.warning("%s does not answer (%s); messages wait for it", self._name, text)
+                return True
+            self._lose(text)
+        return False
 
     def _lose(self, reason: str, *, num: int = 1) -> None:
-        if self._num_lost == 0 and num:
+        if self._num_lost == 0:
             _log.warning("%s: a message was not delivered: %s; further ones are only counted", self._name, reason)
         self._num_lost += num
 
@@ -194,18 +193,9 @@ class DeadMansSwitch:
         self._url = check_address(url, "run.heartbeat_url")
         self.sender = BackgroundSender("run.heartbeat_url")
 
-    def begin(self) -> None:
-        """Report that the command has begun."""
-        self.sender.put(self.compose("start"))
-
-    def end(self, code: int, text: str = "") -> None:
-        """Report how the command has ended, where that is a success or a failure.
-
-        Args:
-            code: Its exit code.
-            text: The error, without secrets.
-        """
-        if (sign := heartbeat_sign(code)) is not None:
+    def send(self, sign: Sign | None, text: str = "") -> None:
+        """Queue a sign; none where the end of a command has none."""
+        if sign is not None:
             self.sender.put(self.compose(sign, text))
 
     def compose(self, sign: Sign, text: str = "") -> Deliver:
@@ -213,7 +203,7 @@ class DeadMansSwitch:
 
         Args:
             sign: The event.
-            text: Its end is the body.
+            text: Its end is the body, without secrets.
         """
         parts = urlsplit(self._url)
         path = parts.path.rstrip("/") + f"/{sign}" if sign != "ok" else parts.path

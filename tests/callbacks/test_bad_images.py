@@ -13,9 +13,9 @@ from pytorch_lightning import LightningDataModule, LightningModule, Trainer
 from torch.utils.data import DataLoader
 
 from lightkit import runs
-from lightkit.callbacks import RunRecorder
+from lightkit.callbacks import RunRecorder, bad_images
 from lightkit.data.bad_samples import Defect, Defects
-from lightkit.runs.bad_images import BadImage, BadImageList
+from lightkit.runs.bad_images import BadImage, read_bad_images
 
 
 class Losing(LightningDataModule):
@@ -82,7 +82,7 @@ def told(run: runs.Run) -> list[dict[str, Any]]:
 def test_a_scan_and_each_epoch_are_told_once(run: runs.Run, caplog: pytest.LogCaptureFixture) -> None:
     data = Losing(["s"], {0: ["a", "b"], 1: ["a"], 2: ["c", "s"]})
     trainer_for(run).fit(Line(), datamodule=data)
-    assert BadImageList(run.folder / "bad_images.csv").rows() == [
+    assert read_bad_images(run.folder / "bad_images.csv") == [
         BadImage("s", "cut short", "scan"),
         BadImage("a", "gone", "epoch 0"),
         BadImage("b", "gone", "epoch 0"),
@@ -106,20 +106,20 @@ def test_a_test_adds_to_the_list_of_its_run(run: runs.Run) -> None:
     trainer_for(run).fit(Line(), datamodule=Losing(["s"], {1: ["a"]}))
     before = len(told(run))
     trainer_for(run).test(Line(), datamodule=Losing(["s"], {None: ["a", "t"]}), verbose=False)
-    assert [(row.path, row.found) for row in BadImageList(run.folder / "bad_images.csv").rows()] == [
+    assert [(row.path, row.found) for row in read_bad_images(run.folder / "bad_images.csv")] == [
         ("s", "scan"), ("a", "epoch 1"), ("t", "test"),
     ]  # fmt: skip
     assert [event["found"] for event in told(run)[before:]] == ["scan", "test"]
 
 
-def test_what_other_ranks_have_listed_is_told_by_the_first(run: runs.Run) -> None:
-    class Other(Line):
-        def on_train_epoch_end(self) -> None:
-            if self.current_epoch == 1:
-                BadImageList(run.folder / "bad_images.csv").add([BadImage("theirs", "gone", "epoch 1")])
+def test_what_other_ranks_have_met_is_listed_by_the_first(run: runs.Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def gather_two(trainer: Trainer, rows: list[BadImage]) -> list[list[BadImage]]:
+        return [rows, [BadImage("theirs", "gone", "epoch 1")] if trainer.current_epoch == 1 and rows else []]
 
-    trainer_for(run).fit(Other(), datamodule=Losing([], {1: ["mine"]}))
+    monkeypatch.setattr(bad_images, "gather", gather_two)
+    trainer_for(run).fit(Line(), datamodule=Losing([], {1: ["mine"]}))
     assert [(event["count"], event["found"]) for event in told(run)] == [(2, "epoch 1")]
+    assert [row.path for row in read_bad_images(run.folder / "bad_images.csv")] == ["mine", "theirs"]
 
 
 def test_before_an_exception_what_is_known_is_listed(run: runs.Run) -> None:
@@ -129,7 +129,7 @@ def test_before_an_exception_what_is_known_is_listed(run: runs.Run) -> None:
 
     with pytest.raises(ValueError, match="out of stock"):
         trainer_for(run).fit(Failing(), datamodule=Losing([], {0: ["a"]}))
-    assert BadImageList(run.folder / "bad_images.csv").rows() == [BadImage("a", "gone", "epoch 0")]
+    assert read_bad_images(run.folder / "bad_images.csv") == [BadImage("a", "gone", "epoch 0")]
     assert len(told(run)) == 1
 
 

@@ -216,25 +216,9 @@ def test_spoilt_weights_get_into_no_checkpoint(tmp_path: Path) -> None:
     assert not list(tmp_path.rglob("*.ckpt"))
 
 
-@pytest.mark.parametrize(
-    "loader",
-    [
-        {"shuffle": True, "generator": torch.Generator().manual_seed(5)},
-        {"shuffle": True, "num_workers": 1, "prefetch_factor": 4},
-        {"drop_last": True, "batch_size": 5},
-    ],
-    ids=["shuffled", "by a worker", "of five"],
-)
-def test_the_indices_are_those_that_the_sampler_gave(tmp_path: Path, loader: dict[str, Any]) -> None:
-    training = Training(tmp_path, "skip", {7: math.nan}, loader=loader, max_epochs=3).fit()
-    assert len(training.told) == 3
-    for event in training.told:
-        assert 7 in event["indices"]
-        assert len(set(event["indices"])) == loader.get("batch_size", SIZE)
-
-
-def test_nobody_knows_the_indices_of_a_stream(tmp_path: Path) -> None:
-    training = Training(tmp_path, "stop", {9: math.nan}, data=Stream)
+@pytest.mark.parametrize("settings", [{"data": Stream}, {"loader": {"shuffle": True}}], ids=["stream", "shuffled"])
+def test_the_indices_of_other_loaders_are_unknown(tmp_path: Path, settings: dict[str, Any]) -> None:
+    training = Training(tmp_path, "stop", {9: math.nan}, **settings)
     with pytest.raises(NonfiniteLoss, match="its samples are unknown: the loader has no indices"):
         training.fit()
     assert training.told[0]["indices"] is None

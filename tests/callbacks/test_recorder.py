@@ -10,6 +10,7 @@ import sys
 import threading
 import warnings
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -104,10 +105,10 @@ def _rows(run: runs.Run) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def _summary(run: runs.Run) -> runs.Summary:
-    summary = runs.Summary.read(run.summary_path)
+def _summary(run: runs.Run) -> SimpleNamespace:
+    summary = runs.read_summary(run.summary_path)
     assert summary is not None
-    return summary
+    return SimpleNamespace(**summary)
 
 
 def test_a_fit_leaves_one_event_and_one_row_an_epoch(run: runs.Run) -> None:
@@ -342,14 +343,14 @@ def test_a_test_adds_its_metrics_and_leaves_the_fit_as_it_ended(run: runs.Run) -
 
 
 def test_a_test_of_a_killed_fit_does_not_call_it_done(run: runs.Run) -> None:
-    runs.Summary(run="line/1", status="running", epochs=4).write(run.summary_path)
+    runs.write_summary(run.summary_path, runs.new_summary("line/1") | {"status": "running", "epochs": 4})
     with _recorder(run) as recorder:
         _trainer(run, recorder).test(Line(), Pairs(), verbose=False)
     assert (_summary(run).status, _summary(run).epochs, list(_summary(run).stages)) == ("running", 4, ["test"])
 
 
 def test_a_test_beside_a_fit_and_the_fit_keep_what_the_other_writes(run: runs.Run) -> None:
-    runs.Summary(run="line/1", status="preempted", exit_code=75).write(run.summary_path)
+    runs.write_summary(run.summary_path, runs.new_summary("line/1") | {"status": "preempted", "exit_code": 75})
     early, late = _recorder(run), _recorder(run)
     with _recorder(runs.open_run(run.folder, resumed=True), manifest={"subcommand": "fit"}) as fit:
         with early:  # from start to end within the fit
@@ -374,7 +375,10 @@ def test_a_test_in_a_run_of_its_own_is_done(run: runs.Run) -> None:
 
 def test_a_resume_that_fails_at_once_keeps_what_was_known(run: runs.Run) -> None:
     metrics = {"best": {"val/loss": 0.5}, "last": {}}
-    runs.Summary(run="line/1", status="preempted", exit_code=75, epochs=4, metrics=metrics).write(run.summary_path)
+    runs.write_summary(
+        run.summary_path,
+        runs.new_summary("line/1") | {"status": "preempted", "exit_code": 75, "epochs": 4, "metrics": metrics},
+    )
     with pytest.raises(ConfigError), _recorder(runs.open_run(run.folder, resumed=True)):
         raise ConfigError("no such class")
     summary = _summary(run)

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from lightkit.callbacks import SlackNotifier
 from lightkit.callbacks.notifiers import KINDS, Message
+from lightkit.callbacks.notifiers import create_message as made
 
 WHERE: dict[str, Any] = {"host": "night", "time": "2026-11-22T03:00:00+00:00"}
 
@@ -22,22 +23,22 @@ def sent(message: Message, **arguments: Any) -> dict[str, Any]:
 
 
 def texts(body: dict[str, Any]) -> list[str]:
-    return [block["text"]["text"] if "text" in block else block["elements"][0]["text"] for block in body["blocks"]]
+    return [block["text"]["text"] for block in body["blocks"]]
 
 
 @pytest.mark.parametrize(
     ("message", "expected"),
     [
         (
-            Message("start", job="flowers", status="running", stage="fit", epoch=0, step=0, folder="/r/1", **WHERE),
+            made("start", job="flowers", status="running", stage="fit", epoch=0, step=0, folder="/r/1", **WHERE),
             ["*flowers: fit begins*", "/r/1 · night"],
         ),
         (
-            Message("start", job="flowers", status="running", stage="fit", epoch=2, step=9, **WHERE),
+            made("start", job="flowers", status="running", stage="fit", epoch=2, step=9, **WHERE),
             ["*flowers: fit goes on*", "night"],
         ),
         (
-            Message(
+            made(
                 "epoch",
                 job="flowers",
                 status="running",
@@ -58,16 +59,16 @@ def texts(body: dict[str, Any]) -> list[str]:
             ],
         ),
         (
-            Message("end", job="flowers", status="done", stage="test", metrics={"test/loss": 2}, seconds=61, **WHERE),
+            made("end", job="flowers", status="done", stage="test", metrics={"test/loss": 2}, seconds=61, **WHERE),
             ["*flowers: test is done*", "```test/loss  2```", "night · 61 s"],
         ),
         (
-            Message("end", job="flowers", status="preempted", stage="fit", error="signal 15",
+            made("end", job="flowers", status="preempted", stage="fit", error="signal 15",
                     mlflow_command="mlflow ui", **WHERE),
             ["*flowers: fit was interrupted; the same command goes on with it*", "`mlflow ui` · night"],
         ),
         (
-            Message("failure", job="a<b>&c", status="failed", stage="fit", exit_code=3, error="no <photos> & ```x```",
+            made("failure", job="a<b>&c", status="failed", stage="fit", exit_code=3, error="no <photos> & ```x```",
                     **WHERE),
             [
                 "*a&lt;b&gt;&amp;c: fit has failed with exit code 3*",
@@ -76,7 +77,7 @@ def texts(body: dict[str, Any]) -> list[str]:
             ],
         ),
         (
-            Message(
+            made(
                 "gate",
                 job="flowers",
                 status="failed",
@@ -93,7 +94,7 @@ def texts(body: dict[str, Any]) -> list[str]:
             ],
         ),
         (
-            Message(
+            made(
                 "gate",
                 job="flowers",
                 status="failed",
@@ -118,7 +119,7 @@ def texts(body: dict[str, Any]) -> list[str]:
             ],
         ),
         (
-            Message("gate", job="flowers", status="passed", gate={},
+            made("gate", job="flowers", status="passed", gate={},
                     **WHERE),
             ["*flowers: the gate says yes*", "night"],
         ),
@@ -136,13 +137,13 @@ def test_each_kind_reads_as_it_should(message: Message, expected: list[str]) -> 
     [("channel", "<!channel> *job:"), ("here", "<!here> *job:"), ("U012AB3CD", "<@U012AB3CD> *job:"), (None, "*job:")],
 )
 def test_a_failure_calls_whom_it_should(mention: str | None, begins: str) -> None:
-    failure = Message("failure", job="job", status="failed", stage="fit", error="x")
+    failure = made("failure", job="job", status="failed", stage="fit", error="x")
     assert texts(sent(failure, mention=mention))[0].startswith(begins)
-    assert texts(sent(Message("end", job="job", status="done"), mention=mention))[0].startswith("*job")
+    assert texts(sent(made("end", job="job", status="done"), mention=mention))[0].startswith("*job")
 
 
 def test_a_link_cannot_be_closed_by_what_is_in_it() -> None:
-    message = Message("end", job="j", status="done", mlflow_url="http://h/#/experiments/1|x>/runs/<a&b", **WHERE)
+    message = made("end", job="j", status="done", mlflow_url="http://h/#/experiments/1|x>/runs/<a&b", **WHERE)
     assert texts(sent(message))[-1] == "<http://h/#/experiments/1%7Cx&gt;/runs/&lt;a&amp;b|run in MLflow> · night"
 
 
@@ -157,7 +158,7 @@ def test_a_link_cannot_be_closed_by_what_is_in_it() -> None:
 def test_no_text_is_longer_than_slack_takes(kind: Any, job: str, error: str, names: list[str], folder: str) -> None:
     metrics = dict.fromkeys(names, 0.5)
     gate = {"checks": [{"name": name, "asks": error} for name in names], "baseline": job}
-    body = sent(Message(kind, job=job, status="failed", error=error * 3, metrics=metrics, gate=gate, folder=folder))
+    body = sent(made(kind, job=job, status="failed", error=error * 3, metrics=metrics, gate=gate, folder=folder))
     assert len(body["text"]) <= 40_000
     assert len(body["blocks"]) <= 50
     for text in texts(body):

@@ -303,7 +303,7 @@ def test_notify_test_ends_with_1_and_tells_what_did_not_arrive_without_the_addre
     assert (result.code, result.out) == (1, "")
     (line,) = result.err.splitlines()
     assert line.startswith("slack ")
-    assert "refused" in line
+    assert "Refused" in line
     assert CANARY not in line
     assert [kind for kind, *_ in told(receiver)] == ["failure"]
 

@@ -26,8 +26,8 @@ def test_each_exit_code_has_its_sign(code: int, sign: str | None) -> None:
 def test_a_command_is_told_from_its_beginning_to_its_end(code: int, paths: list[str]) -> None:
     with receiving() as receiver:
         switch = DeadMansSwitch(receiver.url("beat"))
-        switch.begin()
-        switch.end(code, "the last words")
+        switch.send("start")
+        switch.send(heartbeat_sign(code), "the last words")
         switch.sender.close()
         assert [request.path for request in receiver.requests] == paths
         assert [request.body for request in receiver.requests] == [b"", b"the last words"][: len(paths)]
@@ -37,7 +37,7 @@ def test_the_address_keeps_its_question_and_the_body_its_end() -> None:
     with receiving() as receiver:
         switch = DeadMansSwitch(receiver.url("beat") + "?token=1")
         for sign in ("start", "ok", "fail"):
-            switch.compose(sign, "a" * 20_000 + "end")(timeout_s=10)
+            switch.compose(sign, "a" * 20_000 + "end")()
         found = receiver.requests
         assert [request.path for request in found] == [f"/beat/*{end}?token=1" for end in ("/start", "", "/fail")]
         assert {(len(request.body), request.body[-4:]) for request in found} == {(10_000, b"aend")}
@@ -52,7 +52,7 @@ def test_a_switch_that_does_not_answer_is_left() -> None:
     with receiving() as receiver:
         receiver.answer = lambda _number: Answer(-1)
         switch = DeadMansSwitch(receiver.url("beat"))
-        switch.begin()
-        switch.end(0)
+        switch.send("start")
+        switch.send("ok")
         switch.sender.close(0.1)
         assert not receiver.over.is_set()

@@ -18,7 +18,7 @@ def _old(root: Path, name: str, run_id: str, *, subcommand: str | None = "fit", 
     if subcommand:
         runs.write_json(run.manifest_path, {"subcommand": subcommand})
     if status:
-        runs.Summary(run=f"{name}/{run_id}", status=status).write(run.summary_path)
+        runs.write_summary(run.summary_path, {**runs.new_summary(f"{name}/{run_id}"), "status": status})
     return run
 
 

@@ -48,7 +48,7 @@ def _place(folder: Path) -> Path:
     for name in ("last.ckpt", "best.ckpt"):
         runs.write_aside(run.checkpoints / name, lambda file: torch.save(content, file))
     run.metrics_path.write_text("epoch,val/loss,epoch_seconds\n0,1.5,2.0\n", encoding="utf-8")
-    runs.Summary(run="faults/1", status="done").write(run.summary_path)
+    runs.write_summary(run.summary_path, {**runs.new_summary("faults/1"), "status": "done"})
     events = runs.EventStream(run.events_path)
     events.write("resume", run="faults/1", stage="fit", checkpoint="last.ckpt", epoch=0, step=4, folder=str(run.folder))
     runs.point_latest(run)
@@ -62,7 +62,10 @@ def _weigh(run: runs.Run) -> None:
 
 
 BREAKS: dict[str, tuple[Callable[[runs.Run], object], str]] = {
-    "not_done": (lambda run: runs.Summary(run="faults/1").write(run.summary_path), "its summary does not say done"),
+    "not_done": (
+        lambda run: runs.write_summary(run.summary_path, runs.new_summary("faults/1")),
+        "its summary does not say done",
+    ),
     "other_weights": (_weigh, "state_dict differs"),
     "other_metrics": (lambda run: run.metrics_path.write_text("epoch,val/loss\n0,1.6\n"), "metrics.csv differs"),
     "cut_off": (lambda run: (run.checkpoints / "best.ckpt").write_bytes(b"PK"), "best.ckpt is not whole"),
