@@ -375,7 +375,7 @@ class AppriseNotifier(Notifier):
         texts = [text for text, _ in _details(message)]
         texts += [text for text in (message["mlflow_url"], " · ".join(_origin(message))) if text]
         kind = {"failure": "failure", "end": "success"}.get(message["kind"], "info")
-        settings = {"title": _headline(message), "notify_type": kind}
+        settings: dict[str, Any] = {"title": _headline(message), "notify_type": kind}
         left = list(self._urls)
 
         def deliver() -> None:

@@ -41,7 +41,7 @@ def new_summary(run: str) -> Summary:
     """
     unknown = dict.fromkeys(("exit_code", "error", "stopped_by", "started", "ended"))
     numbers = {"durations": {}, "epochs": 0, "steps": 0, "throughput": {"samples_per_s": None}, "phases": {}}
-    results = {"metrics": {"best": {}, "last": {}}, "best": None, "paths": {}, "stages": {}}
+    results: Summary = {"metrics": {"best": {}, "last": {}}, "best": None, "paths": {}, "stages": {}}
     return {"schema": 1, "run": run, "status": "running", **unknown, **numbers, **results}
 
 

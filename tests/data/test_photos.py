@@ -18,7 +18,7 @@ from lightkit.data.bad_samples import Defect
 from lightkit.data.image_index import ImageIndex, index_images
 from lightkit.data.splits import content_digest
 from lightkit.errors import DataError
-from lightkit.runs.bad_images import BadImage, BadImageList
+from lightkit.runs.bad_images import BadImage, read_bad_images
 
 GIVEN = [f"{split}/{name}/{number}.png" for split in ("train", "val", "test") for name in "ab" for number in range(3)]
 PLAIN = [f"{name}/{number}.png" for name in ("rose", "tulip") for number in range(30)]
@@ -272,7 +272,7 @@ def test_in_a_run_the_whole_list_is_beside_its_folder(make_images: Any, tmp_path
     lines = str(caught.value).splitlines()
     assert len(lines) == 7
     assert lines[-1] == f"  and 3 more; all are listed in {tmp_path}/runs/job/bad_images.csv"
-    rows = BadImageList(tmp_path / "runs" / "job" / "bad_images.csv").rows()
+    rows = read_bad_images(tmp_path / "runs" / "job" / "bad_images.csv")
     assert len(rows) == 8
     assert rows[0] == BadImage(f"{root}/rose/a gone.jpg", "No such file or directory", "scan")
 

@@ -19,7 +19,7 @@ from pyarrow import parquet
 
 from lightkit.errors import ConfigError, DataError, Interrupted, RunLocked
 from lightkit.images.table_writer import ImageRow, TableTarget, _lock, plan_files, write_table
-from lightkit.runs.bad_images import BadImage, BadImageList
+from lightkit.runs.bad_images import BadImage, read_bad_images
 from tests.images.conftest import MakeRows
 
 KINDS = pytest.mark.parametrize("is_delta", [False, True], ids=["parquet", "delta"])
@@ -115,7 +115,7 @@ def test_images_that_are_left_out_are_listed_beside_the_files(place: TableTarget
     files = plan_files(rows, num_files=1, row_group_bytes=4_000)
     bad = [BadImage("a/\udcff.jpg", "Truncated File Read", "scan")]
     write_table(place, files, advance=_ignore, bad_images=bad)
-    assert BadImageList(place.table / "_bad_images.csv").rows() == bad
+    assert read_bad_images(place.table / "_bad_images.csv") == bad
     assert _images(place) == _wanted(rows)
 
     _write(place, rows, overwrite=True)
