@@ -40,7 +40,7 @@ from lightkit.cli.class_descriptions import (
 from lightkit.cli.config_loader import STAGES
 from lightkit.cli.lightning_cli import LightkitCLI
 from lightkit.config.accelerator.keys import AcceleratorSettings
-from lightkit.config.schema import PACKAGES, describe_type
+from lightkit.config.schema import PACKAGES, any_of
 from lightkit.launch.plan import ENGINES, LaunchSettings
 from lightkit.launch.watchdog import WatchdogSettings
 from lightkit.registry.gate import GateSettings
@@ -101,8 +101,11 @@ def build_catalogue() -> dict[str, Any]:
         section: {"help": describe_class(cls)["help"], "arguments": describe_arguments(built["fit"], f"{section}.")}
         for section, cls in _SECTIONS.items()
     }
-    engine = {"enum": [*ENGINES, None]}  # the signature says text; `launch` judges it itself
-    sections["launch"]["arguments"]["engine"] |= {"schema": engine, "shown": describe_type(engine)}
+    # Their signatures say text; `launch` checks the engine itself.
+    sections["launch"]["arguments"]["engine"]["schema"] = {"enum": [*ENGINES, None]}
+    profiler = sections["trainer"]["arguments"]["profiler"]
+    profiler["schema"] = any_of([*profiler["schema"]["anyOf"], {"enum": [*_PROFILERS]}])
+    profiler["schema"]["anyOf"].remove({"type": "string"})
     names = short_names(classes, _asked_for(sections, classes))  # before the next line loads more classes
     found = {cls for module in _APART for cls in _public_classes(module) if cls.__module__ == module}
     apart: dict[str, type] = {path: cls for cls in found if issubclass(cls, BASES) for path in paths_to(cls)}
@@ -112,7 +115,7 @@ def build_catalogue() -> dict[str, Any]:
         "versions": {name: _public(metadata.version(name)) for name in sorted({*PACKAGES.values(), "jsonargparse"})},
         "sections": sections,
         "top": _top_level(built),
-        "words": {"strategy": StrategyRegistry.available_strategies(), "profiler": list(_PROFILERS)},
+        "strategies": StrategyRegistry.available_strategies(),
         "bases": {section: [import_path(base) for base in bases] for section, bases in SECTION_BASES.items()},
         "classes": {path: describe_class(cls) for path, cls in sorted(classes.items())},
         "names": names,

@@ -7,8 +7,6 @@ import pathlib
 import re
 import types
 from collections import abc
-from collections.abc import Iterable
-from contextlib import suppress
 from datetime import timedelta
 from enum import Enum
 from functools import cache
@@ -18,7 +16,6 @@ from typing import Any, Literal, Union, get_args, get_origin
 from jsonargparse._common import is_subclasses_disabled
 from jsonargparse._required import iter_required_keys
 from jsonargparse._typehints import accepts_any_value, get_callable_return_type
-from jsonargparse._util import import_object
 from jsonargparse.typing import get_registered_type
 from lightning_fabric.plugins import CheckpointIO, ClusterEnvironment
 from pytorch_lightning import Callback, LightningDataModule, LightningModule
@@ -31,7 +28,7 @@ from pytorch_lightning.strategies import Strategy
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from lightkit.config.schema import any_of, describe_type
+from lightkit.config.schema import any_of
 
 SECTION_BASES: dict[str, tuple[type, ...]] = {
     "model": (LightningModule,),
@@ -116,21 +113,6 @@ def describe_inputs(cls: type) -> dict[str, Any]:
     }
 
 
-def describe_classes(names: Iterable[str]) -> dict[str, Any]:
-    """Import classes by their paths and describe them; what cannot be imported or read is left to jsonargparse.
-
-    Args:
-        names: Dotted paths; short names are passed over, since nothing says which module to import.
-    """
-    found = {}
-    for name in names:
-        with suppress(Exception, SystemExit):  # a module of the user's own may raise anything; jsonargparse tells it
-            cls = import_object(name)
-            if isinstance(cls, type):
-                found[name] = describe_class(cls)
-    return found
-
-
 def describe_arguments(parser: LightningArgumentParser, prefix: str) -> dict[str, Any]:
     """Describe the arguments of a parser below a prefix, such as `trainer.`."""
     required = set(iter_required_keys(parser))
@@ -146,17 +128,15 @@ def describe_arguments(parser: LightningArgumentParser, prefix: str) -> dict[str
             # class with its arguments or a file, so that only jsonargparse judges it.
             group = (parser.groups or {}).get(f"{prefix}{whole}")
             title = plain_help((group.title if group is not None else None) or "")
-            mapping = {"help": "" if _SIGNATURE.fullmatch(title) else title, "shown": "a mapping"}
-            folded = found.setdefault(whole, {"schema": {}, "required": False, **mapping})
+            text = "" if _SIGNATURE.fullmatch(title) else title
+            folded = found.setdefault(whole, {"schema": {}, "required": False, "help": text})
             folded["required"] = folded["required"] or is_required
         else:
-            schema = schema_of(typehint)
             found[name] = {
-                "schema": schema,
+                "schema": schema_of(typehint),
                 "required": is_required,
                 **({} if is_required else {"default": plain_value(action.default)}),
                 "help": plain_help(action.help if isinstance(action.help, str) else ""),
-                "shown": describe_type(schema),
             }
     return found
 

@@ -11,7 +11,7 @@ from lightkit.cli.argument_lookup import describe_import, list_class_names
 from lightkit.cli.config_loader import NAMED_CLASSES
 from lightkit.config import near
 from lightkit.config.accelerator.vocabulary import KEY_HELP
-from lightkit.config.schema import ConfigSchema, load_schema
+from lightkit.config.schema import ConfigSchema, describe_type, load_schema
 from lightkit.errors import ConfigError
 
 _WIDTH = 100  # columns
@@ -141,10 +141,10 @@ def _format_arguments(arguments: Mapping[str, Mapping[str, Any]]) -> str:
     lines = []
     for name, argument in arguments.items():
         value, texts = argument.get("default"), [argument.get("help") or ""]
-        if "shown" in argument:
+        if "schema" in argument:
             value = value if isinstance(value, str) and value else json.dumps(value)  # as in a file
             default = "required" if argument.get("required") else f"default: {value}"
-            texts.insert(0, f"{argument['shown']}; {default}")
+            texts.insert(0, f"{describe_type(argument['schema'])}; {default}")
         lines += [_wrap(texts[0], width + 4, f"  {name:{width}}  "), *(_wrap(text, 6) for text in texts[1:])]
     return "".join(lines) or "  (no arguments)\n"
 

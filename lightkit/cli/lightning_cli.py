@@ -31,9 +31,7 @@ from lightkit.cli.config_loader import is_yaml_text, spawns
 from lightkit.cli.context import RunContext, load_context
 from lightkit.cli.parser_errors import (
     OTHER_WEIGHTS,
-    explain_exit_at_import,
     explain_parser_error,
-    list_known_classes,
     locate_lightning_error,
     unwrap_errors,
 )
@@ -240,9 +238,9 @@ class LightkitCLI(LightningCLI):
             known = self._subcommand_parsers[command[0]] if command else parser
             keys = {str(action.dest) for action in known._actions} | {"callbacks", "logger"}
             said = replace(resolved, subcommand=command[0]) if command else resolved
-            raise explain_parser_error(error, said, keys=keys, classes=list_known_classes()) from error
+            raise explain_parser_error(error, said, keys=keys) from error
         except SystemExit as end:
-            raise explain_exit_at_import(end, resolved) from end
+            raise ConfigError(f"a module that the config imports calls sys.exit({end.code})") from end
 
     def _dump(self, parser: LightningArgumentParser, section: Namespace, flags: Sequence[str] = ()) -> dict[str, Any]:
         """Return the config as it is saved: in lightkit's form, with references in the place of secrets."""

@@ -16,12 +16,7 @@ from pytorch_lightning.plugins.precision import Precision
 from lightkit import data  # noqa: F401 (its classes are known by their short names)
 from lightkit.cli.context import RunContext
 from lightkit.cli.lightning_cli import LightkitCLI
-from lightkit.cli.parser_errors import (
-    explain_lightning_errors,
-    explain_parser_error,
-    list_known_classes,
-    unwrap_errors,
-)
+from lightkit.cli.parser_errors import explain_lightning_errors, explain_parser_error, unwrap_errors
 from lightkit.config import Resolved
 from lightkit.distributed.process_group import process_group_left
 from lightkit.tuning.benchmark import make_trainer
@@ -121,6 +116,6 @@ def build_data(section: Any, resolved: Resolved) -> LightningDataModule:
         with unwrap_errors():
             built = parser.instantiate_classes(parser.parse_object({"data": section}))
     except ArgumentError as error:
-        raise explain_parser_error(error, resolved, keys=(), classes=list_known_classes()) from error
+        raise explain_parser_error(error, resolved, keys=()) from error
     module: LightningDataModule = built["data"]
     return module

@@ -6,16 +6,15 @@ import errno
 import os
 import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from fnmatch import fnmatchcase
-from functools import reduce
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from lightkit import runs
+from lightkit.cli.argument_lookup import import_class
 from lightkit.cli.config_loader import WITH_MODEL, LoadedConfig
-from lightkit.cli.parser_errors import list_loaded_classes
 from lightkit.config import KeyPath, Origin, Problems, Resolved, dotted, error_at, near
 from lightkit.config.loader import drop_paths
 from lightkit.config.origins import near_files, shortened, shown_path
@@ -77,20 +76,23 @@ def validate_signatures(resolved: Resolved, problems: Problems) -> Resolved:
         resolved: The config.
         problems: Takes the errors.
     """
-    from lightkit.cli.class_descriptions import describe_classes  # here: it loads torch, as above
+    from lightkit.cli.class_descriptions import describe_class, import_path  # here: it loads torch
 
-    catalogue, tried = load_schema().with_apart(), set[str]()
+    catalogue, described = load_schema().with_apart(), dict[str, Any]()
     while True:
         findings = _findings(resolved, catalogue, problems)
-        names = set()
-        for path in findings.unjudged:
-            value = reduce(lambda block, part: block[part], path, resolved.values)
-            named = value.get("class_path") if isinstance(value, dict) else value
-            names |= {named} if isinstance(named, str) else set()
-        if names <= tried:
+        names = {name for name in findings.unjudged.values() if "." in name} - described.keys()
+        if not names:
             break
-        catalogue = catalogue.with_imported(describe_classes(names - tried))
-        tried |= names
+        for name in names:
+            described[name] = None
+            try:
+                found = import_class(name)
+                with suppress(Exception):  # a function, or a signature that only jsonargparse may read
+                    described[name] = {**describe_class(found), "bases": [*map(import_path, found.__mro__)]}
+            except ConfigError as error:
+                described[name] = {"error": str(error), "bases": [], "arguments": {}}
+        catalogue = catalogue.with_imported({name: each for name, each in described.items() if each})
     for _, problem in findings.problems:
         problems.add(problem)
     return drop_paths(resolved, {path for path, _ in findings.problems})
@@ -113,8 +115,12 @@ def _findings(resolved: Resolved, catalogue: ConfigSchema, problems: Problems) -
 
 def _is_loaded(name: str, bases: Collection[str]) -> bool:
     """Check whether jsonargparse or Lightning knows a short name of something that this process has loaded."""
-    if name in list_loaded_classes(bases):
-        return True
+    pending = [getattr(sys.modules.get(path.rpartition(".")[0]), path.rpartition(".")[2], None) for path in bases]
+    while pending:
+        if isinstance(base := pending.pop(), type):
+            pending += base.__subclasses__()
+            if name[:1] != "_" and name in (child.__name__ for child in base.__subclasses__()):
+                return True
     registered = getattr(sys.modules.get("pytorch_lightning.strategies"), "StrategyRegistry", ())
     return "pytorch_lightning.strategies.Strategy" in bases and name.lower() in registered
 

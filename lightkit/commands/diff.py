@@ -6,17 +6,17 @@ import json
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from lightkit import runs
-from lightkit.cli.argument_lookup import PlacedValue, find_argument
+from lightkit.cli.argument_lookup import find_default
 from lightkit.cli.command_line import parse_options
 from lightkit.cli.config_loader import load_config
 from lightkit.config import PREFIX, RESERVED_VARIABLES, KeyPath, Problems, dotted, resolve_hardware
-from lightkit.config.display import RedactedConfig, iterate_leaves
+from lightkit.config.display import RedactedConfig, format_column, iterate_leaves
 from lightkit.config.loader import collect_errors
 from lightkit.config.origins import NESTED_FILES, shown_path
 from lightkit.config.tree import MappingNode
@@ -48,26 +48,9 @@ _RECORDED = {
 }
 _SPEED = "samples_per_s"  # it always differs, and is no result
 
-
-@dataclass(frozen=True)
-class DiffInput:
-    """A config file, or a run with its records.
-
-    Args:
-        title: Name that is printed.
-        tree: The config.
-        values: Each value of the config, and of a run's manifest and summary, by its path.
-        is_run: Whether it is a run, whose config holds the defaults too.
-    """
-
-    title: str
-    tree: MappingNode
-    values: Mapping[KeyPath, PlacedValue]
-    is_run: bool = False
-
-
-_Change = tuple[str, list["PlacedValue | None"]]
-"""A key, and its value in each input; None where one lacks it."""
+_Value = Mapping[str, Any]
+"""A value as `value`, and the place that set it as `set_by`, which what a run has recorded lacks."""
+_Values = dict[KeyPath, _Value]
 
 
 def diff(words: list[str]) -> int:
@@ -82,20 +65,25 @@ def diff(words: list[str]) -> int:
     line = parse_options(HELP, words, most=len(words))
     if len(line.positionals) != 2:
         raise line.error(f"expected two configs or runs, got {len(line.positionals) or 'none'}")
-    old, new = inputs = [_read_input(name, line.options.get("--root", "runs")) for name in line.positionals]
-    changes = _list_changes(inputs)
+    names, trees, values, are_runs = zip(
+        *(_read_input(name, line.options.get("--root", "runs")) for name in line.positionals), strict=True
+    )
+    changes = _list_changes(trees, values, are_runs)
+    old, new = names
     if "--json" in line.options:
-        fields = [_get_fields(*change) for change in changes]
-        print(json.dumps({"schema": 1, "a": old.title, "b": new.title, "changes": fields}, indent=2))
+        print(json.dumps({"schema": 1, "a": old, "b": new, "changes": changes}, indent=2))
     elif changes:
-        print(_format_changes(old.title, new.title, changes, coloured=sys.stdout.isatty()), end="")
+        print(_format_changes(old, new, changes, coloured=sys.stdout.isatty()), end="")
     else:
-        print(f"no difference between {old.title} and {new.title}")
+        print(f"no difference between {old} and {new}")
     return 1 if changes and "--exit-code" in line.options else 0
 
 
-def _read_input(name: str, root: str) -> DiffInput:
+def _read_input(name: str, root: str) -> tuple[str, MappingNode, _Values, bool]:
     """Read the config file or the run that a word names.
+
+    Returns:
+        Its name; the config; each value of the config, and of a run's manifest and summary; and whether it is a run.
 
     Raises:
         ConfigError: If it is missing, or cannot be read.
@@ -120,69 +108,72 @@ def _read_input(name: str, root: str) -> DiffInput:
     hardware, resolved = collect_errors(loaded.resolved, partial(resolve_hardware, environ={}), problems)
     resolved = resolved if hardware is None else hardware.resolved
     redacted = RedactedConfig(resolved)
-    values = {path: PlacedValue.of_node(redacted, node, path) for path, node in iterate_leaves(resolved.tree, ())}
-    values |= {path: PlacedValue(value) for path, value in recorded.items() if value not in (None, {})}
-    return DiffInput(name, resolved.tree, values, is_run)
+    values: _Values = {path: redacted.placed(node, path) for path, node in iterate_leaves(resolved.tree, ())}
+    values |= {path: {"value": value} for path, value in recorded.items() if value not in (None, {})}
+    return name, resolved.tree, values, is_run
 
 
-def _list_changes(inputs: Sequence[DiffInput]) -> list[_Change]:
-    """List what differs: in the configs, and between two runs in their records.
+def _list_changes(
+    trees: Sequence[MappingNode], inputs: Sequence[_Values], are_runs: Sequence[bool]
+) -> list[dict[str, Any]]:
+    """List what differs, as `--json` prints it: in the configs, and between two runs in their records.
 
     The elements of a list of mappings are compared one by one; other lists are one value.
     """
-    old, new = (each.values for each in inputs)
+    old, new = inputs
     sections = list(dict.fromkeys(path[0] for path in (*old, *new)))
-    is_mixed = inputs[0].is_run != inputs[1].is_run
-    changes: list[_Change] = []
+    is_mixed = are_runs[0] != are_runs[1]
+    changes: list[dict[str, Any]] = []
     for path in sorted(dict.fromkeys([*old, *new]), key=lambda path: sections.index(path[0])):
-        values = [old.get(path), new.get(path)]
+        values = {"old": old.get(path), "new": new.get(path)}
         if path[-1] == _SPEED or (is_mixed and path[0] in _RECORDED):
             continue
-        before, after = values = _complete_file(path, values, inputs) if is_mixed else values
-        is_same = before is not None and after is not None and repr(before.value) == repr(after.value)
-        if values != [None, None] and not is_same:  # `repr`, for 1, 1.0 and true are not the same
-            changes.append((dotted(path), values))
+        if is_mixed:
+            run, file = ("old", "new") if are_runs[0] else ("new", "old")
+            values[run], values[file] = _complete_file(path, values[run], values[file], trees[are_runs.index(True)])
+        there = {side: value for side, value in values.items() if value is not None}
+        if len({repr(value["value"]) for value in there.values()}) < 2 and len(there) != 1:  # 1, 1.0 and true differ
+            continue
+        subject = path[0] if path[0] in _RECORDED else "config"
+        kind = "changed" if len(there) == 2 else "added" if "new" in there else "removed"
+        changes.append({"key": dotted(path), "in": subject, "change": kind, **there})
     return changes
 
 
 def _complete_file(
-    path: KeyPath, values: list[PlacedValue | None], inputs: Sequence[DiffInput]
-) -> list[PlacedValue | None]:
-    """Give a file what a run writes out and it leaves out or abbreviates: a default, or the full name of a class."""
-    at = 0 if inputs[0].is_run else 1
-    in_run, in_file = values[at], values[1 - at]
+    path: KeyPath, in_run: _Value | None, in_file: _Value | None, tree: MappingNode
+) -> tuple[_Value | None, _Value | None]:
+    """Give a file what a run writes out and it leaves out or abbreviates: a default, or the full name of a class.
+
+    Args:
+        path: Path of the value.
+        in_run: The run's value.
+        in_file: The file's value.
+        tree: The run's config.
+    """
     if in_run is not None and in_file is None:
-        try:
-            argument = find_argument(inputs[at].tree, path)
-        except ConfigError:  # its class cannot be imported here
-            argument = None
-        in_file = None if argument is None else PlacedValue.of_default(argument)
-        is_dropped = path == ("run", "name") or (in_file is None and in_run.value in (None, {}))
-        in_run = None if is_dropped else in_run
+        with suppress(ConfigError):  # its class cannot be imported here
+            found = find_default(tree, path)
+            if found is not None and found["set_by"]["kind"] != "unset":
+                in_file = {"value": found["value"], "set_by": found["set_by"]}
+        if path == ("run", "name") or (in_file is None and in_run["value"] in (None, {})):
+            in_run = None
     if in_run is None:
-        return [None, None] if in_file is None or in_file.value is None else values
+        return (None, None) if in_file is None or in_file["value"] is None else (in_run, in_file)
     if in_file is not None:
-        pair = in_file.value, in_run.value
+        pair = in_file["value"], in_run["value"]
         is_class = path[-1] == "class_path" and "." not in str(pair[0]) and str(pair[1]).rpartition(".")[2] == pair[0]
         are_numbers = all(isinstance(each, (int, float)) and not isinstance(each, bool) for each in pair)
         in_file = in_run if is_class or (are_numbers and pair[0] == pair[1]) else in_file
-    return [in_run, in_file] if at == 0 else [in_file, in_run]
+    return in_run, in_file
 
 
-def _get_fields(key: str, values: Sequence[PlacedValue | None]) -> dict[str, Any]:
-    before, after = values
-    subject = key.partition(".")[0] if key.startswith(("manifest.", "summary.")) else "config"
-    kind = "added" if before is None else "removed" if after is None else "changed"
-    sides = {name: side.fields() for name, side in (("old", before), ("new", after)) if side is not None}
-    return {"key": key, "in": subject, "change": kind, **sides}
-
-
-def _format_changes(old: str, new: str, changes: Sequence[_Change], *, coloured: bool) -> str:
+def _format_changes(old: str, new: str, changes: Sequence[Mapping[str, Any]], *, coloured: bool) -> str:
     red, green, bold, end = (_RED, _GREEN, _BOLD, _PLAIN) if coloured else ("", "", "", "")
     lines = [f"{red}- {old}{end}", f"{green}+ {new}{end}"]
-    for key, values in changes:
-        lines += ["", f"{bold}{key}{end}"]
-        signs = [sign for sign, value in zip((f"{red}-", f"{green}+"), values, strict=True) if value is not None]
-        texts = PlacedValue.format_column([value for value in values if value is not None], longest=_MAX_LINE)
+    for change in changes:
+        lines += ["", f"{bold}{change['key']}{end}"]
+        signs = [sign for sign, side in ((f"{red}-", "old"), (f"{green}+", "new")) if side in change]
+        texts = format_column([change[side] for side in ("old", "new") if side in change], longest=_MAX_LINE)
         lines += [f"  {sign} {text}{end}" for sign, text in zip(signs, texts, strict=True)]
     return "\n".join(lines) + "\n"

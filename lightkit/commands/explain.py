@@ -7,20 +7,26 @@ import os
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from types import MappingProxyType
 from typing import Any, Literal
 
-from lightkit.cli.argument_lookup import Argument, PlacedValue, find_argument, list_keys
+from lightkit.cli.argument_lookup import find_default, list_arguments
 from lightkit.cli.config_loader import STAGES, LoadedConfig, limit_to_this_machine, load_config
 from lightkit.config import KeyPath, Origin, Problems, Resolved, dotted, near, resolve_hardware, split_arguments
 from lightkit.config.accelerator.vocabulary import BLOCK_KEYS, OLD_TRAINER_KEYS
-from lightkit.config.display import RedactedConfig, format_annotated, format_inline
+from lightkit.config.display import (
+    RedactedConfig,
+    format_annotated,
+    format_column,
+    format_inline,
+    format_origin,
+    format_place,
+)
 from lightkit.config.loader import collect_errors, drop_paths
 from lightkit.config.origins import NESTED_FILES
-from lightkit.config.tree import Items, Leaf, MappingNode, Node, find, plain, put, supersede, walk
+from lightkit.config.tree import Items, Leaf, MappingNode, Node, descend, find, plain, put, supersede, walk
 from lightkit.errors import ConfigError, ConfigErrors, LightkitError
 from lightkit.hardware import this_machine
 
@@ -40,6 +46,8 @@ Exit code 0: explained; 2: there is no such key, or the config cannot be read.
 lightkit explain -c configs/flowers.yaml trainer.max_epochs
 """
 _OPTIONS: dict[str, Literal["value", "switch", "optional"]] = {"run": "value", "json": "switch", "quiet": "switch"}
+_LABELS = {"written": "written", "said_as": "from", "became": "became", "auto": "auto", "note": "note"}
+"""Fields of a key that are a row of text each, by the label of the row."""
 _HARDWARE_KEYS: list[KeyPath] = [("accelerator", key) for key in BLOCK_KEYS]
 _HARDWARE_KEYS += [("trainer", key) for key in (*OLD_TRAINER_KEYS, "accelerator", "strategy")]
 
@@ -60,7 +68,7 @@ def explain(args: list[str]) -> int:
     if problems.is_incomplete:
         problems.raise_any()
     config = _resolve(loaded, problems)
-    tree, is_json, found = config.resolved.tree, "--json" in layers, list[tuple[str, dict[str, Any]]]()
+    tree, is_json, found = config.resolved.tree, "--json" in layers, list[tuple[dict[str, Any], str]]()
     errors: list[ConfigError] = []
     for key in keys:
         try:
@@ -69,10 +77,10 @@ def explain(args: list[str]) -> int:
             errors.append(error.reworded(config.resolved.masked))
     if is_json and (found or not keys):
         whole = {} if keys else {"config": config.redact().value(tree, ())}
-        fields = [each for _, each in found] if keys else _explain_leaves(config, (), tree)
+        fields = [each for each, _ in found] if keys else _explain_leaves(config, (), tree)
         print(json.dumps({"schema": 1, **whole, "keys": fields}, indent=2))
     elif keys:
-        print("\n".join(text for text, _ in found), end="")
+        print("\n".join(_format(fields, yaml) for fields, yaml in found), end="")
     else:
         print(format_annotated(tree, (), config.redact(), replaced=config.list_replaced), end="")
     sys.stdout.flush()
@@ -131,7 +139,7 @@ class _Config:
             Its whole path; the value; and the rest of the path that leads nowhere, if any.
         """
         configs = (self.written,) if path[:1] == ("accelerator",) else (self.resolved, self.written)
-        return min((_descend(config.tree, path) for config in configs), key=lambda found: len(found[2]))
+        return min((descend(config.tree, path) for config in configs), key=lambda found: len(found[2]))
 
     def list_sources(self, path: KeyPath, node: Node) -> list[tuple[KeyPath, Node]]:
         """List the hardware keys that a value was derived from."""
@@ -171,23 +179,14 @@ def _resolve(loaded: LoadedConfig, problems: Problems) -> _Config:
         return _Config(loaded.resolved, resolved if known is None else known.resolved)
 
 
-def _descend(tree: Node, path: KeyPath) -> tuple[KeyPath, Node, KeyPath]:
-    node, taken = tree, ()
-    for at, key in enumerate(path):
-        names = (key, str(key), f"{key}+", str(key).removesuffix("+"), int(key) if str(key).isdigit() else key)
-        steps = [(*inner, name) for inner in ((), ("init_args",)) for name in names]
-        found = [(step, below) for step in steps if (below := find(node, step)) is not None]
-        if not found:
-            return taken, node, path[at:]
-        node, taken = found[0][1], (*taken, *found[0][0])
-    return taken, node, ()
-
-
 # -- one key -----------------------------------------------------------------------------------------------------------
 
 
-def _explain_key(config: _Config, key: str) -> tuple[str, dict[str, Any]]:
+def _explain_key(config: _Config, key: str) -> tuple[dict[str, Any], str]:
     """Explain one key, in lightkit's or in LightningCLI's notation.
+
+    Returns:
+        Its fields, and a mapping or list as YAML with the place of each value in it.
 
     Raises:
         ConfigError: If there is no such key.
@@ -201,77 +200,43 @@ def _explain_key(config: _Config, key: str) -> tuple[str, dict[str, Any]]:
     if not wanted:
         raise ConfigError(f"{key!r}: expected a dotted key, such as trainer.max_epochs")
     path, node, rest = config.find(wanted)
-    if not rest:
-        argument = None
-        with suppress(ConfigError):  # its class cannot be imported; what is set is known all the same
-            argument = find_argument(tree, path)
-        return _explain_node(config, path, node, argument)
-    argument = find_argument(tree, wanted)
-    if argument is None:
+    default = None
+    with suppress(ConfigError) if not rest else nullcontext():  # its class cannot be imported; what is set is known
+        default = find_default(tree, wanted if rest else path)
+    if rest and default is None:
         raise _unknown_key(key, config, path, rest)
-    current = PlacedValue.of_default(argument)
-    if current is None:
-        place = f"nothing, though {argument.owner} needs it" if argument.is_required else ""
-        current = PlacedValue(None, place, {"kind": "unset", "name": ""})
-    return _format(wanted, current, help=argument.help)
+    if rest:
+        return {"key": dotted(wanted), "replaced": [], **(default or {})}, ""
+    fields = _explain_node(config, path, node) | {"help": (default or {"help": ""})["help"]}
+    is_whole = _has_children(node)
+    yaml = format_annotated(node, path, config.redact(path), replaced=config.list_replaced) if is_whole else ""
+    return fields | ({"within": _explain_leaves(config, path, node)} if is_whole else {}), yaml
 
 
 def _explain_leaves(config: _Config, path: KeyPath, tree: Node) -> list[dict[str, Any]]:
     leaves = [(below, node) for below, node in walk(tree, path) if below and not _has_children(node)]
-    return [_explain_node(config, below, node)[1] for below, node in leaves]
+    return [_explain_node(config, below, node) for below, node in leaves]
 
 
-def _explain_node(
-    config: _Config, path: KeyPath, node: Node, argument: Argument | None = None
-) -> tuple[str, dict[str, Any]]:
-    redacted, is_whole = config.redact(path), _has_children(node)
-    return _format(
-        path,
-        PlacedValue.of_node(redacted, node, path),
-        replaced=[PlacedValue.of_node(redacted, old) for old in config.list_replaced(path, node)],
-        written=redacted.text(path),
-        notes=dict(_note_hardware(config, path, node)),
-        help="" if argument is None else argument.help,
-        yaml=format_annotated(node, path, redacted, replaced=config.list_replaced) if is_whole else "",
-        within=_explain_leaves(config, path, node) if is_whole else [],
-    )
+def _explain_node(config: _Config, path: KeyPath, node: Node) -> dict[str, Any]:
+    """Return what is known of a value, without secrets: the fields of `--json`, of which the text is made."""
+    redacted = config.redact(path)
+    written = redacted.text(path)
+    replaced = [redacted.placed(old) for old in config.list_replaced(path, node)]
+    fields = {"key": dotted(path), **redacted.placed(node, path), "replaced": replaced}
+    return fields | ({} if written is None else {"written": written}) | dict(_note_hardware(config, path, node))
 
 
-def _format(
-    path: KeyPath,
-    current: PlacedValue,
-    *,
-    replaced: Sequence[PlacedValue] = (),
-    written: str | None = None,
-    notes: Mapping[str, str] = MappingProxyType({}),
-    help: str = "",  # noqa: A002 (its label)
-    yaml: str = "",
-    within: Sequence[Mapping[str, Any]] = (),
-) -> tuple[str, dict[str, Any]]:
-    """Write what is known of a key, without secrets, for people and for JSON.
-
-    Args:
-        path: Path of the key.
-        current: Its value; where nothing sets it, the default of its class, if there is one.
-        replaced: Each replaced value, lowest layer first.
-        written: Interpolation that gave the value.
-        notes: Other facts by their labels.
-        help: First sentence of the argument's documentation.
-        yaml: A mapping or list as YAML with the place of each value; empty for a scalar.
-        within: Values inside a mapping or list.
-    """
-    rows = [("set by", current.place)] if current.place and not yaml else []
-    rows += [("written", written or "")] * (written is not None) + [*notes.items()]
-    before = PlacedValue.format_column(replaced, longest=100)
-    rows += [("" if number else "replaced", text) for number, text in enumerate(before)] + [("help", help)] * bool(help)
-    is_unset = (current.set_by or {}).get("kind") == "unset"
-    head = yaml or f"{_short_key(path)}: {'not set' if is_unset else format_inline(current.value)}\n"
-    facts = {"said_as" if label == "from" else label: text for label, text in notes.items()}
-    known: dict[str, Any] = {"written": written, "replaced": [each.fields() for each in replaced], **facts}
-    known |= {"help": help, "within": within}
-    fields = {name: value for name, value in known.items() if value or name == "replaced"}
-    text = head + "".join(f"  {label:9}{text}\n" for label, text in rows)
-    return text, {"key": dotted(path), **current.fields(), **fields}
+def _format(fields: Mapping[str, Any], yaml: str) -> str:
+    """Write what is known of a key for people; a mapping or list as YAML, with the place of each value in a comment."""
+    key, set_by = ".".join(part for part in fields["key"].split(".") if part != "init_args"), fields["set_by"]
+    rows = [("set by", place)] if (place := format_place(set_by)) and not yaml else []
+    rows += [(_LABELS[name], fields[name]) for name in _LABELS if name in fields]
+    before = format_column(fields["replaced"], longest=100)
+    rows += [("" if number else "replaced", text) for number, text in enumerate(before)]
+    rows += [("help", fields["help"])] if fields.get("help") else []
+    head = yaml or f"{key}: {'not set' if set_by['kind'] == 'unset' else format_inline(fields['value'])}\n"
+    return head + "".join(f"  {label:9}{text}\n" for label, text in rows)
 
 
 def _note_hardware(config: _Config, path: KeyPath, node: Node) -> Iterator[tuple[str, str]]:
@@ -281,7 +246,7 @@ def _note_hardware(config: _Config, path: KeyPath, node: Node) -> Iterator[tuple
         return f"{dotted(key)}: {format_inline(config.redact(key).value(value, key))}"
 
     for key, source in config.list_sources(path, node):
-        yield "from", format_key(key, source)
+        yield "said_as", format_key(key, source)
     if path[0] != "accelerator" and path in config.resolved.origins:
         return
     became = [
@@ -302,7 +267,7 @@ def _note_hardware(config: _Config, path: KeyPath, node: Node) -> Iterator[tuple
     target = ("launch" if name == "threads" else "trainer", name)
     value = find(config.resolved.tree, target)
     if path in _HARDWARE_KEYS and path != target and value is not None and value.origin != node.origin:
-        place = PlacedValue.of_node(config.redact(path), value).place
+        place = config.resolved.masked(format_origin(value.origin))
         yield "note", f"{format_key(target, value)} counts in its place ({place})"
 
 
@@ -311,7 +276,8 @@ def _unknown_key(key: str, config: _Config, path: KeyPath, rest: KeyPath) -> Con
     if isinstance(node, Items) and str(rest[0]).isdigit():
         count = f"{len(node.items)} element{'' if len(node.items) == 1 else 's'}"
         return ConfigError(f"{key}: there is no element {rest[0]} in {_short_key(path)}, which has {count}, from 0 on")
-    beside = list_keys(tree, path) or ([str(name) for name in node.entries] if isinstance(node, MappingNode) else [])
+    in_config = node.entries if isinstance(node, MappingNode) else ()
+    beside = [str(name) for name in list_arguments(tree, path)[1] or in_config]
     above = _short_key(path)
     word = str(rest[1] if rest[0] == "init_args" and len(rest) > 1 else rest[0])
     known = {_short_key(each) for each in (*config.resolved.origins, *config.written.origins)}

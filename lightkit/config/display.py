@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from lightkit.config.interpolation import escape
@@ -17,6 +17,7 @@ from lightkit.config.yaml_reader import dump_yaml, read_scalar
 _PLAIN_WORD = re.compile(r"[\w./][\w./+-]*")
 _INTERPOLATION = re.compile(r"(?<!\\)(\\\\)*\$\{")  # not escaped
 _OUTSIDE = ("flag", "variable")
+_HEADS = {"variable": "environment variable", "signature": "default of"}
 _LINE_BREAK = re.compile("[\x85\u2028\u2029]")
 _WIDEST = 60  # characters of a line for which the others' comments move to the right
 _LONGEST_LIST = 60
@@ -50,6 +51,12 @@ class RedactedConfig:
             return [self.value(child, below(index)) for index, child in enumerate(node.items)]
         return self._scalar(node, as_written=path is None or path in self._resolved.unresolved)
 
+    def placed(self, node: Node, path: KeyPath | None = None) -> dict[str, Any]:
+        """Return the value as `value`, and the place that set it as `set_by`, both fit for JSON."""
+        fields = origin_fields(node.origin).items()
+        set_by = {name: self.masked(field) if isinstance(field, str) else field for name, field in fields}
+        return {"value": self.value(node, path), "set_by": set_by}
+
     def text(self, path: KeyPath) -> str | None:
         """Return the interpolation that gave a value without the environment's help."""
         text = None if path in self._resolved.references else self._resolved.texts.get(path)
@@ -70,15 +77,33 @@ class RedactedConfig:
 
 def format_origin(origin: Origin) -> str:
     """Write on one line where a value was set."""
-    if origin.kind == "default":
-        return origin.name or "default of lightkit"
-    return "".join(letter if letter.isprintable() else " " for letter in str(origin))
+    return format_place(origin_fields(origin))
+
+
+def format_place(place: Mapping[str, Any]) -> str:
+    """Write on one line what `origin_fields` returns, or the class whose default a value is."""
+    kind, name = place["kind"], place["name"]
+    if kind == "file":
+        name = ":".join(str(part) for part in (name, place["line"], place["column"]) if part is not None)
+    elif kind == "default":
+        name = name or "default of lightkit"
+    elif kind in _HEADS:
+        name = f"{_HEADS[kind]} {name}"
+    return "".join(letter if letter.isprintable() else " " for letter in name)
 
 
 def origin_fields(origin: Origin) -> dict[str, Any]:
     """Return a place as fields of JSON."""
     place: dict[str, Any] = {"kind": origin.kind, "name": origin.name}
     return place | ({"line": origin.line, "column": origin.column} if origin.kind == "file" else {})
+
+
+def format_column(values: Sequence[Mapping[str, Any]], *, longest: int) -> list[str]:
+    """Write what `RedactedConfig.placed` returns on a line each, with the places in a column."""
+    texts = [format_inline(each["value"], longest=longest) for each in values]
+    width = max((len(text) for text in texts if len(text) <= longest // 2), default=0)
+    places = [format_place(each["set_by"]) if "set_by" in each else "" for each in values]
+    return [f"{text:<{width}}  {place}".rstrip() for text, place in zip(texts, places, strict=True)]
 
 
 def format_inline(value: Any, *, in_list: bool = False, longest: int | None = None) -> str:

@@ -42,7 +42,7 @@ from lightkit.config.secrets import (
     mask_credentials,
     secret_forms,
 )
-from lightkit.config.tree import Items, Leaf, MappingNode, Node, find, graft, plain, rebuild, walk
+from lightkit.config.tree import Items, Leaf, MappingNode, Node, descend, find, graft, plain, rebuild, walk
 from lightkit.config.yaml_reader import MAX_DEPTH, read_file
 from lightkit.errors import ConfigError, LightkitError
 
@@ -111,14 +111,8 @@ class Resolved:
             key: Path, or dotted key as LightningCLI's errors write it (``trainer.callbacks.0.init_args.patience``).
                 In a dotted key, an index into ``trainer.callbacks`` counts the named entries too.
         """
-        node: Node | None = self.tree
-        origin = None
-        for part in self.lightkit_path(key) if isinstance(key, str) else key:
-            node = _child(node, part)
-            if node is None:
-                break
-            origin = node.origin
-        return origin
+        taken, node, _ = descend(self.tree, self.lightkit_path(key) if isinstance(key, str) else key)
+        return node.origin if taken else None
 
     def lightkit_path(self, key: str) -> KeyPath:
         """Return the path that the user knows for a dotted key of LightningCLI's."""
@@ -166,15 +160,6 @@ class Resolved:
     @cached_property
     def _mask(self) -> Mask:
         return Mask(self.secrets)
-
-
-def _child(node: Node | None, key: Any) -> Node | None:
-    """Find a value by its key as errors spell it: an index may be text, and ``init_args`` or ``+`` may be left out."""
-    for spelled in (key, str(key), f"{key}+"):
-        if (found := find(node, (spelled,))) is not None:
-            return found
-    inner = node.entries.get("init_args") if isinstance(node, MappingNode) else None
-    return _child(inner, key) if isinstance(inner, MappingNode) and key != "init_args" else None
 
 
 # -- layers ------------------------------------------------------------------------------------------------------------

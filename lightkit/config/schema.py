@@ -18,22 +18,17 @@ from lightkit.config.yaml_reader import YamlLoader
 Schema = dict[str, Any]
 
 _WORDS = {
-    **dict.fromkeys(("int", "integer"), "an integer"),
-    **dict.fromkeys(("float", "number"), "a number"),
-    **dict.fromkeys(("str", "string"), "text"),
-    **dict.fromkeys(("bool", "boolean"), "true or false"),
-    **dict.fromkeys(("NoneType", "null"), "null"),
-    **dict.fromkeys(("list", "tuple", "set", "Sequence", "Iterable", "array"), "a list"),
-    **dict.fromkeys(("dict", "Mapping", "object"), "a mapping"),
+    "integer": "an integer",
+    "number": "a number",
+    "string": "text",
+    "boolean": "true or false",
+    "null": "null",
+    "array": "a list",
+    "object": "a mapping",
 }
-"""Plain words for types, by their names in Python and in JSON Schema."""
+"""Plain words for the types of JSON Schema."""
 _TYPES: dict[str, Any] = {"null": type(None), "boolean": bool, "string": str, "integer": int, "number": (int, float)}
 _PLURALS = {"integer": "integers", "number": "numbers", "array": "lists", "object": "mappings"}
-
-
-def type_words(kind: str) -> str:
-    """Give the plain words for a type by its name in Python or in JSON Schema."""
-    return _WORDS.get(kind, kind)
 
 
 def join_alternatives(words: Iterable[str]) -> str:
@@ -81,7 +76,7 @@ def _shown(schema: Schema) -> str:
     if not schema:
         return "anything"
     kind = schema["type"]
-    word = type_words(kind)
+    word = _WORDS[kind]
     if kind == "object":
         return f"{word} to {_plural(schema['additionalProperties'])}" if schema.get("additionalProperties") else word
     if "prefixItems" in schema:

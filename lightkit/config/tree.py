@@ -101,6 +101,23 @@ def find(node: Node | None, path: KeyPath) -> Node | None:
     return node
 
 
+def descend(tree: Node, path: KeyPath) -> tuple[KeyPath, Node, KeyPath]:
+    """Find the value at a path as people write it: without ``init_args`` or the ``+`` of a key, with an index as text.
+
+    Returns:
+        Its whole path; the value; and the rest of the path that leads nowhere, if any.
+    """
+    node, taken = tree, ()
+    for at, key in enumerate(path):
+        names = (key, str(key), f"{key}+", str(key).removesuffix("+"), int(key) if str(key).isdigit() else key)
+        steps = [(*inner, name) for inner in ((), ("init_args",)) for name in names]
+        found = next(((step, below) for step in steps if (below := find(node, step)) is not None), None)
+        if found is None:
+            return taken, node, path[at:]
+        node, taken = found[1], (*taken, *found[0])
+    return taken, node, ()
+
+
 def rebuild(node: Node, change: Callable[[KeyPath, Node], Node | None], path: KeyPath = ()) -> Node:
     """Copy a tree.
 

@@ -63,16 +63,6 @@ _CALLED = {"model": 1, "data": 1, "callbacks": 2, "logger": 2, "trainer": 3}
 
 Lightning makes optimizers and schedulers without them.
 """
-_TRAINER_WORDS = {
-    ("trainer", "strategy"): "strategy",
-    ("accelerator", "strategy"): "strategy",
-    ("trainer", "profiler"): "profiler",
-}
-"""Values that Lightning's signature calls text, and that are one of a few words or a class."""
-_WORD_CLASSES = {
-    "strategy": "pytorch_lightning.strategies.Strategy",
-    "profiler": "pytorch_lightning.profilers.Profiler",
-}
 _OWN_STRATEGIES = {"auto", "horovod", *OLD_STRATEGIES, *STRATEGIES_AS_ACCELERATORS, *STRATEGY_CLASSES}
 _DOTTED = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)+")
 _MAX_SEED = 2**32 - 1  # NumPy's
@@ -87,14 +77,14 @@ class ValidationResult:
 
     Args:
         problems: All errors, each with its place in the config.
-        unjudged: Places of classes that the schema does not describe: the user's own, those of other packages, and
-            those of another version.
+        unjudged: Paths of classes that the schema does not describe by their places: the user's own, those of other
+            packages, and those of another version; empty where Python fixes the class.
         unverified: Places of values that only jsonargparse can judge, such as functions.
         outdated: Files with what Lightning 1.x or the package lightning has, by their names.
     """
 
     problems: list[tuple[KeyPath, ConfigError]] = field(default_factory=list)
-    unjudged: list[KeyPath] = field(default_factory=list)
+    unjudged: dict[KeyPath, str] = field(default_factory=dict)
     unverified: list[KeyPath] = field(default_factory=list)
     outdated: dict[str, Origin] = field(default_factory=dict)
 
@@ -128,7 +118,8 @@ def validate_values(
     for key, node in resolved.tree.entries.items():
         validator.check_top_level(key, node)
     if is_known and "pytorch_lightning" in schema.trusted:
-        validator.check_trainer_words(is_loaded)
+        validator.check_strategy("trainer", is_loaded)
+        validator.check_strategy("accelerator", is_loaded)
     if not is_final or any("." in str(key) for path, _ in walk(resolved.tree) for key in path):
         validator.result.unverified.append(())
     return validator.result
@@ -153,10 +144,9 @@ class _Validator:
             return
         elif key in _CLASS_SECTIONS:
             if key not in self._resolved.layering.class_sections:  # its class is fixed in Python
-                self.result.unjudged.append((key,))
+                self.result.unjudged[key,] = ""
                 return
-            schema = {"anyOf": [{"class": base} for base in data["bases"][key]]}
-            self._check_value((key,), node, {"schema": schema, "shown": describe_type(schema)})
+            self._check_value((key,), node, {"schema": {"anyOf": [{"class": base} for base in data["bases"][key]]}})
         elif key.removesuffix("+") in _ENTRIES:
             for name, entry in _entries(node).items() if key in _ENTRIES else ():
                 if isinstance(entry, MappingNode) and "class_path" in entry.entries:  # else `resolve` has reported it
@@ -242,32 +232,29 @@ class _Validator:
                 owner = "the trainer has" if is_trainer else "there is"
                 self._report((key, name), f"{owner} no such argument{hint}", child, at_key=True)
 
-    def check_trainer_words(self, is_loaded: MayMean) -> None:
-        """Check the names of strategies and profilers.
+    def check_strategy(self, section: str, is_loaded: MayMean) -> None:
+        """Check the name of a strategy, which Lightning's signature calls text.
 
         Only for a config that names no module of the user's own, since that may register strategies.
         """
-        for (section, key), kind in _TRAINER_WORDS.items():
-            node = _entries(self._resolved.tree.entries.get(section)).get(key)
-            word = node.value if isinstance(node, Leaf) else None
-            if node is None or not isinstance(word, str) or self._is_unresolved((section, key)):
-                continue
-            words = [*self._schema.data["words"][kind], *(_OWN_STRATEGIES if kind == "strategy" else ())]
-            known = {name.lower() for name in (*words, *(GONE_STRATEGIES if kind == "strategy" else ()))}
-            bases = [_WORD_CLASSES[kind]]
-            is_class = "." in word or self._schema.is_name(word, bases) or is_loaded(word, bases)
-            if is_class or word.lower() in known or not word.strip() or word == "null":
-                continue
-            some = sorted(name for name in self._schema.data["words"][kind] if "find_unused" not in name)
-            hint = near(word, words) or f"; there are {', '.join(some)}"
-            self._report((section, key), f"there is no {kind} {shortened(word)}{hint}", node)
+        node = _entries(self._resolved.tree.entries.get(section)).get("strategy")
+        word = node.value if isinstance(node, Leaf) else None
+        words, bases = [*self._schema.data["strategies"], *_OWN_STRATEGIES], ["pytorch_lightning.strategies.Strategy"]
+        if node is None or not isinstance(word, str) or "." in word or not word.strip() or word == "null":
+            return
+        is_known = word.lower() in map(str.lower, (*words, *GONE_STRATEGIES))
+        if not (is_known or self._schema.is_name(word, bases) or is_loaded(word, bases)):
+            some = ", ".join(sorted(name for name in self._schema.data["strategies"] if "find_unused" not in name))
+            hint = near(word, words) or f"; there are {some}"
+            self._report((section, "strategy"), f"there is no strategy {shortened(word)}{hint}", node)
 
     # -- values ------------------------------------------------------------------------------------------------
 
     def _check_value(self, path: KeyPath, node: Node, argument: Argument) -> None:
         value, default = plain(node), argument.get("default")
-        if value is None or self._is_unresolved(path) or (type(value) is type(default) and value == default):
-            return  # jsonargparse takes a default's text, of any type
+        is_default = type(value) is type(default) and value == default  # jsonargparse takes its text, of any type
+        if value is None or is_default or (self._is_unresolved(path) and not isinstance(node, MappingNode)):
+            return
         branches = list_branches(argument["schema"])
         if any(not branch or branch.get("callable") for branch in branches):
             self.result.unverified.append(path)
@@ -282,6 +269,8 @@ class _Validator:
         if isinstance(node, MappingNode) and classes:
             if "class_path" in node.entries:
                 self._check_class(path, node, classes)
+            elif "init_args" in node.entries and default is None and self._is_complete:
+                self._report(path, "expected a class_path next to init_args", node)
             else:
                 self.result.unverified.append(path)  # jsonargparse takes it for arguments of the base or the default
         elif isinstance(node, Items) and any(map(_has_classes, branches)):
@@ -290,7 +279,7 @@ class _Validator:
                 self._report_value(path, node, argument)
                 return
             for index, item in enumerate(node.items):
-                self._check_value((*path, index), item, {"schema": any_of(lists), "shown": argument["shown"]})
+                self._check_value((*path, index), item, {"schema": any_of(lists)})
         elif isinstance(value, str) and classes:
             self._check_class_name(path, node, value, classes, argument)
         else:
@@ -378,7 +367,11 @@ class _Validator:
             self._report_unknown_class(path, place, named, name, wanted)
             return None
         described = schema.classes[found]
-        if not makes_function and {*wanted} <= {*schema.data["names"]} and not {*described["bases"]} & {*wanted}:
+        if "error" in described:  # what its import raised
+            self._report(place, described["error"], named)
+            return None
+        has_all_bases = found in schema.imported or {*wanted} <= {*schema.data["names"]}
+        if not makes_function and has_all_bases and not {*described["bases"]} & {*wanted}:
             self._report_base(place, named, found, bases)
             return None
         if described.get("abstract"):
@@ -416,7 +409,7 @@ class _Validator:
             here = [known for known in exported if f"{module}.{known}" in schema.classes]
             text = f"{module} has no class {short!r}{near(short, here) or near(short, schema.names_below(bases))}"
         else:
-            self.result.unjudged.append(path)
+            self.result.unjudged[path] = schema.path_of(name, bases) or name
             return
         self._report(place, text, named)
 
@@ -445,7 +438,7 @@ class _Validator:
                 continue
             if self._is_unresolved((*whole, name)) or self._is_removed((*whole, name)):
                 continue
-            kind = "" if argument["shown"] == "anything" else f", {argument['shown']}"
+            kind = f", {describe_type(argument['schema'])}" if argument["schema"] else ""
             what = argument["help"].partition(". ")[0].rstrip(".")
             text = f"{_short(found)} needs {name}{kind}{f': {what}' if what else ''}"
             by_name = named.origin.kind == "default"  # the entry's name says the class
@@ -489,7 +482,7 @@ class _Validator:
         choices = [choice for branch in list_branches(argument["schema"]) for choice in branch.get("enum", ())]
         words = [choice for choice in choices if isinstance(choice, str)]
         hint = near(value, words) if isinstance(value, str) and len(value) < _LONGEST_WORD else ""
-        self._report(path, f"expected {argument['shown']}, got {_format_value(value)}{hint}", node)
+        self._report(path, f"expected {describe_type(argument['schema'])}, got {_format_value(value)}{hint}", node)
 
     def _is_unresolved(self, path: KeyPath) -> bool:
         """Tell whether a value, or part of it, is an interpolation that failed."""
