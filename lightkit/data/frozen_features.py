@@ -1,36 +1,33 @@
 """Features of a frozen backbone in place of images: computed once before training, and kept on disk.
 
-A file has a row of features for each sample of a split, and behind them a flag for each row that is computed. It is
-named by the digests of the frozen weights, the preprocessing and the images, so that another training with the same
-backbone begins with it, and computing goes on where a killed process has stopped.
+There is one file a split, see `lightkit.data.row_cache`, named by the digests of the frozen weights, the preprocessing
+and the images: another training with the same backbone begins with it, and computing goes on where a killed process
+has stopped.
 """
 
 from __future__ import annotations
 
 import hashlib
 import logging
-import os
-import sys
 import time
 from collections.abc import Sequence
-from pathlib import Path
+from contextlib import suppress
 from typing import Any, Protocol
 
 import numpy as np
 import torch
-from filelock import FileLock
 from pytorch_lightning import LightningDataModule, Trainer
 from pytorch_lightning.trainer.states import TrainerFn
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from lightkit.data.decoded_cache import make_room, planned_reads
+from lightkit.data.decoded_cache import planned_reads
 from lightkit.data.image_dataset import Batch, ImageSamples
 from lightkit.data.loader import Ahead, ahead_that_fits, local_ranks, worker_options
 from lightkit.data.progress import show_progress
+from lightkit.data.row_cache import RowCache, open_rows
 from lightkit.data.sampler import SampleKey
 from lightkit.data.transforms import normalised
-from lightkit.hardware.cache_folder import cache_folder
 from lightkit.images.image_file import UnreadableImageError
 from lightkit.images.preprocessing import Preprocessing
 from lightkit.runs.files import in_bytes
@@ -39,8 +36,6 @@ log = logging.getLogger("lightkit.data")
 
 _BLOCK = 32
 """Images computed at a time; always as many, so that the same kernels compute them to the last bit."""
-_SAVE_EVERY_S = 1.0
-_SUFFIX = ".features"
 _ON_THE_WAY = (
     "train_dataloader", "val_dataloader",
     "on_before_batch_transfer", "transfer_batch_to_device", "on_after_batch_transfer",
@@ -69,15 +64,13 @@ class FeatureSamples(ImageSamples):
     Args:
         samples: The images; read in place of features once the backbone is trained.
         backbone: Has computed the features.
-        rows: Features ``(num_samples, ...)``.
-        unreadable: Reasons why samples have no features, by index.
+        rows: Bytes of the features of each image; an image that could not be read has none.
+        example: Features ``(1, ...)`` of any image.
     """
 
-    def __init__(
-        self, samples: ImageSamples, backbone: ComputesFeatures, rows: Tensor, unreadable: dict[int, str]
-    ) -> None:
+    def __init__(self, samples: ImageSamples, backbone: ComputesFeatures, rows: RowCache, example: Tensor) -> None:
         super().__init__(samples.source, samples.view, seed=samples.seed, defects=samples.defects)
-        self.samples, self._backbone, self._rows, self._unreadable = samples, backbone, rows, unreadable
+        self.samples, self._backbone, self._rows, self._example = samples, backbone, rows, example
         self._is_off = False
 
     def __getitems__(self, keys: Sequence[SampleKey | int]) -> Batch:
@@ -97,10 +90,11 @@ class FeatureSamples(ImageSamples):
         Raises:
             UnreadableImageError: If the image could not be read.
         """
-        if reason := self._unreadable.get(key.index):
-            name = self.source.name(key.index)
-            raise UnreadableImageError(f"{name}: this image cannot be decoded ({reason}).", reason=reason)
-        return self._rows[key.index]
+        row = self._rows[key.index]
+        if row is None:
+            self.samples.read(key)  # raises the reason
+            raise UnreadableImageError(f"{self.source.name(key.index)}: this image could not be read before training.")
+        return torch.from_numpy(row).view(self._example.dtype).view(self._example.shape[1:])
 
 
 class _Blocks(Dataset[Any]):
@@ -109,16 +103,14 @@ class _Blocks(Dataset[Any]):
     def __init__(self, samples: ImageSamples) -> None:
         self.samples = samples
 
-    def __getitem__(self, indices: Sequence[int]) -> tuple[list[int], Tensor, dict[int, str]]:
-        read, unreadable = list[int](), dict[int, str]()
+    def __getitem__(self, indices: Sequence[int]) -> tuple[Sequence[int], list[int], Tensor]:
+        read = list[int]()
         images = torch.zeros(_BLOCK, *self.samples.view.size, 3, dtype=torch.uint8).permute(0, 3, 1, 2)
         for index in indices:
-            try:
+            with suppress(UnreadableImageError):
                 images[len(read)] = self.samples.read(SampleKey(index, epoch=0))
                 read.append(index)
-            except UnreadableImageError as error:  # noqa: PERF203
-                unreadable[index] = error.reason
-        return read, images, unreadable
+        return indices, read, images
 
 
 def find_frozen_backbone(
@@ -172,79 +164,41 @@ def compute_features(
     Returns:
         The features; None, with a warning, where the disk has no room for them on one of the ranks.
     """
-    strategy, ranks, num, cache = trainer.strategy, local_ranks(trainer), len(samples), cache_folder()
+    strategy, ranks, num = trainer.strategy, local_ranks(trainer), len(samples)
     decided_by = "\0".join((backbone.digest(), str(preprocessing), samples.source.digest()))
-    name = f"{hashlib.sha256(decided_by.encode()).hexdigest()[:40]}{_SUFFIX}"
-    path = None if cache is None else cache / "features" / name
-    num_bytes = num * (example.numel() * example.element_size() + 1)
-    has_room = torch.tensor(float(path is not None and _make_file(path, num_bytes)), device=strategy.root_device)
-    if strategy.reduce(has_room, reduce_op="sum") < trainer.world_size:
-        if trainer.is_global_zero:
-            log.warning(
-                "data: features of the frozen backbone are computed at each step, as there is no room for %s in %s",
-                in_bytes(num_bytes), path.parent if path else "a cache folder",
-            )  # fmt: skip
-        return None
-    assert path is not None
-    rows = torch.from_file(str(path), shared=True, size=num * example.numel(), dtype=example.dtype)
-    rows = rows.view(num, *example.shape[1:])
-    is_done = np.memmap(path, np.bool_, "r+", offset=num_bytes - num)
-    strategy.barrier("features")  # before another rank computes
-    num_found, unreadable, began_s = int(is_done.sum()), dict[int, str](), time.monotonic()
-    for is_own in (True, False):  # then those that another rank could not read
-        missing = np.flatnonzero(~is_done).tolist()
-        blocks = [missing[at : at + _BLOCK] for at in range(0, len(missing), _BLOCK)]
-        blocks = blocks[trainer.local_rank % ranks :: ranks] if is_own else blocks
-        ahead = Ahead(min(num_workers, len(blocks)), prefetch_factor)
-        ahead = ahead_that_fits(ahead, batch_bytes=_BLOCK * samples.sample_bytes, ranks=ranks)
-        loader: DataLoader[Any] = DataLoader(
-            _Blocks(samples), batch_size=None, sampler=blocks, collate_fn=ImageSamples.collate,  # type: ignore[arg-type]
-            generator=torch.Generator().manual_seed(samples.seed), **worker_options(ahead, keep=False),
+    key = hashlib.sha256(decided_by.encode()).hexdigest()
+    rows: RowCache | None = None
+    try:
+        rows = open_rows("features", key, np.full(num, example.numel() * example.element_size()))
+    except OSError as error:
+        log.warning(
+            "data: features of the frozen backbone are computed at each step, as they cannot be kept on disk: %s",
+            error.strerror or error,
         )  # fmt: skip
-        shown = show_progress(
-            loader, sum(map(len, blocks)), "features computed", size=lambda block: len(block[0]) + len(block[2])
-        )
-        with path.open("r+b") as file:
-            pending, saved_s = list[int](), time.monotonic()
-            for number, (indices, images, reasons) in enumerate(shown, 1):
-                unreadable |= reasons
-                if indices:
-                    features = backbone.compute(normalised(images.to(strategy.root_device), preprocessing, trainer))
-                    rows[indices] = features[: len(indices)].to(rows)
-                    pending += indices
-                if number == len(blocks) or time.monotonic() - saved_s >= _SAVE_EVERY_S:
-                    os.fsync(file)  # features are on the disk before their flags
-                    is_done[pending] = True
-                    pending, saved_s = [], time.monotonic()
-        strategy.barrier("features")
+    has_room = torch.tensor(float(rows is not None), device=strategy.root_device)
+    if strategy.reduce(has_room, reduce_op="sum") < trainer.world_size or rows is None:
+        return None
+    began_s, missing = time.monotonic(), rows.find_missing()
+    strategy.barrier("features")  # before another rank computes
+    blocks = [missing[at : at + _BLOCK] for at in range(0, len(missing), _BLOCK)][trainer.local_rank % ranks :: ranks]
+    ahead = Ahead(min(num_workers, len(blocks)), prefetch_factor)
+    ahead = ahead_that_fits(ahead, batch_bytes=_BLOCK * samples.sample_bytes, ranks=ranks)
+    loader: DataLoader[Any] = DataLoader(
+        _Blocks(samples), batch_size=None, sampler=blocks, collate_fn=ImageSamples.collate,  # type: ignore[arg-type]
+        generator=torch.Generator().manual_seed(samples.seed), **worker_options(ahead, keep=False),
+    )  # fmt: skip
+    num_own = sum(map(len, blocks))
+    for _, read, images in show_progress(loader, num_own, "features computed", size=lambda block: len(block[0])):
+        if read:
+            computed = backbone.compute(normalised(images.to(strategy.root_device), preprocessing, trainer))
+            computed = computed[: len(read)].to("cpu", example.dtype).reshape(len(read), -1)
+            for index, row in zip(read, computed.view(torch.uint8).numpy(), strict=True):
+                rows[index] = row
+    strategy.barrier("features")
     if trainer.is_global_zero:
         log.info(
             "data: features of the frozen backbone: %d images, %d found, %d computed (%.1f s), %s in %s",
-            num, num_found, int(is_done.sum()) - num_found, time.monotonic() - began_s,
-            in_bytes(num_bytes), path.parent,
+            num, num - len(missing), rows.num_found - num + len(missing), time.monotonic() - began_s,
+            in_bytes(int(rows.sizes.sum())), rows.path.parent,
         )  # fmt: skip
-    return FeatureSamples(samples, backbone, rows, unreadable)
-
-
-def _make_file(path: Path, num_bytes: int) -> bool:
-    """Make a file of zeros with all of its room, unless it is there; return whether it is."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with FileLock(path.with_suffix(".lock")):
-            if path.exists() and path.stat().st_size == num_bytes:
-                os.utime(path)  # those unused longest are removed first
-                return True
-            path.unlink(missing_ok=True)
-            if make_room(path.parent, num_bytes, suffix=_SUFFIX) < num_bytes:
-                return False
-            aside = path.with_suffix(".aside")
-            with aside.open("wb") as file:
-                if sys.platform == "linux":  # a full disk is an error now, and no crash of a mapped page later
-                    os.posix_fallocate(file.fileno(), 0, num_bytes)
-                else:
-                    file.truncate(num_bytes)
-            aside.rename(path)
-    except OSError as error:
-        log.warning("data: %s cannot be used (%s)", path, error.strerror or error)
-        return False
-    return True
+    return FeatureSamples(samples, backbone, rows, example)

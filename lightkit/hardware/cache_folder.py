@@ -15,7 +15,7 @@ def cache_folder() -> Path | None:
         this user's alone; None where neither can be written.
     """
     preferred = preferred_cache_folder()
-    return preferred if _can_write(preferred) else _temporary()
+    return preferred if _can_write(preferred) else private_folder(Path(tempfile.gettempdir()))
 
 
 def preferred_cache_folder() -> Path:
@@ -25,11 +25,13 @@ def preferred_cache_folder() -> Path:
     return (Path(chosen) if Path(chosen).is_absolute() else Path("~/.cache").expanduser()) / "lightkit"
 
 
-def _temporary() -> Path | None:
-    folder = Path(tempfile.gettempdir(), f"lightkit-{os.getuid()}")
-    if not _can_write(folder, mode=0o700) or folder.is_symlink() or folder.stat().st_uid != os.getuid():
+def private_folder(parent: Path) -> Path | None:
+    """Give ``lightkit-UID`` in a folder that all users share, made where it is missing; None if it is another's."""
+    folder = parent / f"lightkit-{os.getuid()}"
+    if not _can_write(folder, mode=0o700) or folder.is_symlink():
         return None
-    return folder
+    status = folder.stat()
+    return None if status.st_uid != os.getuid() or status.st_mode & 0o022 else folder
 
 
 def _can_write(folder: Path, mode: int = 0o777) -> bool:

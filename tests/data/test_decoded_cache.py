@@ -15,7 +15,7 @@ from PIL import Image
 from pytorch_lightning import Trainer
 from pytorch_lightning.trainer.states import TrainerFn
 
-from lightkit.data import decoded_cache
+from lightkit.data import row_cache
 from lightkit.data.decoded_cache import ResizedPhotos, open_sources
 from lightkit.data.image_index import Photo
 from lightkit.data.image_sources import PhotoPixels
@@ -48,9 +48,10 @@ def photos(tmp_path: Path) -> list[Photo]:
 @pytest.fixture
 def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[bool, Path]:
     """The folder of temporary files, and the one on disk."""
-    found = {True: tmp_path / "memory", False: tmp_path / "disk"}
-    kinds = {"auto": (True, False), "memory": (True,), "disk": (False,)}
-    monkeypatch.setattr(decoded_cache, "_folders", lambda cache: [(found[kind], kind) for kind in kinds[cache]])
+    found = {True: tmp_path / "memory", False: tmp_path / "disk" / "lightkit" / "decoded"}
+    found[True].mkdir()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "disk"))
+    monkeypatch.setattr(row_cache, "private_folder", lambda _: found[True])
     return found
 
 
@@ -75,7 +76,7 @@ def fitting(function: TrainerFn = TrainerFn.FITTING, **settings: Any) -> Trainer
 
 
 def pixel_files(folder: Path) -> list[Path]:
-    return sorted(folder.glob("*.pixels"))
+    return sorted(folder.glob("*.rows"))
 
 
 @pytest.mark.parametrize(("cache", "kept"), [("auto", "memory"), ("memory", "memory"), ("disk", "disk")])
@@ -85,14 +86,16 @@ def test_photos_are_decoded_once_and_one_line_says_so(
     choice = choose(cache=cache)
     assert {type(source) for source in choice.sources.values()} == {ResizedPhotos}
     assert choice.described == {"kept": kept, "size": 16}
-    assert re.fullmatch(r"data: 5 photos decoded once, shorter side 16 px, 0\.0 MB .*", caplog.messages[-1])
+    for split, num in (("train", 3), ("val", 2)):
+        assert len(choice.sources[split]) == num
+        assert f"0 found decoded, {num} decoded once" in caplog.text
     again = choose(cache=cache)
-    assert "data: 5 photos found decoded" in caplog.messages[-1]
+    assert re.search(r"data: photos, shorter side 16 px: 3 found decoded, 0 decoded once .*, 0\.0 MB in ", caplog.text)
     for split, source in choice.sources.items():
         for index in range(len(source)):
             cached, found = source.pixels(index).whole(), again.sources[split].pixels(index).whole()
             assert np.array_equal(np.asarray(cached), np.asarray(found))
-            resized = ResizedPhotos(source.photos, 16, None, []).pixels(index).whole()
+            resized = ResizedPhotos(source.photos, 16).pixels(index).whole()
             assert np.array_equal(np.asarray(cached), np.asarray(resized))
 
 
@@ -129,27 +132,27 @@ def test_without_room_photos_are_decoded_each_time(choose: Choose, caplog: pytes
 
 def test_files_go_by_age_and_size_and_none_of_the_last_week(choose: Choose, folders: dict[bool, Path]) -> None:
     choose(cache="disk", cache_size=16)
-    (used,) = pixel_files(folders[False])
-    num_bytes, now_s = used.stat().st_size, time.time()
+    used = pixel_files(folders[False])
+    num_bytes, now_s = sum(file.stat().st_size for file in used), time.time()
     for name, days in {"old": 61, "last": 30, "first": 8}.items():
-        file = folders[False] / f"{name}.pixels"
+        file = folders[False] / f"{name}.rows"
         file.write_bytes(bytes(num_bytes))
         os.utime(file, (now_s - days * 86_400,) * 2)
-    choose(cache="disk", cache_size=17, cache_limit_gb=num_bytes * 3.5 / 1e9)
+    choose(cache="disk", cache_size=15, cache_limit_gb=num_bytes * 3 / 1e9)
     names = {file.stem for file in pixel_files(folders[False])}
     assert names & {"old", "last", "first"} == {"first"}
-    assert used.stem in names
-    assert len(names) == 3
-    full = choose(cache="disk", cache_size=18, cache_limit_gb=num_bytes * 1.5 / 1e9)
+    assert all(file.exists() for file in used)
+    assert len(names) == 4
+    full = choose(cache="disk", cache_size=14, cache_limit_gb=num_bytes * 1.5 / 1e9)
     assert full.described["kept"] == "nowhere"
-    assert used.exists()
+    assert all(file.exists() for file in used)
 
 
 def test_a_file_in_memory_goes_with_its_maker_and_others_keep_what_they_have_mapped(
     choose: Choose, folders: dict[bool, Path]
 ) -> None:
     first, second = choose(cache="memory"), choose(cache="memory")
-    assert len(pixel_files(folders[True])) == 1
+    assert len(pixel_files(folders[True])) == 2
     del first
     assert pixel_files(folders[True]) == []
     assert second.sources["train"].pixels(0).whole().height == 16
@@ -158,38 +161,30 @@ def test_a_file_in_memory_goes_with_its_maker_and_others_keep_what_they_have_map
 def test_files_in_memory_of_killed_processes_go_and_those_of_others_stay(
     choose: Choose, folders: dict[bool, Path]
 ) -> None:
-    folders[True].mkdir()
-    names = [f"one.{process}.pixels" for process in (2**22 + 1, os.getpid())]
-    files = [folders[True] / f"{name}{end}" for name in names for end in ("", ".part")]
+    files = [folders[True] / f"one-{process}.rows" for process in (2**22 + 1, os.getpid())]
     for file in files:
         file.touch()
-    assert choose(cache="disk").described["kept"] == "disk"
-    assert [file.exists() for file in files] == [False, False, True, True]
+    assert choose(cache="memory").described["kept"] == "memory"
+    assert [file.exists() for file in files] == [False, True]
 
 
-def test_half_a_file_of_a_killed_process_is_written_over_and_a_whole_one_is_used_wherever_it_is(
-    choose: Choose, folders: dict[bool, Path]
-) -> None:
-    choose(cache="disk")
-    (path,) = pixel_files(folders[False])
-    half = path.rename(path.with_name(f"{path.name}.part"))
-    assert choose(cache="disk").described["kept"] == "disk"
-    assert not half.exists()
-    assert choose(cache="auto").described["kept"] == "disk"
-
-
-@pytest.mark.parametrize("damage", ["a byte", "cut", "head", "empty"])
+@pytest.mark.parametrize(("damage", "num_found"), [("a byte", 2), ("cut", 0), ("head", 2), ("empty", 0)])
 def test_a_damaged_file_is_made_again(
-    damage: str, choose: Choose, folders: dict[bool, Path], caplog: pytest.LogCaptureFixture
+    damage: str, num_found: int, choose: Choose, folders: dict[bool, Path], caplog: pytest.LogCaptureFixture
 ) -> None:
     choose(cache="disk")
-    (path,) = pixel_files(folders[False])
+    path = max(pixel_files(folders[False]), key=lambda file: file.stat().st_size)
     content = path.read_bytes()
     path.write_bytes(
-        {"a byte": content[:-7] + b"?" + content[-6:], "cut": content[:-9], "head": content[9:], "empty": b""}[damage]
+        {
+            "a byte": content[:-7] + b"?" + content[-6:],
+            "cut": content[:-9],
+            "head": b"????" + content[4:],
+            "empty": b"",
+        }[damage]
     )
     choice = choose(cache="disk")
-    assert "is made again" in caplog.text
+    assert f"{num_found} found decoded, {3 - num_found} decoded once" in caplog.text
     assert choice.described["kept"] == "disk"
 
 
@@ -197,6 +192,6 @@ def test_a_photo_that_has_changed_since_the_scan_is_not_in_the_file(choose: Choo
     Image.new("RGB", (24, 20)).save(photos[0].path)
     source = choose(cache="disk").sources["train"]
     assert isinstance(source, ResizedPhotos)
-    assert source.images is not None
-    assert [source.images[slot] is None for slot in range(5)].count(True) == 1
+    assert source.rows is not None
+    assert [source.rows[index] is None for index in range(3)] == [True, False, False]
     assert np.asarray(source.pixels(0).whole()).max() == 0

@@ -214,10 +214,10 @@ def test_what_cannot_be_kept_is_told_to_who_asked_for_it(
 def test_features_for_which_the_disk_has_no_room_are_not_kept(
     fit: Fit, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lightkit.data.frozen_features.make_room", lambda *_, **__: 0)
+    monkeypatch.setattr("lightkit.data.row_cache._SHARE_OF_DISK", 0)
     seen = fit(max_epochs=2)
     assert seen.inputs == {(3, 32, 32)}
-    assert re.search(r"computed at each step, as there is no room for .* kB in .*lightkit/features", caplog.text)
+    assert re.search(r"computed at each step, as they cannot be kept on disk: there is no room for .* MB", caplog.text)
 
 
 def test_computing_features_is_told_every_ten_seconds(
