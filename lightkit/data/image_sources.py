@@ -18,9 +18,6 @@ from lightkit.data.image_index import Photo
 from lightkit.images.image_file import UnreadableImageError, decode_rgb, pillow_warnings, read_orientation
 
 _START = b"\xff\xd8\xff"
-_PLAIN_FRAMES = frozenset({0xC0, 0xC1, 0xC2})  # baseline, extended and progressive, all Huffman-coded
-_SIZELESS = frozenset({0x01, *range(0xD0, 0xDA)})
-_APP1, _SCAN = 0xE1, 0xDA
 # By EXIF orientation: whether rows become columns, and then whether that is turned upside down, and left to right.
 _TURNS = {
     1: (False, False, False),
@@ -43,78 +40,8 @@ class Box(NamedTuple):
     width: int
 
 
-class _Head(NamedTuple):
-    height: int
-    width: int
-    may_be_turned: bool
-
-
-class Jpeg:
-    """A plain JPEG image: grey or YCbCr, 8 bits a channel.
-
-    Args:
-        data: The file's bytes.
-        stored: Height and width before it is turned upright.
-        orientation: As EXIF counts them, 1 to 8.
-    """
-
-    def __init__(self, data: bytes, *, stored: tuple[int, int], orientation: int) -> None:
-        self._data = data
-        self._stored = stored
-        self._is_transposed, self._is_upside_down, self._is_mirrored = _TURNS[orientation]
-
-    @property
-    def size(self) -> tuple[int, int]:
-        """Height and width, upright."""
-        height, width = self._stored
-        return (width, height) if self._is_transposed else (height, width)
-
-    def cropped(self, box: Box, size: tuple[int, int]) -> Tensor:
-        """Give a part of it, resized to a height and width: uint8 ``(3, height, width)``.
-
-        Where the part is at least twice as large as the result, the JPEG library decodes at a half, a quarter or an
-        eighth of the size (`scale_denom`), and the part is cut there to the nearest pixel.
-
-        Raises:
-            RuntimeError: If torchvision cannot decode it.
-            Exception: Of any kind, if Pillow cannot.
-        """
-        if self._is_upside_down:
-            box = box._replace(top=self.size[0] - box.top - box.height)
-        if self._is_mirrored:
-            box = box._replace(left=self.size[1] - box.left - box.width)
-        if self._is_transposed:
-            box = Box(box.left, box.top, box.width, box.height)
-            size = (size[1], size[0])
-        part = resized(self._decoded(box, size), size)
-        if self._is_transposed:
-            part = part.transpose(1, 2)
-        turned = [dim for dim, is_turned in ((1, self._is_upside_down), (2, self._is_mirrored)) if is_turned]
-        return part.flip(turned) if turned else part
-
-    def _decoded(self, box: Box, size: tuple[int, int]) -> Tensor:
-        """Decode a box of the stored image, uint8 ``(height, width, 3)``, as coarsely as ``size`` allows."""
-        finer = min(box.height / size[0], box.width / size[1])
-        denominator = next((number for number in (8, 4, 2) if finer >= number), 1)
-        if denominator > 1:
-            return _decoded_coarsely(self._data, box, denominator)
-        data = torch.frombuffer(bytearray(self._data), dtype=torch.uint8)  # writable, or torch warns
-        pixels: Tensor = torch.ops.image.decode_jpeg(data, _RGB, False)
-        return pixels.permute(1, 2, 0)[box.top : box.top + box.height, box.left : box.left + box.width]
-
-
 _RGB = 3
 """``torchvision.io.ImageReadMode.RGB``; the operator is called itself, for `decode_jpeg` logs each call."""
-
-
-def jpeg_of(data: bytes) -> Jpeg | None:
-    """Read the head of a file; None where it is not a plain JPEG image, whole or not."""
-    head = _head_of(data)
-    limit = Image.MAX_IMAGE_PIXELS
-    if head is None or (limit is not None and head.height * head.width > limit):
-        return None
-    orientation = _orientation_of(data) if head.may_be_turned else 1
-    return Jpeg(data, stored=(head.height, head.width), orientation=orientation)
 
 
 def resized(pixels: Tensor, size: tuple[int, int]) -> Tensor:
@@ -128,55 +55,6 @@ def resized(pixels: Tensor, size: tuple[int, int]) -> Tensor:
         return batch[0]
     batch = batch.contiguous(memory_format=torch.channels_last)
     return interpolate(batch, size, mode="bilinear", antialias=True)[0]
-
-
-def _head_of(data: bytes) -> _Head | None:
-    """Walk the segments up to the frame's (ITU T.81, B.1 and B.2.2)."""
-    if data[:3] != _START:
-        return None
-    at, may_be_turned = 2, False
-    while at + 9 < len(data) and data[at] == 0xFF:
-        marker = data[at + 1]
-        if marker == 0xFF:  # a fill byte
-            at += 1
-            continue
-        if marker in _SIZELESS or marker == _SCAN:
-            return None
-        if marker in _PLAIN_FRAMES:
-            precision, num_channels = data[at + 4], data[at + 9]
-            height, width = (int.from_bytes(data[at + start : at + start + 2], "big") for start in (5, 7))
-            is_plain = precision == 8 and num_channels in (1, 3) and height > 0 and width > 0
-            return _Head(height, width, may_be_turned) if is_plain else None
-        may_be_turned = may_be_turned or marker == _APP1
-        at += 2 + int.from_bytes(data[at + 2 : at + 4], "big")
-    return None
-
-
-def _orientation_of(data: bytes) -> int:
-    """Read the orientation; 1 where the rest of the head is broken, which decoding then reports.
-
-    Raises:
-        MemoryError: If this machine has too little memory.
-    """
-    try:
-        with pillow_warnings(), Image.open(io.BytesIO(data)) as image:
-            return read_orientation(image)
-    except MemoryError:
-        raise
-    except Exception:  # noqa: BLE001 (decoders raise what they like on damaged files)
-        return 1
-
-
-def _decoded_coarsely(data: bytes, box: Box, denominator: int) -> Tensor:
-    with pillow_warnings(), Image.open(io.BytesIO(data)) as image:
-        width, height = image.size
-        image.draft(None, (width // denominator, height // denominator))
-        factor_y, factor_x = (-(-height // image.height), -(-width // image.width))
-        rgb = image.convert("RGB")
-    top, left = round(box.top / factor_y), round(box.left / factor_x)
-    bottom = max(top + 1, round((box.top + box.height) / factor_y))
-    right = max(left + 1, round((box.left + box.width) / factor_x))
-    return torch.from_numpy(np.array(rgb))[top:bottom, left:right]
 
 
 class Pixels(Protocol):
@@ -249,6 +127,8 @@ class Decoded(Pixels):
 class Encoded(Pixels):
     """An image file, or its bytes, that is read and decoded when it is asked for.
 
+    Of a plain JPEG, grey or of three channels with 8 bits each, only the part and the detail is decoded that is needed.
+
     Args:
         content: The file, or all of its bytes.
         name: What errors call it; a file's is its path.
@@ -257,7 +137,8 @@ class Encoded(Pixels):
     def __init__(self, content: Path | bytes, *, name: str = "") -> None:
         self._content = content
         self._name = name or str(content)
-        self._jpeg: Jpeg | None = None
+        self._jpeg: Image.Image | None = None
+        self._orientation = 1
         self._rgb: Image.Image | None = None
 
     @property
@@ -267,24 +148,25 @@ class Encoded(Pixels):
         Raises:
             UnreadableImageError: If it cannot be read.
         """
-        self._look()
-        if self._jpeg is not None:
-            return self._jpeg.size
+        if jpeg := self._open_jpeg():
+            return (jpeg.width, jpeg.height) if _TURNS[self._orientation][0] else (jpeg.height, jpeg.width)
         image = self.whole()
         return image.height, image.width
 
     def cropped(self, box: Box, size: tuple[int, int]) -> Tensor:
         """Give a part of it, resized: uint8 ``(3, height, width)``.
 
+        Where the part of a JPEG is at least twice as large as the result, the JPEG library decodes at a half, a quarter
+        or an eighth of the size (`scale_denom`), and the part is cut there to the nearest pixel.
+
         Raises:
             UnreadableImageError: If it cannot be decoded.
         """
-        self._look()
-        if self._jpeg is not None:
+        if jpeg := self._open_jpeg():
             try:
-                return self._jpeg.cropped(box, size)
+                return self._crop_jpeg(jpeg, box, size)
             except Exception:  # noqa: BLE001 (`whole`, for images of all kinds, decides and words the error)
-                self._jpeg = None
+                self._rgb = self.whole()
         return Decoded(np.asarray(self.whole())).cropped(box, size)
 
     def whole(self) -> Image.Image:
@@ -294,21 +176,74 @@ class Encoded(Pixels):
             UnreadableImageError: If it cannot be decoded.
         """
         if self._rgb is None:
-            self._rgb = decode_rgb(io.BytesIO(self._bytes()), name=self._name)
+            self._rgb = decode_rgb(io.BytesIO(self._read()), name=self._name)
         return self._rgb
 
-    def _look(self) -> None:
-        """Read the head, once."""
-        if self._jpeg is None and self._rgb is None:
+    def _read(self) -> bytes:
+        if isinstance(self._content, Path):
+            path = self._content
             try:
-                self._jpeg = jpeg_of(self._bytes())
+                if not path.is_file():  # a pipe in its place might never end
+                    path.stat()
+                    raise UnreadableImageError(f"{path}: this is no file any more.", reason="no file any more")
+                self._content = path.read_bytes()
+            except OSError as error:
+                raise UnreadableImageError.of(path, error) from error
+        return self._content
+
+    def _open_jpeg(self) -> Image.Image | None:
+        """Read the head, once; None for other kinds of images, and where the whole image was decoded."""
+        if self._jpeg is None and self._rgb is None:
+            data = self._read()
+            try:
+                if data[:3] == _START:
+                    with pillow_warnings():
+                        image = Image.open(io.BytesIO(data))
+                        self._orientation = read_orientation(image)
+                        self._jpeg = image if image.mode in ("L", "RGB") else None
             except MemoryError as error:
                 raise UnreadableImageError.of(self._name, error) from error
+            except Exception:  # noqa: BLE001 (as above)
+                self._jpeg = None
+            if self._jpeg is None:
+                self.whole()
+        return None if self._rgb else self._jpeg
 
-    def _bytes(self) -> bytes:
-        if isinstance(self._content, Path):
-            self._content = _read(self._content)
-        return self._content
+    def _crop_jpeg(self, jpeg: Image.Image, box: Box, size: tuple[int, int]) -> Tensor:
+        is_transposed, is_upside_down, is_mirrored = _TURNS[self._orientation]
+        height, width = self.size
+        if is_upside_down:
+            box = box._replace(top=height - box.top - box.height)
+        if is_mirrored:
+            box = box._replace(left=width - box.left - box.width)
+        if is_transposed:
+            box, size = Box(box.left, box.top, box.width, box.height), (size[1], size[0])
+        finer = min(box.height / size[0], box.width / size[1])
+        denominator = next((number for number in (8, 4, 2) if finer >= number), 1)
+        if denominator > 1:
+            self._jpeg = None  # it can be decoded once; the next part opens it again
+            pixels = _decode_coarsely(jpeg, box, denominator)
+        else:
+            data = torch.frombuffer(bytearray(self._read()), dtype=torch.uint8)  # writable, or torch warns
+            whole: Tensor = torch.ops.image.decode_jpeg(data, _RGB, False)
+            pixels = whole.permute(1, 2, 0)[box.top : box.top + box.height, box.left : box.left + box.width]
+        part = resized(pixels, size)
+        part = part.transpose(1, 2) if is_transposed else part
+        turned = [dim for dim, is_turned in ((1, is_upside_down), (2, is_mirrored)) if is_turned]
+        return part.flip(turned) if turned else part
+
+
+def _decode_coarsely(image: Image.Image, box: Box, denominator: int) -> Tensor:
+    """Decode a box of the stored image at a share of its size, uint8 ``(height, width, 3)``."""
+    width, height = image.size
+    image.draft(None, (width // denominator, height // denominator))
+    factor_y, factor_x = (-(-height // image.height), -(-width // image.width))
+    with pillow_warnings():
+        rgb = image.convert("RGB")
+    top, left = round(box.top / factor_y), round(box.left / factor_x)
+    bottom = max(top + 1, round((box.top + box.height) / factor_y))
+    right = max(left + 1, round((box.left + box.width) / factor_x))
+    return torch.from_numpy(np.array(rgb))[top:bottom, left:right]
 
 
 class PhotoPixels:
@@ -342,13 +277,3 @@ class PhotoPixels:
     def digest(self) -> str:
         """Compute a digest of all photos in their order."""
         return hashlib.sha256("".join(photo.digest for photo in self.photos).encode()).hexdigest()
-
-
-def _read(path: Path) -> bytes:
-    try:
-        if not path.is_file():  # a pipe in its place might never end
-            path.stat()
-            raise UnreadableImageError(f"{path}: this is no file any more.", reason="no file any more")
-        return path.read_bytes()
-    except OSError as error:
-        raise UnreadableImageError.of(path, error) from error
