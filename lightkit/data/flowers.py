@@ -5,19 +5,17 @@ from __future__ import annotations
 import colorsys
 import logging
 import os
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
-from filelock import FileLock
 from PIL import Image, ImageDraw, ImageFilter
 
 from lightkit.data.download import RemoteFile, download, unpack
 from lightkit.data.image_folder import ImageFolder
-from lightkit.errors import ConfigError, DataError
-from lightkit.hardware.cache_folder import cache_folder, preferred_cache_folder
+from lightkit.errors import ConfigError
+from lightkit.hardware.cache_folder import make_once
 from lightkit.images.flower_photos import CLASSES, DEFAULT_ROOT, FOLDER, flower_photos, has_classes
 
 log = logging.getLogger("lightkit.data")
@@ -64,7 +62,7 @@ class Flowers(ImageFolder):
             DataError: If a folder was named, by ``root`` or LIGHTKIT_DATA, that does not hold the photos.
         """
         if self._index is None:
-            photos = self._photos()
+            photos = self.root if self._is_given else flower_photos()
             self.source = "drawn" if photos is None else "photos"
             self.root = photos or _drawn_folder()
             if self.trainer is None or self.trainer.is_global_zero:
@@ -90,10 +88,6 @@ class Flowers(ImageFolder):
         unpack(archive, target, member=FOLDER)
         archive.unlink()
         log.info("the flower photos are in %s", target)
-
-    def _photos(self) -> Path | None:
-        """Return the folder with the photos; None where there are none and no folder is named."""
-        return self.root if self._is_given else flower_photos()
 
 
 class DrawnFlowers(ImageFolder):
@@ -127,46 +121,22 @@ class DrawnFlowers(ImageFolder):
 
 
 def _drawn_folder(num_images: int = 800, *, size: int = 160, seed: int = 0) -> Path:
-    """Give the folder with the drawn set, one folder a class, after drawing it where it is missing or incomplete.
-
-    It is drawn aside and renamed when complete, by one process at a time: a kill leaves no half of it.
+    """Give the folder with the drawn set, one folder a class, after drawing it where it is missing.
 
     Raises:
         DataError: If it can be written neither to the cache nor to the temporary folder.
     """
-    cache = cache_folder()
-    if cache is None:
-        raise DataError(
-            f"{preferred_cache_folder()}: this cache folder cannot be written. Set XDG_CACHE_HOME to one that can, "
-            "or data.init_args.root to a folder with photos."
-        )
-    target = cache / f"drawn-flowers-v{_VERSION}-n{num_images}-s{size}-seed{seed}"
-    aside = target.with_name(f".{target.name}")  # left by a killed process, or made here
-    if _is_complete(target, num_images):
-        return target
-    try:
-        with FileLock(f"{aside}.lock"):
-            if _is_complete(target, num_images):  # another process was first
-                return target
-            log.info("drawing %d pictures of flowers into %s (once; a few seconds)", num_images, target)
-            for folder in (target, aside):
-                shutil.rmtree(folder, ignore_errors=True)
-            for label, kind in enumerate(CLASSES):
-                (aside / kind).mkdir(parents=True)
-                for number in range(label, num_images, len(CLASSES)):
-                    picture = draw_flower(kind, size=size, seed=(_VERSION, seed, label, number))
-                    picture.save(aside / kind / f"{number:05d}.png", compress_level=1)
-            aside.rename(target)
-    except OSError as error:
-        raise DataError(
-            f"{target}: the drawn flowers cannot be written ({error.strerror or error}). Make room, or set "
-            "XDG_CACHE_HOME to a folder with some."
-        ) from error
-    return target
 
+    def build(folder: Path) -> None:
+        log.info("drawing %d pictures of flowers into %s (once; a few seconds)", num_images, folder.parent / name)
+        for label, kind in enumerate(CLASSES):
+            (folder / kind).mkdir()
+            for number in range(label, num_images, len(CLASSES)):
+                picture = draw_flower(kind, size=size, seed=(_VERSION, seed, label, number))
+                picture.save(folder / kind / f"{number:05d}.png", compress_level=1)
 
-def _is_complete(folder: Path, num_images: int) -> bool:
-    return folder.is_dir() and sum(1 for _ in folder.glob("*/*.png")) == num_images
+    name = f"drawn-flowers-v{_VERSION}-n{num_images}-s{size}-seed{seed}"
+    return make_once(name, build)
 
 
 # -- drawing: kinds differ in the number, length, width and tip of their petals and in the size of their centre

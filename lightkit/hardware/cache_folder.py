@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import os
+import shutil
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
+
+from filelock import FileLock
+
+from lightkit.errors import DataError
 
 
 def cache_folder() -> Path | None:
@@ -32,6 +38,38 @@ def private_folder(parent: Path) -> Path | None:
         return None
     status = folder.stat()
     return None if status.st_uid != os.getuid() or status.st_mode & 0o022 else folder
+
+
+def make_once(name: str, build: Callable[[Path], object]) -> Path:
+    """Make a folder of the cache that is complete or absent; other processes that want it wait.
+
+    Args:
+        name: Of the folder, in the cache's.
+        build: Fills an empty folder, which is renamed afterwards.
+
+    Returns:
+        The folder, whose time is that of its last use.
+
+    Raises:
+        DataError: If it cannot be written.
+    """
+    folder = (cache_folder() or preferred_cache_folder()) / name
+    aside = folder.with_name(f".{folder.name}")
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(f"{aside}.lock"):
+            if not folder.is_dir():
+                shutil.rmtree(aside, ignore_errors=True)  # of a killed process
+                aside.mkdir()
+                build(aside)
+                aside.rename(folder)
+            os.utime(folder)
+    except OSError as error:
+        raise DataError(
+            f"{folder}: cannot be written ({error.strerror or error}). Make room, or set XDG_CACHE_HOME to a folder "
+            "with some."
+        ) from error
+    return folder
 
 
 def _can_write(folder: Path, mode: int = 0o777) -> bool:

@@ -6,18 +6,15 @@ All rows are looked at once, a row group at a time; what is found is kept on dis
 from __future__ import annotations
 
 import hashlib
-import io
 import json
 import logging
 import math
 import os
 import shutil
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
@@ -25,7 +22,6 @@ from typing import Any, BinaryIO, NamedTuple
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from filelock import FileLock
 from pyarrow import types
 
 from lightkit.data.bad_samples import Defect
@@ -50,8 +46,9 @@ from lightkit.data.tables.columns import (
 )
 from lightkit.data.tables.source import RowGroup, Snapshot
 from lightkit.errors import ConfigError, DataError
-from lightkit.hardware.cache_folder import cache_folder
+from lightkit.hardware.cache_folder import make_once
 from lightkit.images.image_file import map_in_order
+from lightkit.runs.files import flush
 
 log = logging.getLogger("lightkit.data")
 
@@ -431,40 +428,21 @@ def _load_or_build(
     fingerprint: str, tables: Mapping[Split | None, Snapshot], rules: _Rules
 ) -> tuple[dict[str, Any], Codes]:
     """Load the findings of an earlier run, or look at all rows; one process of a machine looks, the others wait."""
-    home = cache_folder() or Path(tempfile.gettempdir())
     state = [(table.place, table.state) for table in tables.values()]
     key = hashlib.sha256(repr((fingerprint, state, str(Path.cwd()))).encode("utf-8", "surrogateescape")).hexdigest()
-    folder = home / "tables" / key[:32]
-    try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        with FileLock(folder.with_suffix(".lock")):
-            with suppress(OSError, ValueError, KeyError):
-                return _load(folder)
-            for entry in folder.parent.iterdir():  # loaded by no run for two months, or not finished
-                if entry.is_dir() and (entry == folder or time.time() - entry.stat().st_mtime > _KEPT_FOR_S):
-                    shutil.rmtree(entry, ignore_errors=True)
-            folder.mkdir()
-            with (folder / "codes").open("wb") as file:
-                found = _build(tables, rules, file)
-            (folder / "found.json").write_text(json.dumps(found))  # the last, so that what is there is whole
-            return _load(folder)
-    except OSError as error:
-        log.warning(
-            "data: the index of the table cannot be kept in %s (%s), so that each process makes its own in memory. "
-            "Make room, or set XDG_CACHE_HOME to a folder with some.", folder.parent, error.strerror or error,
-        )  # fmt: skip
-        in_memory = io.BytesIO()
-        found = _build(tables, rules, in_memory)
-        return found, np.frombuffer(in_memory.getvalue(), np.uint8)
 
+    def build(folder: Path) -> None:
+        for entry in folder.parent.iterdir():  # opened by no run for two months
+            if entry.is_dir() and time.time() - entry.stat().st_mtime > _KEPT_FOR_S:
+                shutil.rmtree(entry, ignore_errors=True)
+        with (folder / "codes").open("wb") as file:
+            found = _build(tables, rules, file)
+        (folder / "found.json").write_text(json.dumps(found))
+        for file in folder.iterdir():
+            flush(file)
 
-def _load(folder: Path) -> tuple[dict[str, Any], Codes]:
-    found = json.loads((folder / "found.json").read_text())
-    codes = np.memmap(folder / "codes", np.uint8, "r")
-    os.utime(folder)  # in use, so not to be removed
-    if len(codes) != sum(map(sum, found["counts"])):
-        raise ValueError("not a whole index")
-    return found, codes
+    folder = make_once(f"table-index/{key[:32]}", build)
+    return json.loads((folder / "found.json").read_text()), np.memmap(folder / "codes", np.uint8, "r")
 
 
 def _build(tables: Mapping[Split | None, Snapshot], rules: _Rules, file: BinaryIO) -> dict[str, Any]:

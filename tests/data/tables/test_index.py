@@ -4,7 +4,6 @@ import hashlib
 import io
 import os
 import pickle
-import shutil
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -239,23 +238,12 @@ def test_an_index_reads_the_same_after_it_was_sent_elsewhere(write_parquet: Writ
     assert [row.label for row in sent.read("train", first, start=1)] == [0]
 
 
-def test_an_index_works_where_nothing_can_be_kept(write_parquet: WriteParquet, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(indexes, "cache_folder", lambda: None)
-    index = pickle.loads(pickle.dumps(indexed(write_parquet(LETTERS))))
-    assert len(selected(index, "train")) == 6
-
-
-def test_an_index_that_cannot_be_written_is_in_memory_with_a_warning(
-    write_parquet: WriteParquet, cache_home: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_index_that_cannot_be_written_is_an_error(write_parquet: WriteParquet, cache_home: Path) -> None:
     table = write_parquet(LETTERS)
-    kept = indexed(table)
-    shutil.rmtree(cache_home / "tables")
-    (cache_home / "tables").write_text("no folder")
-    index = pickle.loads(pickle.dumps(indexed(table)))
-    assert "cannot be kept" in caplog.text
-    assert (index.fingerprint, index.counts, index.class_names) == (kept.fingerprint, kept.counts, kept.class_names)
-    assert selected(index, "train") == selected(kept, "train")
+    cache_home.mkdir(exist_ok=True)
+    (cache_home / "table-index").write_text("no folder")
+    with pytest.raises(DataError, match=r"table-index/.*: cannot be written .*XDG_CACHE_HOME"):
+        indexed(table)
 
 
 def test_deleted_rows_are_in_no_split(write_delta: WriteDelta) -> None:
@@ -350,29 +338,12 @@ def rows_with_a_rare_class(num_rare: int = 1) -> dict[str, Any]:
     return {"x": list(numbers), "label": ["ab"[x % 2] if x < 60 else "rare" for x in numbers], "who": numbers}
 
 
-@pytest.mark.parametrize("file", ["found.json", "codes"])
-@pytest.mark.parametrize("damage", ["missing", "cut short", "other"])
-def test_a_kept_index_that_is_damaged_is_made_again(
-    write_parquet: WriteParquet, cache_home: Path, file: str, damage: str
-) -> None:
-    table = write_parquet(LETTERS)
-    before = indexed(table)
-    (path,) = cache_home.glob(f"tables/*/{file}")
-    content = path.read_bytes()
-    path.unlink()
-    if damage != "missing":
-        path.write_bytes(content[:-1] if damage == "cut short" else b"{}")
-    again = indexed(table)
-    assert (again.fingerprint, again.counts) == (before.fingerprint, before.counts)
-    assert path.read_bytes() == content
-
-
 def test_an_index_that_no_run_has_used_for_months_is_removed(write_parquet: WriteParquet, cache_home: Path) -> None:
     table = write_parquet(LETTERS)
     folders = []
     for fraction in (0.0, 0.3):
         indexed(table, index={"val_fraction": fraction})
-        (folder,) = [path.parent for path in cache_home.glob("tables/*/codes") if path.parent not in folders]
+        (folder,) = [path.parent for path in cache_home.glob("table-index/*/codes") if path.parent not in folders]
         folders.append(folder)
     for folder in folders:
         os.utime(folder, (0, 0))
