@@ -122,7 +122,7 @@ def measure(folder: str, step: str) -> None:
 
 def check_all_ranks(num_rows: int) -> float:
     """Check that the batches of all workers of all ranks have each row of an epoch once; return a rank's seconds."""
-    from lightkit.data.tables.batch_plan import RankPlan
+    from lightkit.data.tables.loader import RankPlan
 
     clock, spans = _Clock(), []
     for rank in range(RANKS):
@@ -140,8 +140,7 @@ def check_all_ranks(num_rows: int) -> float:
 
 def create_rank_loader(index: Any, *, rank: int, num_ranks: int = RANKS, num_workers: int = WORKERS) -> Any:
     """Make the training loader of one of many ranks."""
-    from lightkit.data.tables.batch_plan import BatchRows
-    from lightkit.data.tables.loader import BatchMaker, TableBatches, table_loader
+    from lightkit.data.tables.loader import BatchMaker, BatchRows, TableBatches, table_loader
 
     rows = BatchRows(
         index.rows("train"),

@@ -19,12 +19,12 @@ from lightkit.data.image_module import LoadingModule, loading_of, seed_of
 from lightkit.data.image_sources import Encoded
 from lightkit.data.loader import LabelledSource, ResumableLoader, make_on_rank_zero, predict_loader
 from lightkit.data.splits import Split, check_fractions
-from lightkit.data.tables.batch_plan import BatchRows
 from lightkit.data.tables.columns import find_columns
 from lightkit.data.tables.index import SPLITS, Index, Row, index_table
 from lightkit.data.tables.loader import (
     BatchMaker,
     BatchOrder,
+    BatchRows,
     RowNames,
     TableBatches,
     TableImages,

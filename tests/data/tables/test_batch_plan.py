@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from lightkit.data.tables.batch_plan import EpochOrder, RankPlan, block_of
+from lightkit.data.tables.loader import EpochOrder, RankPlan, block_of
 
 COUNTS = [7, 1, 12, 5, 9]
 SIZES = pytest.mark.parametrize(("num_rows", "batch_size"), [(34, 4), (34, 1), (3, 4), (40, 5), (1, 1)], ids=str)

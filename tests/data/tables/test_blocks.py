@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from lightkit.data.tables.batch_plan import BatchKey, BatchRows
+from lightkit.data.tables.loader import BatchKey, BatchRows
 from lightkit.errors import DataError
 
 COUNTS = {0: 7, 1: 1, 2: 12, 3: 0, 4: 14}

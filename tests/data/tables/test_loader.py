@@ -10,9 +10,8 @@ import pytest
 import torch
 
 from lightkit.data.loader import ResumableLoader
-from lightkit.data.tables.batch_plan import BatchKey, BatchRows
 from lightkit.data.tables.index import Row
-from lightkit.data.tables.loader import BatchMaker, TableBatches, table_loader
+from lightkit.data.tables.loader import BatchKey, BatchMaker, BatchRows, TableBatches, table_loader
 
 # torch advises against more workers than cores; here they only have to be right
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning")

@@ -12,9 +12,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from lightkit.data.tables import index as indexes
-from lightkit.data.tables.batch_plan import BatchKey, BatchRows
 from lightkit.data.tables.columns import find_columns
 from lightkit.data.tables.index import Index, index_table
+from lightkit.data.tables.loader import BatchKey, BatchRows
 from lightkit.data.tables.source import open_table
 
 NUM_FILES = 40
