@@ -10,7 +10,6 @@ import tarfile
 import tempfile
 import time
 import zlib
-from dataclasses import dataclass
 from pathlib import Path
 
 import requests
@@ -19,117 +18,99 @@ from urllib3.exceptions import HTTPError
 
 from lightkit.data.progress import show_progress
 from lightkit.data.splits import content_digest
-from lightkit.errors import ConfigError, DataError
+from lightkit.errors import DataError
 
 log = logging.getLogger("lightkit.data")
 
 _CHUNK_BYTES = 1 << 16
 _TIMEOUT_S = 30.0
 _NUM_ATTEMPTS = 5
-_TEMPORARY_STATUS = frozenset({408, 425, 429, 500, 502, 503, 504})
+_TEMPORARY_STATUS = (408, 425, 429)  # and those of the server's own errors, from 500
 
 
-@dataclass(frozen=True)
-class RemoteFile:
-    """A file on a server, known by its digest.
+def download(url: str, target: Path, *, sha256: str, size_bytes: int | None = None) -> None:
+    """Download a file to ``target``, or continue a download that was interrupted, from ``target.part``.
 
     Args:
         url: http or https address.
-        digest: Hexadecimal digest of the content.
-        algorithm: Name of the digest in `hashlib`.
-        size_bytes: Length, if it is known.
-    """
-
-    url: str
-    digest: str
-    algorithm: str = "sha256"
-    size_bytes: int | None = None
-
-    def __post_init__(self) -> None:
-        if not self.url.startswith(("http://", "https://")):
-            raise ConfigError(f"data.init_args.url: expected an http:// or https:// address, got {self.url!r}")
-
-
-def download(remote: RemoteFile, target: Path) -> Path:
-    """Download a file to ``target``, or continue a download that was interrupted, from ``target.part``.
+        target: The file.
+        sha256: Its digest, hexadecimal.
+        size_bytes: Its length, if it is known.
 
     Raises:
         DataError: If it cannot be downloaded, has another digest, or does not fit on the disk.
     """
-    if target.is_file() and content_digest(target, remote.algorithm) == remote.digest:
-        return target
     part, lock = target.with_name(f"{target.name}.part"), FileLock(target.with_name(f".{target.name}.lock"), timeout=0)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         with lock:
-            _fill(remote, part)
-            part.replace(target)
+            if not (target.is_file() and content_digest(target) == sha256):
+                _fill(part, url, sha256, size_bytes)
+                part.replace(target)
             Path(lock.lock_file).unlink(missing_ok=True)
     except Timeout:
         raise DataError(f"{part}: another process is fetching this file. Wait for it, then try again.") from None
     except OSError as error:
         raise DataError(
-            f"{target}: cannot write here ({error.strerror or error}); wanted for {remote.url}. Once there is room, "
-            "the same command continues where it stopped."
+            f"{target}: cannot write here ({error.strerror or error}); wanted for {url}. Once there is room, the same "
+            "command continues where it stopped."
         ) from error
-    return target
 
 
-def _fill(remote: RemoteFile, part: Path) -> None:
+def _fill(part: Path, url: str, sha256: str, size_bytes: int | None) -> None:
     """Append to ``part`` until it is the remote file."""
     problem = ""
     for attempt in range(_NUM_ATTEMPTS):
         if attempt:
             pause_s = 2 ** (attempt - 1)
-            log.info(
-                "%s: %s; trying again in %g s (%d of %d)", remote.url, problem, pause_s, attempt + 1, _NUM_ATTEMPTS
-            )
+            log.info("%s: %s; trying again in %g s (%d of %d)", url, problem, pause_s, attempt + 1, _NUM_ATTEMPTS)
             time.sleep(pause_s)
         begin = part.stat().st_size if part.is_file() else 0
         try:
-            status, is_complete = _transfer(remote, part, begin)
-        except (requests.RequestException, HTTPError, ConnectionError) as error:
-            problem = f"the connection failed ({error or type(error).__name__})"
-            continue
-        if status not in (200, 206, 416):
-            problem = f"the server answers {status}"
-            if status in _TEMPORARY_STATUS:
+            if not _transfer(part, url, begin, size_bytes):
+                problem = "the connection was cut off"
                 continue
-            raise DataError(f"{remote.url}: {problem}. Is the address right? See data.init_args.url.")
-        if not is_complete:
-            problem = "the connection was cut off"
-            continue
-        if (found := content_digest(part, remote.algorithm)) == remote.digest:
+        except (requests.RequestException, HTTPError, ConnectionError) as error:
+            response = getattr(error, "response", None)
+            if response is None:
+                problem = f"the connection failed ({error or type(error).__name__})"
+                continue
+            problem = f"the server answers {response.status_code}"
+            if response.status_code >= 500 or response.status_code in _TEMPORARY_STATUS:
+                continue
+            raise DataError(f"{url}: {problem}. Is the address right? See data.init_args.url.") from error
+        if (found := content_digest(part)) == sha256:
             return
-        problem = f"its {remote.algorithm} is {found}, {remote.digest} was expected"
+        problem = f"its sha256 is {found}, {sha256} was expected"
         part.unlink()  # complete, but wrong: it cannot be continued
         if begin == 0:
             raise DataError(
-                f"{remote.url}: {problem}. The file on the server has changed, or something on the way alters it. "
-                "Nothing was kept."
+                f"{url}: {problem}. The file on the server has changed, or something on the way alters it. Nothing was "
+                "kept."
             )
     raise DataError(
-        f"{remote.url}: {problem}; gave up after {_NUM_ATTEMPTS} attempts. The bytes so far are kept in {part}: check "
-        "the network, then run the same command again to continue."
+        f"{url}: {problem}; gave up after {_NUM_ATTEMPTS} attempts. The bytes so far are kept in {part}: check the "
+        "network, then run the same command again to continue."
     )
 
 
-def _transfer(remote: RemoteFile, part: Path, begin: int) -> tuple[int, bool]:
+def _transfer(part: Path, url: str, begin: int, size_bytes: int | None) -> bool:
     """Connect once and append to ``part``, from its start if the server does not continue at byte ``begin``.
 
     Returns:
-        The status, and whether the file has all its bytes.
+        Whether the file has all its bytes.
     """
     headers = {"User-Agent": "lightkit", "Accept-Encoding": "identity"} | (
         {"Range": f"bytes={begin}-"} if begin else {}
     )
-    with requests.get(remote.url, headers=headers, stream=True, timeout=_TIMEOUT_S) as response:
-        if not response.ok:
-            return response.status_code, response.status_code == 416  # no more bytes: it is complete, or too long
+    with requests.get(url, headers=headers, stream=True, timeout=_TIMEOUT_S) as response:
+        if response.status_code == 416:  # no more bytes: it is complete, or too long
+            return True
+        response.raise_for_status()
         if not response.headers.get("Content-Range", "").startswith(f"bytes {begin}-"):
             begin = 0
         length = response.headers.get("Content-Length")
-        end = begin + int(length) if length else remote.size_bytes
+        end = begin + int(length) if length else size_bytes
         if end is not None and shutil.disk_usage(part.parent).free < end - begin:
             raise OSError(errno.ENOSPC, "the disk is full")
         log.info("fetching %s%s", part.stem, f" from byte {begin}" if begin else "")
@@ -138,10 +119,10 @@ def _transfer(remote: RemoteFile, part: Path, begin: int) -> tuple[int, bool]:
         with part.open("ab" if begin else "wb") as file:
             for chunk in show_progress(chunks, (end or 0) - begin, f"bytes of {part.stem}", size=len):
                 file.write(chunk)
-    return response.status_code, end is None or part.stat().st_size >= end
+    return end is None or part.stat().st_size >= end
 
 
-def unpack(archive: Path, target: Path, *, member: str = ".") -> Path:
+def unpack(archive: Path, target: Path, *, member: str) -> None:
     """Unpack a tar archive aside, and rename its folder ``member`` to ``target`` when it is complete.
 
     Links are refused altogether: pictures need none, and links are what got past tarfile's own filter (CVE-2025-4517).
@@ -177,4 +158,3 @@ def unpack(archive: Path, target: Path, *, member: str = ".") -> Path:
         raise DataError(f"{archive}: this archive is broken ({reason}). Delete it and fetch it again.") from error
     except OSError as error:
         raise DataError(f"{target}: cannot unpack {archive.name} here ({error.strerror or error}).") from error
-    return target

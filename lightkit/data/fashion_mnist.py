@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import gzip
 import hashlib
-import logging
-import zlib
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,14 +10,11 @@ import numpy as np
 import torchvision
 from PIL import Image
 
-from lightkit.data.download import RemoteFile, download
 from lightkit.data.image_module import ImageModule
 from lightkit.data.image_sources import Decoded
 from lightkit.data.loader import LabelledSource
 from lightkit.data.splits import Split, check_fractions, split_of
 from lightkit.errors import DataError
-
-log = logging.getLogger("lightkit.data")
 
 
 class GrayImages:
@@ -142,27 +136,15 @@ class FashionMNIST(ImageModule):
         Raises:
             DataError: If one of them cannot be downloaded or unpacked.
         """
-        mirrors = self.mirrors or torchvision.datasets.FashionMNIST.mirrors
-        for name, md5 in torchvision.datasets.FashionMNIST.resources:
-            archive, target = self._raw / name, self._raw / name.removesuffix(".gz")
-            if target.is_file():
-                log.info("%s is there already", target)
-                continue
-            for number, mirror in enumerate(mirrors, start=1):
-                try:
-                    download(RemoteFile(f"{mirror.rstrip('/')}/{name}", md5, algorithm="md5"), archive)
-                    break
-                except DataError as error:
-                    if number == len(mirrors):
-                        raise
-                    log.info("%s Trying the next mirror.", error)
-            try:
-                aside = target.with_name(f"{target.name}.part")
-                aside.write_bytes(gzip.decompress(archive.read_bytes()))
-                aside.replace(target)
-            except (OSError, EOFError, zlib.error) as error:
-                raise DataError(f"{archive}: cannot unpack this file into {target.parent} ({error}).") from error
-            archive.unlink()
+        kind = torchvision.datasets.FashionMNIST
+        addresses = [f"{address.rstrip('/')}/" for address in self.mirrors or kind.mirrors]
+        try:
+            type("FashionMNIST", (kind,), {"mirrors": addresses})(str(self.root), download=True)
+        except (RuntimeError, OSError, EOFError, ValueError) as error:
+            raise DataError(
+                f"{self._raw}: the files cannot be downloaded from {', '.join(addresses)}, or are not those of "
+                f"torchvision's list of md5 ({' '.join(str(error).split())})."
+            ) from error
 
     @property
     def _raw(self) -> Path:

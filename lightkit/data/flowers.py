@@ -12,7 +12,7 @@ from typing import Any, ClassVar, TypeAlias
 import numpy as np
 from PIL import Image, ImageDraw, ImageFilter
 
-from lightkit.data.download import RemoteFile, download, unpack
+from lightkit.data.download import download, unpack
 from lightkit.data.image_folder import ImageFolder
 from lightkit.errors import ConfigError
 from lightkit.hardware.cache_folder import make_once
@@ -52,7 +52,9 @@ class Flowers(ImageFolder):
         **kwargs: Any,
     ) -> None:
         super().__init__(root=root or "", **kwargs)
-        self.archive = RemoteFile(url, digest=sha256, size_bytes=size_bytes)
+        if not url.startswith(("http://", "https://")):
+            raise ConfigError(f"data.init_args.url: expected an http:// or https:// address, got {url!r}")
+        self.url, self.sha256, self.size_bytes = url, sha256, size_bytes
         self._is_given = root is not None
 
     def setup(self, stage: str | None = None) -> None:
@@ -84,7 +86,8 @@ class Flowers(ImageFolder):
         if has_classes(target):
             log.info("the flower photos are in %s already", target)
             return
-        archive = download(self.archive, target.parent / "flower_photos.tgz")
+        archive = target.parent / "flower_photos.tgz"
+        download(self.url, archive, sha256=self.sha256, size_bytes=self.size_bytes)
         unpack(archive, target, member=FOLDER)
         archive.unlink()
         log.info("the flower photos are in %s", target)

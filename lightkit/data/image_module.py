@@ -255,6 +255,8 @@ _RANGES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "image_size": _COUNT,
     "batch_size": _COUNT,
     "shuffle_buffer": _COUNT,
+    "workers_count": _COUNT,
+    "shuffling_queue_capacity": (lambda value: value >= 0, "0 or more"),
     "num_workers": (lambda value: value == "auto" or value >= 0, "0 or more, or auto"),
     "prefetch_factor": _COUNT,
     "crop_scale": (_is_share_of_area, "two shares of the area, above 0 up to 1, the lower one first"),

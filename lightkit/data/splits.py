@@ -13,9 +13,9 @@ Split = Literal["train", "val", "test"]
 _CHUNK_BYTES = 1 << 20
 
 
-def content_digest(path: Path, algorithm: str = "sha256") -> str:
-    """Compute the hexadecimal digest of a file's bytes."""
-    digest = hashlib.new(algorithm, usedforsecurity=False)
+def content_digest(path: Path) -> str:
+    """Compute the SHA-256 of a file's bytes, hexadecimal."""
+    digest = hashlib.sha256()
     with path.open("rb") as file:
         while chunk := file.read(_CHUNK_BYTES):
             digest.update(chunk)

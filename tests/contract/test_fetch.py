@@ -229,9 +229,11 @@ def test_fashion_mnist_is_fetched_from_the_first_mirror_that_has_it(
     workspace.write("my_fashion.py", SMALL_FASHION.replace("RESOURCES", repr(resources)))
     empty, full = serve({}), serve(packed)
     _fashion(workspace, "my_fashion.Small", [empty.address, full.address + "/"])
+    num_requests = []
     for _ in range(2):
         workspace.run("fetch", "-c", "job.yaml").ok()
-    assert len(full.requests) == 4, "what is there is not fetched again"
+        num_requests.append(len(full.requests))
+    assert num_requests[0] == num_requests[1] >= 4, "what is there is not fetched again"
     workspace.run("fit", "-c", "job.yaml").ok()
     counts = read_json(workspace.only_run / "manifest.json")["data"]["counts"]
     assert (counts["train"] + counts["val"], counts["test"]) == (200, 20)

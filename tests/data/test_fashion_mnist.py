@@ -109,9 +109,10 @@ def test_fetching_brings_the_four_files_from_the_first_mirror_that_has_them(
     empty, full = serve({}), serve(packed)
     data = FashionMNIST(str(tmp_path), mirrors=[empty.address, full.address + "/"])
     data.fetch()
+    num_requests = len(full.requests)
     data.fetch()
-    assert len(full.requests) == len(empty.requests) == 4
-    assert sorted(file.name for file in tmp_path.rglob("*ubyte*")) == sorted(idx_files)
+    assert len(full.requests) == num_requests >= 4
+    assert sorted(file.name for file in tmp_path.rglob("*ubyte")) == sorted(idx_files)
     data.setup("fit")
     assert data.describe()["counts"]["test"] == 20
     assert data.predict_paths[0] == "t10k/00000"
@@ -120,7 +121,7 @@ def test_fetching_brings_the_four_files_from_the_first_mirror_that_has_them(
 def test_fetching_something_else_is_refused(tmp_path: Path, serve: Any) -> None:
     names = [name for name, _ in torchvision.datasets.FashionMNIST.resources]
     server = serve({name: gzip.compress(b"else") for name in names})
-    with pytest.raises(DataError, match=r"its md5 is \w+, 8d4fb7e6c68d591d4c3dfef9ec88bf0d was expected"):
+    with pytest.raises(DataError, match=r"(?s)torchvision's list of md5 .*corrupted"):
         FashionMNIST(str(tmp_path), mirrors=[server.address]).fetch()
     assert not list(tmp_path.rglob("*ubyte"))
 

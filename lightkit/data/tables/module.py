@@ -65,7 +65,7 @@ class Table(LoadingModule):
         format: `auto` takes for Delta what has a folder `_delta_log`.
         version: Number of the Delta table's state to read; default is the newest.
         timestamp: Moment (ISO 8601) whose state of the Delta table is read.
-        storage_options: For an object store, as deltalake or the classes of pyarrow.fs take them.
+        storage_options: For an object store, as deltalake takes them.
         filter: Rows to take: a list of [column, operator, value] that must all hold, such as [[height, ">=", 100]], or
             a list of such lists of which one must.
         image: Column of encoded images; default is `image`, where no ``features`` are given.

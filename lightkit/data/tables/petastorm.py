@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 import re
-import time
 import warnings
 import zlib
 from collections.abc import Iterator
@@ -20,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 
 from lightkit.data.image_dataset import Batch
-from lightkit.data.image_module import seed_of, training_view_of
+from lightkit.data.image_module import check_arguments, seed_of, training_view_of
 from lightkit.data.loader import ResumableLoader
 from lightkit.data.sampler import ResumableSampler, SampleKey, position_of, stable_seed
 from lightkit.data.tables.index import Row
@@ -31,7 +30,6 @@ from lightkit.errors import ConfigError, DataError
 from lightkit.images.image_file import map_in_order
 
 _LAST_PYARROW, _LAST_NUMPY = 14, 1
-_PATIENCE_S = 10.0
 _INSTEAD = "lightkit.data.Table reads the same Parquet files: set data.class_path to it."
 
 
@@ -79,11 +77,7 @@ class PetastormTable(Table):
             storage_options=None, filter=None, split=None, key=None, val_fraction=0, test_fraction=0, num_workers=0,
             **kwargs,
         )  # fmt: skip
-        for name, value, least in (
-            ("workers_count", workers_count, 1), ("shuffling_queue_capacity", shuffling_queue_capacity, 0),
-        ):  # fmt: skip
-            if value < least:
-                raise ConfigError(f"data.init_args.{name}: expected {least} or more, got {value}.")
+        check_arguments(workers_count=workers_count, shuffling_queue_capacity=shuffling_queue_capacity)
         for split, place in self.places.items():
             if is_remote(place) or (local_path(place) / "_delta_log").is_dir():
                 raise ConfigError(
@@ -193,24 +187,16 @@ class PetastormLoader(ResumableLoader):
 
     def _rows(self, reader: Any) -> Iterator[Row]:
         """Give the rows that can be used, without end; the index has listed the others."""
-        index, since_s = self.data.index, time.monotonic()
+        index = self.data.index
         while True:
             try:
                 content = next(reader).rows[0]
-            except StopIteration:  # petastorm 0.13.1 may end for a moment while its thread has the last row groups
-                if time.monotonic() - since_s > _PATIENCE_S:
-                    raise DataError(
-                        f"{self.place}: petastorm has ended before all rows have come. {_INSTEAD}"
-                    ) from None
-                time.sleep(0.001)
-                continue
             except (OSError, ValueError, RuntimeError, KeyError, pa.ArrowException) as error:
                 raise DataError(f"{self.place}: petastorm cannot read on ({error}). {_INSTEAD}") from error
             batch = pa.ipc.read_record_batch(pa.py_buffer(content), self.schema)
             for row in index.make_rows(batch, index.columns, [self.place] * batch.num_rows):
                 if row.defect is None:
                     yield row._replace(name=f"{self.place}, {len(row.image or b''):,} bytes with label {row.label}")
-            since_s = time.monotonic()
 
     def _open_reader(self, epoch: int) -> Any:
         """Open petastorm's reader of an epoch; each row group comes as a record batch in bytes."""
@@ -236,7 +222,7 @@ class PetastormLoader(ResumableLoader):
                 seed=1 + stable_seed(self.seed, epoch) % (2**32 - 1),
                 shuffle_rows=True,
                 shuffle_row_groups=data.shuffle_row_groups,
-                num_epochs=-(-max(self.shares) // self.shares[rank]),
+                num_epochs=None,  # without end
                 cur_shard=rank if num_ranks > 1 else None,
                 shard_count=num_ranks if num_ranks > 1 else None,
                 transform_spec=TransformSpec(

@@ -35,18 +35,6 @@ _BUFFER_BYTES = 1 << 20  # of each column, of which a page at a time is decoded
 _TAIL_BYTES = 1 << 16  # holds the footer of most files, so that a remote one costs one request
 _NUM_THREADS = 32  # they wait for the disk or the network
 _NULL = "__HIVE_DEFAULT_PARTITION__"
-_S3_ARGUMENTS = {
-    "access_key_id": "access_key",
-    "secret_access_key": "secret_key",
-    "default_region": "region",
-    "endpoint_url": "endpoint_override",
-    "endpoint": "endpoint_override",
-}
-"""deltalake's options as arguments of `pyarrow.fs.S3FileSystem`: one set of options reaches both kinds of tables."""
-_FILE_SYSTEMS = {
-    "s3": "S3FileSystem", "s3a": "S3FileSystem", "gs": "GcsFileSystem", "gcs": "GcsFileSystem",
-    "abfs": "AzureFileSystem", "abfss": "AzureFileSystem", "hdfs": "HadoopFileSystem",
-}  # fmt: skip
 _DELTA_FEATURES = frozenset({
     "deletionVectors", "timestampNtz", "typeWidening", "typeWidening-preview", "v2Checkpoint", "vacuumProtocolCheck",
 })  # fmt: skip
@@ -268,7 +256,7 @@ def open_table(
         format: `auto` takes a folder with `_delta_log` for Delta.
         version: Delta's number of the state; default is the newest.
         timestamp: Moment (ISO 8601; UTC without a zone) of Delta's state.
-        storage_options: For an object store: deltalake's, or for Parquet the arguments of the class in `pyarrow.fs`.
+        storage_options: For an object store, as deltalake takes them.
 
     Raises:
         ConfigError: If arguments exclude each other, or a library is missing.
@@ -308,11 +296,9 @@ def local_path(place: str) -> Path:
 def _has_delta_log(place: str, options: Mapping[str, Any]) -> bool:
     if not is_remote(place):
         return (local_path(place) / "_delta_log").is_dir()
-    if place.partition("://")[0].lower() not in _FILE_SYSTEMS:  # such an address can only be deltalake's
-        return True
+    filesystem, _ = _open_filesystem(place, options)
     with _translate_access_errors(place):
-        filesystem, root = _open_filesystem(place, options)
-        return bool(filesystem.get_file_info(fs.FileSelector(f"{root}/_delta_log", allow_not_found=True)))
+        return bool(filesystem.get_file_info(fs.FileSelector("_delta_log", allow_not_found=True)))
 
 
 @contextmanager
@@ -327,10 +313,10 @@ def _translate_access_errors(place: str, *kinds: type[Exception]) -> Iterator[No
 
 
 def _open_filesystem(place: str, options: Mapping[str, Any]) -> tuple[fs.FileSystem, str]:
-    """Open the file system of a table of Parquet, and give the table's path in it.
+    """Open the file system of a table, and give the table's path in it; at an address it is the table's own folder.
 
     Raises:
-        ConfigError: If pyarrow has no file system for the address, or refuses the options.
+        ConfigError: If there is no file system for the address, or options for one of this machine.
     """
     if not is_remote(place):
         if options:
@@ -339,21 +325,17 @@ def _open_filesystem(place: str, options: Mapping[str, Any]) -> tuple[fs.FileSys
                 "out, or set data.init_args.path to an address such as s3://bucket/folder."
             )
         return fs.LocalFileSystem(), str(local_path(place))
-    scheme, _, path = place.partition("://")
-    name = _FILE_SYSTEMS.get(scheme.lower(), "")
-    given = dict(options)
-    if name == "S3FileSystem":
-        plain = {key.lower().removeprefix("aws_"): value for key, value in options.items()}
-        allow_http = str(plain.pop("allow_http", "")).lower() == "true"
-        given = {"scheme": "http"} if allow_http else {}
-        given |= {_S3_ARGUMENTS.get(key, key): value for key, value in plain.items()}
+    folder, _, name = place.rpartition("/") if place.lower().endswith(_SUFFIXES) else (place, "", "")
     try:
-        return getattr(fs, name)(**given), path.rstrip("/")
-    except (AttributeError, TypeError, ValueError, OSError) as error:
+        from deltalake.fs import DeltaStorageHandler  # an extra
+
+        texts = {key: str(value) for key, value in options.items()}
+        return fs.PyFileSystem(DeltaStorageHandler(folder, texts)), name
+    except Exception as error:
         raise ConfigError(
-            f"data.init_args.path: pyarrow opens no file system for {place} ({_first_line(error)}). Expected a folder "
-            f"of this machine, file:// or one of {', '.join(_FILE_SYSTEMS)}://, and as data.init_args.storage_options "
-            "the arguments of its class in pyarrow.fs."
+            f"data.init_args.path: no file system opens {place} ({_first_line(error)}). Expected a folder of this "
+            "machine, or an address and data.init_args.storage_options as deltalake takes them (pip install "
+            "'lightkit[delta]')."
         ) from error
 
 
@@ -366,9 +348,9 @@ def open_parquet(place: str, options: Mapping[str, Any], version: int | None, ti
         )
     filesystem, root = _open_filesystem(place, options)
     with _translate_access_errors(place):
-        info = filesystem.get_file_info(root)
         selector = fs.FileSelector(root, recursive=True, allow_not_found=True)
-        found = [info] if info.type == fs.FileType.File else filesystem.get_file_info(selector)
+        is_file = bool(root) and filesystem.get_file_info(root).type == fs.FileType.File
+        found = filesystem.get_file_info([root] if is_file else selector)
     files: dict[str, fs.FileInfo] = {}  # by their names below the folder
     for info in sorted(found, key=lambda info: info.path):
         name = info.path.removeprefix(root).lstrip("/") or info.base_name
@@ -464,8 +446,7 @@ def _read_footer(filesystem: fs.FileSystem, path: str) -> tuple[bytes, bytes, in
 
 def open_delta(place: str, options: Mapping[str, Any], version: int | None, timestamp: str | None) -> Snapshot:
     """Open a Delta table; see `open_table`."""
-    texts = {name: str(value) for name, value in options.items()}
-    table = _load_delta(place, version, timestamp, texts)
+    table = _load_delta(place, version, timestamp, {name: str(value) for name, value in options.items()})
     needed = set(table.protocol().reader_features or []) - {"columnMapping"}  # allowed, but perhaps not used
     if table.metadata().configuration.get("delta.columnMapping.mode", "none") != "none":
         needed.add("columnMapping")
@@ -476,11 +457,7 @@ def open_delta(place: str, options: Mapping[str, Any], version: int | None, time
         )
     deleted = _read_deleted_rows(table, place) if "deletionVectors" in needed else {}
     schema = pa.schema(table.schema().to_arrow()).remove_metadata()
-    filesystem: fs.FileSystem = fs.LocalFileSystem()
-    if is_remote(place):  # deltalake is an extra, and its runtime does not survive a fork
-        from deltalake.fs import DeltaStorageHandler
-
-        filesystem = fs.PyFileSystem(DeltaStorageHandler(place, texts))
+    filesystem = _open_filesystem(place, options)[0] if is_remote(place) else fs.LocalFileSystem()
     actions = sorted(pa.table(table.get_add_actions()).to_pylist(), key=lambda action: action["path"])
     relative = [unquote(action["path"]) for action in actions]
     paths = relative if is_remote(place) else [str(local_path(place) / path) for path in relative]

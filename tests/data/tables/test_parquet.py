@@ -6,9 +6,8 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from pyarrow import fs
 
-from lightkit.data.tables.source import Snapshot, _open_filesystem, open_table
+from lightkit.data.tables.source import Snapshot, open_table
 from lightkit.errors import DataError
 from tests.data.tables.conftest import WriteParquet
 
@@ -118,21 +117,3 @@ def test_columns_come_in_the_order_in_which_they_are_asked_for(write_parquet: Wr
     snapshot = open_table(str(write_parquet({"a": [1, 2, 3], "b": [4, 5, 6], "c": [7, 8, 9]}, rows=3)))
     batches = list(snapshot.groups[0].read(["c", "a"], batch_rows=2))
     assert [batch.to_pydict() for batch in batches] == [{"c": [7, 8], "a": [1, 2]}, {"c": [9], "a": [3]}]
-
-
-def test_the_options_of_deltalake_reach_pyarrow_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    options = {
-        "AWS_ACCESS_KEY_ID": "key", "aws_secret_access_key": "very secret", "AWS_REGION": "eu-west-1",
-        "AWS_ENDPOINT_URL": "http://127.0.0.1:9", "AWS_ALLOW_HTTP": "true",
-    }  # fmt: skip
-    monkeypatch.setattr(fs, "S3FileSystem", lambda **given: given)
-    assert _open_filesystem("s3://bucket/a/table/", options) == (
-        {
-            "access_key": "key", "secret_key": "very secret", "region": "eu-west-1", "scheme": "http",
-            "endpoint_override": "http://127.0.0.1:9",
-        },
-        "bucket/a/table",
-    )  # fmt: skip
-    assert _open_filesystem("s3://bucket", {"anonymous": True, "region": "us-east-1"})[0] == {
-        "anonymous": True, "region": "us-east-1"
-    }  # fmt: skip
