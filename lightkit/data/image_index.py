@@ -6,7 +6,7 @@ import hashlib
 import logging
 import os
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NoReturn
@@ -102,21 +102,34 @@ def index_images(
         DataError: If the folder, its classes, too many of its files or a split is missing or unusable.
     """
     given = _find_split_folders(root)
-    found = {split: class_files(folder) for split, folder in given.items()} or {"train": class_files(root)}
-    _check_same_classes(found)
-    _warn_of_other_files(list(found.values()))
-    paths = [path for files in found.values() for path, _ in files.files]
+    passed_over, unfollowed = Counter[str](), list[Path]()
+    folders = given or {"train": root}
+    found = {split: class_files(folder, passed_over, unfollowed) for split, folder in folders.items()}
+    class_names = found["train"][0]
+    for split, (names, _) in found.items():
+        if differing := {*names} ^ {*class_names}:
+            raise DataError(
+                f"{folders[split]} and {folders['train']} differ in their classes ({', '.join(sorted(differing))}). "
+                "Every split needs the same class folders: rename or move them."
+            )
+    if unfollowed:
+        log.warning(
+            "%d links that lead back up or to another class, whose images would get a wrong label, are not followed: "
+            "%s", len(unfollowed), _list_some(unfollowed),
+        )  # fmt: skip
+    if passed_over:
+        log.warning("%s", _describe_others(passed_over))
+    paths = [path for _, files in found.values() for path, _ in files]
     # a later scan decodes only content that is new
     verdicts = iter([*show_progress(judge_images(paths), len(paths), "images checked")])
-    judged = {split: [(*file, next(verdicts)) for file in files.files] for split, files in found.items()}
+    judged = {split: [(*file, next(verdicts)) for file in files] for split, (_, files) in found.items()}
     every = [(path, verdict) for files in judged.values() for path, _, verdict in files]
     defects = _check_defects(every, root=root, on_bad_image=on_bad_image, max_bad_fraction=max_bad_fraction)
-    class_names = found["train"].class_names
     for label, name in enumerate(class_names):
         reasons = [verdict.defect for _, its_label, verdict in judged["train"] if its_label == label]
         if None not in reasons:
             raise DataError(
-                f"{found['train'].folder / name}: none of the {len(reasons)} images of this class can be used "
+                f"{folders['train'] / name}: none of the {len(reasons)} images of this class can be used "
                 f"({most_frequent(map(str, reasons))}). Replace them, or remove the folder."
             )
     photos = {
@@ -201,25 +214,6 @@ _COMPANIONS = frozenset(
 )  # fmt: skip
 
 
-@dataclass(frozen=True)
-class ClassFiles:
-    """What has the name of an image, by class.
-
-    Args:
-        folder: Holds one folder a class.
-        class_names: Names of these folders, in their order.
-        files: Each with its class, which counts into the names.
-        passed_over: Suffixes of the other files, of how many each; "" is none.
-        unfollowed: Links that lead up, or to another class.
-    """
-
-    folder: Path
-    class_names: list[str]
-    files: list[tuple[Path, int]] = field(default_factory=list)
-    passed_over: Counter[str] = field(default_factory=Counter)
-    unfollowed: list[Path] = field(default_factory=list)
-
-
 def _find_split_folders(root: Path) -> dict[Split, Path]:
     """Find the folders in ``root`` that are named after splits; none where a folder named train holds such a class.
 
@@ -235,35 +229,46 @@ def _find_split_folders(root: Path) -> dict[Split, Path]:
     return found if "train" in found and _list_folders(found["train"]) else {}
 
 
-def class_files(folder: Path) -> ClassFiles:
+def class_files(
+    folder: Path, passed_over: Counter[str], unfollowed: list[Path]
+) -> tuple[list[str], list[tuple[Path, int]]]:
     """List the images in the class folders of ``folder``, and in all folders below them, by their suffix.
+
+    Args:
+        folder: Holds one folder a class.
+        passed_over: Gets the suffixes of other files, and how many have each; "" is none.
+        unfollowed: Gets the links that lead up, or to another class.
+
+    Returns:
+        Names of the classes; and the files, each with its class, which counts into the names.
 
     Raises:
         DataError: If a folder cannot be read, or a class has no file with an image's suffix.
     """
-    classes = _list_classes(folder)
-    found = ClassFiles(folder, [class_folder.name for class_folder in classes])
+    classes, found = _list_classes(folder), list[tuple[Path, int]]()
     places = [class_folder.resolve() for class_folder in classes]
     for label, class_folder in enumerate(classes):
-        before = found.passed_over.copy()
-        files = _find_images(class_folder, [folder.resolve(), *places[:label], *places[label + 1 :]], found)
+        others = Counter[str]()
+        above = [folder.resolve(), *places[:label], *places[label + 1 :]]
+        files = _find_images(class_folder, above, others, unfollowed)
         if not files:
-            others = found.passed_over - before
             raise DataError(
                 f"{class_folder}: this class has no images. Add some ({', '.join(sorted(IMAGE_SUFFIXES))}), or remove "
                 f"the folder.{f' {_describe_others(others)}.' if others else ''}"
             )
-        found.files.extend((path, label) for path in sorted(files))
-    return found
+        found.extend((path, label) for path in sorted(files))
+        passed_over.update(others)
+    return [class_folder.name for class_folder in classes], found
 
 
-def _find_images(folder: Path, others: Sequence[Path], found: ClassFiles) -> list[Path]:
+def _find_images(folder: Path, others: Sequence[Path], passed_over: Counter[str], unfollowed: list[Path]) -> list[Path]:
     """Find visible files with an image's suffix, also in deeper folders and behind links that lead out.
 
     Args:
         folder: Of the class.
         others: Folders of all classes and of the other ones, resolved; a link to or above one is not followed.
-        found: Gets links that are not followed, and suffixes of other files.
+        passed_over: Gets suffixes of other files.
+        unfollowed: Gets links that are not followed.
     """
 
     def refuse(error: OSError) -> NoReturn:  # else an unknown number of images would be missing
@@ -280,7 +285,7 @@ def _find_images(folder: Path, others: Sequence[Path], found: ClassFiles) -> lis
             target, (root, *classes) = place.resolve(), others
             nested = [target.is_relative_to(other) or other.is_relative_to(target) for other in classes]
             if is_known := root.is_relative_to(target) or any(nested):
-                found.unfollowed.append(place)
+                unfollowed.append(place)
         if is_known:
             folders.clear()
             continue
@@ -291,29 +296,8 @@ def _find_images(folder: Path, others: Sequence[Path], found: ClassFiles) -> lis
             if suffix in IMAGE_SUFFIXES and not name.startswith("."):
                 files.append(place / name)
             elif suffix not in _COMPANIONS and not name.startswith("."):
-                found.passed_over[suffix] += 1
+                passed_over[suffix] += 1
     return files
-
-
-def _warn_of_other_files(found: Iterable[ClassFiles]) -> None:
-    """Warn in a line of links that are not followed, and in another of files without an image's suffix."""
-    if unfollowed := [link for files in found for link in files.unfollowed]:
-        log.warning(
-            "%d links that lead back up or to another class, whose images would get a wrong label, are not followed: "
-            "%s", len(unfollowed), _list_some(unfollowed),
-        )  # fmt: skip
-    if passed_over := sum((files.passed_over for files in found), Counter[str]()):
-        log.warning("%s", _describe_others(passed_over))
-
-
-def _check_same_classes(found: Mapping[Split, ClassFiles]) -> None:
-    base = found["train"]
-    for other in found.values():
-        if differing := {*base.class_names} ^ {*other.class_names}:
-            raise DataError(
-                f"{other.folder} and {base.folder} differ in their classes ({', '.join(sorted(differing))}). Every "
-                "split needs the same class folders: rename or move them."
-            )
 
 
 def _list_folders(folder: Path) -> list[Path]:

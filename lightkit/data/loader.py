@@ -119,26 +119,21 @@ def ahead_that_fits(asked: Ahead, *, batch_bytes: int, ranks: int = 1) -> Ahead:
         batch_bytes: Size of one batch.
         ranks: Processes of this machine that do the same.
     """
-
-    def needed_bytes(ahead: Ahead) -> int:
-        # all that are ready or in work and one that is trained on; twice, as validation may begin in between
-        ready = 2 * (ahead.num_workers * ahead.prefetch_factor + 1) if ahead.num_workers else 0
-        return ready * batch_bytes * ranks
-
     try:
         free_bytes = shutil.disk_usage(_SHARED_MEMORY).free
     except OSError:  # not Linux
         return asked
-    fewer = [Ahead(asked.num_workers, ahead) for ahead in range(asked.prefetch_factor, 0, -1)]
-    fewer += [Ahead(number, 1) for number in range(asked.num_workers - 1, -1, -1)]
-    fits = next(ahead for ahead in fewer if needed_bytes(ahead) <= free_bytes)
+    # all that are ready or in work and one that is trained on; twice, as validation may begin in between
+    most = max(0, free_bytes // (2 * batch_bytes * ranks) - 1)
+    num_ready = asked.num_workers * asked.prefetch_factor
+    fits = asked if num_ready <= most else Ahead(min(asked.num_workers, most), max(1, most // asked.num_workers))
     if fits != asked:
         log.warning(
             "data: %s has %.0f MB free, batches ready at a time would take up to %.0f MB; %s, %d ahead, instead. Give "
             "the container more (docker run --shm-size=2g), or lower data.init_args.batch_size, num_workers or "
             "prefetch_factor.",
-            _SHARED_MEMORY, free_bytes / 1e6, needed_bytes(asked) / 1e6, _format_workers(fits.num_workers),
-            fits.prefetch_factor,
+            _SHARED_MEMORY, free_bytes / 1e6, 2 * (num_ready + 1) * batch_bytes * ranks / 1e6,
+            _format_workers(fits.num_workers), fits.prefetch_factor,
         )  # fmt: skip
     return fits
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import shutil
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def found_in(root: Path) -> list[tuple[str, int]]:
-    return [(str(path.relative_to(root)), label) for path, label in class_files(root).files]
+    return [(str(path.relative_to(root)), label) for path, label in class_files(root, Counter(), [])[1]]
 
 
 def told(root: Path, caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -37,7 +38,9 @@ def test_a_link_that_leads_up_or_to_another_class_is_not_followed(make_images: A
     root = make_images(*PLAIN, "tulip/deeper/1.png")
     (root / "rose" / "up").symlink_to(target)
     assert [name for name, label in found_in(root) if label == 0] == PLAIN[:6]
-    assert class_files(root).unfollowed == ([] if target == "." else [root / "rose" / "up"])
+    unfollowed: list[Path] = []
+    class_files(root, Counter(), unfollowed)
+    assert unfollowed == ([] if target == "." else [root / "rose" / "up"])
 
 
 def test_a_link_to_what_holds_a_class_that_is_a_link_itself_is_not_followed(make_images: Any, tmp_path: Path) -> None:
@@ -96,4 +99,4 @@ def test_a_class_of_other_files_only_says_so(make_images: Any) -> None:
     (root / "weed").mkdir()
     (root / "weed" / "1.heic").write_text("")
     with pytest.raises(DataError, match=r"weed: this class has no images.* 1 file passed over \(1 \.heic\); Pillow"):
-        class_files(root)
+        class_files(root, Counter(), [])

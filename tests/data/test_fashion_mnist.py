@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
-import hashlib
 import struct
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,7 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-import torchvision
 
 from lightkit.data import FashionMNIST
 from lightkit.data import loader as loader_module
@@ -98,41 +95,6 @@ def test_broken_files_are_told(tmp_path: Path, idx_files: dict[str, bytes]) -> N
     idx_files["train-images-idx3-ubyte"] = b"no idx file"
     with pytest.raises(DataError, match="the training files are not what torchvision expects"):
         FashionMNIST(str(written(tmp_path, idx_files))).setup("fit")
-
-
-def test_fetching_brings_the_four_files_from_the_first_mirror_that_has_them(
-    tmp_path: Path, idx_files: dict[str, bytes], serve: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    packed = {f"{name}.gz": gzip.compress(content) for name, content in idx_files.items()}
-    digests = [(name, hashlib.md5(content).hexdigest()) for name, content in packed.items()]
-    monkeypatch.setattr(torchvision.datasets.FashionMNIST, "resources", digests)
-    empty, full = serve({}), serve(packed)
-    data = FashionMNIST(str(tmp_path), mirrors=[empty.address, full.address + "/"])
-    data.fetch()
-    num_requests = len(full.requests)
-    data.fetch()
-    assert len(full.requests) == num_requests >= 4
-    assert sorted(file.name for file in tmp_path.rglob("*ubyte")) == sorted(idx_files)
-    data.setup("fit")
-    assert data.describe()["counts"]["test"] == 20
-    assert data.predict_paths[0] == "t10k/00000"
-
-
-def test_fetching_something_else_is_refused(tmp_path: Path, serve: Any) -> None:
-    names = [name for name, _ in torchvision.datasets.FashionMNIST.resources]
-    server = serve({name: gzip.compress(b"else") for name in names})
-    with pytest.raises(DataError, match=r"(?s)torchvision's list of md5 .*corrupted"):
-        FashionMNIST(str(tmp_path), mirrors=[server.address]).fetch()
-    assert not list(tmp_path.rglob("*ubyte"))
-
-
-def test_without_mirrors_there_is_torchvisions_list(
-    tmp_path: Path, serve: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    server = serve({})
-    monkeypatch.setattr(torchvision.datasets.FashionMNIST, "mirrors", [server.address])
-    with pytest.raises(DataError, match="404"):
-        FashionMNIST(str(tmp_path)).fetch()
 
 
 def test_bad_shares_are_refused() -> None:
