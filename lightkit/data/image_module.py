@@ -7,7 +7,8 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
-from pytorch_lightning import LightningDataModule
+from pytorch_lightning import LightningDataModule, LightningModule
+from pytorch_lightning.utilities.model_helpers import is_overridden
 from torch.utils.data import DataLoader
 
 from lightkit.data.bad_samples import Defects
@@ -23,7 +24,7 @@ from lightkit.data.loader import (
 )
 from lightkit.data.sampler import global_seed
 from lightkit.data.splits import Split
-from lightkit.data.transforms import EvalView, TrainView, View, after_transfer, preprocessing_of
+from lightkit.data.transforms import EvalView, TrainView, View, normalised, preprocessing_of
 from lightkit.errors import ConfigError
 from lightkit.images.preprocessing import Preprocessing
 
@@ -64,6 +65,11 @@ class LoadingModule(LightningDataModule):
         """Number of samples of each split."""
         raise NotImplementedError
 
+    @property
+    def are_decoded(self) -> bool:
+        """Whether samples need no decoding."""
+        raise NotImplementedError
+
     def _load(self, split: Split, view: View) -> Any:
         """Make the loader of a split that is not empty."""
         raise NotImplementedError
@@ -76,7 +82,7 @@ class LoadingModule(LightningDataModule):
 
     def train_dataloader(self) -> Any:
         """Return shuffled batches, augmented if asked; after a restored checkpoint, the rest of its epoch first."""
-        loader = self._load("train", training_view_of(self, preprocessing_of(self.image_size)))
+        loader = self._load("train", self.training_view)
         loader.sampler.before_epoch = self._check_bad
         return loader
 
@@ -90,8 +96,36 @@ class LoadingModule(LightningDataModule):
         return self._load("test", EvalView(preprocessing_of(self.image_size)))
 
     def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
-        """Scale and normalise a batch's uint8 images where it is; then the model's hook of this name has its turn."""
-        return after_transfer(self, batch, dataloader_idx, preprocessing_of(self.image_size))
+        """Scale and normalise a batch's uint8 images where it is; then the model's hook of this name has its turn.
+
+        Lightning calls one of the two hooks alone, the data module's, and warns that the model's is left out; it is
+        not.
+        """
+        batch = normalised(batch, preprocessing_of(self.image_size), self.trainer)
+        module = None if self.trainer is None else self.trainer.lightning_module
+        if module is not None and is_overridden("on_after_batch_transfer", module, parent=LightningModule):
+            return module.on_after_batch_transfer(batch, dataloader_idx)
+        return batch
+
+    @property
+    def training_view(self) -> TrainView | EvalView:
+        """View of training: random parts of images, or without augmentation what evaluation sees."""
+        if not self.augment:
+            return EvalView(preprocessing_of(self.image_size), for_training=True)
+        return TrainView(
+            self.image_size, crop_scale=self.crop_scale, color_jitter=self.color_jitter,
+            rand_augment=self.rand_augment,
+        )  # fmt: skip
+
+    @property
+    def _loading(self) -> dict[str, Any]:
+        """Arguments of `train_loader` and its like."""
+        num_workers = choose_num_workers(
+            self.num_workers, trainer=self.trainer, is_cached=self.are_decoded, num_samples=max(self.counts.values()),
+            batch_size=self.batch_size,
+        )  # fmt: skip
+        own = ("batch_size", "prefetch_factor", "persistent_workers", "pin_memory", "trainer")
+        return {name: getattr(self, name) for name in own} | {"num_workers": num_workers, "seed": seed_of(self)}
 
     def teardown(self, stage: str) -> None:
         """Refuse a stage in which too many samples could not be read; a fit's checkpoints are written.
@@ -121,11 +155,6 @@ class ImageModule(LoadingModule):
 
     def read_split(self, split: Split, *, decoded: bool) -> PixelSource:
         """Return the images of a split, those of a fit from where they are kept decoded if ``decoded``."""
-        raise NotImplementedError
-
-    @property
-    def are_decoded(self) -> bool:
-        """Whether images need no decoding."""
         raise NotImplementedError
 
     @property
@@ -168,46 +197,10 @@ class ImageModule(LoadingModule):
             )  # fmt: skip
         return self._features.get(split)
 
-    @property
-    def _loading(self) -> dict[str, Any]:
-        return loading_of(self, num_samples=max(self.counts.values()), is_cached=self.are_decoded)
-
 
 def seed_of(data: Any) -> int:
     """Return the seed of order and augmentation: the data module's own, else the run's."""
     return global_seed() if data.seed is None else data.seed
-
-
-def training_view_of(data: LoadingModule, preprocessing: Preprocessing) -> TrainView | EvalView:
-    """Return the view of training: random parts of images, or without augmentation what evaluation sees."""
-    if not data.augment:
-        return EvalView(preprocessing, for_training=True)
-    return TrainView(
-        preprocessing.crop[0], crop_scale=data.crop_scale, color_jitter=data.color_jitter,
-        rand_augment=data.rand_augment,
-    )  # fmt: skip
-
-
-def loading_of(data: LoadingModule, *, num_samples: int, is_cached: bool) -> dict[str, Any]:
-    """Return the arguments of `train_loader` and its like.
-
-    Args:
-        data: The data module.
-        num_samples: Of the largest split.
-        is_cached: Whether a sample needs no decoding.
-    """
-    num_workers = choose_num_workers(
-        data.num_workers, trainer=data.trainer, is_cached=is_cached, num_samples=num_samples, batch_size=data.batch_size
-    )
-    return {
-        "batch_size": data.batch_size,
-        "num_workers": num_workers,
-        "prefetch_factor": data.prefetch_factor,
-        "persistent_workers": data.persistent_workers,
-        "pin_memory": data.pin_memory,
-        "seed": seed_of(data),
-        "trainer": data.trainer,
-    }
 
 
 def check_arguments(**given: Any) -> None:

@@ -9,8 +9,7 @@ from typing import Any, Protocol
 
 import numpy as np
 import torch
-from pytorch_lightning import LightningDataModule, LightningModule, Trainer
-from pytorch_lightning.utilities.model_helpers import is_overridden
+from pytorch_lightning import Trainer
 from torch import Tensor
 from torchvision.transforms import v2
 
@@ -128,29 +127,13 @@ def _random_box(draw: random.Random, size: tuple[int, int], scale: tuple[float, 
         if 0 < box_width <= width and 0 < box_height <= height:
             top, left = draw.randint(0, height - box_height), draw.randint(0, width - box_width)
             return Box(top, left, box_height, box_width)
-    return _central_box(height, width)
-
-
-def _central_box(height: int, width: int) -> Box:
-    """The largest in the middle whose sides are not too unlike, for an image that is very wide or very high."""
+    # the largest in the middle whose sides are not too unlike, of an image that is very wide or very high
     box_width = min(width, max(1, round(height * _RATIOS[1])))
     box_height = min(height, max(1, round(width / _RATIOS[0])))
     return Box((height - box_height) // 2, (width - box_width) // 2, box_height, box_width)
 
 
 _NUM_AXES = 4
-
-
-def after_transfer(data: LightningDataModule, batch: Any, dataloader_idx: int, preprocessing: Preprocessing) -> Any:
-    """Give what a data module's ``on_after_batch_transfer`` gives: the batch normalised, then what the model's does.
-
-    Lightning calls one of the two hooks alone, the data module's, and warns that the model's is left out; it is not.
-    """
-    batch = normalised(batch, preprocessing, data.trainer)
-    module = None if data.trainer is None else data.trainer.lightning_module
-    if module is not None and is_overridden("on_after_batch_transfer", module, parent=LightningModule):
-        return module.on_after_batch_transfer(batch, dataloader_idx)
-    return batch
 
 
 def normalised(batch: Any, preprocessing: Preprocessing, trainer: Trainer | None) -> Any:

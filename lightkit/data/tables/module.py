@@ -15,7 +15,7 @@ from pytorch_lightning.trainer.states import TrainerFn
 from torch.utils.data import DataLoader
 
 from lightkit.data.bad_samples import Defects, check_bad_samples
-from lightkit.data.image_module import LoadingModule, loading_of, seed_of
+from lightkit.data.image_module import LoadingModule, seed_of
 from lightkit.data.image_sources import Encoded
 from lightkit.data.loader import LabelledSource, ResumableLoader, make_on_rank_zero, predict_loader
 from lightkit.data.splits import Split, check_fractions
@@ -253,6 +253,11 @@ class Table(LoadingModule):
         return self.index.counts
 
     @property
+    def are_decoded(self) -> bool:
+        """Whether the table has no images."""
+        return not self.index.columns.image
+
+    @property
     def class_names(self) -> list[str]:
         """Names of the classes, into which a label counts; empty for values.
 
@@ -375,11 +380,9 @@ class Table(LoadingModule):
 
     @property
     def _loading(self) -> dict[str, Any]:
-        num_samples = max(self.index.counts.values())
-        loading = loading_of(self, num_samples=num_samples, is_cached=not self.index.columns.image)
         # the threads of a library that reads from an object store do not live on in a fork
         is_local = all(table.is_local for table in self._tables.values())
-        return {**loading, "start_method": None if is_local else "spawn"}
+        return {**super()._loading, "start_method": None if is_local else "spawn"}
 
     def _warn_of_order(self, order: BatchOrder) -> None:
         """Warn if a row group is too large to be mixed as a whole."""

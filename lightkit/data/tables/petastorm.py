@@ -19,13 +19,12 @@ import numpy as np
 import pyarrow as pa
 
 from lightkit.data.image_dataset import Batch
-from lightkit.data.image_module import check_arguments, seed_of, training_view_of
+from lightkit.data.image_module import check_arguments, seed_of
 from lightkit.data.loader import ResumableLoader
 from lightkit.data.sampler import ResumableSampler, SampleKey, position_of, stable_seed
 from lightkit.data.tables.index import Row
 from lightkit.data.tables.module import Table
 from lightkit.data.tables.source import is_remote, local_path
-from lightkit.data.transforms import preprocessing_of
 from lightkit.errors import ConfigError, DataError
 from lightkit.images.image_file import map_in_order
 
@@ -160,7 +159,7 @@ class PetastormLoader(ResumableLoader):
         assert isinstance(sampler, ResumableSampler)
         size, epoch, first = data.batch_size, sampler.epoch, sampler.first_batch
         share, num_threads = self.shares[sampler.rank], data.workers_count
-        make_batch = data._batch_maker(training_view_of(data, preprocessing_of(data.image_size)), data.defects)
+        make_batch = data._batch_maker(data.training_view, data.defects)
 
         def make(some: list[Row]) -> Batch:  # a row has no number: its content decides its augmentation
             return make_batch(some, [SampleKey(zlib.crc32(row.image or b""), epoch) for row in some])
