@@ -8,8 +8,8 @@ import logging
 import re
 import sys
 from argparse import ArgumentError
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from glob import glob
@@ -110,9 +110,10 @@ class LightkitCLI(LightningCLI):
         try:
             with ExitStack() as self._script_stack:
                 super().__init__(*args, **kwargs)
-        except LightkitError as error:
+        except (ArgumentError, LightkitError) as raised:
+            error = raised if isinstance(raised, LightkitError) else ConfigError(str(raised))
             if not (self._is_script and self.parser_kwargs.get("exit_on_error", True)):
-                raise
+                raise error from raised.__cause__
             print(f"error: {error}", file=sys.stderr)
             raise SystemExit(error.exit_code) from error
 
@@ -159,8 +160,7 @@ class LightkitCLI(LightningCLI):
             Checked: If only that was asked.
         """
         if self.context is None and isinstance(args, (dict, Namespace)):
-            with _argument_errors():
-                super().parse_arguments(parser, args)
+            super().parse_arguments(parser, args)
             return
         context = self.context or self._load_script_context(parser, None if args is None else list(args))
         if context.options.get("trust"):
@@ -168,8 +168,7 @@ class LightkitCLI(LightningCLI):
         parsers = getattr(self, "_subcommand_parsers", {})
         command = [context.command if context.command in parsers else next(iter(parsers))] if context.command else []
         if context.passthrough:
-            with _argument_errors():
-                parser.parse_args([*command, *context.passthrough])
+            parser.parse_args([*command, *context.passthrough])
         parse = partial(self._parse, parser, command)
         try:
             self.config = parse(context.resolved)
@@ -398,14 +397,6 @@ class LightkitCLI(LightningCLI):
 
 # For editors and for `inspect`: the arguments are LightningCLI's.
 LightkitCLI.__init__.__signature__ = inspect.signature(LightningCLI.__init__)  # type: ignore[attr-defined]
-
-
-@contextmanager
-def _argument_errors() -> Iterator[None]:
-    try:
-        yield
-    except ArgumentError as error:
-        raise ConfigError(str(error)) from error
 
 
 # -- the command line of a script --------------------------------------------------------------------------------------

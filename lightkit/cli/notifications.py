@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-from argparse import ArgumentError
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pydoc import locate
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from lightkit.cli.config_loader import WITH_MODEL, first_file_name, load_config, options_of
 from lightkit.config import Problems, Resolved, error_at, read_scalar, split_arguments
-from lightkit.errors import ConfigError, Interrupted, LightkitError, exit_code_of, format_interruption
+from lightkit.errors import Interrupted, LightkitError, exit_code_of, format_interruption
 from lightkit.launch.ranks import LAUNCH, this_rank
 from lightkit.launch.worker import INHERITED
 from lightkit.runs import Run
@@ -214,10 +213,9 @@ def build_notifiers(resolved: Resolved) -> list[tuple[str, Notifier]]:
                 parsed = parser.parse_object({"notifier": {**given, "class_path": path}})
                 notifier: Notifier = parser.instantiate_classes(parsed).notifier
         except Exception as error:  # noqa: BLE001 (the class is anybody's)
-            text = " ".join(str(error.message if isinstance(error, ArgumentError) else error).split())
-            reason = f"{path} cannot be built: {type(error).__name__}: {text}"
-            reason = resolved.masked(str(error) if isinstance(error, ConfigError) else reason)
-            raise error_at(f"{key}: {reason}", resolved.origin_of(key)) from None
+            reason = resolved.masked(" ".join(str(error).split()))
+            text = f"{key}: {path} cannot be built: {type(error).__name__}: {reason}"
+            raise error_at(text, resolved.origin_of(key)) from None
         notifier.mask = resolved.masked
         found.append((key.removeprefix("callbacks."), notifier))
     return found

@@ -472,18 +472,14 @@ def print_run_end(trainer: Trainer, context: RunContext) -> None:
 
 def _describe_steps(trainer: Trainer) -> str:
     """Describe steps of an epoch, samples of a step and learning rate, all for the number of ranks in use."""
-    parts, ranks, accumulated = [], trainer.world_size, trainer.accumulate_grad_batches
+    parts, accumulated, loader = [], trainer.accumulate_grad_batches, trainer.train_dataloader
     if isinstance(trainer.num_training_batches, int):
         parts.append(f"{-(-trainer.num_training_batches // accumulated)} an epoch")
-    loader = trainer.train_dataloader
     holders = (loader, getattr(loader, "batch_sampler", None), getattr(loader, "_loader", None))
-    sizes = [size for holder in holders if isinstance(size := getattr(holder, "batch_size", None), int)]
-    if sizes:
-        factors = [str(sizes[0])]
-        factors += [f"{accumulated} accumulated"] if accumulated > 1 else []
-        factors += [f"{ranks} ranks"] if ranks > 1 else []
-        total = f" = {sizes[0] * accumulated * ranks}" if len(factors) > 1 else ""
-        parts.append(f"batch {' x '.join(factors)}{total}")
+    if (size := next((size for each in holders if (size := getattr(each, "batch_size", None))), None)) is not None:
+        factors = {"": size, " accumulated": accumulated, " ranks": trainer.world_size}
+        text = " x ".join(f"{number}{unit}" for unit, number in factors.items() if number > 1 or not unit)
+        parts.append(f"batch {text}{f' = {math.prod(factors.values())}' if ' x ' in text else ''}")
     rates = dict.fromkeys(f"{float(group['lr']):.6g}" for opt in trainer.optimizers for group in opt.param_groups)
     if rates:
         scaled = next((text for c in trainer.callbacks if (text := getattr(c, "described", ""))), "")  # type: ignore[attr-defined]
