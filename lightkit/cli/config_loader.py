@@ -144,7 +144,6 @@ def load_config(
     options: Mapping[str, Takes] | None = None,
     class_sections: Sequence[str] = config.CLASS_SECTIONS,
     subcommands: Sequence[str] = STAGES,
-    has_defaults: bool = True,
     environ: Mapping[str, str] = os.environ,
 ) -> LoadedConfig:
     """Read the arguments of a command and merge all layers that they name.
@@ -156,7 +155,6 @@ def load_config(
         options: Its options, and whether each takes a value; those of the command if None.
         class_sections: Top-level keys that hold one class each.
         subcommands: All commands.
-        has_defaults: Whether it gets TensorBoard's logger where it has none.
         environ: Environment variables.
 
     Raises:
@@ -178,12 +176,11 @@ def load_config(
             if is_yaml_text(file):
                 files[-1].write_text(file, encoding="utf-8")
 
-        def resolve(defaults: dict[str, Any], below: Sequence[Path] = ()) -> config.Resolved:
+        def resolve(below: Sequence[Path] = ()) -> config.Resolved:
             return config.resolve(
                 [*below, *files],
                 flags=arguments.flags,
                 environ=environ,
-                defaults=defaults,
                 subcommand=command,
                 subcommands=subcommands,
                 class_sections=class_sections,
@@ -194,19 +191,13 @@ def load_config(
         if "run" in arguments.options:
             if command == "fit":
                 raise ConfigError("fit takes no --run; to go on in a run's folder, say --run.resume=RUN")
-            reference, section = str(arguments.options["run"]), resolve({}).values.get("run")
+            reference, section = str(arguments.options["run"]), resolve().values.get("run")
             section = section if isinstance(section, Mapping) else {}  # an error in its place is reported later
             base = runs.find(reference, section.get("root") or "runs", section.get("name"))
             if not base.config_path.is_file():
                 raise ConfigError(f"--run {reference}: {base.folder} has no config.yaml; it is not a run of lightkit")
-            resolved = _drop_hidden_addresses(resolve({}, [base.config_path]))  # complete: needs no defaults
-            return LoadedConfig(arguments, resolved, base)
-        resolved = resolve({})
-        trainer = resolved.values.get("trainer")
-        in_trainer = isinstance(trainer, dict) and trainer.get("logger") not in (None, True, "true")
-        if has_defaults and not (resolved.values.get("logger") or in_trainer):
-            resolved = resolve({"logger": {"tensorboard": {}}})
-        return LoadedConfig(arguments, resolved, None)
+            return LoadedConfig(arguments, _drop_hidden_addresses(resolve([base.config_path])), base)
+        return LoadedConfig(arguments, resolve(), None)
 
 
 def _find_run_of_weights(arguments: config.Arguments) -> dict[str, str | bool]:

@@ -145,7 +145,7 @@ def load_context(
         watch: Handler of SIGINT and SIGTERM.
         class_sections: Top-level keys that hold one class each.
         subcommands: All commands.
-        has_own_parser: Whether a script's own parser decides which keys there are, and no entry is a default.
+        has_own_parser: Whether a script's own parser decides which keys there are,.
         own_options: Arguments of that parser, which come before lightkit's options of the same names.
         full: Whether jsonargparse is asked for more errors also where the schema describes every class.
         machine: Machine whose hardware the config must fit; None to check against none.
@@ -164,7 +164,6 @@ def load_context(
             options={name: takes for name, takes in options_of(command).items() if name not in own_options},
             class_sections=class_sections,
             subcommands=subcommands,
-            has_defaults=not has_own_parser,
         )
     except ConfigError as error:  # nothing is left to check
         problems.add(error)

@@ -50,6 +50,7 @@ from lightkit.distributed.xla import HushXLA, trains_on_xla
 from lightkit.errors import DataChanged, Stalled, visible
 from lightkit.launch.plan import THREADS
 from lightkit.launch.watchdog import STALLED, Hung, Stall, Watchdog, WatchdogSettings, heartbeat, read_watchdog
+from lightkit.loggers import TensorBoard
 from lightkit.reports.predictions import Predictions, class_scores, confusion_counts, worst_classes
 from lightkit.runs.deadline import parse_deadline
 from lightkit.runs.resume import locate_checkpoint
@@ -146,6 +147,8 @@ def build_components(context: RunContext, trainer: Mapping[str, Any], added: Seq
         "plugins": plugins,
         "enable_model_summary": trainer.get("enable_model_summary") or False,
     }
+    if trainer.get("logger") in (None, True) and not (context.has_own_parser or trainer.get("barebones")):
+        arguments["logger"] = [TensorBoard()]
     if trainer.get("profiler") is None and not trainer.get("barebones"):  # which takes no profiler
         arguments["profiler"] = _NoProfiler()
     engine = None if context.rank_context is None else context.rank_context.rank.engine

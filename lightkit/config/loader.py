@@ -170,20 +170,18 @@ def resolve(
     *,
     flags: Sequence[Flag] = (),
     environ: Mapping[str, str] | None = None,
-    defaults: Mapping[str, Any] | None = None,
     subcommand: str | None = None,
     subcommands: Collection[str] = (),
     class_sections: Collection[str] = CLASS_SECTIONS,
     default_classes: Mapping[str, Mapping[str, str]] | None = None,
     problems: Problems | None = None,
 ) -> Resolved:
-    """Merge defaults, files, variables and flags, then resolve interpolations.
+    """Merge files, variables and flags, then resolve interpolations.
 
     Args:
         files: Config files in order, each after what it extends.
         flags: Keys that the command line sets, in order.
         environ: Environment variables; those of this process where not given.
-        defaults: Lowest layer.
         subcommand: Subcommand that runs; a top-level block of its name is merged over the rest of its file.
         subcommands: All subcommands; the blocks of others are dropped.
         class_sections: Top-level keys that hold one class each. A section whose class is fixed in Python, as in
@@ -214,9 +212,6 @@ def resolve(
                 rank = lowest if as_one else lowest + number
                 ranks.update((node.origin, rank) for section in ranked for _, node in walk(section))
 
-    bottom = graft(defaults or {}, Origin("default"))
-    assert isinstance(bottom, MappingNode)
-    merge([bottom])
     seen: set[Path] = set()
     for file in paths:
         merge(layers_of(file, seen=seen, problems=found))

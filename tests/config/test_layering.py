@@ -29,7 +29,6 @@ class Rule:
         files: Further files by name.
         environ: Variables.
         flags: Words of the command line.
-        defaults: Lowest layer.
         subcommand: Subcommand that runs.
         class_sections: Top-level classes.
     """
@@ -39,7 +38,6 @@ class Rule:
     files: dict[str, str] = field(default_factory=dict)
     environ: dict[str, str] = field(default_factory=dict)
     flags: list[str] = field(default_factory=list)
-    defaults: dict[str, Any] = field(default_factory=dict)
     subcommand: str = "fit"
     class_sections: tuple[str, ...] = ("model", "data", "optimizer", "lr_scheduler")
 
@@ -51,7 +49,6 @@ class Rule:
             [folder / f"layer{i}.yaml" for i in range(len(self.layers))],
             flags=split_arguments(self.flags).flags,
             environ=self.environ,
-            defaults=self.defaults,
             subcommand=self.subcommand,
             subcommands=("fit", "test"),
             class_sections=self.class_sections,
@@ -64,7 +61,6 @@ STOPPING = "callbacks: {early_stopping: {patience: 3}}"
 STOPPED = {"class_path": "EarlyStopping", "init_args": {"patience": 3}}
 
 RULES = {
-    "defaults-are-lowest": Rule(["a: {x: 2}"], {"a": {"x": 2, "y": 1}}, defaults={"a": {"x": 1, "y": 1}}),
     "files-in-order": Rule(["a: 1\nb: 1", "a: 2"], {"a": 2, "b": 1}),
     "variables-over-files": Rule(["a: {b: 1}"], {"a": {"b": "2"}}, environ={"LIGHTKIT_A__B": "2"}),
     "variables-top-level": Rule([], {"seed_everything": "3"}, environ={"LIGHTKIT_SEED_EVERYTHING": "3"}),
@@ -309,14 +305,11 @@ def replaced(resolved: Resolved, *path: str) -> tuple[Node, ...]:
     return node.replaced
 
 
-def test_defaults_are_the_lowest_origin_and_each_layer_is_remembered(tmp_path: Path) -> None:
-    rule = Rule(
-        ["a: {b: 1}", "a: {b: 2}"], {}, defaults={"a": {"b": 0}}, environ={"LIGHTKIT_A__B": "3"}, flags=["--a.b", "4"]
-    )
+def test_each_layer_is_remembered(tmp_path: Path) -> None:
+    rule = Rule(["a: {b: 1}", "a: {b: 2}"], {}, environ={"LIGHTKIT_A__B": "3"}, flags=["--a.b", "4"])
     resolved = rule.resolved(tmp_path)
     assert str(resolved.origin_of("a.b")) == "--a.b 4"
     assert [(plain(was), str(was.origin)) for was in replaced(resolved, "a", "b")] == [
-        (0, "default"),
         (1, f"{tmp_path}/layer0.yaml:1:8"),
         (2, f"{tmp_path}/layer1.yaml:1:8"),
         ("3", "environment variable LIGHTKIT_A__B"),

@@ -66,7 +66,7 @@ def test_escaped_text_survives_interpolation(text: str) -> None:
 @given(st.dictionaries(st.text("abc", min_size=1, max_size=3), VALUES, max_size=4))
 def test_a_dumped_config_resolves_to_the_same_values(tmp_path_factory: Any, values: dict[str, Any]) -> None:
     file: Path = tmp_path_factory.getbasetemp() / "dumped.yaml"
-    first = resolve(defaults={"x": 0}, environ={}).with_references(values)
+    first = resolve(environ={}).with_references(values)
     file.write_text(dump_yaml(first), encoding="utf-8")
     resolved = resolve([file], environ={})
     assert resolved.values == values

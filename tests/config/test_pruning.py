@@ -67,13 +67,6 @@ def test_a_mistake_about_a_key_takes_away_its_value(tmp_path: Path) -> None:
     assert drop_origins(resolved, [origin.at_key()]).values == {"a": {"d": 2}}
 
 
-def test_defaults_and_unknown_places_take_nothing_away(tmp_path: Path) -> None:
-    resolved = resolve([], environ={}, defaults={"a": 1})
-    origin = resolved.origin_of("a")
-    assert origin is not None
-    assert drop_origins(resolved, [origin]) is resolved
-
-
 @pytest.mark.parametrize(
     ("path", "left"),
     [(("a",), {"l": [1, 2]}), (("l", 0), {"a": {"b": 1}, "l": [2]}), (("no",), {"a": {"b": 1}, "l": [1, 2]})],
