@@ -16,7 +16,7 @@
 - `Problems` collects all errors instead of the first.
 - `error_at`, `near` and `dotted` make errors that show a place, hint at a near word, and name a key.
 
-Layers, lowest first: defaults, each file after what it extends, variables, flags. Mappings merge key by key; scalars
+Layers, lowest first: each file after what it extends, variables, flags. Mappings merge key by key; scalars
 and lists replace; ``key+:`` appends; a new ``class_path`` drops the arguments of the class that it replaces.
 Apart, and without torch, so that mistakes in a config are reported before anything heavy is loaded.
 """

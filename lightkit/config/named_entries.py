@@ -136,7 +136,7 @@ def lightning_config(tree: MappingNode, layering: MergeRules) -> LightningConfig
 def named_config(config: Mapping[str, Any], tree: MappingNode, layering: MergeRules) -> dict[str, Any]:
     """Put the named entries of a config that LightningCLI dumped back under their names.
 
-    Entries that a layer removed stay ``null``, so that the saved config removes them again from the defaults.
+    Entries that a layer removed stay ``null``, as `callbacks: {checkpoint: null}`, which a replay keeps.
     """
     result = dict(config)
     for section in layering.default_classes:
