@@ -40,9 +40,8 @@ def own_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def model_of(name: str, *, value: str = "0.5", said: str = "") -> dict[str, float]:
     """Give the model's arguments under a config with a learning rate in the block."""
     flag = Flag("accelerator.learning_rate", value, f"--accelerator.learning_rate={value}")
-    model = [Flag("model", f"own_rates.{name}", f"--model=own_rates.{name}")]
-    model += [Flag(f"model.{said}", "0.3", f"--model.{said}=0.3")] if said else []
-    resolved = resolve(flags=[*model, flag], environ={})
+    below = {"LIGHTKIT_MODEL": f"own_rates.{name}", **({f"LIGHTKIT_MODEL__{said.upper()}": "0.3"} if said else {})}
+    resolved = resolve(flags=[flag], environ=below)
     return dict(resolve_hardware(resolved, None, environ={}).resolved.values["model"].get("init_args", {}))
 
 
