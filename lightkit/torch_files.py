@@ -76,15 +76,8 @@ def explain_unreadable(path: str | Path, error: Exception, *, kind: str) -> str:
     """Format the error for a file that torch cannot load as a ``kind``."""
     reason = _REASON.search(str(error))  # in the midst of advice on weights_only, which is not for a command line
     text = reason[1] if reason else (str(error) or type(error).__name__).splitlines()[0]
-    if reason is None and isinstance(error, pickle.UnpicklingError):
-        text = "a pickle that torch.save has not written"
-    message = f"{path} cannot be read as a {kind}: it is damaged, cut short, or something else ({text})."
-    if reason is None:
-        return message
-    return (
-        f"{message} If it only has another pickle protocol than torch.save's own, or names something besides tensors, "
-        f"--trust on the command line reads it: say that where you know who made it."
-    )
+    hint = " If you know who made it, --trust on the command line may read it." if reason else ""
+    return f"{path} cannot be read as a {kind}: it is damaged, cut short, or something else ({text}).{hint}"
 
 
 def classes_beside_tensors(path: str | Path) -> list[str]:

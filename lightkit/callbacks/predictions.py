@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
+from itertools import chain
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -24,7 +26,7 @@ from lightkit.callbacks.resume import gather
 from lightkit.errors import ConfigError, DataError
 from lightkit.prediction.inference import ProgressLines, select_class_names
 from lightkit.prediction.table import Prediction
-from lightkit.prediction.writer import PredictionWriter, RankWriter, join_ranks, write_predictions
+from lightkit.prediction.writer import PredictionWriter, write_predictions
 from lightkit.runs.files import atomic_write
 
 
@@ -121,14 +123,14 @@ _ROUNDING = 0.01  # of half precision
 class ListedPredictions(Callback):
     """Write what `predict_step` returns for each image of a `ListedImages`, in their order.
 
-    Several processes write a file each, which rank zero joins. The files appear once they are complete.
+    Of several processes, rank 0 writes; all have equally many batches. The files appear once they are complete.
 
     Args:
         output: The table, in the format that its name ends in.
-        top_k: How many classes of each image are told; None for what is usual.
-        contact_sheet: An HTML page to write besides.
-        on_written: Is told, on the process of rank zero, once the files are there.
-        progress_stream: That process prints the number of images there now and then; None for no output.
+        top_k: Number of classes of each image; None for the default.
+        contact_sheet: An HTML page to write as well.
+        on_written: Called by rank 0 once the files are there.
+        progress_stream: Rank 0 prints the number of images there now and then; None for no output.
         interval_s: Seconds between two lines.
     """
 
@@ -146,16 +148,14 @@ class ListedPredictions(Callback):
         self._on_written = on_written
         self._progress_stream, self._interval_s = progress_stream, interval_s
         self._lines: ProgressLines | None = None
-        self._rank_writer: RankWriter | None = None
         self._writer: PredictionWriter | None = None
         self._writer_open = ExitStack()
 
     def on_predict_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Begin this rank's file, if there are several ranks, and the clock."""
+        """Begin the clock."""
         if self._progress_stream is not None and trainer.is_global_zero:
-            self._lines = ProgressLines(_images(trainer).num, stream=self._progress_stream, interval_s=self._interval_s)
-        if trainer.world_size > 1:
-            self._rank_writer = RankWriter(_images(trainer).scratch, trainer.global_rank)
+            num = len(_images(trainer).paths)
+            self._lines = ProgressLines(num, stream=self._progress_stream, interval_s=self._interval_s)
 
     def on_predict_batch_end(
         self,
@@ -166,22 +166,26 @@ class ListedPredictions(Callback):
         batch_idx: int,
         dataloader_idx: int = 0,
     ) -> None:
-        """Append a row for each image of the batch.
+        """Append a row for each image of the batches of all processes.
 
         Raises:
             ConfigError: If what `predict_step` gives is not one row of numbers for each image.
             DataError: If the model gives more or fewer numbers than it names classes.
         """
-        entries: list[Prediction] = _images(trainer).take_entries()
         values = _values(outputs, pl_module, num_images=len(batch))
-        if trainer.is_global_zero and self._writer is None:
+        rows = iter(values.numpy())
+        entries: list[Prediction] = _images(trainer).entries.popleft()
+        own = [each if each.defect is not None else replace(each, values=next(rows)) for each in entries]
+        shares = gather(trainer, own)
+        if not trainer.is_global_zero:
+            return
+        if self._writer is None:
             self._begin(trainer, pl_module, values)
-        writer, rows = self._rank_writer or self._writer, iter(values.numpy())
-        assert writer is not None
-        for entry in entries:
-            writer.add(entry if entry.defect is not None else replace(entry, values=next(rows)))
+        assert self._writer is not None
+        for prediction in sorted(chain.from_iterable(shares), key=attrgetter("index")):
+            self._writer.add(prediction)
         if self._lines is not None:
-            self._lines.add(len(entries) * trainer.world_size)  # the others have as many, but for the last batch
+            self._lines.add(sum(map(len, shares)))
 
     def _begin(self, trainer: Trainer, module: LightningModule, values: Tensor) -> None:
         """Begin the files once the number of classes is known: if they cannot be written, little was done in vain."""
@@ -197,40 +201,30 @@ class ListedPredictions(Callback):
             )
         if names is not None and not _are_probabilities(values):
             _log.warning(
-                "%s.predict_step gives numbers that are no probabilities; they are told as they are, without classes",
+                "%s.predict_step gives numbers that are no probabilities; they are written without classes",
                 type(module).__name__,
             )
             names = None
-        self._writer = self._writer_open.enter_context(self._new_writer(class_names=names))
+        self._writer = self._writer_open.enter_context(self._new_writer(class_names=names, num_values=width))
 
     def on_predict_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Complete the files; of several ranks, rank 0 does once all have written theirs."""
-        if self._rank_writer is not None:
-            self._rank_writer.close()
-            trainer.strategy.barrier("predictions of all ranks")
-        if self._writer is None:
-            return
-        if self._rank_writer is not None:
-            for prediction in join_ranks(_images(trainer).scratch, trainer.world_size):
-                self._writer.add(prediction)
-        self._writer_open.close()
-        _images(trainer).remove_scratch()
-        self._on_written(self._writer)
+        """Complete the files."""
+        if self._writer is not None:
+            self._writer_open.close()
+            self._on_written(self._writer)
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         """Remove what was written so far: half a table looks like a whole one."""
         self._writer_open.__exit__(type(exception), exception, exception.__traceback__)
-        if (images := _images(trainer)) is not None:
-            images.remove_scratch()
 
 
 def _images(trainer: Trainer) -> Any:
-    """The `ListedImages`; data modules are in a room beside this one."""
+    """Return the `ListedImages`, which callbacks do not import."""
     return trainer.datamodule  # type: ignore[attr-defined]
 
 
 def _are_probabilities(values: Tensor) -> bool:
-    """Tell whether numbers can be; those that are not finite are told of each image."""
+    """Check whether numbers can be; those that are not finite are an error of their image."""
     finite = values[values.isfinite()]
     return bool(((finite >= -_ROUNDING) & (finite <= 1 + _ROUNDING)).all())
 

@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from lightkit.config import SECTIONS, near
+from lightkit.config import SECTIONS, Arguments, near
 from lightkit.errors import ConfigError
 
 Takes = Literal["value", "values", "switch"]
@@ -155,3 +155,25 @@ def parse_options(
     if len(positionals) > most:
         raise line.error(f"unexpected argument {positionals[most]!r}")
     return line
+
+
+def refuse_without_effect(
+    arguments: Arguments, subject: str, *, options: Sequence[str], keys: Collection[str] = ()
+) -> None:
+    """Refuse what has no effect on a model that needs no config: layers, keys and some options.
+
+    Args:
+        arguments: The command line.
+        subject: The model, for the error.
+        options: Options without an effect.
+        keys: Keys with an effect.
+
+    Raises:
+        ConfigError: If one of them is given.
+    """
+    found = [f"-c {file}" for file in arguments.files]
+    found += [flag.text for flag in arguments.flags if flag.key not in keys or flag.append]
+    found += [f"--{name}" for name in options if arguments.options.get(name) not in (None, False)]
+    found += arguments.passthrough
+    if found:
+        raise ConfigError(f"{found[0]}: this has no effect on {subject}. Leave it out.")

@@ -31,14 +31,19 @@ _IGNORED_WARNINGS = (
 )
 
 
-def choose_output_mode(options: Mapping[str, str | bool], stdout: TextIO) -> OutputMode:
+def choose_output_mode(options: Mapping[str, str | bool], stdout: TextIO, *, is_path: bool = False) -> OutputMode:
     """Choose from the options and from what standard output is connected to.
+
+    Args:
+        options: Of the command line.
+        stdout: Standard output.
+        is_path: Whether any other ``--output`` than json names a file or folder.
 
     Raises:
         ConfigError: If ``--output`` names an unknown form.
     """
     form = options.get("output")
-    if form not in (None, "json"):
+    if form not in (None, "json") and not is_path:
         raise ConfigError(f"--output: expected json, got {form!r}")
     if form == "json":
         return "json"

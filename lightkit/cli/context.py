@@ -21,6 +21,7 @@ from lightkit.cli.validation import validate
 from lightkit.config import Hardware, error_at
 from lightkit.config.loader import find_masked_values
 from lightkit.errors import ConfigError
+from lightkit.export.options import ExportOptions
 from lightkit.hardware import Machine
 from lightkit.launch.plan import LaunchSettings
 from lightkit.launch.worker import RankContext, join_launch
@@ -198,10 +199,11 @@ def load_context(
     if command == "predict":
         with problems.noted():
             check_predict_options(options, context.inputs)
+    if command == "export":
+        with problems.noted():
+            ExportOptions.parse(options)
     with problems.noted():
-        is_path = command in ("export", "predict") and options.get("output") != "json"
-        shown = {key: value for key, value in options.items() if key != "output" or not is_path}
-        context.mode = choose_output_mode(shown, sys.stdout)
+        context.mode = choose_output_mode(options, sys.stdout, is_path=command in ("export", "predict"))
     with problems.noted():
         named = options.get("ckpt_path", resolved.values.get("ckpt_path"))
         if context.base is not None and context.weights is None:

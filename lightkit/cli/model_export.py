@@ -8,6 +8,7 @@ import shlex
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,27 +16,27 @@ from typing import TYPE_CHECKING, Any
 import torch
 from pytorch_lightning import LightningDataModule, LightningModule
 from pytorch_lightning.trainer.states import RunningStage, TrainerFn
-from rich import box
 from rich.console import Console
-from rich.table import Table
 from torch import Tensor
 
 from lightkit import runs
 from lightkit.callbacks import VerifiedCheckpointIO
+from lightkit.cli.command_line import refuse_without_effect
 from lightkit.cli.console import (
     OutputMode,
     choose_output_mode,
     configure_console,
+    format_table,
     print_line,
     quiet_libraries,
 )
-from lightkit.cli.export_options import ExportOptions
 from lightkit.cli.validation import explain_unwritable
 from lightkit.config import Arguments, shown_path
 from lightkit.errors import ConfigError, ExportError, RunLocked
 from lightkit.export.bare_trainer import build_bare_trainer
-from lightkit.export.exporter import ExportsFailed, check_options, export
+from lightkit.export.exporter import export
 from lightkit.export.formats import FORMATS
+from lightkit.export.options import ExportOptions
 from lightkit.export.samples import (
     EvaluationSamples,
     check_preprocessing,
@@ -44,11 +45,9 @@ from lightkit.export.samples import (
     find_loader,
     make_random_samples,
     read_calibration,
-    with_random_images,
 )
 from lightkit.export.target import (
     ExportTarget,
-    WriteOptions,
     describe_value,
     example_from_module,
     example_from_shapes,
@@ -62,7 +61,6 @@ if TYPE_CHECKING:
     from lightkit.cli.context import RunContext
 
 _log = logging.getLogger("lightkit")
-_PIPE_WIDTH = 110  # columns
 
 
 def export_model(context: RunContext, module: LightningModule, data: LightningDataModule | None) -> None:
@@ -82,39 +80,34 @@ def export_model(context: RunContext, module: LightningModule, data: LightningDa
     folder = options.output or (Path("export") if context.base is None else context.base.folder / "export")
     _check_before_build(options, folder)
     target, samples, origin = build_target(context, module, data, options)
-    calibration = partial(read_calibration, module, data, in_graph=options.with_preprocessing)
-    _export_target(target, samples, origin, folder, options, context.mode, calibration)
+    _write_files(target, samples, origin, folder, options, context.mode)
 
 
-def export_logged_model(options: ExportOptions, arguments: Arguments) -> int:
+def export_logged_model(arguments: Arguments) -> int:
     """Export a model that is logged in MLflow, and return the exit code.
 
     Args:
-        options: With the model's address.
         arguments: The command line. Of keys, ``run.root`` alone has an effect: MLflow's default database is there.
 
     Raises:
-        ConfigError: If an option has no effect on such a model, or there is no such model.
+        ConfigError: If an option is wrong or has no effect on such a model, or there is no such model.
         ServerAway: If MLflow does not answer.
         ExportError: If a file cannot be made, or differs from its model.
     """
     given = arguments.options
-    no_effect = [f"-c {file}" for file in arguments.files]
-    no_effect += [flag.text for flag in arguments.flags if flag.key != "run.root" or flag.append]
-    names = ("ckpt_path", "print_config", "with-preprocessing", "input-shape", "int8")
-    no_effect += [f"--{name}" for name in names if given.get(name) not in (None, False)]
-    if no_effect:
-        raise ConfigError(
-            f"{no_effect[0]}: this has no effect on {given['run']}, a model that is exported as it was logged. Leave "
-            "it out. The environment variable MLFLOW_TRACKING_URI says where MLflow is."
-        )
+    options, uri = ExportOptions.parse(given), str(given["run"])
+    refuse_without_effect(
+        arguments,
+        f"{uri}, a model that is exported as it was logged; the variable MLFLOW_TRACKING_URI says where MLflow is",
+        options=("ckpt_path", "print_config", "with-preprocessing", "input-shape", "int8"),
+        keys=("run.root",),
+    )
     from lightkit.registry.logged_model import load_logged_model  # here: it loads MLflow
 
-    is_json = given.get("output") == "json"
-    mode = choose_output_mode({"output": "json"} if is_json else {"quiet": bool(given.get("quiet"))}, sys.stdout)
+    mode = choose_output_mode(given, sys.stdout, is_path=True)
     configure_console(mode)
     quiet_libraries()
-    folder, uri = options.output or Path("export"), str(options.logged)
+    folder = options.output or Path("export")
     _check_before_build(options, folder)
     root = next((flag.value for flag in reversed(arguments.flags) if flag.key == "run.root"), "runs")
     trust = bool(given.get("trust"))
@@ -125,7 +118,7 @@ def export_logged_model(options: ExportOptions, arguments: Arguments) -> int:
             "or register it with --format torchscript."
         )
     check_self_consistency(target, samples)
-    _export_target(target, samples, uri, folder, options, mode)
+    _write_files(target, samples, uri, folder, options, mode)
     return 0
 
 
@@ -166,6 +159,8 @@ def build_target(
         preprocessing=getattr(data, "preprocessing", None),
         source=source,
     )
+    calibration = partial(read_calibration, module, data, in_graph=options.with_preprocessing)
+    plain = replace(plain, calibration=calibration)
     preprocessing = plain.metadata.preprocessing
     if preprocessing is not None:
         check_preprocessing(samples, preprocessing)
@@ -173,10 +168,10 @@ def build_target(
     if not options.with_preprocessing:
         return plain, samples, origin
     target = include_preprocessing(plain)
-    if samples.load_image is None and preprocessing is not None:
-        samples = with_random_images(samples, preprocessing, options.num_samples)
-        _log.warning(
-            "the proof is weaker: the data module has no `untransformed(split)`, so that it is made on random images"
+    if samples.load_image is None:
+        raise ConfigError(
+            f"--with-preprocessing: the export is verified on images, and {type(data).__name__} gives none. Expected a "
+            "method `untransformed(split)` that returns the `(PIL image, label)` of each sample by its index."
         )
     return target, samples, origin
 
@@ -209,22 +204,20 @@ def _find_example(
 
 
 def _check_before_build(options: ExportOptions, folder: Path) -> None:
-    """Find what makes an export impossible before a model is built."""
-    check_options(options.formats, WriteOptions(opset=options.opset, half=options.half, int8=options.int8))
+    options.check()
     if (error := explain_unwritable(folder, setting="--output")) is not None:
         raise error
 
 
-def _export_target(
+def _write_files(
     target: ExportTarget,
     samples: EvaluationSamples,
     origin: str,
     folder: Path,
     options: ExportOptions,
     mode: OutputMode,
-    calibration: Callable[[], Any] | None = None,
 ) -> None:
-    """Write and prove the files, and print the result.
+    """Write and verify the files, and print the result.
 
     Raises:
         ExportError: If a file cannot be made, or differs from its model.
@@ -237,26 +230,11 @@ def _export_target(
     print_line(f"from  {origin}", mode)
     print_line(f"proof {num_samples} samples: {samples.source}", mode)
     print_line(f"to    {shown_path(folder)}", mode)
-    writing = WriteOptions(opset=options.opset, half=options.half, int8=options.int8, calibration=calibration)
-    artefacts: Sequence[Mapping[str, Any]] = ()
-    failure = None
-    try:
-        with print_steps(mode) as on_step:
-            artefacts = export(
-                target,
-                options.formats,
-                folder,
-                samples,
-                options=writing,
-                rtol=options.rtol,
-                atol=options.atol,
-                on_step=on_step,
-            )
-    except ExportsFailed as error:
-        artefacts, failure = error.artefacts, error
+    with print_steps(mode) as on_step:
+        artefacts, failures = export(target, samples, folder, options, on_step=on_step)
     if artefacts and mode == "json":
         runs.print_event("export", folder=str(folder), artefacts=artefacts)
-    if artefacts and mode in ("terminal", "plain"):
+    elif artefacts and mode != "quiet":
         print_report(artefacts)
         print_line(f"files {shown_path(folder)}", mode)
         for_images = [entry for entry in artefacts if entry["preprocessing"]]
@@ -264,8 +242,8 @@ def _export_target(
             first = min(for_images, key=lambda entry: [*FORMATS].index(entry["format"]))
             file = shown_path(folder / first["file"])
             print_line(f"next  {shlex.join(['lightkit', 'predict', '--model', file])} IMAGES", mode)
-    if failure is not None:
-        raise ExportError(str(failure)) from failure
+    if failures:
+        raise ExportError("\nerror: ".join(failures))
 
 
 @contextmanager
@@ -286,45 +264,34 @@ def print_report(artefacts: Sequence[Mapping[str, Any]]) -> None:
     Args:
         artefacts: Entries of export.json.
     """
-    is_terminal = sys.stdout.isatty()
-    console = Console(
-        file=sys.stdout,
-        width=None if is_terminal else _PIPE_WIDTH,
-        no_color=not is_terminal,
-        highlight=False,
-        markup=False,
-        emoji=False,
-    )
     names = [name for entry in artefacts for name in entry["metrics"].get("eager", ())]
     metric = next((name for name in names if "acc" in name), names[0] if names else "metric")
-    table = Table(box=box.SIMPLE_HEAD if is_terminal else box.ASCII2, pad_edge=False)
-    table.add_column("file", no_wrap=True)
-    for head in ("size", "max gap", metric, "batch 1, ms", "batch 32, ms", "samples/s"):
-        table.add_column(head, justify="right")
 
-    def add(name: str, size: str, gap: str, entry: Mapping[str, Any], which: str) -> None:
+    def row(name: str, size: str, gap: str, entry: Mapping[str, Any], which: str) -> list[str]:
         value, latency = entry["metrics"].get(which, {}).get(metric), entry["latency"][which]
         cells = [f"{_format_ms(each['median_s'])} ({_format_ms(each['p95_s'])})" for each in latency.values()]
         speed = f"{32 / latency['32']['median_s']:.0f}"
-        table.add_row(name, size, gap, "" if value is None else f"{value:.4f}", *cells, speed)
+        return [name, size, gap, "" if value is None else f"{value:.4f}", *cells, speed]
 
+    rows = []
     eager = {entry["in_graph"]: entry for entry in reversed(artefacts)}  # by its inputs
     for in_graph in sorted(eager, reverse=True):
         name = f"eager, from {'images' if in_graph else 'tensors'}" if len(eager) > 1 else "eager model"
-        add(name, "", "", eager[in_graph], "eager")
+        rows.append(row(name, "", "", eager[in_graph], "eager"))
     for entry in artefacts:
         gap = max(each["max_abs"] for each in entry["parity"].values())
-        add(entry["file"], in_bytes(entry["size_bytes"]), f"{gap:.1e}" if gap else "0", entry, "exported")
-    console.print(table)
+        rows.append(row(entry["file"], in_bytes(entry["size_bytes"]), f"{gap:.1e}", entry, "exported"))
+    numbers = ("size", "max gap", metric, "batch 1, ms", "batch 32, ms", "samples/s")
     first, notes = artefacts[0], [f"{entry['file']}: by {entry['how']}" for entry in artefacts if entry["how"]]
     reasons = {entry["metrics"]["reason"] for entry in artefacts if not entry["metrics"]["scored"]}
-    for note in (
-        f"Proved in a fresh process on {first['samples']} samples at batch 1, 7 and 32. "
+    for text in (
+        format_table(("file", *numbers), rows, right=numbers),
+        f"Verified in a fresh process on {first['samples']} samples at batch 1, 7 and 32. "
         f"Latency: median (95th percentile), {first['threads']} thread{'s'[: first['threads'] > 1]}.",
         *(f"Not scored: {reason}." for reason in sorted(reasons)),
         *notes,
     ):
-        console.print(note, soft_wrap=True)
+        print(text)
 
 
 def _format_ms(time_s: float) -> str:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from lightkit import runs
+from lightkit.cli.command_line import refuse_without_effect
 from lightkit.cli.config_loader import options_of, read_artefact_option
 from lightkit.cli.console import choose_output_mode, configure_console
 from lightkit.cli.predict_options import check_option_conflicts, format_predict_end, parse_predict_options
@@ -50,31 +51,24 @@ def predict_by_file(args: Sequence[str]) -> int:
     """
     arguments = split_arguments(read_artefact_option(args), options=options_of("predict"), takes_inputs=True)
     given = arguments.options
-    no_effect = [f"-c {file}" for file in arguments.files] + [flag.text for flag in arguments.flags]
-    no_effect += [f"--ckpt_path {given['ckpt_path']}"] if "ckpt_path" in given else []
-    no_effect += ["--print_config"] if "print_config" in given else []
-    no_effect += arguments.passthrough
-    if no_effect:
-        raise ConfigError(
-            f"{no_effect[0]}: this has no effect on an exported model, which --model {given['artefact']} names. "
-            "Leave one of the two out."
-        )
+    subject = f"an exported model, which --model {given['artefact']} names"
+    refuse_without_effect(arguments, subject, options=("ckpt_path", "print_config"))
     check_option_conflicts(given, arguments.inputs)
     options = parse_predict_options(given, arguments.inputs)
     images = find_images(arguments.inputs)
-    is_json = given.get("output") == "json"
-    mode = choose_output_mode({"output": "json"} if is_json else {"quiet": bool(given.get("quiet"))}, sys.stdout)
+    mode = choose_output_mode(given, sys.stdout, is_path=True)
     configure_console(mode)
     file, run = _find_file(str(given["artefact"]), given.get("run"))
     metadata = read_metadata(file)
     check_digest(file)
-    check_image_model(metadata, str(file))
+    num_values = check_image_model(metadata, str(file))
     if FORMATS[str(format_of(file))].runs_code:
         _check_trust(file, run, is_trusted=bool(given.get("trust")))
     model = _open_model(file)
     files = write_predictions(
         options.output,
         class_names=select_class_names(metadata.output_kind, metadata.class_names),
+        num_values=num_values,
         top_k=options.top_k,
         contact_sheet=options.contact_sheet,
     )

@@ -58,7 +58,6 @@ def build_image_data(
     return ListedImages(
         context.inputs,
         preprocessing,
-        folder=start.run.folder,
         batch_size=batch_size or 32,
         num_threads=num_workers,
         class_names=getattr(data, "class_names", None) if is_untrained else None,

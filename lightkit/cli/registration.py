@@ -8,10 +8,10 @@ from pathlib import Path
 
 from lightkit.cli.console import configure_console, print_line, quiet_libraries
 from lightkit.cli.context import RunContext
-from lightkit.cli.export_options import ExportOptions
 from lightkit.cli.model_builder import build_model, translate_model_errors
 from lightkit.cli.model_export import build_target, print_steps
 from lightkit.config import shown_path
+from lightkit.export.options import ExportOptions
 from lightkit.registry.lineage import register
 from lightkit.registry.package import PackageFormat, add_preprocessing, is_servable
 from lightkit.registry.store import address_of_run, check_name, open_registry

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from lightkit.cli.export_options import parse_export_options
+from lightkit import config
+from lightkit.cli.config_loader import options_of
 from lightkit.cli.stage_runner import run_stage
 from lightkit.runs.signals import SignalWatch
 
@@ -21,9 +22,10 @@ def run(command: str, args: list[str], watch: SignalWatch) -> int:
         if names_exported_model(args):  # which needs no config, no run, and for ONNX no torch
             return predict_by_file(args)
     if command == "export":
-        options, arguments = parse_export_options(args)
-        if options is not None and options.logged is not None:
+        arguments = config.split_arguments(args, options=options_of("export"), problems=config.Problems())
+        is_logged = str(arguments.options.get("run", "")).startswith(("models:/", "runs:/"))
+        if is_logged and not arguments.passthrough:
             from lightkit.cli.model_export import export_logged_model  # here: it loads torch
 
-            return export_logged_model(options, arguments)
+            return export_logged_model(arguments)
     return run_stage(command, args, watch)

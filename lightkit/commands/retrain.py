@@ -28,12 +28,12 @@ from lightkit.cli.command_line import Takes, parse_options
 from lightkit.cli.config_loader import options_of
 from lightkit.cli.console import configure_console, print_line
 from lightkit.cli.context import RunContext, create_job_lock, find_job
-from lightkit.cli.export_options import parse_formats
 from lightkit.cli.notifications import CommandNotifier
 from lightkit.cli.stage_runner import open_context
 from lightkit.config import near, read_scalar, shown_path
 from lightkit.config.loader import find_plain_secrets
 from lightkit.errors import ConfigError, OutOfTime
+from lightkit.export.options import parse_formats
 from lightkit.launch.plan import THREADS
 from lightkit.registry.gate import RECORD, read_gate, require_rule
 from lightkit.runs.ci_report import Case, add_step_summary, junit_on_failure, markdown_table, write_junit

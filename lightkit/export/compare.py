@@ -11,7 +11,6 @@ import numpy as np
 from lightkit.export.metadata import Metadata
 
 Array = np.ndarray[Any, Any]
-_MIN_SPREAD = 1e-6  # of the largest value: smaller differences between samples are rounding
 
 
 @dataclass(frozen=True)
@@ -23,14 +22,11 @@ class Tolerance:
         atol: Absolute, in the units of the output.
         of_largest: Relative to the largest value of that output over all samples, added to the others. The error of
             rounded weights grows with the activations, whatever the output is.
-        of_spread: If no metric is scored: allowed error of an output relative to how much the model's own output
-            differs between samples, see `compare`.
     """
 
     rtol: float
     atol: float
     of_largest: float = 0.0
-    of_spread: float | None = None
 
     def __str__(self) -> str:
         largest = f", {self.of_largest:g} of the largest" if self.of_largest else ""
@@ -40,7 +36,7 @@ class Tolerance:
 TOLERANCES = {
     "float32": Tolerance(1e-4, 1e-5),
     "float16": Tolerance(1e-2, 1e-5, of_largest=0.02),
-    "int8": Tolerance(1e-2, 1e-5, of_largest=0.5, of_spread=0.5),
+    "int8": Tolerance(1e-2, 1e-5, of_largest=0.5),
 }
 """By the precision of the weights.
 
@@ -48,9 +44,8 @@ Those of float32 allow for fused kernels. The others are two to three times what
 gives on 64 real photos, with logits up to 3.4: float16 is off by 0.02 at most (0.006 of the largest), int8 by 0.75
 (0.22, with the same class on 63 photos). The metrics show what that does to the task.
 
-Without metrics half of the largest output is too wide a bound: an output of zeros has nearly all of its elements inside
-it. So int8 has a second one then, on the differences between samples. A file that gives the same for all of them is off
-by 1 or more of that spread, that MobileNetV2 by 0.1. At 0.5 three quarters of the variance are kept.
+Half of the largest output is too wide a bound alone: an output of zeros has nearly all of its elements inside it. So a
+file in int8 needs a metric too, or the user's own ``atol``.
 """
 
 
@@ -81,7 +76,7 @@ class Comparison:
 
     Args:
         parity: Entry of export.json: ``max_abs``, ``max_rel`` (of the model's largest output), number of ``outputs``
-            compared and of those ``outside`` the tolerance; ``of_spread`` if the tolerance bounds it.
+            compared and of those ``outside`` the tolerance.
         first: The first gap outside, in words.
         is_exact: Whether one is outside that no tolerance allows: whole numbers, another shape, NaN, infinity.
     """
@@ -101,9 +96,6 @@ def compare(
 ) -> Comparison:
     """Compare the outputs of the batches of one size; whole numbers and booleans exactly.
 
-    With ``of_spread``, an output's error is the root mean square of its gaps over that of the model's own output about
-    its mean over the samples: 0 for the same outputs, and at least 1 for outputs that are the same for every sample.
-
     Args:
         batches: With the eager model's outputs.
         exported: The file's flattened outputs for each batch.
@@ -112,12 +104,8 @@ def compare(
         tolerance: Allowed gaps.
     """
     figures = {"max_abs": 0.0, "max_rel": 0.0, "outputs": 0, "outside": 0}
-    result, rows, classes = (
-        Comparison(figures),
-        [row for batch in batches for row in batch.rows],
-        metadata.class_names or (),
-    )
-    largest = 0.0
+    result, classes, largest = Comparison(figures), metadata.class_names or (), 0.0
+    rows = [row for batch in batches for row in batch.rows]
     for place, spec in enumerate(metadata.outputs):
         pairs = [(batch.expected[place], each[place]) for batch, each in zip(batches, exported, strict=True)]
         figures["outputs"] += sum(expected.size for expected, _ in pairs)
@@ -137,7 +125,6 @@ def compare(
             scale = float(size[np.isfinite(size)].max(initial=0.0))
             allowed = tolerance.atol + tolerance.of_largest * scale + tolerance.rtol * size
             is_close = np.isfinite(expected) & (gap <= allowed) if is_float else False  # not `>`, which NaN would pass
-            spread = np.abs(wanted - wanted.mean(axis=0 if len(set(rows)) > 1 else None))
         outside = ~(is_close | (expected == found))
         largest = max(largest, scale)
         figures["max_abs"] = max(figures["max_abs"], float(gap[np.isfinite(gap)].max(initial=0.0)))
@@ -149,9 +136,5 @@ def compare(
             is_class = place == 0 and len(index) == 1 and index[0] < len(classes)
             element = f"class {classes[index[0]]!r} of {spec.name!r}" if is_class else f"{spec.name!r}{index or ''}"
             result.first = f"{f'for {names[rows[row]]}: ' if has_rows else ''}{element} is {values}"
-        if tolerance.of_spread is not None and is_float and not outside.any():
-            error, own = (float(np.sqrt(np.square(each[np.isfinite(each)]).mean())) for each in (gap, spread))
-            if own > _MIN_SPREAD * scale:
-                figures["of_spread"] = max(figures.get("of_spread", 0.0), error / own)
     figures["max_rel"] = figures["max_abs"] / largest if largest else 0.0
     return result

@@ -19,10 +19,8 @@ preprocessing      of an image; null if unknown
 source             ``checkpoint``, its ``sha256``, ``run``, as far as they are known
 versions           of Python, lightkit and the packages that wrote and ran the file
 samples            number of samples that it was proved on
-tolerance          ``rtol``, ``atol`` of the comparison, and ``of_largest``: relative to the largest output;
-                   ``of_spread``, null but for int8: relative to the differences between samples, without a metric
-parity             by batch size: ``max_abs``, ``max_rel`` (of the largest output), ``outputs`` compared, ``outside``;
-                   ``of_spread`` if it is limited
+tolerance          ``rtol``, ``atol`` of the comparison, and ``of_largest``: relative to the largest output
+parity             by batch size: ``max_abs``, ``max_rel`` (of the largest output), ``outputs`` compared, ``outside``
 metrics            ``scored``; then ``eager``, ``exported`` (metric -> value) and ``tolerance``, else the ``reason``
 verified_on        ``processor`` and ``instruction_sets`` of the machine of the proof
 loaded             which of torch, lightkit, pytorch_lightning, torchvision, onnxruntime the proof's process had loaded
@@ -33,12 +31,11 @@ latency            ``exported`` and ``eager``: by batch size ``median_s``, ``p95
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import platform
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime, timezone
@@ -49,22 +46,19 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from lightkit.errors import ConfigError, ExportError, LightkitError, RunLocked
-from lightkit.export.formats import FORMATS
+from lightkit.errors import ConfigError, LightkitError, RunLocked
+from lightkit.export.compare import choose_tolerance
 from lightkit.export.metadata import RECORD, Metadata, read_record
+from lightkit.export.options import ExportOptions
 from lightkit.export.proof import Mismatch, Reference, prove
 from lightkit.export.samples import EvaluationSamples
-from lightkit.export.target import ExportTarget, WriteOptions
+from lightkit.export.target import ExportTarget
 from lightkit.hardware.packages import describe_packages
 from lightkit.hardware.processor import cpu_model, instruction_sets
 from lightkit.runs.checkpoints import digest
 from lightkit.runs.files import flush, write_json
 from lightkit.version import __version__
 
-# torch's exporter writes 18 and converts that to others (2.15 downwards as well, if an operator allows it); those from
-# 24 on are too new for some of the onnxruntime releases that the extra allows, 1.31 reads up to 26.
-OPSETS = range(18, 24)
-"""Tested: written by torch's exporter and read by onnxruntime."""
 _PACKAGES = ("torch", "torchvision", "onnx", "onnxscript", "onnxruntime", "safetensors", "numpy", "pytorch-lightning")
 _DATA_SUFFIX = ".data"
 """Added to the name of an ONNX file for that of its external data."""
@@ -75,49 +69,10 @@ _OF_METADATA = (
 )
 
 
-class ExportsFailed(ExportError):
-    """Some of the files could not be made, or differ from their model.
-
-    Args:
-        message: Reasons, a line each.
-        artefacts: Entries of export.json of the other files, which were published.
-    """
-
-    def __init__(self, message: str, *, artefacts: Sequence[Mapping[str, Any]]) -> None:
-        super().__init__(message)
-        self.artefacts = artefacts
-
-
-def check_options(kinds: Sequence[str], options: WriteOptions) -> None:
-    """Refuse what cannot be written, before anything is built.
-
-    Args:
-        kinds: Formats, keys of `FORMATS`.
-        options: Of the writers.
-
-    Raises:
-        ConfigError: If an option of ONNX has no ONNX format, the packages of a format are missing, or the opset is not
-            one of `OPSETS`.
-    """
-    given = {"--half": options.half, "--int8": options.int8, "--opset": options.opset is not None}
-    flags = [flag for flag, is_given in given.items() if is_given]
-    if flags and "onnx" not in kinds:
-        raise ConfigError(
-            f"{', '.join(flags)}: it is for ONNX files, and --format is {','.join(kinds)}. "
-            f"Add onnx to the formats, or leave {'them' if len(flags) > 1 else 'it'} out."
-        )
-    for kind in kinds:
-        if missing := [name for name in FORMATS[kind].requires if importlib.util.find_spec(name) is None]:
-            raise ConfigError(f"--format {kind} needs {', '.join(missing)}: pip install 'lightkit[{kind}]'.")
-    if options.opset is not None and options.opset not in OPSETS:
-        raise ConfigError(
-            f"--opset: expected {OPSETS.start} to {OPSETS.stop - 1}, which torch writes and onnxruntime reads, "
-            f"got {options.opset}."
-        )
-
-
-def write_file(kind: str, target: ExportTarget, path: Path, options: WriteOptions) -> Metadata:
-    """Write a model to one file, without a proof, and return its metadata.
+def write_file(
+    kind: str, target: ExportTarget, path: Path, *, precision: str = "float32", opset: int | None = None
+) -> Metadata:
+    """Write a model to one file, which is not verified, and return its metadata.
 
     Large ONNX weights go to a second file, ``<final name>.data``, whatever the name of ``path``: the model refers to it
     by that name, so that both can be moved to another folder, and the first one renamed. Write into a folder that holds
@@ -127,65 +82,53 @@ def write_file(kind: str, target: ExportTarget, path: Path, options: WriteOption
         kind: Format, of which the module ``lightkit.export.KIND`` has a function ``write``.
         target: Model to export.
         path: The file; its folder exists.
-        options: Of the writer. Of ``half`` and ``int8`` one at most.
+        precision: Of the weights: ``float32``, for ONNX also ``float16`` and ``int8``.
+        opset: Of ONNX.
 
     Raises:
         ExportError: If the model cannot be exported; with the exporter's reason in one line.
     """
-    format_module = import_module(f"lightkit.export.{kind}")  # late: torch.onnx is heavy, and onnx an extra
-    written: Metadata = format_module.write(target, _describe_file(target, kind, options), path, options)
-    return written
-
-
-def _describe_file(target: ExportTarget, kind: str, options: WriteOptions) -> Metadata:
-    precision = "float16" if options.half else "int8" if options.int8 else "float32"
     versions = {"lightkit": __version__, **describe_packages(_PACKAGES)}
-    return replace(target.metadata, format=kind, precision=precision, versions=versions)
+    metadata = replace(target.metadata, format=kind, precision=precision, opset=opset, versions=versions)
+    format_module = import_module(f"lightkit.export.{kind}")  # late: torch.onnx is heavy, and onnx an extra
+    written: Metadata = format_module.write(target, metadata, path)
+    return written
 
 
 def export(
     target: ExportTarget,
-    kinds: Sequence[str],
-    folder: Path,
     samples: EvaluationSamples,
+    folder: Path,
+    options: ExportOptions,
     *,
-    options: WriteOptions | None = None,
-    rtol: float | None = None,
-    atol: float | None = None,
     on_step: Callable[[str], None] = lambda _: None,
-) -> list[dict[str, Any]]:
-    """Export a model to one or several formats, each of which is proved before it gets its name.
+) -> tuple[list[dict[str, Any]], list[str]]:
+    """Export a model to one or several formats, each of which is verified before it gets its name.
 
-    A file of an earlier export stays until the new one is proved. If the new one differs from the model, the earlier
+    A file of an earlier export stays until the new one is verified. If the new one differs from the model, the earlier
     one is removed too: another model's file in the folder could be taken for it. One format that fails does not stop
-    the others; all failures are reported together.
+    the others.
 
     Args:
         target: Model to export.
-        kinds: Formats, keys of `FORMATS`.
-        folder: Of the files and export.json; created if missing.
         samples: Samples of the proof.
-        options: Of the writers. ``half`` and ``int8`` add ``model.half.onnx`` and ``model.int8.onnx``.
-        rtol: Relative tolerance of an output; that of each file's precision if None.
-        atol: Absolute tolerance, likewise.
+        folder: Of the files and export.json; created if missing.
+        options: Formats, precisions, opset and tolerances.
         on_step: Called with a line at each step.
 
     Returns:
-        The files' entries of export.json, in the order of the request.
+        The files' entries of export.json, in the order of the request; and why each other file could not be made, or
+        differs from the model.
 
     Raises:
-        ExportsFailed: If a file could not be made or differs from the model; with the others.
         ConfigError: If the folder cannot be written, or there is no sample to calibrate int8 on.
         DataError: If the first sample to calibrate on cannot be read.
         RunLocked: If another export holds the folder.
     """
-    options = options or WriteOptions()
-    calibration = options.calibration() if options.calibration is not None else ()
-    if "onnx" in kinds and options.int8 and next(iter(calibration), None) is None:
+    if "onnx" in options.formats and options.int8 and next(iter(target.calibration()), None) is None:
         raise ConfigError("--int8: there are no training samples to calibrate on. Give the data module in the config.")
-    plain = replace(options, half=False, int8=False)
-    reduced = [replace(plain, half=True)] * options.half + [replace(plain, int8=True)] * options.int8
-    variants = [(kind, each) for kind in kinds for each in (plain, *(reduced if kind == "onnx" else ()))]
+    of_onnx = ["float32", *["float16"] * options.half, *["int8"] * options.int8]
+    variants = [(kind, each) for kind in options.formats for each in (of_onnx if kind == "onnx" else of_onnx[:1])]
     artefacts: list[dict[str, Any]] = []
     failures = []
     with lock_folder(folder), _temporary_folder(folder, "samples") as inputs:
@@ -196,24 +139,25 @@ def export(
             on_step("eager model: running and timing it")
             return Reference(target, samples, in_graph=in_graph, folder=inputs / f"in_graph_{in_graph}")
 
-        for kind, variant in variants:
-            path = folder / _describe_file(target, kind, variant).file_name
+        for kind, precision in variants:
+            path = folder / replace(target.metadata, format=kind, precision=precision).file_name
             try:
                 with _temporary_folder(folder, path.name) as temporary:
                     for name in ("file", "process"):
                         (temporary / name).mkdir()
                     file = temporary / "file" / path.name
                     on_step(f"{path.name}: writing")
-                    metadata = write_file(kind, target, file, variant)
+                    metadata = write_file(kind, target, file, precision=precision, opset=options.opset)
                     reference = find_reference(metadata.in_graph and target.plain is not target.model)
                     on_step(f"{path.name}: proving on {reference.num_samples} samples")
-                    proof = prove(file, metadata, reference, folder=temporary / "process", rtol=rtol, atol=atol)
+                    tolerance = choose_tolerance(precision, options.rtol, options.atol)
+                    proof = prove(file, metadata, reference, tolerance, folder=temporary / "process")
                     artefacts.append(_publish(file, path, metadata, proof))
                 on_step(f"{path.name}: proved")
             except Mismatch as error:
                 _update_record(folder, path.name, None)
-                also = ", and so was the one of an earlier export" if _remove(path) else ""
-                failures.append(f"{error} It was removed{also}. {error.hint}".rstrip())
+                also = ", and so was that of an earlier export" if _remove(path) else ""
+                failures.append(f"{error} The file was removed{also}.")
             except BrokenPipeError:  # of a step's line: the reader of a pipe has left, which is no error
                 raise
             except OSError as error:
@@ -223,9 +167,7 @@ def export(
                 )
             except LightkitError as error:  # of the data too, which the calibration reads
                 failures.append(str(error))
-    if failures:
-        raise ExportsFailed("\nerror: ".join(failures), artefacts=artefacts)
-    return artefacts
+    return artefacts, failures
 
 
 def _publish(file: Path, path: Path, metadata: Metadata, proof: Mapping[str, Any]) -> dict[str, Any]:

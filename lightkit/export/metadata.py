@@ -65,6 +65,7 @@ class Metadata:
         source: Origin of the weights: ``checkpoint``, ``sha256``, ``run``, as far as they are known.
         versions: Of lightkit and of the packages that wrote the file.
         how: Exporter that was used; for TorchScript ``script`` or ``trace``, and why.
+        opset: Of ONNX; None for that of `lightkit.export.onnx`.
     """
 
     format: str
@@ -79,6 +80,7 @@ class Metadata:
     source: Mapping[str, str] = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=dict)
     how: str | None = None
+    opset: int | None = None
 
     @property
     def file_name(self) -> str:

@@ -20,12 +20,12 @@ from onnxruntime.quantization.shape_inference import quant_pre_process
 from torch import Tensor, nn
 
 from lightkit.errors import ExportError, LightkitError
-from lightkit.export.capture import capture_graph
 from lightkit.export.export_errors import export_error, format_reason, silence_exporters
 from lightkit.export.formats import METADATA_KEY
 from lightkit.export.image_transform import ImageToProbabilities
 from lightkit.export.metadata import Metadata
-from lightkit.export.target import ExportTarget, WriteOptions
+from lightkit.export.target import ExportTarget
+from lightkit.export.torch_export import capture_graph
 
 DEFAULT_OPSET = 20
 _MAX_INLINE_BYTES = 2_000_000_000  # a protobuf holds 2 GiB at most, the graph included
@@ -35,7 +35,6 @@ def write(
     target: ExportTarget,
     metadata: Metadata,
     path: Path,
-    options: WriteOptions,
     *,
     max_inline_bytes: int = _MAX_INLINE_BYTES,
 ) -> Metadata:
@@ -45,7 +44,6 @@ def write(
         target: Model to export.
         metadata: To be embedded in the file.
         path: The file.
-        options: Opset and precision.
         max_inline_bytes: Larger weights go to a file of their own.
 
     Raises:
@@ -54,8 +52,9 @@ def write(
     inputs = {spec.name for spec in metadata.inputs}  # of which an output has another name: all are values of one graph
     outputs = [replace(spec, name=f"{spec.name}_out") if spec.name in inputs else spec for spec in metadata.outputs]
     metadata = replace(metadata, how="torch.onnx (dynamo)", outputs=tuple(outputs))
-    file, opset = metadata.file_name, options.opset or DEFAULT_OPSET
-    program = capture_graph(target, file, model=_convert_to_half(target, file) if options.half else None)
+    file, opset = metadata.file_name, metadata.opset or DEFAULT_OPSET
+    model = _convert_to_half(target, file) if metadata.precision == "float16" else None
+    program = capture_graph(target, file, model=model)
     with silence_exporters():
         try:
             converted = torch.onnx.export(
@@ -68,12 +67,12 @@ def write(
         except Exception as error:  # the exporter's errors have no common base class
             raise export_error(file, target.plain, format_reason(error)) from error
     assert converted is not None  # only if the exporter writes the file itself
-    model = converted.model
-    _rename_values(model, metadata)
-    if options.int8:
-        model = _quantize(model, metadata, options, folder=path.parent)
-    model.metadata_props[METADATA_KEY] = metadata.dumps()
-    ir.save(model, path, external_data=f"{file}.data" if _count_bytes(model) > max_inline_bytes else None)
+    graph = converted.model
+    _rename_values(graph, metadata)
+    if metadata.precision == "int8":
+        graph = _quantize(graph, metadata, target, folder=path.parent)
+    graph.metadata_props[METADATA_KEY] = metadata.dumps()
+    ir.save(graph, path, external_data=f"{file}.data" if _count_bytes(graph) > max_inline_bytes else None)
     try:
         onnx.checker.check_model(str(path), full_check=True)
     except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:
@@ -152,21 +151,20 @@ class _CalibrationReader(CalibrationDataReader):  # type: ignore[misc]  # onnxru
         return None if batch is None else dict(zip(self.names, batch, strict=True))
 
 
-def _quantize(model: ir.Model, metadata: Metadata, options: WriteOptions, *, folder: Path) -> ir.Model:
+def _quantize(model: ir.Model, metadata: Metadata, target: ExportTarget, *, folder: Path) -> ir.Model:
     """Quantise weights to 7 bits, per channel, and activations to int8 (QDQ).
 
     Args:
         model: In float32.
         metadata: Of the file.
-        options: With the calibration.
+        target: With the calibration.
         folder: For working files; none stays.
 
     Raises:
         DataError: If a sample of the calibration cannot be read.
         ExportError: If the quantiser fails, or finds nothing to quantise.
     """
-    assert options.calibration is not None  # `export` has checked it
-    reader = _CalibrationReader([spec.name for spec in metadata.inputs], iter(options.calibration()))
+    reader = _CalibrationReader([spec.name for spec in metadata.inputs], iter(target.calibration()))
     is_large = _count_bytes(model) > _MAX_QUANTIZED_BYTES
     with tempfile.TemporaryDirectory(dir=folder, prefix=".quantising-") as temporary:
         plain, prepared, made = (Path(temporary) / f"{name}.onnx" for name in ("plain", "prepared", "int8"))

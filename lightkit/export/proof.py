@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import copy
 import importlib
 import json
+import math
 import os
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -16,15 +19,19 @@ from typing import Any
 
 import numpy as np
 import torch
+from lightning_utilities.core.apply_func import apply_to_collection
 from PIL import Image
-from torch import nn
+from pytorch_lightning import LightningModule
+from torch import Tensor, nn
+from torch.utils.data import DataLoader
 
 from lightkit.errors import ExportError
 from lightkit.export import formats
-from lightkit.export.compare import Array, ReferenceBatch, choose_tolerance, compare
+from lightkit.export.bare_trainer import build_bare_trainer
+from lightkit.export.compare import Array, ReferenceBatch, Tolerance, compare
+from lightkit.export.export_errors import silence_exporters
 from lightkit.export.formats import FORMATS
 from lightkit.export.metadata import Metadata
-from lightkit.export.metrics import NotScored, is_same_metric, metric_tolerance, validate_outputs
 from lightkit.export.samples import EvaluationSamples
 from lightkit.export.target import ExportTarget, call_forward, name_outputs
 
@@ -36,23 +43,13 @@ _MAX_SIDE = 640
 _TIMEOUT_S = 1800.0
 _EXACT = 1e-6
 Outputs = Mapping[int, Sequence[Sequence[Array]]]
-_TOLERANCE_HINT = "If such a gap is expected, allow for it with --rtol and --atol."
 _EXACT_HINT = (
     "--rtol and --atol do not count here: whole numbers, booleans, shapes, NaN and infinity are compared exactly."
 )
 
 
 class Mismatch(ExportError):
-    """A file's outputs or metrics differ from its model's.
-
-    Args:
-        message: How far, and where first.
-        hint: What the user can do.
-    """
-
-    def __init__(self, message: str, *, hint: str = "") -> None:
-        super().__init__(message)
-        self.hint = hint
+    """A file's outputs or metrics differ from its model's."""
 
 
 class Reference:
@@ -163,10 +160,9 @@ def prove(
     file: Path,
     metadata: Metadata,
     reference: Reference,
+    allowed: Tolerance,
     *,
     folder: Path,
-    rtol: float | None = None,
-    atol: float | None = None,
 ) -> dict[str, Any]:
     """Run a file in a fresh process, and compare it with the eager model.
 
@@ -174,20 +170,17 @@ def prove(
         file: The file.
         metadata: Its metadata.
         reference: The eager model's outputs.
+        allowed: Gaps that are allowed.
         folder: Private and empty, for the process.
-        rtol: The user's relative tolerance of an output; that of the precision if None.
-        atol: The absolute one, likewise.
 
     Returns:
         Figures of the proof for export.json: ``samples``, ``tolerance``, ``parity``, ``metrics``, ``loaded``,
         ``threads`` and ``latency``.
 
     Raises:
-        Mismatch: If an output or a metric is outside the tolerance, or, without a metric, the file's error is too large
-            relative to the differences between samples.
+        Mismatch: If an output or a metric is outside the tolerance, or int8 has no metric and no ``atol``.
         ExportError: If the file cannot be run.
     """
-    allowed = choose_tolerance(metadata.precision, rtol, atol)
     outputs, latency, loaded = run_in_worker(file, metadata, reference, folder=folder)
     found = {
         size: compare(batches, outputs[size], metadata=metadata, names=reference.samples.names, tolerance=allowed)
@@ -195,20 +188,19 @@ def prove(
     }
     if outside := [size for size, each in found.items() if each.first is not None]:
         first, also = found[outside[0]], " and ".join(map(str, outside[1:]))
+        is_exact = any(found[size].is_exact for size in outside)
         raise Mismatch(
             f"{file.name} does not match its model: {first.parity['outside']} of {first.parity['outputs']} outputs "
             f"differ at batch size {outside[0]}{f' (at batch {also} too)' if also else ''}, by up to "
-            f"{max(found[size].parity['max_abs'] for size in outside):.2e} ({allowed}); first {first.first}.",
-            hint=_EXACT_HINT if any(found[size].is_exact for size in outside) else _TOLERANCE_HINT,
+            f"{max(found[size].parity['max_abs'] for size in outside):.2e} ({allowed}); first {first.first}. "
+            + (_EXACT_HINT if is_exact else "If such a gap is expected, allow for it with --rtol and --atol.")
         )
     metrics = _score(file, reference, outputs[reference.scored_size], metadata.precision)
-    spread = max(each.parity.get("of_spread", 0.0) for each in found.values())
-    if not metrics["scored"] and allowed.of_spread is not None and spread > allowed.of_spread:
+    if not metrics["scored"] and metadata.precision == "int8" and allowed.of_largest:
         raise Mismatch(
-            f"{file.name} does not match its model: its outputs are off by {spread:.2f} of what the model's own differ "
-            f"between samples (at most {allowed.of_spread:g}; the same answer to every sample is off by 1), and there "
-            f"is no metric to judge by: {metrics['reason']}.",
-            hint="Prove it on more samples with --num-samples, or say with --atol how far its outputs may be off.",
+            f"{file.name} cannot be verified: rounding to int8 moves outputs by up to {allowed.of_largest:g} of the "
+            f"largest, and there is no metric to judge by: {metrics['reason']}. "
+            "Say with --atol how far its outputs may be off, or log a metric in validation_step."
         )
     return {
         "samples": reference.num_samples,
@@ -235,8 +227,8 @@ def _score(file: Path, reference: Reference, outputs: Sequence[Sequence[Array]],
     if outside:
         metrics = ", ".join(f"{name} is {exported[name]:.4g}, eager {eager[name]:.4g}" for name in outside)
         raise Mismatch(
-            f"{file.name} does not score as its model does: {metrics} (tolerance {tolerance:.2g}).",
-            hint="--rtol and --atol are for outputs, not for metrics. More --num-samples make a metric finer.",
+            f"{file.name} does not score as its model does: {metrics} (tolerance {tolerance:.2g}). "
+            "--rtol and --atol are for outputs, not for metrics. More --num-samples make a metric finer."
         )
     return {"scored": True, "eager": eager, "exported": exported, "tolerance": tolerance}
 
@@ -274,25 +266,20 @@ def run_in_worker(
         job["module"] = "module.pickle"
         _pickle(reference.target.plain, folder / "module.pickle")
     (folder / "job.json").write_text(json.dumps(job), encoding="utf-8")
-    log = folder / "stderr.txt"
-    reads, writes = os.pipe()  # closed when this process ends, which ends the child
-    code: int | None = None
-    try:
-        with log.open("wb") as stderr:
-            code = subprocess.run(
-                [sys.executable, str(formats.__file__), str(folder.resolve())],
-                stdin=reads,
-                stdout=subprocess.DEVNULL,
-                stderr=stderr,
-                env={**os.environ, "CUDA_VISIBLE_DEVICES": "", "PYTHONDONTWRITEBYTECODE": "1"},
-                timeout=timeout_s,
-                check=False,
-            ).returncode
-    except subprocess.TimeoutExpired:
-        pass
-    finally:
-        os.close(reads)
-        os.close(writes)
+    log, code = folder / "stderr.txt", None
+    with (
+        log.open("wb") as stderr,
+        subprocess.Popen(
+            [sys.executable, str(formats.__file__), str(folder.resolve())],
+            stdin=subprocess.PIPE,  # closed when this process ends, which ends the child
+            stdout=subprocess.DEVNULL,
+            stderr=stderr,
+            env={**os.environ, "CUDA_VISIBLE_DEVICES": "", "PYTHONDONTWRITEBYTECODE": "1"},
+        ) as process,
+    ):
+        with suppress(subprocess.TimeoutExpired):
+            code = process.wait(timeout_s)
+        process.kill()
     if code != 0:
         how = f"gave no answer for {timeout_s:.0f} s" if code is None else f"failed with code {code}"
         how = f"was ended by {signal.Signals(-code).name}" if code is not None and code < 0 else how
@@ -322,3 +309,102 @@ def _pickle(module: nn.Module, file: Path) -> None:
             f"load the weights into it. Choose another --format, or keep what cannot be pickled out of the module."
         ) from error
     file.write_bytes(content)
+
+
+METRIC_TOLERANCES = {"float32": (1e-3, 0), "float16": (1e-2, 1), "int8": (2e-2, 2)}
+"""By precision: how far a metric may be off, and by how many samples more.
+
+A sample on the border between two classes may fall to the other side once weights are rounded, which moves an accuracy
+over N samples by 1/N. Values above one, as a loss may be, count in relation to themselves. The user's tolerance, in
+units of the outputs, does not apply.
+"""
+_MAX_TOLERANCE = 0.2
+"""With one or two samples, those on a border would allow for any accuracy."""
+
+
+class NotScored(Exception):
+    """There are no metrics, with the reason."""
+
+
+def metric_tolerance(precision: str, num_samples: int) -> float:
+    """Return how far a metric over so many samples may be off."""
+    off, num_flips = METRIC_TOLERANCES[precision]
+    return min(off + num_flips / num_samples, _MAX_TOLERANCE)
+
+
+def is_same_metric(one: float, other: float, tolerance: float) -> bool:
+    """Compare two values of a metric; NaN equals NaN alone."""
+    if math.isnan(one) or math.isnan(other):
+        return math.isnan(one) and math.isnan(other)
+    return math.isclose(one, other, rel_tol=tolerance, abs_tol=tolerance)
+
+
+def validate_outputs(
+    module: nn.Module, samples: EvaluationSamples, outputs: Sequence[tuple[Tensor, bool]], template: Any
+) -> dict[str, float]:
+    """Validate a module on the samples with Lightning's own loop, on one CPU, without logger or checkpoints.
+
+    Metrics that do not come from ``forward``'s outputs are the same for all outputs.
+
+    Args:
+        module: The plain model, in eval mode. ``forward`` is replaced meanwhile.
+        samples: Their batches are validated, their inputs recognised.
+        outputs: For each output of ``forward`` its values, and whether these have a row for each sample.
+        template: What ``forward`` returns: tensors in a tuple, list or mapping, or one alone.
+
+    Returns:
+        What the module logs in its validation.
+
+    Raises:
+        NotScored: If there is nothing to validate, or the validation does not go by ``forward`` alone.
+    """
+    name = type(module).__name__
+    if not isinstance(module, LightningModule):
+        raise NotScored(f"{name} is no LightningModule")
+    if not samples.batches:
+        raise NotScored("the data gives no batches of a validation split")
+    if type(module).validation_step is LightningModule.validation_step:
+        raise NotScored(f"{name} has no validation_step")
+    replay = _Replay(samples.inputs, outputs, template)
+    # copies: the module may change a batch in place
+    loader: DataLoader[Any] = DataLoader(list(samples.batches), batch_size=None, collate_fn=copy.deepcopy)  # type: ignore[arg-type]
+    with silence_exporters():  # Lightning's advice on a trainer that the user did not choose
+        trainer = build_bare_trainer()
+        try:
+            module.__dict__["forward"] = replay
+            trainer.validate(module, dataloaders=loader, verbose=False)
+        except NotScored:
+            raise
+        except Exception as error:  # the user's validation raises anything without their trainer
+            reason = f"its validation fails on a Trainer of its own ({type(error).__name__}: {error})"
+            raise NotScored(reason) from error
+        finally:
+            del module.__dict__["forward"]
+            module.trainer = None
+            module.eval()
+    if not replay.is_used:
+        raise NotScored("validation_step does not call forward")
+    metrics = {key: float(value) for key, value in trainer.callback_metrics.items() if value.numel() == 1}
+    if not metrics:
+        raise NotScored("validation_step logs no metric")
+    return metrics
+
+
+class _Replay:
+    """Replaces ``forward``: returns the rows of the samples that it is called with."""
+
+    def __init__(self, inputs: Sequence[Tensor], outputs: Sequence[tuple[Tensor, bool]], template: Any) -> None:
+        self._inputs, self._outputs, self._template = inputs, outputs, template
+        self._start = self._end = 0
+        self.is_used = False
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        given = [value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)]
+        if len(given) == len(self._inputs) and given[0].ndim:
+            for start in (self._end, self._start):  # the next rows, or the last ones once more
+                end = start + len(given[0])
+                if all(torch.equal(mine[start:end], theirs) for mine, theirs in zip(self._inputs, given, strict=True)):
+                    self._start, self._end, self.is_used = start, end, True
+                    rows = iter([output[start:end] if has_rows else output for output, has_rows in self._outputs])
+                    return apply_to_collection(self._template, Tensor, lambda _: next(rows))  # noqa: B023 (called at once)
+        raise NotScored("validation_step gives forward something else than the samples")

@@ -13,10 +13,10 @@ from lightkit.export.export_errors import export_error
 from lightkit.export.formats import METADATA_KEY
 from lightkit.export.image_transform import ImageToProbabilities
 from lightkit.export.metadata import DIGEST_KEY, NO_DIGEST, Metadata, TensorSpec, embed_digest
-from lightkit.export.target import ExportTarget, WriteOptions
+from lightkit.export.target import ExportTarget
 
 
-def write(target: ExportTarget, metadata: Metadata, path: Path, _: WriteOptions) -> Metadata:
+def write(target: ExportTarget, metadata: Metadata, path: Path) -> Metadata:
     """Write the file, and return its metadata.
 
     Of weights that share memory one is written; the file's metadata tell which one each other is.

@@ -1,9 +1,9 @@
-"""The samples that prove an export and those that calibrate int8: stratified, or random where there is no data."""
+"""The samples that prove an export and those that calibrate int8: evenly spaced, or random where there is no data."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -26,7 +26,7 @@ from lightkit.images.preprocessing import Preprocessing
 
 Array = np.ndarray[Any, Any]
 Pixels = np.ndarray[Any, np.dtype[np.uint8]]
-_SPLITS = ("val", "predict", "test", "train")
+_SPLITS = ("val", "test", "train")
 _SPLIT_NAMES = {"val": "validation", "train": "training"}
 _SEED = 0
 _NUM_CALIBRATION = 128
@@ -57,7 +57,7 @@ class EvaluationSamples:
 
 
 def find_loader(module: LightningModule, data: LightningDataModule | None) -> tuple[str, Any] | None:
-    """Find the first loader of validation, or else of prediction, test or training, with the name of its split.
+    """Find the first loader of validation, or else of test or training, with the name of its split.
 
     Args:
         module: Has the loaders if the data module has none.
@@ -87,8 +87,8 @@ def draw_samples(
 ) -> EvaluationSamples:
     """Draw samples that are spread over a split, in the split's order.
 
-    They are stratified if the data module knows the labels, otherwise evenly spaced: most splits are sorted by class,
-    and on one class alone a file that always predicts this class would pass. A stream, and a loader with a batch
+    They are evenly spaced: most splits are sorted by class, and on one class alone a file that always predicts this
+    class would pass. A stream, and a loader with a batch
     sampler or a sampler of its own, gives its first batches, in full. If batches differ in more than their length, as
     padded texts do, only those like the first are drawn.
 
@@ -103,7 +103,7 @@ def draw_samples(
         ConfigError: If a batch is not what ``forward`` takes, or the loader has none.
     """
     images = _find_images(data, split)
-    chosen = choose_batches(loader, num_samples, None if images is None else read_labels(images))
+    chosen = choose_batches(loader, num_samples)
     batches: list[Any] = []
     inputs: list[tuple[Tensor, ...]] = []
     missing = num_samples
@@ -130,8 +130,8 @@ def draw_samples(
     load_image = None if images is None else lambda at: np.array(images[indices[at]][0], dtype=np.uint8)
     return EvaluationSamples(
         joined,
-        _name_samples(data, split, images, indices),
-        batches if split in ("val", "test", "train") else (),
+        _name_samples(split, images, indices),
+        batches,
         source,
         load_image,
     )
@@ -176,22 +176,13 @@ def extend_example(example: Tensor, num: int) -> Tensor:
     return torch.cat([example, more])
 
 
-def with_random_images(samples: EvaluationSamples, preprocessing: Preprocessing, num_samples: int) -> EvaluationSamples:
-    """Add random images of many sizes, if the data has no images before its preprocessing."""
-    generator = np.random.default_rng(_SEED)
-    sizes = generator.integers(preprocessing.resize // 2, 2 * preprocessing.resize + 2, (num_samples, 2))
-    images = [generator.integers(0, 256, (*size, 3), dtype=np.uint8) for size in sizes.tolist()]
-    names = [f"made-up image {number}" for number in range(num_samples)]
-    return replace(samples, load_image=images.__getitem__, names=names, batches=(), source="random images")
-
-
 def read_calibration(
     module: LightningModule, data: LightningDataModule | None, *, in_graph: bool
 ) -> Iterator[tuple[Array, ...]]:
     """Read training samples, prepared as for evaluation, to calibrate a quantised model.
 
-    If the data module has images and their preprocessing, they are stratified by a fixed seed; otherwise they are the
-    first of the training loader.
+    If the data module has images and their preprocessing, they are evenly spaced; otherwise they are the first
+    of the training loader.
 
     Args:
         module: Decides which part of a batch its inputs are.
@@ -204,7 +195,7 @@ def read_calibration(
     preprocessing = getattr(data, "preprocessing", None)
     images = _find_images(data, "train")
     if images is not None and isinstance(preprocessing, Preprocessing):
-        for index in stratify(len(images), _NUM_CALIBRATION, read_labels(images)):
+        for index in space_evenly(len(images), _NUM_CALIBRATION):
             image = images[index][0]
             yield ((np.array(image)[None] if in_graph else preprocessing(image)[None]),)
         return
@@ -216,44 +207,18 @@ def read_calibration(
     yield from zip(*(tensor[:, None].numpy() for tensor in samples.inputs), strict=True)
 
 
-def stratify(count: int, num: int, labels: Sequence[Any] | None) -> list[int]:
-    """Choose samples so that a split that is sorted by class gives some of each.
-
-    Args:
-        count: Number of samples that there are.
-        num: Number to choose, at most.
-        labels: Of all samples. One of each class is taken in turn, by a fixed seed; without labels they are evenly
-            spaced.
-
-    Returns:
-        Indices; with labels the classes alternate.
-    """
+def space_evenly(count: int, num: int) -> list[int]:
+    """Choose ``num`` of ``count`` samples, at most, so that a split that is sorted by class gives some of each."""
     num = min(num, count)
-    if labels is None:
-        return [(2 * at + 1) * count // (2 * num) for at in range(num)]
-    num_seen: dict[int, int] = {}
-    ranked = []
-    for index in np.random.default_rng(_SEED).permutation(count).tolist():
-        label = int(labels[index])
-        num_seen[label] = num_seen.get(label, 0) + 1
-        ranked.append((num_seen[label], index))
-    return [index for _, index in sorted(ranked, key=lambda pair: pair[0])[:num]]
+    return [(2 * at + 1) * count // (2 * num) for at in range(num)]
 
 
-def read_labels(images: Any) -> Sequence[Any] | None:
-    """Read the labels of a split's images, if they are known without decoding one."""
-    photos = getattr(images, "photos", None)
-    labels: Sequence[Any] | None = getattr(images, "labels", None)
-    return labels if photos is None else [photo.label for photo in photos]
-
-
-def choose_batches(loader: Any, num: int, labels: Sequence[Any] | None) -> tuple[DataLoader[Any], list[int]] | None:
+def choose_batches(loader: Any, num: int) -> tuple[DataLoader[Any], list[int]] | None:
     """Build a loader of samples that are spread over another's split, in the split's order and in batches as large.
 
     Args:
         loader: Any loader.
         num: Number of samples, at most.
-        labels: Of its dataset's samples; ignored if they are not as many.
 
     Returns:
         The loader, and the indices in the dataset. None if a sample has no index, or the loader decides itself which
@@ -266,7 +231,7 @@ def choose_batches(loader: Any, num: int, labels: Sequence[Any] | None) -> tuple
     count = len(loader.dataset)  # type: ignore[arg-type]  # it has a sampler
     if type(loader.sampler) not in (SequentialSampler, RandomSampler) or not count:
         return None
-    chosen = sorted(stratify(count, num, labels if labels is not None and len(labels) == count else None))
+    chosen = space_evenly(count, num)
     size = loader.batch_size or 1
     batches = [chosen[start : start + size] for start in range(0, len(chosen), size)]
     return DataLoader(loader.dataset, batch_sampler=batches, collate_fn=loader.collate_fn), chosen
@@ -361,7 +326,7 @@ def _transfer_batch(
 def _find_images(data: LightningDataModule | None, split: str) -> Any:
     """Find a split's images before any preprocessing, in its dataset's order; None if the data has none."""
     method = getattr(data, "untransformed", None)
-    if not callable(method) or split == "predict":
+    if not callable(method):
         return None
     try:
         images = method(split)
@@ -370,11 +335,8 @@ def _find_images(data: LightningDataModule | None, split: str) -> Any:
     return images if len(images) else None
 
 
-def _name_samples(data: LightningDataModule | None, split: str, images: Any, indices: Sequence[int]) -> list[str]:
+def _name_samples(split: str, images: Any, indices: Sequence[int]) -> list[str]:
     photos = getattr(images, "photos", None)
     if photos is not None:
         return [str(photos[index].path) for index in indices]
-    paths = getattr(data, "predict_paths", None) if split == "predict" else None
-    if isinstance(paths, Sequence) and len(paths) > max(indices):
-        return [str(paths[index]) for index in indices]
     return [f"{split}/{index:05d}" for index in indices]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, cast, get_args
 
@@ -37,71 +38,49 @@ class ExportTarget:
         example: Inputs of a batch of at least two, as ``forward`` takes them.
         metadata: Without format, precision and versions.
         plain: The model without preprocessing; `model` itself if there is none in the graph.
+        calibration: Returns inputs of training samples, each a tuple of arrays with a batch, for int8.
     """
 
     model: nn.Module
     example: tuple[Tensor, ...]
     metadata: Metadata
     plain: nn.Module
+    calibration: Callable[[], Iterable[tuple[np.ndarray[Any, Any], ...]]] = tuple
 
 
-@dataclass(frozen=True)
-class WriteOptions:
-    """Options of the file writers.
-
-    Args:
-        opset: Of ONNX; the default of `lightkit.export.onnx` if None.
-        half: Write ONNX with weights in float16.
-        int8: Write ONNX quantised to int8.
-        calibration: Returns inputs of training samples, each a tuple of arrays with a batch, for int8.
-    """
-
-    opset: int | None = None
-    half: bool = False
-    int8: bool = False
-    calibration: Callable[[], Iterable[tuple[np.ndarray[Any, Any], ...]]] | None = None
-
-
-class ForwardSignature:
-    """Positional arguments of a module's ``forward``.
-
-    Args:
-        module: The module.
-
-    Attributes:
-        names: Of the arguments, without ``*args``.
-        num_required: Number of arguments without a default.
-        is_variadic: Whether it has ``*args``.
+def read_parameters(module: nn.Module) -> list[inspect.Parameter]:
+    """Read the parameters of a module's ``forward`` that are given by position.
 
     Raises:
         ConfigError: If there is no ``forward``, or it needs a keyword argument, which no exported file has.
     """
+    name = type(module).__name__
+    if type(module).forward in (nn.Module.forward, LightningModule.forward):
+        raise ConfigError(f"{name} has no forward, which is what an export writes. Give it one.")
+    parameters = inspect.signature(module.forward).parameters.values()
+    if required := [p.name for p in parameters if p.kind is p.KEYWORD_ONLY and p.default is p.empty]:
+        raise ConfigError(
+            f"{name}.forward needs {required[0]} by name, and exported files take inputs by position. Write it before "
+            "the * of the signature, or give it a default."
+        )
+    return [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
 
-    def __init__(self, module: nn.Module) -> None:
-        if type(module).forward in (nn.Module.forward, LightningModule.forward):
-            raise ConfigError(f"{type(module).__name__} has no forward, which is what an export writes. Give it one.")
-        self._parameters = inspect.signature(module.forward).parameters
-        parameters = self._parameters.values()
-        if required := [p.name for p in parameters if p.kind is p.KEYWORD_ONLY and p.default is p.empty]:
-            raise ConfigError(
-                f"{type(module).__name__}.forward needs {required[0]} by name, and exported files take inputs by "
-                "position. Write it before the * of the signature, or give it a default."
-            )
-        positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
-        self.names = tuple(p.name for p in positional)
-        self.num_required = sum(p.default is p.empty for p in positional)
-        self.is_variadic = any(p.kind is p.VAR_POSITIONAL for p in parameters)
 
-    def name_inputs(self, count: int) -> tuple[str, ...]:
-        """Name the first ``count`` inputs."""
-        return tuple(self.names[index] if index < len(self.names) else f"input_{index}" for index in range(count))
+def _describe_forward(module: nn.Module) -> str:
+    return f"forward({', '.join(inspect.signature(module.forward).parameters)})"
 
-    def accepts(self, count: int) -> bool:
-        """Check whether it takes so many inputs."""
-        return self.num_required <= count and (self.is_variadic or count <= len(self.names))
 
-    def __str__(self) -> str:
-        return f"forward({', '.join(self._parameters)})"
+def _is_accepted(module: nn.Module, inputs: Sequence[Any]) -> bool:
+    try:
+        inspect.signature(module.forward).bind(*inputs)
+    except TypeError:
+        return False
+    return bool(inputs)
+
+
+def _name_inputs(module: nn.Module, num: int) -> list[str]:
+    names = [each.name for each in read_parameters(module)[:num]]
+    return [*names, *(f"input_{at}" for at in range(len(names), num))]  # of *args
 
 
 def find_inputs(module: nn.Module, batch: Any) -> tuple[Tensor, ...]:
@@ -154,16 +133,17 @@ def example_from_shapes(
     Raises:
         ConfigError: If ``forward`` takes another number of inputs, or has no argument of a name.
     """
-    signature = ForwardSignature(module)
+    names = [each.name for each in read_parameters(module)]
     by_name = {shape[0]: shape for shape in shapes if shape[0] is not None}
-    if unknown := [name for name in by_name if name not in signature.names]:
-        raise ConfigError(f"--input-shape: {signature} of {type(module).__name__} has no argument {unknown[0]!r}.")
-    in_order = tuple(shapes) if signature.accepts(len(shapes)) else None
-    found = _pick_by_name(by_name, signature) if by_name else in_order
-    if found is None or len(found) != len(shapes):
+    if unknown := [name for name in by_name if name not in names]:
+        raise ConfigError(
+            f"--input-shape: {_describe_forward(module)} of {type(module).__name__} has no argument {unknown[0]!r}."
+        )
+    found = _pick_by_name(module, by_name) if by_name else shapes
+    if len(found) != len(shapes) or not _is_accepted(module, found):
         counted = f"{len(shapes)} shape{'s' if len(shapes) > 1 else ''}"
         raise ConfigError(
-            f"--input-shape: {signature} of {type(module).__name__} does not take {counted} "
+            f"--input-shape: {_describe_forward(module)} of {type(module).__name__} does not take {counted} "
             f"({'; '.join('x'.join(map(str, sizes)) for _, sizes, _ in shapes)}). One for each input, parted by `;`."
         )
     generator = torch.Generator().manual_seed(0)
@@ -180,16 +160,26 @@ def example_from_shapes(
 
 def _select_inputs(module: nn.Module, value: Any, origin: str, *, is_exact: bool) -> tuple[Tensor, ...]:
     """Select the inputs in a batch or an example, of which nothing may be left over if ``is_exact``."""
-    signature = ForwardSignature(module)
-    found = _find_tensors(value, signature, is_exact=is_exact)
-    if found is None:
+    if not is_exact and isinstance(value, (tuple, list)) and value and isinstance(value[0], (tuple, list, Mapping)):
+        return _select_inputs(module, value[0], origin, is_exact=False)  # ((a, b), target) or ({...}, target)
+    parameters = read_parameters(module)
+    found: Sequence[Any] = ()
+    if isinstance(value, Tensor):
+        found = (value,)
+    elif isinstance(value, Mapping):
+        found = _pick_by_name(module, value)
+    elif isinstance(value, (tuple, list)):
+        num_required = sum(each.default is each.empty for each in parameters)
+        found = value if is_exact else value[: max(1, num_required)]
+    if not _is_accepted(module, found) or not all(isinstance(tensor, Tensor) for tensor in found):
         raise ConfigError(
-            f"{type(module).__name__}: {origin} {describe_value(value)}, which {signature} does not take: expected a "
-            f"tensor, leading tensors of a tuple, or a mapping with the names of its arguments; {_HINT}."
+            f"{type(module).__name__}: {origin} {describe_value(value)}, which {_describe_forward(module)} does not "
+            "take: expected a tensor, leading tensors of a tuple, or a mapping with the names of its arguments; "
+            f"{_HINT}."
         )
     lengths = {tensor.shape[0] if tensor.ndim else None for tensor in found}
     if len(lengths) > 1 or None in lengths or 0 in lengths:
-        named = zip(signature.name_inputs(len(found)), found, strict=True)
+        named = zip(_name_inputs(module, len(found)), found, strict=True)
         shapes = ", ".join(f"{name} {describe_value(tensor)}" for name, tensor in named)
         raise ConfigError(
             f"{type(module).__name__}.forward would get {shapes}: the first dimension of each input must be the batch, "
@@ -198,32 +188,10 @@ def _select_inputs(module: nn.Module, value: Any, origin: str, *, is_exact: bool
     return tuple(tensor.detach().cpu() for tensor in found)
 
 
-def _find_tensors(value: Any, signature: ForwardSignature, *, is_exact: bool) -> tuple[Tensor, ...] | None:
-    num_inputs = max(1, signature.num_required)
-    found: Iterable[Any] | None = None
-    if isinstance(value, Tensor):
-        found = (value,) if num_inputs == 1 and (signature.names or signature.is_variadic) else None
-    elif isinstance(value, Mapping):
-        found = _pick_by_name(value, signature)
-    elif isinstance(value, (tuple, list)) and value:
-        if is_exact:
-            found = value if signature.accepts(len(value)) else None
-        elif not isinstance(value[0], Tensor):  # ((a, b), target) or ({...}, target)
-            return _find_tensors(value[0], signature, is_exact=False)
-        else:
-            found = value[:num_inputs] if len(value) >= num_inputs else None
-    tensors = tuple(found or ())
-    return tensors if tensors and all(isinstance(tensor, Tensor) for tensor in tensors) else None
-
-
-def _pick_by_name(values: Mapping[Any, Any], signature: ForwardSignature) -> tuple[Any, ...] | None:
-    """Pick the values of the arguments, up to the first that is missing; None if a required one is."""
-    found = []
-    for name in signature.names:
-        if name not in values:
-            break
-        found.append(values[name])
-    return tuple(found) if found and len(found) >= signature.num_required else None
+def _pick_by_name(module: nn.Module, values: Mapping[Any, Any]) -> list[Any]:
+    """Pick the values of the arguments, up to the first that is missing."""
+    names = takewhile(values.__contains__, (each.name for each in read_parameters(module)))
+    return [values[name] for name in names]
 
 
 def describe_value(value: Any) -> str:
@@ -315,7 +283,7 @@ def make_target(
         ExportError: If ``forward`` fails on the example, or returns something else than tensors.
     """
     example = tuple(torch.cat([value] * 2).contiguous() if len(value) < _MIN_BATCH else value for value in example)
-    names = ForwardSignature(module).name_inputs(len(example))
+    names = _name_inputs(module, len(example))
     outputs = _describe_outputs(module, example)
     kind: Any = getattr(module, "output_kind", "other")
     has_classes = class_names is not None and outputs[0].shape[-1:] == (len(class_names),)
@@ -370,7 +338,7 @@ def include_preprocessing(plain: ExportTarget) -> ExportTarget:
         output_kind="probabilities",
         in_graph=True,
     )
-    return ExportTarget(model, (example,), metadata, plain=plain.model)
+    return replace(plain, model=model, example=(example,), metadata=metadata)
 
 
 def _describe_outputs(module: nn.Module, example: Sequence[Tensor]) -> tuple[TensorSpec, ...]:

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import inspect
 import io
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
+from torch import nn
+from torch.export import Dim, ExportedProgram
 
-from lightkit.export.capture import capture_graph
-from lightkit.export.export_errors import silence_exporters
+from lightkit.export.export_errors import export_error, find_code_line, format_reason, silence_exporters
 from lightkit.export.formats import METADATA_FILE
 from lightkit.export.metadata import Metadata
-from lightkit.export.target import ExportTarget, WriteOptions
+from lightkit.export.target import ExportTarget, clone_inputs
 
 
-def write(target: ExportTarget, metadata: Metadata, path: Path, _: WriteOptions) -> Metadata:
+def write(target: ExportTarget, metadata: Metadata, path: Path) -> Metadata:
     """Write the file, and return its metadata.
 
     Args:
@@ -33,3 +36,38 @@ def write(target: ExportTarget, metadata: Metadata, path: Path, _: WriteOptions)
         torch.export.save(program, content := io.BytesIO(), extra_files={METADATA_FILE: metadata.dumps()})
     path.write_bytes(content.getbuffer())
     return metadata
+
+
+def capture_graph(target: ExportTarget, file: str, *, model: nn.Module | None = None) -> ExportedProgram:
+    """Capture the graph, with the dimensions that the metadata leave open, the batch among them, of any length.
+
+    Args:
+        target: Model to export.
+        file: Name of the file to write, for the error.
+        model: Captured in place of the target's model; it takes the same inputs.
+
+    Raises:
+        ExportError: With the exporter's reason, if the model depends on the batch size, decides by the values of its
+            inputs, or fails.
+    """
+    model = model or target.model
+    batch = Dim("batch", min=1)
+    shapes: tuple[Any, ...] = tuple(
+        {
+            axis: batch if axis == 0 else Dim(f"{spec.name}_{axis}", min=1)
+            for axis, length in enumerate(spec.shape)
+            if length is None
+        }
+        for spec in target.metadata.inputs
+    )
+    kinds = [parameter.kind for parameter in inspect.signature(model.forward).parameters.values()]
+    if inspect.Parameter.VAR_POSITIONAL in kinds:  # the exporter wants the shapes of *inputs in a tuple of their own
+        num = kinds.index(inspect.Parameter.VAR_POSITIONAL)
+        shapes = (*shapes[:num], shapes[num:])
+    with silence_exporters() as guards, torch.no_grad():
+        try:
+            program = torch.export.export(model, clone_inputs(target.example), dynamic_shapes=shapes)
+        except Exception as error:  # the model's own code raises anything
+            line = find_code_line(error) or guards.line
+            raise export_error(file, target.plain, format_reason(error), line=line) from error
+    return program

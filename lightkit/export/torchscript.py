@@ -26,14 +26,14 @@ from lightkit.export.export_errors import (
 from lightkit.export.formats import METADATA_FILE
 from lightkit.export.image_transform import ImageToProbabilities
 from lightkit.export.metadata import Metadata
-from lightkit.export.target import ExportTarget, WriteOptions, clone_inputs
+from lightkit.export.target import ExportTarget, clone_inputs
 
 _log = logging.getLogger(__name__)
 _VALUE_READERS = frozenset({"__bool__", "__int__", "__float__", "__index__", "item", "tolist", "numpy"})
 """Functions by which a tensor's values leave the graph."""
 
 
-def write(target: ExportTarget, metadata: Metadata, path: Path, _: WriteOptions) -> Metadata:
+def write(target: ExportTarget, metadata: Metadata, path: Path) -> Metadata:
     """Write the file, and return its metadata, whose ``how`` says whether the model was scripted or traced, and why.
 
     Args:

@@ -7,16 +7,15 @@ from collections.abc import Sequence
 import torch
 from pytorch_lightning import LightningModule
 from pytorch_lightning.strategies import Strategy
-from pytorch_lightning.utilities.types import STEP_OUTPUT, OptimizerLRScheduler
 from torch import Tensor, nn
 from torch.nn import functional
 
 from lightkit.errors import ConfigError, DataError
 from lightkit.models.metrics import Scores, Stage, regression_metrics, split_batch, weighted_mean
-from lightkit.models.optimization import adamw_with_cosine
+from lightkit.models.module import ScoredModule
 
 
-class Regressor(LightningModule):
+class Regressor(ScoredModule, LightningModule):
     """A two-layer network from some numbers to others.
 
     Inputs and targets are scaled by mean and standard deviation of the first training batch of all processes, which
@@ -27,7 +26,7 @@ class Regressor(LightningModule):
 
     Args:
         num_inputs: Numbers that each example has.
-        num_outputs: Numbers to tell from them.
+        num_outputs: Numbers to predict from them.
         hidden: Units between the two layers.
         learning_rate: At the first step, where the config names no optimizer: AdamW along a cosine to zero.
         weight_decay: Of that optimizer, for all but biases.
@@ -38,6 +37,7 @@ class Regressor(LightningModule):
     output_mean: Tensor
     output_std: Tensor
     is_scaled: Tensor
+    _in_bar = frozenset({"val/loss", "val/mae"})
 
     def __init__(
         self,
@@ -84,18 +84,6 @@ class Regressor(LightningModule):
             self.output_mean, self.output_std = _scale_of(targets, weights, self.trainer.strategy)
             self.is_scaled = torch.ones_like(self.is_scaled)
 
-    def training_step(self, batch: Sequence[Tensor]) -> Tensor:
-        """Give the loss of a batch."""
-        return self._step("train", batch)["loss"]
-
-    def validation_step(self, batch: Sequence[Tensor]) -> STEP_OUTPUT:
-        """Count a batch, and give its predictions, targets and weights, for reports."""
-        return self._step("val", batch)
-
-    def test_step(self, batch: Sequence[Tensor]) -> STEP_OUTPUT:
-        """Count a batch, and give its predictions, targets and weights, for reports."""
-        return self._step("test", batch)
-
     def predict_step(self, batch: Tensor | list[Tensor] | tuple[Tensor, ...]) -> Tensor:
         """Give the outputs for a batch of inputs, with or without targets."""
         outputs: Tensor = self(batch if isinstance(batch, Tensor) else batch[0])
@@ -117,27 +105,6 @@ class Regressor(LightningModule):
         self.scores.update(stage, preds=outputs, target=targets, loss=loss, weights=weights)
         given = {} if weights is None else {"weights": weights}
         return {"loss": loss, "prediction": outputs.detach(), "target": targets, **given}
-
-    def on_train_epoch_end(self) -> None:
-        """Log the training metrics."""
-        self._log_scores("train")
-
-    def on_validation_epoch_end(self) -> None:
-        """Log the validation metrics."""
-        self._log_scores("val")
-
-    def on_test_epoch_end(self) -> None:
-        """Log the test metrics."""
-        self._log_scores("test")
-
-    def _log_scores(self, stage: Stage) -> None:
-        for name, value in self.scores.finish(stage).items():
-            # the value is that of all processes already; sync_dist only keeps Lightning from warning
-            self.log(name, value, prog_bar=name in {"val/loss", "val/mae"}, sync_dist=True)
-
-    def configure_optimizers(self) -> OptimizerLRScheduler:
-        """Give the default optimizer and schedule."""
-        return adamw_with_cosine(self, learning_rate=self.learning_rate, weight_decay=self.weight_decay)
 
 
 def _scale_of(values: Tensor, weights: Tensor | None, strategy: Strategy) -> tuple[Tensor, Tensor]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
@@ -25,15 +26,16 @@ _MAX_PIXELS = 4_000_000  # of a batch whose images are resized in the graph, whi
 _INTERVAL_S = 10.0
 
 
-def check_image_model(metadata: Metadata, name: str) -> None:
-    """Refuse a model that cannot predict an image file.
+def check_image_model(metadata: Metadata, name: str) -> int:
+    """Refuse a model that cannot predict an image file, and return the number of values that it gives for each.
 
     Args:
         metadata: Of the exported file.
         name: The file, for the error.
 
     Raises:
-        DataError: If it takes several inputs or one of another type, or its preprocessing is unknown.
+        DataError: If it takes several inputs or one of another type, its preprocessing is unknown, or the first output
+            has no row of fixed length for each image.
     """
     takes = [f"{spec.name} ({spec.dtype})" for spec in metadata.inputs]
     if len(takes) != 1 or metadata.inputs[0].dtype not in _DTYPES:
@@ -46,6 +48,10 @@ def check_image_model(metadata: Metadata, name: str) -> None:
             f"{name}: this model does not say what is done to an image before it gets it: the data that it was "
             "exported with have no `preprocessing`. Export it from a run whose data module has."
         )
+    batch, *sizes = metadata.outputs[0].shape or (0,)
+    if batch is not None or None in sizes:
+        raise DataError(f"{name}: this model's output has the shape {(batch, *sizes)}; expected a row for each image.")
+    return math.prod(size for size in sizes if size is not None)
 
 
 def select_class_names(output_kind: object, names: Sequence[str] | None) -> tuple[str, ...] | None:

@@ -93,11 +93,7 @@ class PredictionColumns:
         if values is None:
             return [path, *[None] * (len(self.names) - 2), defect]
         if values.shape != (self._num_values,):
-            other = "it gives {} for other images" if self.class_names is None else "there are {} classes"
-            raise DataError(
-                f"{path}: the model gives {values.size} values, and {other.format(self._num_values)}. Expected as many "
-                "for each image."
-            )
+            raise DataError(f"{path}: the model gives {values.size} values; expected {self._num_values}.")
         cells = list(values) if self.class_names is None else [cell for pair in self.rank(values) for cell in pair]
         return [path, *cells, defect]
 

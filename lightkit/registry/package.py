@@ -18,7 +18,7 @@ from lightkit.export.export_errors import format_reason, silence_exporters
 from lightkit.export.exporter import write_file
 from lightkit.export.formats import FORMATS, flatten
 from lightkit.export.metadata import RECORD, TensorSpec
-from lightkit.export.target import ExportTarget, WriteOptions, include_preprocessing
+from lightkit.export.target import ExportTarget, include_preprocessing
 from lightkit.runs.checkpoints import digest
 from lightkit.runs.files import write_json
 
@@ -103,7 +103,7 @@ def write_package(subject: ExportTarget, folder: Path, *, form: PackageFormat) -
         else:
             script = folder.with_name("script") / FORMATS["torchscript"].file
             script.parent.mkdir()
-            write_file("torchscript", subject, script, WriteOptions())
+            write_file("torchscript", subject, script)
             scripted: nn.Module = torch.jit.load(script)  # type: ignore[no-untyped-call]
             if len(examples) == 1:
                 given["input_example"] = examples[0]

@@ -6,6 +6,7 @@ import csv
 import io
 import logging
 import re
+from collections import deque
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -59,14 +60,8 @@ def head_of(
 ) -> tuple[list[str], list[str]]:
     """Predict one image, and give the table's head and its row."""
     entry = Prediction(0, "a.png", None, "broken" if is_bad else None)
-    data = SimpleNamespace(
-        take_entries=lambda: [entry],
-        names_of_data=lambda: ["dark", "bright"],
-        remove_scratch=lambda: None,
-        scratch=folder,
-        num=1,
-    )
-    trainer = cast("Trainer", SimpleNamespace(world_size=1, is_global_zero=True, global_rank=0, datamodule=data))
+    data = SimpleNamespace(entries=deque([[entry]]), names_of_data=lambda: ["dark", "bright"], paths=["a.png"])
+    trainer = cast("Trainer", SimpleNamespace(is_global_zero=True, datamodule=data, strategy=None))
     callback = ListedPredictions(folder / "t.csv", **settings)
     callback.on_predict_start(trainer, module)
     callback.on_predict_batch_end(trainer, module, values, values, 0)

@@ -19,25 +19,22 @@ from tests.data.conftest import MakeImages
 from tests.data.torchvision_reference import eval_transform
 
 
-def images_in(folder: Path, *words: object, **settings: Any) -> ListedImages:
+def images_in(*words: object, **settings: Any) -> ListedImages:
     """What is listed, for batches of two."""
-    scratch = folder / "run"
-    scratch.mkdir(exist_ok=True)
     given = {"preprocessing": preprocessing_of(16), "batch_size": 2, **settings}
-    images = ListedImages([str(word) for word in words], folder=scratch, **given)
+    images = ListedImages([str(word) for word in words], **given)
     images.setup()
     return images
 
 
 def taken(images: ListedImages, rank: int = 0, num_ranks: int = 1) -> list[tuple[torch.Tensor, list[Prediction]]]:
     """The batches of a rank, with the images in each."""
-    file = images.predict_dataloader()._file
-    return [(batch, images.take_entries()) for batch in _Batches(images, file, rank=rank, num_ranks=num_ranks)]
+    return [(batch, images.entries.popleft()) for batch in _Batches(images, rank, num_ranks)]
 
 
 def test_a_batch_holds_what_the_data_modules_make_of_the_same_files(make_images: MakeImages, tmp_path: Path) -> None:
     folder = make_images("a.png", "b.png", "c.png")
-    batches = taken(images_in(tmp_path, folder))
+    batches = taken(images_in(folder))
     assert [len(batch) for batch, _ in batches] == [2, 1]
     transform = eval_transform(16)
     expected = [transform(Image.open(folder / name).convert("RGB")) for name in ("a.png", "b.png", "c.png")]
@@ -49,7 +46,7 @@ def test_a_batch_holds_what_the_data_modules_make_of_the_same_files(make_images:
 def test_each_image_is_on_one_rank_and_all_ranks_have_equally_many_batches(
     make_images: MakeImages, tmp_path: Path, num_images: int, num_ranks: int
 ) -> None:
-    images = images_in(tmp_path, make_images(*(f"{number:02}.png" for number in range(num_images))))
+    images = images_in(make_images(*(f"{number:02}.png" for number in range(num_images))))
     shares = [taken(images, rank, num_ranks) for rank in range(num_ranks)]
     assert len({len(share) for share in shares}) == 1
     assert all(len(batch) for share in shares for batch, _ in share)
@@ -61,7 +58,7 @@ def test_each_image_is_on_one_rank_and_all_ranks_have_equally_many_batches(
 def test_an_image_that_cannot_be_read_is_told_and_not_in_the_batch(make_images: MakeImages, tmp_path: Path) -> None:
     folder = make_images("a.png", "c.png", "d.png")
     (folder / "b.png").write_bytes(b"this is text")
-    (first, told), (second, _) = taken(images_in(tmp_path, folder))
+    (first, told), (second, _) = taken(images_in(folder))
     assert (len(first), len(second)) == (1, 2)
     assert [Path(entry.path).name for entry in told] == ["a.png", "b.png"]
     assert told[0].defect is None
@@ -72,13 +69,13 @@ def test_an_image_that_cannot_be_read_is_told_and_not_in_the_batch(make_images: 
 def test_a_batch_of_bad_images_alone_has_one_blank_row(tmp_path: Path) -> None:
     for name in ("a.png", "b.png", "c.png"):
         (tmp_path / name).write_bytes(b"")
-    batches = taken(images_in(tmp_path, *(tmp_path / name for name in ("a.png", "b.png", "c.png"))))
+    batches = taken(images_in(*(tmp_path / name for name in ("a.png", "b.png", "c.png"))))
     assert [batch.shape for batch, _ in batches] == [(1, 3, 16, 16)] * 2
     assert [entry.defect is None for _, entries in batches for entry in entries] == [False] * 3
 
 
 def test_odd_images_of_the_wild_are_read_or_told(odd_images: Path, tmp_path: Path) -> None:
-    entries = [entry for _, told in taken(images_in(tmp_path, odd_images)) for entry in told]
+    entries = [entry for _, told in taken(images_in(odd_images)) for entry in told]
     bad = {Path(entry.path).name for entry in entries if entry.defect}
     assert {"badwidth.bmp", "shortfile.bmp", "truncated_jpeg.jpg"} <= bad
     assert "hopper.jpg" not in bad
@@ -89,7 +86,7 @@ def test_odd_images_of_the_wild_are_read_or_told(odd_images: Path, tmp_path: Pat
 def test_a_name_of_any_bytes_comes_through_the_list(make_images: MakeImages, tmp_path: Path, name: bytes) -> None:
     folder = make_images("plain.png")
     (folder / "plain.png").rename(folder / os.fsdecode(name))
-    ((_, (entry,)),) = taken(images_in(tmp_path, folder))
+    ((_, (entry,)),) = taken(images_in(folder))
     assert os.fsencode(Path(entry.path).name) == name
     assert entry.defect is None
 
@@ -98,7 +95,7 @@ def test_what_comes_after_the_list_is_not_in_it_and_what_goes_is_a_bad_image(
     make_images: MakeImages, tmp_path: Path
 ) -> None:
     folder = make_images("a.png", "b.png")
-    images = images_in(tmp_path, folder)
+    images = images_in(folder)
     make_images("0.png")
     (folder / "a.png").unlink()
     ((batch, entries),) = taken(images)
@@ -107,32 +104,13 @@ def test_what_comes_after_the_list_is_not_in_it_and_what_goes_is_a_bad_image(
     assert len(batch) == 1
 
 
-def test_a_word_that_names_nothing_leaves_nothing(tmp_path: Path) -> None:
+def test_a_word_that_names_nothing_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="no such file"):
-        images_in(tmp_path, tmp_path / "nowhere")
-    assert not list((tmp_path / "run").iterdir())
+        images_in(tmp_path / "nowhere")
 
 
 def test_arrays_of_different_shapes_are_refused(make_images: MakeImages, tmp_path: Path) -> None:
     folder = make_images("a.png")
     Image.new("RGB", (20, 20)).save(folder / "b.png")
     with pytest.raises(ConfigError, match=r"different shapes \(\(10, 12, 3\) and \(20, 20, 3\)\)"):
-        taken(images_in(tmp_path, folder, preprocessing=np.asarray))
-
-
-def test_what_a_killed_predict_has_left_goes_after_a_day_and_not_before(
-    make_images: MakeImages, tmp_path: Path
-) -> None:
-    run = tmp_path / "run"
-    run.mkdir()
-    old, new = run / ".predictions-old", run / ".predictions-new"
-    for folder in (old, new):
-        folder.mkdir()
-        (folder / "images.jsonl").touch()
-    for path in (old / "images.jsonl", old, new):  # a process still writes into that of the new one
-        os.utime(path, (0, 0))
-    images = images_in(tmp_path, make_images("a.png"))
-    assert not old.exists()
-    assert new.exists()
-    images.remove_scratch()
-    assert list(run.iterdir()) == [new]
+        taken(images_in(folder, preprocessing=np.asarray))

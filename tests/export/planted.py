@@ -16,7 +16,7 @@ from torch import Tensor
 
 from lightkit.export.metadata import Metadata, TensorSpec
 from lightkit.export.samples import EvaluationSamples
-from lightkit.export.target import ExportTarget, WriteOptions, run_model
+from lightkit.export.target import ExportTarget, run_model
 
 CLASSES = ("daisy", "rose", "tulip")
 NUM = 20
@@ -69,12 +69,11 @@ def samples_of(model: torch.nn.Module, num: int = NUM) -> EvaluationSamples:
     return EvaluationSamples((x,), [f"photos/{row:02}.jpg" for row in range(num)], batches)
 
 
-def writer_of(fault: str = "none") -> Callable[[str, ExportTarget, Path, WriteOptions], Metadata]:
+def writer_of(fault: str = "none") -> Callable[..., Metadata]:
     """A writer of ONNX files by hand, in the place of `lightkit.export.exporter.write_file`."""
 
-    def write_file(kind: str, subject: ExportTarget, path: Path, options: WriteOptions) -> Metadata:
-        precision = "int8" if options.int8 else "float16" if options.half else "float32"
-        metadata = replace(subject.metadata, format="onnx", precision=precision)
+    def write_file(kind: str, subject: ExportTarget, path: Path, **options: Any) -> Metadata:
+        metadata = replace(subject.metadata, format="onnx", precision=options["precision"])
         path.write_bytes(onnx_bytes(subject.plain, metadata, fault))
         return metadata
 

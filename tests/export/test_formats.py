@@ -10,21 +10,19 @@ import pytest
 import torch
 
 from lightkit.errors import ConfigError, ExportError
-from lightkit.export.exporter import check_options, write_file
+from lightkit.export.exporter import write_file
 from lightkit.export.formats import FORMATS
 from lightkit.export.metadata import read_metadata
-from lightkit.export.target import WriteOptions
+from lightkit.export.options import ExportOptions
 from tests.export import specimens
 from tests.export.specimens import SUBJECTS, largest_gap, odd_subject
-
-PLAIN = WriteOptions()
 
 
 @pytest.mark.parametrize("kind", ["torch_export", "torchscript"])
 @pytest.mark.parametrize("name", [name for name in SUBJECTS if name != "images"])  # see test_in_graph.py
 def test_torchs_own_formats_give_what_the_model_gives(tmp_path: Path, name: str, kind: str) -> None:
     subject = SUBJECTS[name]()
-    written = write_file(kind, subject, tmp_path / FORMATS[kind].file, PLAIN)
+    written = write_file(kind, subject, tmp_path / FORMATS[kind].file)
     assert largest_gap(subject, tmp_path / FORMATS[kind].file) == 0
     assert read_metadata(tmp_path / FORMATS[kind].file) == written
     assert written.format == kind
@@ -35,7 +33,7 @@ def test_torchs_own_formats_give_what_the_model_gives(tmp_path: Path, name: str,
 @pytest.mark.parametrize("name", ["tuple", "tied", "any number"])
 def test_onnx_gives_what_the_model_gives(tmp_path: Path, name: str) -> None:
     subject = SUBJECTS[name]()
-    written = write_file("onnx", subject, tmp_path / "model.onnx", PLAIN)
+    written = write_file("onnx", subject, tmp_path / "model.onnx")
     assert largest_gap(subject, tmp_path / "model.onnx") < 2e-6
     assert read_metadata(tmp_path / "model.onnx") == written
 
@@ -53,14 +51,14 @@ def test_onnx_gives_what_the_model_gives(tmp_path: Path, name: str) -> None:
 def test_a_forward_that_changes_its_input_gives_what_it_gives(tmp_path: Path, model: Any, kind: str) -> None:
     subject = odd_subject(model())
     before = subject.example[0].clone()
-    write_file(kind, subject, tmp_path / FORMATS[kind].file, PLAIN)
+    write_file(kind, subject, tmp_path / FORMATS[kind].file)
     assert torch.equal(subject.example[0], before)
     assert largest_gap(subject, tmp_path / FORMATS[kind].file) == 0
 
 
 def test_writing_leaves_one_file_and_a_quiet_screen(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     for kind in FORMATS:
-        write_file(kind, specimens.double_and_sum(), tmp_path / FORMATS[kind].file, PLAIN)
+        write_file(kind, specimens.double_and_sum(), tmp_path / FORMATS[kind].file)
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(each.file for each in FORMATS.values())
     assert capfd.readouterr() == ("", "")
 
@@ -81,7 +79,7 @@ def test_what_has_no_graph_is_told_in_one_line_with_its_place(
 ) -> None:
     file = FORMATS[kind].file
     with pytest.raises(ExportError, match=says) as raised:
-        write_file(kind, odd_subject(model(), num), tmp_path / file, PLAIN)
+        write_file(kind, odd_subject(model(), num), tmp_path / file)
     told = str(raised.value)
     assert told.startswith(f"{file}: {model.__name__} cannot be exported: ")
     assert "\n" not in told
@@ -92,23 +90,26 @@ def test_what_has_no_graph_is_told_in_one_line_with_its_place(
 
 
 @pytest.mark.parametrize(
-    ("kinds", "options", "says"),
+    ("options", "says"),
     [
-        (["torch_export"], WriteOptions(half=True), r"--half: it is for ONNX files, and --format is torch_export"),
-        (["safetensors"], WriteOptions(opset=20, int8=True), r"--int8, --opset: .* leave them out"),
-        (["onnx"], WriteOptions(opset=17), r"--opset: expected 18 to 23, .* got 17"),
-        (["onnx"], WriteOptions(opset=99), r"--opset: expected 18 to 23, .* got 99"),
+        (
+            ExportOptions(formats=("torch_export",), half=True),
+            r"--half: only for ONNX files, and --format is torch_export",
+        ),
+        (ExportOptions(formats=("safetensors",), opset=20, int8=True), r"--int8, --opset: .* leave the option out"),
+        (ExportOptions(formats=("onnx",), opset=17), r"--opset: expected 18 to 23, .* got 17"),
+        (ExportOptions(formats=("onnx",), opset=99), r"--opset: expected 18 to 23, .* got 99"),
     ],
     ids=["half without onnx", "two without onnx", "old opset", "new opset"],
 )
-def test_options_that_fit_nothing_are_refused(kinds: list[str], options: WriteOptions, says: str) -> None:
+def test_options_that_fit_nothing_are_refused(options: ExportOptions, says: str) -> None:
     with pytest.raises(ConfigError, match=says):
-        check_options(kinds, options)
+        options.check()
 
 
 def test_a_missing_extra_is_named_with_its_command(monkeypatch: pytest.MonkeyPatch) -> None:
     found = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "onnxruntime" else found(name))
     with pytest.raises(ConfigError, match=r"--format onnx needs onnxruntime: pip install 'lightkit\[onnx\]'"):
-        check_options(["torch_export", "onnx"], PLAIN)
-    check_options(["torch_export"], PLAIN)
+        ExportOptions(formats=("torch_export", "onnx")).check()
+    ExportOptions().check()

@@ -18,7 +18,7 @@ from lightkit.export.exporter import write_file
 from lightkit.export.formats import FORMATS, open_model
 from lightkit.export.image_transform import ImageToProbabilities, ImageTransform
 from lightkit.export.metadata import Metadata, TensorSpec
-from lightkit.export.target import ExportTarget, WriteOptions
+from lightkit.export.target import ExportTarget
 from lightkit.images.image_file import read_rgb
 from lightkit.images.preprocessing import Preprocessing
 from tests.data.torchvision_reference import eval_transform
@@ -65,7 +65,7 @@ def prepared_file(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempP
     model = ImageTransform(PREPROCESSING).eval()
     path = tmp_path_factory.mktemp("prepared") / FORMATS[request.param].file
     target = ExportTarget(model, (torch.from_numpy(noise(30, 25, 2)),), metadata, model)
-    write_file(request.param, target, path, WriteOptions())
+    write_file(request.param, target, path)
     return open_model(path)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,6 @@ from lightkit.export import onnx as onnx_format
 from lightkit.export.exporter import write_file
 from lightkit.export.formats import open_model
 from lightkit.export.metadata import read_metadata
-from lightkit.export.target import WriteOptions
 from tests.export import specimens
 from tests.export.specimens import calibration, largest_gap
 
@@ -22,14 +22,14 @@ from tests.export.specimens import calibration, largest_gap
 @pytest.mark.parametrize("opset", [18, pytest.param(23, marks=pytest.mark.long)])
 def test_the_first_and_the_last_opset_are_written(tmp_path: Path, opset: int) -> None:
     subject = specimens.tied_words()
-    write_file("onnx", subject, tmp_path / "model.onnx", WriteOptions(opset=opset))
+    write_file("onnx", subject, tmp_path / "model.onnx", opset=opset)
     found = {entry.domain: entry.version for entry in onnx.load(str(tmp_path / "model.onnx")).opset_import}
     assert found[""] == opset
     assert largest_gap(subject, tmp_path / "model.onnx") < 2e-6
 
 
 def test_names_and_open_sizes_are_those_of_the_metadata(tmp_path: Path) -> None:
-    written = write_file("onnx", specimens.two_towers(), tmp_path / "model.onnx", WriteOptions())
+    written = write_file("onnx", specimens.two_towers(), tmp_path / "model.onnx")
     graph = onnx.load(str(tmp_path / "model.onnx")).graph
     assert [value.name for value in graph.input] == ["left", "right"]
     assert [value.name for value in graph.output] == [spec.name for spec in written.outputs] == ["total", "left_out"]
@@ -41,7 +41,7 @@ def test_outputs_whose_names_are_taken_get_free_ones(tmp_path: Path) -> None:
     subject = specimens.subject_of(
         specimens.NamesThatClash(), specimens.odd_subject(specimens.NamesThatClash()).example[0]
     )
-    written = write_file("onnx", subject, tmp_path / "model.onnx", WriteOptions())
+    written = write_file("onnx", subject, tmp_path / "model.onnx")
     assert [spec.name for spec in written.outputs] == ["values_out", "other", "layer.weight", "linear"]
     assert largest_gap(subject, tmp_path / "model.onnx") < 2e-6
 
@@ -50,20 +50,20 @@ def test_half_of_a_model_in_float64_is_refused_in_words(tmp_path: Path) -> None:
     subject = specimens.odd_subject(specimens.InDoublePrecision())
     says = r"^model\.half\.onnx: InDoublePrecision cannot be exported: --half rounds weights of float32, and its "
     with pytest.raises(ExportError, match=says + r"layer\.weight is float64\. Leave --half out\.$"):
-        write_file("onnx", subject, tmp_path / "model.half.onnx", WriteOptions(half=True))
+        write_file("onnx", subject, tmp_path / "model.half.onnx", precision="float16")
 
 
 def test_an_operator_without_an_onnx_form_is_named(tmp_path: Path) -> None:
     says = r"^model\.onnx: Eigenvalues cannot be exported: No ONNX function found for .*aten\.linalg_eig[^\n]*$"
     with pytest.raises(ExportError, match=says):
-        write_file("onnx", specimens.odd_subject(specimens.Eigenvalues()), tmp_path / "model.onnx", WriteOptions())
+        write_file("onnx", specimens.odd_subject(specimens.Eigenvalues()), tmp_path / "model.onnx")
 
 
 def test_many_weights_go_to_a_file_that_is_found_after_a_move(tmp_path: Path) -> None:
     subject, aside = specimens.classifier(), tmp_path / "aside"
     aside.mkdir()
     metadata = replace(subject.metadata, format="onnx")
-    onnx_format.write(subject, metadata, aside / "half-done.onnx", WriteOptions(), max_inline_bytes=100)
+    onnx_format.write(subject, metadata, aside / "half-done.onnx", max_inline_bytes=100)
     assert {path.name for path in aside.iterdir()} == {"half-done.onnx", "model.onnx.data"}
     (aside / "half-done.onnx").rename(tmp_path / "model.onnx")
     (aside / "model.onnx.data").rename(tmp_path / "model.onnx.data")
@@ -77,7 +77,7 @@ def test_many_weights_go_to_a_file_that_is_found_after_a_move(tmp_path: Path) ->
 @pytest.mark.parametrize("name", ["two inputs", "tied"])
 def test_half_has_weights_in_float16_and_inputs_in_float32(tmp_path: Path, name: str) -> None:
     subject = specimens.SUBJECTS[name]()
-    written = write_file("onnx", subject, tmp_path / "model.half.onnx", WriteOptions(half=True))
+    written = write_file("onnx", subject, tmp_path / "model.half.onnx", precision="float16")
     model = onnx.load(str(tmp_path / "model.half.onnx"))
     kinds = {weight.data_type for weight in model.graph.initializer if len(weight.dims) > 1}
     assert kinds == {onnx.TensorProto.FLOAT16}
@@ -89,15 +89,15 @@ def test_half_has_weights_in_float16_and_inputs_in_float32(tmp_path: Path, name:
 @pytest.mark.slow
 def test_half_leaves_the_preprocessing_its_digits(tmp_path: Path) -> None:
     subject = specimens.classifier_of_images()
-    write_file("onnx", subject, tmp_path / "model.half.onnx", WriteOptions(half=True))
+    write_file("onnx", subject, tmp_path / "model.half.onnx", precision="float16")
     assert 0 < largest_gap(subject, tmp_path / "model.half.onnx") < 1e-3
 
 
 @pytest.mark.parametrize("name", ["conv", pytest.param("images", marks=pytest.mark.long)])
 def test_int8_has_whole_weights_per_channel_and_stays_close(tmp_path: Path, name: str) -> None:
     subject = specimens.SUBJECTS[name]()
-    options = WriteOptions(int8=True, calibration=lambda: calibration(subject))
-    written = write_file("onnx", subject, tmp_path / "model.int8.onnx", options)
+    subject = replace(subject, calibration=partial(calibration, subject))
+    written = write_file("onnx", subject, tmp_path / "model.int8.onnx", precision="int8")
     model = onnx.load(str(tmp_path / "model.int8.onnx"))
     weights = {value.name: onnx.numpy_helper.to_array(value) for value in model.graph.initializer}
     whole = [array for array in weights.values() if array.dtype == np.int8 and array.shape == (8, 3, 3, 3)]
@@ -123,6 +123,6 @@ def _check_the_preprocessing_is_in_float(model: onnx.ModelProto) -> None:
 
 def test_a_model_without_anything_to_quantise_is_told(tmp_path: Path) -> None:
     subject = specimens.double_and_sum()
-    options = WriteOptions(int8=True, calibration=lambda: calibration(subject))
+    subject = replace(subject, calibration=partial(calibration, subject))
     with pytest.raises(ExportError, match=r"model\.int8\.onnx: .*nothing to quantise in .*DoubleAndSum"):
-        write_file("onnx", subject, tmp_path / "model.int8.onnx", options)
+        write_file("onnx", subject, tmp_path / "model.int8.onnx", precision="int8")

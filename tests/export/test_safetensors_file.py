@@ -13,7 +13,6 @@ from torch import Tensor, nn
 from lightkit.errors import DataError, ExportError
 from lightkit.export.exporter import write_file
 from lightkit.export.metadata import check_digest, read_metadata
-from lightkit.export.target import WriteOptions
 from tests.export import specimens
 
 
@@ -24,20 +23,20 @@ from tests.export import specimens
 )
 def test_the_weights_come_back(tmp_path: Path, subject: specimens.MakeSubject, fresh: type[nn.Module]) -> None:
     made, model = subject(), fresh().eval()
-    write_file("safetensors", made, tmp_path / "model.safetensors", WriteOptions())
+    write_file("safetensors", made, tmp_path / "model.safetensors")
     load_model(model, tmp_path / "model.safetensors")
     assert torch.equal(model(*made.example), made.model(*made.example))
 
 
 def test_shared_weights_are_written_once(tmp_path: Path) -> None:
-    write_file("safetensors", specimens.tied_words(), tmp_path / "model.safetensors", WriteOptions())
+    write_file("safetensors", specimens.tied_words(), tmp_path / "model.safetensors")
     with safe_open(tmp_path / "model.safetensors", framework="pt") as file:
         assert sorted(file.keys()) == ["embedding.weight", "offset"]
 
 
 def test_a_weight_that_was_changed_in_the_file_is_known_without_the_record_of_the_export(tmp_path: Path) -> None:
     file = tmp_path / "model.safetensors"
-    write_file("safetensors", specimens.classifier(), file, WriteOptions())
+    write_file("safetensors", specimens.classifier(), file)
     check_digest(file)
     file.write_bytes(file.read_bytes()[:-1] + b"\xee")
     with pytest.raises(DataError, match="this is not what was exported"):
@@ -46,7 +45,7 @@ def test_a_weight_that_was_changed_in_the_file_is_known_without_the_record_of_th
 
 def test_preprocessing_is_told_and_never_in_the_weights(tmp_path: Path) -> None:
     subject = specimens.classifier_of_images()
-    write_file("safetensors", subject, tmp_path / "model.safetensors", WriteOptions())
+    write_file("safetensors", subject, tmp_path / "model.safetensors")
     said = read_metadata(tmp_path / "model.safetensors")
     assert not said.in_graph
     assert (said.preprocessing, said.class_names) == (specimens.PREPROCESSING, tuple("abcde"))
@@ -66,6 +65,4 @@ class WithExtraState(nn.Module):
 def test_a_state_that_is_no_tensor_is_named(tmp_path: Path) -> None:
     says = r"WithExtraState cannot be exported: safetensors files hold tensors only, .* has _extra_state\.$"
     with pytest.raises(ExportError, match=says):
-        write_file(
-            "safetensors", specimens.odd_subject(WithExtraState()), tmp_path / "model.safetensors", WriteOptions()
-        )
+        write_file("safetensors", specimens.odd_subject(WithExtraState()), tmp_path / "model.safetensors")

@@ -11,7 +11,6 @@ from torch import Tensor, nn
 
 from lightkit.errors import ConfigError
 from lightkit.export.target import (
-    ForwardSignature,
     describe_value,
     example_from_module,
     example_from_shapes,
@@ -180,8 +179,11 @@ def test_a_batch_of_one_becomes_two_and_others_stay() -> None:
 
 
 def test_inputs_are_named_after_the_arguments() -> None:
-    assert ForwardSignature(TakesTwo()).name_inputs(2) == ("left", "right")
-    assert ForwardSignature(TakesAny()).name_inputs(2) == ("input_0", "input_1")
+    def names(module: nn.Module) -> list[str]:
+        return [spec.name for spec in make_target(module, [A, A]).metadata.inputs]
+
+    assert names(TakesTwo()) == ["left", "right"]
+    assert names(TakesAny()) == ["input_0", "input_1"]
 
 
 def test_a_batch_is_described_in_a_few_words() -> None:

@@ -13,13 +13,13 @@ from torch import Tensor
 from lightkit.errors import ExportError
 from lightkit.export.exporter import write_file
 from lightkit.export.metadata import Metadata
-from lightkit.export.target import ExportTarget, WriteOptions
+from lightkit.export.target import ExportTarget
 from tests.export import specimens
 from tests.export.specimens import largest_gap, odd_subject, subject_of
 
 
 def written(subject: ExportTarget, folder: Path) -> Metadata:
-    return write_file("torchscript", subject, folder / "model.ts", WriteOptions())
+    return write_file("torchscript", subject, folder / "model.ts")
 
 
 def test_what_can_be_scripted_is(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -51,8 +51,8 @@ def test_bytes_of_a_name_that_are_no_text_are_written_as_escapes() -> None:
 @pytest.mark.parametrize(
     ("columns", "says"),
     [
-        (PredictionColumns(NAMES), "a.jpg: the model gives 2 values, and there are 4 classes"),
-        (PredictionColumns(None, num_values=3), "a.jpg: the model gives 2 values, and it gives 3 for other images"),
+        (PredictionColumns(NAMES), "a.jpg: the model gives 2 values; expected 4"),
+        (PredictionColumns(None, num_values=3), "a.jpg: the model gives 2 values; expected 3"),
     ],
     ids=["classes", "values"],
 )

@@ -77,7 +77,7 @@ def test_a_probability_that_is_no_number_is_no_prediction(tmp_path: Path) -> Non
 
 
 def test_bad_images_before_the_first_good_one_of_a_model_without_classes_keep_their_place(tmp_path: Path) -> None:
-    with write_predictions(tmp_path / "t.csv", class_names=None) as writer:
+    with write_predictions(tmp_path / "t.csv", class_names=None, num_values=2) as writer:
         for prediction in (bad(0), bad(1), good(2), bad(3)):
             writer.add(prediction)
     rows = rows_of(tmp_path / "t.csv")

@@ -1,57 +1,55 @@
-"""The options of `lightkit export`, read before anything is loaded. No torch."""
+"""The options of an export, parsed and checked before anything is loaded. No torch."""
 
 from __future__ import annotations
 
+import importlib.util
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from lightkit import config
-from lightkit.cli.config_loader import options_of
-from lightkit.cli.validation import explain_unwritable
 from lightkit.errors import ConfigError
 from lightkit.export.formats import FORMATS
 
-_CHOICES = (*FORMATS, "all")
-_DEFAULT_FORMAT = "torch_export"
+# torch's exporter writes 18 and converts that to others (2.15 downwards as well, if an operator allows it); those from
+# 24 on are too new for some of the onnxruntime releases that the extra allows, 1.31 reads up to 26.
+OPSETS = range(18, 24)
+"""Tested: written by torch's exporter and read by onnxruntime."""
 _SHAPE = re.compile(r"(?:([A-Za-z_]\w*)[:=])?\s*(\d+(?:\s*[,x]\s*\d+)*)\s*(?::\s*(\w+))?\s*")
 _DTYPES = ("float32", "float64", "float16", "int64", "int32", "uint8", "bool")
-_NUM_SAMPLES = 64
 
 
 @dataclass(frozen=True)
 class ExportOptions:
-    """Options of the command line.
+    """Options of an export.
 
     Args:
-        formats: Names of the formats, each once.
-        output: Folder; the run's `export` if None.
+        formats: Keys of `FORMATS`, each once.
+        output: Folder of the files; the run's `export` if None.
         with_preprocessing: Put resize, crop and normalisation into the graph.
         input_shapes: Of ``forward``'s inputs: name of the argument or None, sizes with the batch first, dtype.
-        opset: Of ONNX.
-        half: Write ONNX with weights in float16.
-        int8: Write ONNX quantised.
-        num_samples: Number of samples that prove an export.
-        rtol: Relative tolerance; that of the precision if None.
-        atol: Absolute tolerance; likewise.
-        logged: Model in MLflow that `--run` names in place of a run.
+        opset: Of ONNX, one of `OPSETS`; that of `lightkit.export.onnx` if None.
+        half: Write ``model.half.onnx`` too, with weights in float16.
+        int8: Write ``model.int8.onnx`` too, quantised.
+        num_samples: Number of samples that verify an export.
+        rtol: Relative tolerance of an output; that of each file's precision if None.
+        atol: Absolute tolerance, likewise.
     """
 
-    formats: tuple[str, ...] = (_DEFAULT_FORMAT,)
+    formats: tuple[str, ...] = ("torch_export",)
     output: Path | None = None
     with_preprocessing: bool = False
     input_shapes: tuple[tuple[str | None, tuple[int, ...], str], ...] = ()
     opset: int | None = None
     half: bool = False
     int8: bool = False
-    num_samples: int = _NUM_SAMPLES
+    num_samples: int = 64
     rtol: float | None = None
     atol: float | None = None
-    logged: str | None = None
 
     @classmethod
     def parse(cls, given: Mapping[str, str | bool]) -> ExportOptions:
@@ -61,36 +59,37 @@ class ExportOptions:
             ConfigError: Naming every option with an invalid value.
         """
         problems = config.Problems()
-        fields: dict[str, Any] = {}
+        fields: dict[str, Any] = {
+            name: bool(given.get(name.replace("_", "-"))) for name in ("with_preprocessing", "half", "int8")
+        }
         for name, (field, parse) in _PARSERS.items():
             if name in given:
                 with problems.noted():
                     fields[field] = parse(name, str(given[name]))
         problems.raise_any()
-        fields |= {name: bool(given.get(name.replace("_", "-"))) for name in ("with_preprocessing", "half", "int8")}
-        if fields.get("output") == Path("json"):
-            del fields["output"]
-        if str(given.get("run", "")).startswith(("models:/", "runs:/")):
-            fields["logged"] = given["run"]
         return cls(**fields)
 
+    def check(self) -> None:
+        """Refuse what cannot be written, before anything is built.
 
-def parse_export_options(args: Sequence[str]) -> tuple[ExportOptions | None, config.Arguments]:
-    """Parse the command line of `lightkit export`.
-
-    Returns:
-        The options, None if the arguments ask for help; and all arguments.
-
-    Raises:
-        ConfigError: If an option has an invalid value, or the folder cannot be written.
-    """
-    arguments = config.split_arguments(args, options=options_of("export"), problems=config.Problems())
-    if arguments.passthrough:
-        return None, arguments
-    options = ExportOptions.parse(arguments.options)
-    if options.output is not None and (error := explain_unwritable(options.output, setting="--output")) is not None:
-        raise error
-    return options, arguments
+        Raises:
+            ConfigError: If an option of ONNX has no ONNX format, the packages of a format are missing, or the opset is
+                not one of `OPSETS`.
+        """
+        given = {"--half": self.half, "--int8": self.int8, "--opset": self.opset is not None}
+        if "onnx" not in self.formats and (flags := [flag for flag, is_given in given.items() if is_given]):
+            raise ConfigError(
+                f"{', '.join(flags)}: only for ONNX files, and --format is {','.join(self.formats)}. Add onnx to the "
+                "formats, or leave the option out."
+            )
+        for name in self.formats:
+            if missing := [each for each in FORMATS[name].requires if importlib.util.find_spec(each) is None]:
+                raise ConfigError(f"--format {name} needs {', '.join(missing)}: pip install 'lightkit[{name}]'.")
+        if self.opset is not None and self.opset not in OPSETS:
+            raise ConfigError(
+                f"--opset: expected {OPSETS.start} to {OPSETS.stop - 1}, which torch writes and onnxruntime reads, "
+                f"got {self.opset}."
+            )
 
 
 def parse_formats(name: str, text: str) -> tuple[str, ...]:
@@ -103,12 +102,12 @@ def parse_formats(name: str, text: str) -> tuple[str, ...]:
     Raises:
         ConfigError: If there is no such format.
     """
-    names = [name.strip() for name in text.split(",")]
-    for word in names:
-        if word not in _CHOICES:
+    choices, names = (*FORMATS, "all"), [name.strip() for name in text.split(",")]
+    for given in names:
+        if given not in choices:
             raise ConfigError(
-                f"--{name}: expected {', '.join(_CHOICES)}, or several with commas between them, got {word!r}"
-                f"{config.near(word, _CHOICES)}"
+                f"--{name}: expected {', '.join(choices)}, or several with commas between them, got {given!r}"
+                f"{config.near(given, choices)}"
             )
     return tuple(FORMATS) if "all" in names else tuple(dict.fromkeys(names))
 
@@ -120,18 +119,17 @@ def _parse_shapes(name: str, text: str) -> tuple[tuple[str | None, tuple[int, ..
         for match in matches
         if match is not None
     ]
-    if len(shapes) < len(matches) or any(0 in sizes for _, sizes, _ in shapes):
+    are_named = {argument is not None for argument, _, _ in shapes}
+    if len(shapes) < len(matches) or any(0 in sizes for _, sizes, _ in shapes) or len(are_named) > 1:
         raise ConfigError(
             f"--{name}: expected sizes with the batch first, such as 1,3,224,224, 1x3x224x224 or 1,128:int64, several "
-            f"inputs parted by `;`, got {text!r}"
+            f"inputs parted by `;`, all with a name (a:1,3;b:1,8) or none, got {text!r}"
         )
     if unknown := [dtype for _, _, dtype in shapes if dtype not in _DTYPES]:
         raise ConfigError(
             f"--{name}: expected one of {', '.join(_DTYPES)} after the sizes, got {unknown[0]!r}"
             f"{config.near(unknown[0], _DTYPES)}"
         )
-    if len({argument is None for argument, _, _ in shapes}) > 1:
-        raise ConfigError(f"--{name}: expected a name before each shape or before none, got {text!r}")
     return tuple(shapes)
 
 
@@ -150,7 +148,7 @@ _parse_count = partial(_parse_number, kind=int, least=1)
 _parse_tolerance = partial(_parse_number, kind=float, least=0)
 _PARSERS: Mapping[str, tuple[str, Callable[[str, str], Any]]] = {
     "format": ("formats", parse_formats),
-    "output": ("output", lambda _, text: Path(text).expanduser()),
+    "output": ("output", lambda _, text: None if text == "json" else Path(text).expanduser()),
     "input-shape": ("input_shapes", _parse_shapes),
     "opset": ("opset", _parse_count),
     "num-samples": ("num_samples", _parse_count),

@@ -9,7 +9,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from lightkit.models import Regressor
-from lightkit.models.optimization import parameter_groups
+from lightkit.models.module import parameter_groups
 
 STEPS = 10
 

@@ -1,4 +1,4 @@
-"""The choice of samples: every class, or all along a split."""
+"""The choice of samples, all along a split."""
 
 from __future__ import annotations
 
@@ -8,16 +8,9 @@ import pytest
 import torch
 from torch.utils.data import BatchSampler, DataLoader, SequentialSampler
 
-from lightkit.export.samples import choose_batches, stratify
+from lightkit.export.samples import choose_batches, space_evenly
 
 ROWS: Any = list(range(10))
-
-
-def test_classes_take_turns() -> None:
-    labels = [0] * 90 + [1] * 8 + [2] * 2
-    chosen = stratify(100, 9, labels)
-    assert sorted(labels[place] for place in chosen) == [0, 0, 0, 0, 1, 1, 1, 2, 2]
-    assert chosen == stratify(100, 9, labels)
 
 
 @pytest.mark.parametrize(
@@ -25,12 +18,12 @@ def test_classes_take_turns() -> None:
     [(10, 3, [1, 5, 8]), (10, 1, [5]), (3, 3, [0, 1, 2]), (2, 5, [0, 1])],
     ids=["some", "one", "all", "fewer"],
 )
-def test_without_labels_they_are_even(count: int, num: int, chosen: list[int]) -> None:
-    assert stratify(count, num, None) == chosen
+def test_samples_are_evenly_spaced(count: int, num: int, chosen: list[int]) -> None:
+    assert space_evenly(count, num) == chosen
 
 
 def test_the_collation_is_the_loaders() -> None:
-    found = choose_batches(DataLoader(ROWS, batch_size=5, collate_fn=lambda rows: torch.tensor(rows) * 2), 2, None)
+    found = choose_batches(DataLoader(ROWS, batch_size=5, collate_fn=lambda rows: torch.tensor(rows) * 2), 2)
     assert found is not None
     assert [batch.tolist() for batch in found[0]] == [[4, 14]]
 
@@ -55,4 +48,4 @@ class Reordered(DataLoader[Any]):
     ids=["list", "whole_batches", "batches", "batch_sampler", "sampler", "iteration"],
 )
 def test_a_loader_that_decides_itself_is_left_alone(loader: Any) -> None:
-    assert choose_batches(loader, 2, None) is None
+    assert choose_batches(loader, 2) is None
