@@ -47,7 +47,6 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from lightkit.errors import ConfigError, LightkitError, RunLocked
-from lightkit.export.compare import choose_tolerance
 from lightkit.export.metadata import RECORD, Metadata, read_record
 from lightkit.export.options import ExportOptions
 from lightkit.export.proof import Mismatch, Reference, prove
@@ -150,8 +149,8 @@ def export(
                     metadata = write_file(kind, target, file, precision=precision, opset=options.opset)
                     reference = find_reference(metadata.in_graph and target.plain is not target.model)
                     on_step(f"{path.name}: proving on {reference.num_samples} samples")
-                    tolerance = choose_tolerance(precision, options.rtol, options.atol)
-                    proof = prove(file, metadata, reference, tolerance, folder=temporary / "process")
+                    process, bounds = temporary / "process", {"rtol": options.rtol, "atol": options.atol}
+                    proof = prove(file, metadata, reference, folder=process, **bounds)
                     artefacts.append(_publish(file, path, metadata, proof))
                 on_step(f"{path.name}: proved")
             except Mismatch as error:

@@ -160,9 +160,10 @@ def prove(
     file: Path,
     metadata: Metadata,
     reference: Reference,
-    allowed: Tolerance,
     *,
     folder: Path,
+    rtol: float | None = None,
+    atol: float | None = None,
 ) -> dict[str, Any]:
     """Run a file in a fresh process, and compare it with the eager model.
 
@@ -170,8 +171,9 @@ def prove(
         file: The file.
         metadata: Its metadata.
         reference: The eager model's outputs.
-        allowed: Gaps that are allowed.
         folder: Private and empty, for the process.
+        rtol: The user's relative tolerance of an output; that of the precision if None.
+        atol: The absolute one, likewise.
 
     Returns:
         Figures of the proof for export.json: ``samples``, ``tolerance``, ``parity``, ``metrics``, ``loaded``,
@@ -181,6 +183,7 @@ def prove(
         Mismatch: If an output or a metric is outside the tolerance, or int8 has no metric and no ``atol``.
         ExportError: If the file cannot be run.
     """
+    allowed = choose_tolerance(metadata.precision, rtol, atol)
     outputs, latency, loaded = run_in_worker(file, metadata, reference, folder=folder)
     found = {
         size: compare(batches, outputs[size], metadata=metadata, names=reference.samples.names, tolerance=allowed)

@@ -59,8 +59,7 @@ def proved(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Any
             for size, batches in reference.batches.items()
         }
         monkeypatch.setattr(proof, "run_in_worker", lambda *_, **__: (outputs, {}, ["onnxruntime"]))
-        allowed = choose_tolerance(precision, **tolerance)
-        return prove(tmp_path / "model.onnx", metadata, reference, allowed, folder=tmp_path)
+        return prove(tmp_path / "model.onnx", metadata, reference, folder=tmp_path, **tolerance)
 
     return run
 
