@@ -12,10 +12,10 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -28,7 +28,6 @@ from torch.utils.data import DataLoader
 from lightkit.errors import ExportError
 from lightkit.export import formats
 from lightkit.export.bare_trainer import build_bare_trainer
-from lightkit.export.compare import Array, ReferenceBatch, Tolerance, compare
 from lightkit.export.export_errors import silence_exporters
 from lightkit.export.formats import FORMATS
 from lightkit.export.metadata import Metadata
@@ -42,6 +41,7 @@ _MAX_SIDE = 640
 """In pixels, of images that are resized to one size for a batch: 32 photos of a phone would take a gigabyte."""
 _TIMEOUT_S = 1800.0
 _EXACT = 1e-6
+Array = np.ndarray[Any, Any]
 Outputs = Mapping[int, Sequence[Sequence[Array]]]
 _EXACT_HINT = (
     "--rtol and --atol do not count here: whole numbers, booleans, shapes, NaN and infinity are compared exactly."
@@ -50,6 +50,241 @@ _EXACT_HINT = (
 
 class Mismatch(ExportError):
     """A file's outputs or metrics differ from its model's."""
+
+
+# -- comparison --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Tolerance:
+    """Allowed gap of an output: ``atol + rtol * |expected|``, the rule of ``torch.testing.assert_close``.
+
+    Args:
+        rtol: Relative.
+        atol: Absolute, in the units of the output.
+        of_largest: Relative to the largest value of that output over all samples, added to the others. The error of
+            rounded weights grows with the activations, whatever the output is.
+    """
+
+    rtol: float
+    atol: float
+    of_largest: float = 0.0
+
+    def __str__(self) -> str:
+        largest = f", {self.of_largest:g} of the largest" if self.of_largest else ""
+        return f"rtol={self.rtol:g}, atol={self.atol:g}{largest}"
+
+
+TOLERANCES = {
+    "float32": Tolerance(1e-4, 1e-5),
+    "float16": Tolerance(1e-2, 1e-5, of_largest=0.02),
+    "int8": Tolerance(1e-2, 1e-5, of_largest=0.5),
+}
+"""By the precision of the weights.
+
+Those of float32 allow for fused kernels. The others are two to three times what a MobileNetV2 of five kinds of flowers
+gives on 64 real photos, with logits up to 3.4: float16 is off by 0.02 at most (0.006 of the largest), int8 by 0.75
+(0.22, with the same class on 63 photos). The metrics show what that does to the task.
+
+Half of the largest output is too wide a bound alone: an output of zeros has nearly all of its elements inside it. So a
+file in int8 needs a metric too, or the user's own ``atol``.
+"""
+
+
+def choose_tolerance(precision: str, rtol: float | None = None, atol: float | None = None) -> Tolerance:
+    """Return the tolerance of a precision with the user's bounds; an own ``atol`` replaces its relative bounds, too."""
+    default = TOLERANCES[precision]
+    rtol = default.rtol if rtol is None else rtol
+    return replace(default, rtol=rtol) if atol is None else Tolerance(rtol, atol)
+
+
+class ReferenceBatch(NamedTuple):
+    """A batch of samples with the eager model's outputs.
+
+    Args:
+        rows: Indices of the samples; the last batch is filled up from the start.
+        inputs: Each ``(batch, ...)``.
+        expected: The outputs, in the order of the metadata.
+    """
+
+    rows: Sequence[int]
+    inputs: Sequence[Array]
+    expected: Sequence[Array]
+
+
+@dataclass
+class Comparison:
+    """Result of comparing the batches of one size.
+
+    Args:
+        parity: Entry of export.json: ``max_abs``, ``max_rel`` (of the model's largest output), number of ``outputs``
+            compared and of those ``outside`` the tolerance.
+        first: The first gap outside, in words.
+        is_exact: Whether one is outside that no tolerance allows: whole numbers, another shape, NaN, infinity.
+    """
+
+    parity: dict[str, Any]
+    first: str | None = None
+    is_exact: bool = False
+
+
+def compare(
+    batches: Sequence[ReferenceBatch],
+    exported: Sequence[Sequence[Array]],
+    *,
+    metadata: Metadata,
+    names: Sequence[str],
+    tolerance: Tolerance,
+) -> Comparison:
+    """Compare the outputs of the batches of one size; whole numbers and booleans exactly.
+
+    Args:
+        batches: With the eager model's outputs.
+        exported: The file's flattened outputs for each batch.
+        metadata: Of the file, for the names of outputs and classes.
+        names: Of the samples.
+        tolerance: Allowed gaps.
+    """
+    figures = {"max_abs": 0.0, "max_rel": 0.0, "outputs": 0, "outside": 0}
+    result, classes, largest = Comparison(figures), metadata.class_names or (), 0.0
+    rows = [row for batch in batches for row in batch.rows]
+    for place, spec in enumerate(metadata.outputs):
+        pairs = [(batch.expected[place], each[place]) for batch, each in zip(batches, exported, strict=True)]
+        figures["outputs"] += sum(expected.size for expected, _ in pairs)
+        forms = [[f"{array.dtype} {tuple(array.shape)}" for array in pair] for pair in pairs]
+        if other := next((form for form in forms if form[0] != form[1]), None):
+            figures["outside"] += sum(expected.size for expected, _ in pairs)
+            result.first = result.first or f"{spec.name!r} is {other[1]}, expected {other[0]}"
+            result.is_exact = True
+            continue
+        has_rows = pairs[0][0].shape[:1] == (len(batches[0].rows),)
+        expected, found = map(np.concatenate if has_rows else np.stack, zip(*pairs, strict=True))
+        is_float = np.issubdtype(expected.dtype, np.inexact)
+        wide = np.complex128 if np.iscomplexobj(expected) else np.float64
+        with np.errstate(invalid="ignore", over="ignore"):
+            wanted = expected.astype(wide)
+            gap, size = np.abs(wanted - found.astype(wide)), np.abs(wanted)
+            scale = float(size[np.isfinite(size)].max(initial=0.0))
+            allowed = tolerance.atol + tolerance.of_largest * scale + tolerance.rtol * size
+            is_close = np.isfinite(expected) & (gap <= allowed) if is_float else False  # not `>`, which NaN would pass
+        outside = ~(is_close | (expected == found))
+        largest = max(largest, scale)
+        figures["max_abs"] = max(figures["max_abs"], float(gap[np.isfinite(gap)].max(initial=0.0)))
+        figures["outside"] += int(outside.sum())
+        result.is_exact |= bool((outside & ~np.isfinite(gap) if is_float else outside).any())
+        if result.first is None and outside.any():
+            row, *index = at = tuple(int(each) for each in np.argwhere(outside)[0])
+            values = f"{float(found[at].real):.6g}, expected {float(expected[at].real):.6g}"
+            is_class = place == 0 and len(index) == 1 and index[0] < len(classes)
+            element = f"class {classes[index[0]]!r} of {spec.name!r}" if is_class else f"{spec.name!r}{index or ''}"
+            result.first = f"{f'for {names[rows[row]]}: ' if has_rows else ''}{element} is {values}"
+    figures["max_rel"] = figures["max_abs"] / largest if largest else 0.0
+    return result
+
+
+# -- metrics -----------------------------------------------------------------------------------------------------------
+
+
+METRIC_TOLERANCES = {"float32": (1e-3, 0), "float16": (1e-2, 1), "int8": (2e-2, 2)}
+"""By precision: how far a metric may be off, and by how many samples more.
+
+A sample on the border between two classes may fall to the other side once weights are rounded, which moves an accuracy
+over N samples by 1/N. Values above one, as a loss may be, count in relation to themselves. The user's tolerance, in
+units of the outputs, does not apply.
+"""
+_MAX_TOLERANCE = 0.2
+"""With one or two samples, those on a border would allow for any accuracy."""
+
+
+class NotScored(Exception):
+    """There are no metrics, with the reason."""
+
+
+def metric_tolerance(precision: str, num_samples: int) -> float:
+    """Return how far a metric over so many samples may be off."""
+    off, num_flips = METRIC_TOLERANCES[precision]
+    return min(off + num_flips / num_samples, _MAX_TOLERANCE)
+
+
+def is_same_metric(one: float, other: float, tolerance: float) -> bool:
+    """Compare two values of a metric; NaN equals NaN alone."""
+    if math.isnan(one) or math.isnan(other):
+        return math.isnan(one) and math.isnan(other)
+    return math.isclose(one, other, rel_tol=tolerance, abs_tol=tolerance)
+
+
+def validate_outputs(
+    module: nn.Module, samples: EvaluationSamples, outputs: Sequence[tuple[Tensor, bool]], template: Any
+) -> dict[str, float]:
+    """Validate a module on the samples with Lightning's own loop, on one CPU, without logger or checkpoints.
+
+    Metrics that do not come from ``forward``'s outputs are the same for all outputs.
+
+    Args:
+        module: The plain model, in eval mode. ``forward`` is replaced meanwhile.
+        samples: Their batches are validated, their inputs recognised.
+        outputs: For each output of ``forward`` its values, and whether these have a row for each sample.
+        template: What ``forward`` returns: tensors in a tuple, list or mapping, or one alone.
+
+    Returns:
+        What the module logs in its validation.
+
+    Raises:
+        NotScored: If there is nothing to validate, or the validation does not go by ``forward`` alone.
+    """
+    name = type(module).__name__
+    if not isinstance(module, LightningModule):
+        raise NotScored(f"{name} is no LightningModule")
+    if not samples.batches:
+        raise NotScored("the data gives no batches of a validation split")
+    if type(module).validation_step is LightningModule.validation_step:
+        raise NotScored(f"{name} has no validation_step")
+    replay = _Replay(samples.inputs, outputs, template)
+    # copies: the module may change a batch in place
+    loader: DataLoader[Any] = DataLoader(list(samples.batches), batch_size=None, collate_fn=copy.deepcopy)  # type: ignore[arg-type]
+    with silence_exporters():  # Lightning's advice on a trainer that the user did not choose
+        trainer = build_bare_trainer()
+        try:
+            module.__dict__["forward"] = replay
+            trainer.validate(module, dataloaders=loader, verbose=False)
+        except NotScored:
+            raise
+        except Exception as error:  # the user's validation raises anything without their trainer
+            reason = f"its validation fails on a Trainer of its own ({type(error).__name__}: {error})"
+            raise NotScored(reason) from error
+        finally:
+            del module.__dict__["forward"]
+            module.trainer = None
+            module.eval()
+    if not replay.is_used:
+        raise NotScored("validation_step does not call forward")
+    metrics = {key: float(value) for key, value in trainer.callback_metrics.items() if value.numel() == 1}
+    if not metrics:
+        raise NotScored("validation_step logs no metric")
+    return metrics
+
+
+class _Replay:
+    """Replaces ``forward``: returns the rows of the samples that it is called with."""
+
+    def __init__(self, inputs: Sequence[Tensor], outputs: Sequence[tuple[Tensor, bool]], template: Any) -> None:
+        self._inputs, self._outputs, self._template = inputs, outputs, template
+        self._start = self._end = 0
+        self.is_used = False
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        given = [value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)]
+        if len(given) == len(self._inputs) and given[0].ndim:
+            for start in (self._end, self._start):  # the next rows, or the last ones once more
+                end = start + len(given[0])
+                if all(torch.equal(mine[start:end], theirs) for mine, theirs in zip(self._inputs, given, strict=True)):
+                    self._start, self._end, self.is_used = start, end, True
+                    rows = iter([output[start:end] if has_rows else output for output, has_rows in self._outputs])
+                    return apply_to_collection(self._template, Tensor, lambda _: next(rows))  # noqa: B023 (called at once)
+        raise NotScored("validation_step gives forward something else than the samples")
+
+
+# -- the proof ---------------------------------------------------------------------------------------------------------
 
 
 class Reference:
@@ -312,102 +547,3 @@ def _pickle(module: nn.Module, file: Path) -> None:
             f"load the weights into it. Choose another --format, or keep what cannot be pickled out of the module."
         ) from error
     file.write_bytes(content)
-
-
-METRIC_TOLERANCES = {"float32": (1e-3, 0), "float16": (1e-2, 1), "int8": (2e-2, 2)}
-"""By precision: how far a metric may be off, and by how many samples more.
-
-A sample on the border between two classes may fall to the other side once weights are rounded, which moves an accuracy
-over N samples by 1/N. Values above one, as a loss may be, count in relation to themselves. The user's tolerance, in
-units of the outputs, does not apply.
-"""
-_MAX_TOLERANCE = 0.2
-"""With one or two samples, those on a border would allow for any accuracy."""
-
-
-class NotScored(Exception):
-    """There are no metrics, with the reason."""
-
-
-def metric_tolerance(precision: str, num_samples: int) -> float:
-    """Return how far a metric over so many samples may be off."""
-    off, num_flips = METRIC_TOLERANCES[precision]
-    return min(off + num_flips / num_samples, _MAX_TOLERANCE)
-
-
-def is_same_metric(one: float, other: float, tolerance: float) -> bool:
-    """Compare two values of a metric; NaN equals NaN alone."""
-    if math.isnan(one) or math.isnan(other):
-        return math.isnan(one) and math.isnan(other)
-    return math.isclose(one, other, rel_tol=tolerance, abs_tol=tolerance)
-
-
-def validate_outputs(
-    module: nn.Module, samples: EvaluationSamples, outputs: Sequence[tuple[Tensor, bool]], template: Any
-) -> dict[str, float]:
-    """Validate a module on the samples with Lightning's own loop, on one CPU, without logger or checkpoints.
-
-    Metrics that do not come from ``forward``'s outputs are the same for all outputs.
-
-    Args:
-        module: The plain model, in eval mode. ``forward`` is replaced meanwhile.
-        samples: Their batches are validated, their inputs recognised.
-        outputs: For each output of ``forward`` its values, and whether these have a row for each sample.
-        template: What ``forward`` returns: tensors in a tuple, list or mapping, or one alone.
-
-    Returns:
-        What the module logs in its validation.
-
-    Raises:
-        NotScored: If there is nothing to validate, or the validation does not go by ``forward`` alone.
-    """
-    name = type(module).__name__
-    if not isinstance(module, LightningModule):
-        raise NotScored(f"{name} is no LightningModule")
-    if not samples.batches:
-        raise NotScored("the data gives no batches of a validation split")
-    if type(module).validation_step is LightningModule.validation_step:
-        raise NotScored(f"{name} has no validation_step")
-    replay = _Replay(samples.inputs, outputs, template)
-    # copies: the module may change a batch in place
-    loader: DataLoader[Any] = DataLoader(list(samples.batches), batch_size=None, collate_fn=copy.deepcopy)  # type: ignore[arg-type]
-    with silence_exporters():  # Lightning's advice on a trainer that the user did not choose
-        trainer = build_bare_trainer()
-        try:
-            module.__dict__["forward"] = replay
-            trainer.validate(module, dataloaders=loader, verbose=False)
-        except NotScored:
-            raise
-        except Exception as error:  # the user's validation raises anything without their trainer
-            reason = f"its validation fails on a Trainer of its own ({type(error).__name__}: {error})"
-            raise NotScored(reason) from error
-        finally:
-            del module.__dict__["forward"]
-            module.trainer = None
-            module.eval()
-    if not replay.is_used:
-        raise NotScored("validation_step does not call forward")
-    metrics = {key: float(value) for key, value in trainer.callback_metrics.items() if value.numel() == 1}
-    if not metrics:
-        raise NotScored("validation_step logs no metric")
-    return metrics
-
-
-class _Replay:
-    """Replaces ``forward``: returns the rows of the samples that it is called with."""
-
-    def __init__(self, inputs: Sequence[Tensor], outputs: Sequence[tuple[Tensor, bool]], template: Any) -> None:
-        self._inputs, self._outputs, self._template = inputs, outputs, template
-        self._start = self._end = 0
-        self.is_used = False
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        given = [value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)]
-        if len(given) == len(self._inputs) and given[0].ndim:
-            for start in (self._end, self._start):  # the next rows, or the last ones once more
-                end = start + len(given[0])
-                if all(torch.equal(mine[start:end], theirs) for mine, theirs in zip(self._inputs, given, strict=True)):
-                    self._start, self._end, self.is_used = start, end, True
-                    rows = iter([output[start:end] if has_rows else output for output, has_rows in self._outputs])
-                    return apply_to_collection(self._template, Tensor, lambda _: next(rows))  # noqa: B023 (called at once)
-        raise NotScored("validation_step gives forward something else than the samples")

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lightkit.export.compare import TOLERANCES, Comparison, ReferenceBatch, Tolerance, choose_tolerance, compare
 from lightkit.export.metadata import Metadata, TensorSpec
+from lightkit.export.proof import TOLERANCES, Comparison, ReferenceBatch, Tolerance, choose_tolerance, compare
 
 METADATA = Metadata("onnx", "Net", (), (TensorSpec("logits", "float32", (None, 2)),))
 NAMES = [f"s{number}" for number in range(5)]

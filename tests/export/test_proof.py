@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 
 from lightkit.export import proof
-from lightkit.export.compare import choose_tolerance
 from lightkit.export.proof import Mismatch, Reference, prove
 from lightkit.export.samples import EvaluationSamples
 from tests.export.planted import LineOfThree, samples_of, subject_of
