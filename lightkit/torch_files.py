@@ -33,7 +33,7 @@ _HARMLESS = (
     *(decimal.Decimal, uuid.UUID),
     *(argparse.Namespace, jsonargparse.Namespace, list, dict, tuple, frozenset, str, int, float, bool, range, slice),
 )
-"""Classes that users' callbacks keep values in, besides those that torch allows: building one runs its own constructor
+"""Classes that users' callbacks keep values in, in addition to those that torch allows: building one runs its own constructor
 alone. numpy's are not among them: to unpickle an array can reach into memory."""
 _NOT_READ = (
     *(RuntimeError, EOFError, OSError, ValueError, LookupError, TypeError, AttributeError, AssertionError),
@@ -57,7 +57,7 @@ def load_file(path: str | Path, *, kind: str = "checkpoint", key: str = "", **se
     for weights_only in (True, False):
         try:
             with warnings.catch_warnings(), harmless_allowed():
-                warnings.filterwarnings("ignore", "Detected pickle protocol")  # the error below says what comes of it
+                warnings.filterwarnings("ignore", "Detected pickle protocol")  # the error below has the consequence
                 return torch.load(path, weights_only=weights_only, **settings)
         except (*_NOT_READ, pickle.UnpicklingError) as error:
             names: list[str] = []
@@ -81,7 +81,7 @@ def explain_unreadable(path: str | Path, error: Exception, *, kind: str) -> str:
 
 
 def classes_beside_tensors(path: str | Path) -> list[str]:
-    """List the classes and functions that loading a file would call besides harmless ones, without loading it.
+    """List the classes and functions that loading a file would call, without the harmless ones, without loading it.
 
     Any thread may ask: nothing is allowed meanwhile.
     """

@@ -230,7 +230,7 @@ def _are_probabilities(values: Tensor) -> bool:
 
 
 def _values(outputs: Any, module: LightningModule, *, num_images: int) -> Tensor:
-    """Give float32 ``(num_images, num_values)``: probabilities, where the module says how to come to them.
+    """Give float32 ``(num_images, num_values)``: probabilities, where the module declares its output.
 
     Raises:
         ConfigError: If the module gives something else.

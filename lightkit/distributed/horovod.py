@@ -88,7 +88,7 @@ class HorovodStrategy(ParallelStrategy):
     """One process a device, started by Horovod's launcher; gradients are averaged while backward computes the rest.
 
     Two ranks with batch b train as one process with batch 2b, but for layers that look across the batch, as BatchNorm
-    does. The rate stays what the config says; the callback `lightkit.distributed.ScaledLearningRate` multiplies it by
+    does. The rate stays that of the config; the callback `lightkit.distributed.ScaledLearningRate` multiplies it by
     the number of ranks. All ranks need equally many batches, as Lightning's and lightkit's samplers give them.
 
     Args:

@@ -1,4 +1,4 @@
-"""Whether a training runs on XLA devices, asked before its trainer is built; and what those say unasked."""
+"""Whether a training runs on XLA devices, asked before its trainer is built; and the notice that those print."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pytorch_lightning.strategies.xla import XLAStrategy
 
 
 def trains_on_xla(accelerator: Any, strategy: Any) -> bool:
-    """Tell whether a trainer with these arguments will train on XLA devices.
+    """Return whether a trainer with these arguments will train on XLA devices.
 
     Args:
         accelerator: The trainer's `accelerator`: a name or an object. `auto` is a TPU where there is one.

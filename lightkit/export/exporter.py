@@ -73,7 +73,7 @@ def write_file(
 ) -> Metadata:
     """Write a model to one file, which is not verified, and return its metadata.
 
-    Large ONNX weights go to a second file, ``<final name>.data``, whatever the name of ``path``: the model refers to it
+    Large ONNX weights go to a second file, ``<final name>.data``, for any name of ``path``: the model refers to it
     by that name, so that both can be moved to another folder, and the first one renamed. Write into a folder that holds
     nothing else.
 

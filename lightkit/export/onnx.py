@@ -38,7 +38,7 @@ def write(
     *,
     max_inline_bytes: int = _MAX_INLINE_BYTES,
 ) -> Metadata:
-    """Write the file, and beside it ``<final name>.data`` with the weights if they are too large; return its metadata.
+    """Write the file, and next to it ``<final name>.data`` if the weights are too large; return its metadata.
 
     Args:
         target: Model to export.

@@ -63,7 +63,7 @@ class Tolerance:
         rtol: Relative.
         atol: Absolute, in the units of the output.
         of_largest: Relative to the largest value of that output over all samples, added to the others. The error of
-            rounded weights grows with the activations, whatever the output is.
+            rounded weights grows with the activations, not with the output.
     """
 
     rtol: float

@@ -19,7 +19,7 @@ from lightkit.export.target import ExportTarget
 def write(target: ExportTarget, metadata: Metadata, path: Path) -> Metadata:
     """Write the file, and return its metadata.
 
-    Of weights that share memory one is written; the file's metadata tell which one each other is.
+    Of weights that share memory one is written; the file's metadata name it for each other one.
 
     Args:
         target: Model to export; preprocessing in its graph is no part of the weights, and stays in the metadata.

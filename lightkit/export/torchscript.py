@@ -34,7 +34,7 @@ _VALUE_READERS = frozenset({"__bool__", "__int__", "__float__", "__index__", "it
 
 
 def write(target: ExportTarget, metadata: Metadata, path: Path) -> Metadata:
-    """Write the file, and return its metadata, whose ``how`` says whether the model was scripted or traced, and why.
+    """Write the file, and return its metadata, whose ``how`` is whether the model was scripted or traced, and why.
 
     Args:
         target: Model to export.
@@ -103,7 +103,7 @@ def _trace(target: ExportTarget, file: str, script_reason: str) -> Any:
 class _DecisionLog(TorchFunctionMode):
     """Note the line of the model's code that read the values of a tensor.
 
-    Sizes are plain numbers outside of a trace, so that only values count, which `TracerWarning` cannot tell apart.
+    Sizes are plain numbers outside of a trace, so that only values count, which `TracerWarning` does not separate.
     """
 
     def __init__(self) -> None:

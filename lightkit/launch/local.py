@@ -38,7 +38,7 @@ def launcher_command(plan: Plan, words: Sequence[str], *, folder: Path, environm
         plan: The launch.
         words: The command line after `lightkit`, which each rank gets.
         folder: Folder of the launch.
-        environment: Variables that each rank needs beside those of this process.
+        environment: Variables that each rank needs in addition to those of this process.
     """
     settings, rank = plan.settings, [sys.executable, "-m", "lightkit", *words]
     if plan.engine in ("spark", "ray"):

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 LAUNCH = "_LIGHTKIT_LAUNCH"
 """Variable that holds the folder in which the processes of a launch write their status."""
 PREEMPTED = "_LIGHTKIT_PREEMPTED"
-"""Variable that names the file which tells a batch script to put a job that was preempted back into the queue."""
+"""Variable that names the file by which a batch script puts a job that was preempted back into the queue."""
 ENGINE = "_LIGHTKIT_ENGINE"
 """Variable that names the engine where the launcher's own variables do not."""
 START = "_LIGHTKIT_START"
@@ -27,7 +27,7 @@ class Rank:
         engine: Launcher that has started it.
         attempt: How often all of them have been started again.
         num_nodes: Number of machines.
-        key: Tells this launch from others of the same engine.
+        key: Distinguishes this launch from others of the same engine.
     """
 
     rank: int
@@ -66,7 +66,7 @@ _LAUNCHERS: dict[str, tuple[set[str], tuple[str, ...], tuple[str, ...]]] = {
     ),
 }
 """By launcher: variables that show it; those of rank, size, local rank, local size, number of machines and attempt;
-those that tell its launches apart. In this order, for Ray and Horovod may themselves run under another one."""
+those that distinguish its launches. In this order, for Ray and Horovod may themselves run under another one."""
 
 
 def this_rank(environ: Mapping[str, str]) -> Rank | None:

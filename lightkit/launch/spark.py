@@ -188,7 +188,7 @@ def _run_rank(job: Job, rank: int, environment: dict[str, str]) -> None:
     Args:
         job: What to run.
         rank: Its number.
-        environment: Variables beside the job's own.
+        environment: Variables in addition to the job's own.
 
     Raises:
         RankFailed: If it ends with another code than 0, or was started before.

@@ -77,7 +77,7 @@ class RankStatus:
 
     @property
     def has_ended(self) -> bool:
-        """Whether its process has ended, as far as this machine can tell."""
+        """Whether its process has ended, as far as this machine knows."""
         return is_gone(self.process) is True
 
     @property

@@ -1,4 +1,4 @@
-"""The networks that ImageClassifier can be built on, each by a name that a config can say."""
+"""The networks that ImageClassifier can be built on, each by its name in a config."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def _options(name: str, weights: str | None) -> dict[str, Any]:
 def subnetworks_of_head(network: nn.Module, num_classes: int) -> tuple[str, ...]:
     """Name the layers that make the logits.
 
-    timm says which they are. torchvision does not, but in each of its classification models it is the last linear
+    timm names them. torchvision does not, but in each of its classification models it is the last linear
     or convolutional layer with one output a class.
 
     Args:
@@ -148,7 +148,7 @@ def _timm(name: str) -> Any:
 
 
 def image_size_of(network: nn.Module) -> int | None:
-    """Tell the only image size in pixels that a network takes, or None where it takes any."""
+    """Return the only image size in pixels that a network takes, or None where it takes any."""
     size = getattr(network, "image_size", None)
     return size if isinstance(size, int) else None
 

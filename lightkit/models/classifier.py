@@ -125,7 +125,7 @@ class ImageClassifier(ScoredModule, LightningModule):
             class_names: The classes that those weights know.
 
         Raises:
-            ConfigError: If the model was told others.
+            ConfigError: If the model has others.
         """
         names = list(class_names)
         if self.class_names is not None:
@@ -388,7 +388,7 @@ def check_class_names(names: Sequence[str], num_classes: int | None) -> list[str
     """Refuse names that cannot be the classes of a classifier.
 
     Raises:
-        ConfigError: If there are fewer than two, some are equal, or the model was told another count.
+        ConfigError: If there are fewer than two, some are equal, or the model has another count.
     """
     names = list(names)
     if len(names) < 2:
@@ -410,7 +410,7 @@ def check_same_classes(names: Sequence[str], current: Sequence[str], *, by: str)
     Args:
         names: As stored or set.
         current: As the data or the model has them.
-        by: Who says ``names``, for the error.
+        by: Origin of ``names``, for the error.
 
     Returns:
         The one of the two that has names.

@@ -47,7 +47,7 @@ class FrozenFeatures:
     def example(self, size: tuple[int, int]) -> Tensor | None:
         """Compute the features ``(1, ...)`` of one image of noise; None, with the reason logged, where there are none.
 
-        Its numbers tell whether the head alone makes the same logits of them as the whole model does of the image.
+        By its numbers it is known whether the head alone makes the same logits of them as the whole model does of the image.
 
         Args:
             size: Height and width of the images.
@@ -71,11 +71,11 @@ class FrozenFeatures:
         with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
             features, logits = self._trace(images)
             again, _ = self._trace(images)
-            beside, _ = self._trace(torch.cat([images, -images]))
-            if features is None or again is None or beside is None:
+            batched, _ = self._trace(torch.cat([images, -images]))
+            if features is None or again is None or batched is None:
                 return None, "its head's input is not one tensor"
-            if not _are_close(again, features) or not _are_alike(beside[:1], features, within=0.05):
-                return None, "it is another each time, or with other images beside it"
+            if not _are_close(again, features) or not _are_alike(batched[:1], features, within=0.05):
+                return None, "it is another each time, or with other images in its batch"
             with torch.no_grad(), self._precision():
                 alone = compute_logits(self._network, self._head_names[0], features)
             if are_images(features) or alone.shape != logits.shape or not _are_close(alone, logits):
@@ -125,7 +125,7 @@ class FrozenFeatures:
         return digest.hexdigest()
 
     def is_frozen(self) -> bool:
-        """Tell whether the backbone is still not trained."""
+        """Check whether the backbone is still not trained."""
         return not any(parameter.requires_grad for parameter in self._frozen)
 
     def compute(self, images: Tensor) -> Tensor:
@@ -152,7 +152,7 @@ class FrozenFeatures:
 
 
 def are_images(inputs: Tensor) -> bool:
-    """Tell images ``(batch, 3, height, width)`` from features."""
+    """Distinguish images ``(batch, 3, height, width)`` from features."""
     return inputs.ndim == _NUM_AXES and inputs.shape[1] == _NUM_CHANNELS
 
 

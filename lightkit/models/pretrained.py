@@ -187,7 +187,7 @@ def differences(expected: Mapping[str, Tensor], given: Mapping[str, Tensor]) -> 
 def load_exported(module: LightningModule, path: Path) -> None:
     """Load exported weights into a module, which is built for the file's classes where it has to be built first.
 
-    The module's class is the caller's choice: what the file says of it is not used.
+    The module's class is the caller's choice: that in the file is not used.
 
     Args:
         module: Changed in place. One that is built for classes has a ``build_for``, as `ImageClassifier` has.

@@ -245,14 +245,14 @@ def make_trainer(arguments: Mapping[str, Any], callbacks: list[Callback]) -> Tra
             **arguments,
             "devices": 1,
             "callbacks": callbacks,
-            "logger": DummyLogger(),  # takes whatever a model's own code gives to its logger
+            "logger": DummyLogger(),  # takes anything that a model's own code gives to its logger
             "enable_checkpointing": False,
             "enable_progress_bar": False,
             "enable_model_summary": False,
             "num_sanity_val_steps": 0,
             "limit_val_batches": 0,
             "check_val_every_n_epoch": _NUM_STEPS,  # Lightning's Tuner sets other limits
-            "plugins": [LightningEnvironment(), *plugins],  # alone, whatever has launched this process
+            "plugins": [LightningEnvironment(), *plugins],  # alone, by any launcher that has started this process
         }
     )
 
