@@ -33,7 +33,7 @@ _HARMLESS = (
     *(decimal.Decimal, uuid.UUID),
     *(argparse.Namespace, jsonargparse.Namespace, list, dict, tuple, frozenset, str, int, float, bool, range, slice),
 )
-"""Classes that users' callbacks keep values in, in addition to those that torch allows: building one runs its own constructor
+"""Classes that users' callbacks keep values in, added to those that torch allows: building one runs its own constructor
 alone. numpy's are not among them: to unpickle an array can reach into memory."""
 _NOT_READ = (
     *(RuntimeError, EOFError, OSError, ValueError, LookupError, TypeError, AttributeError, AssertionError),

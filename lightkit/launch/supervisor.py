@@ -1,4 +1,4 @@
-"""Start all ranks of a launch, follow their output and status, end all of them together, and find which failed first."""
+"""Start all ranks of a launch, follow their output and status, end them together, and find which failed first."""
 
 from __future__ import annotations
 

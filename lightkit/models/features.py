@@ -47,7 +47,7 @@ class FrozenFeatures:
     def example(self, size: tuple[int, int]) -> Tensor | None:
         """Compute the features ``(1, ...)`` of one image of noise; None, with the reason logged, where there are none.
 
-        By its numbers it is known whether the head alone makes the same logits of them as the whole model does of the image.
+        With it `_try` checks that the head alone makes the same logits as the whole model.
 
         Args:
             size: Height and width of the images.

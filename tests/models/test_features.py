@@ -98,7 +98,7 @@ def test_what_is_another_each_time_is_not_kept(
     first.register_forward_pre_hook(lambda _, inputs: (layer()(inputs[0]),))
     state = torch.get_rng_state()
     assert features_of(model).example((32, 32)) is None
-    assert "computed at each step: it is another each time, or with other images beside it" in caplog.text
+    assert "computed at each step: it is another each time, or with other images in its batch" in caplog.text
     assert torch.equal(torch.get_rng_state(), state)
 
 
