@@ -27,7 +27,7 @@ from pytorch_lightning import Callback, LightningModule, Trainer
 from pytorch_lightning import callbacks as lightning_callbacks
 from pytorch_lightning.callbacks.model_summary import ModelSummary
 from pytorch_lightning.loggers import CSVLogger, TensorBoardLogger
-from pytorch_lightning.loggers.logger import DummyLogger
+from pytorch_lightning.loggers.logger import DummyLogger, Logger
 from pytorch_lightning.utilities.model_helpers import is_overridden
 
 import lightkit
@@ -61,10 +61,14 @@ _TRAINER: dict[str, Any] = {
 _OFFLINE_LOGGERS = (CSV, CSVLogger, MLflow, TensorBoard, TensorBoardLogger)
 """Loggers that write nothing and ask no server until something is logged."""
 _NOT_RUN = {
+    lightning_callbacks.ProgressBar: "",
+    ModelSummary: "",
+    Logger: "built, but nothing is logged to it",
     lightning_callbacks.LearningRateFinder: "built, but it trains by itself",
     lightning_callbacks.BatchSizeFinder: "built, but it trains by itself",
     Notifier: "built, but it sends messages; lightkit notify-test tries them",
 }
+"""Parts that are built and do not take part in the batch, and what the report says of them."""
 _MAX_FRAMES = 3
 _FRAME = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')
 _WORKER_ERROR = "Original Traceback"  # torch's loader repeats the traceback of its process as text
@@ -259,7 +263,7 @@ class _SmokeCheck:
             arguments["weights"] = None  # they change no shape, and training fetches them
             self._not_tried["model.init_args.weights"] = "default, which the first fit downloads unless it has them"
         self._data, self._model = self._build("data", self._section.get("data")), self._build("model", model)
-        callbacks = [callback for callback in self._build_entries("callbacks") if self._is_run(callback)]
+        callbacks = self._build_entries("callbacks")
         if stage == "fit":
             callbacks += list_checkpoint_callbacks(self._resolved, self._trainer_section, callbacks)
         self._build_entries("logger")  # their constructors check the arguments; a stand-in gets the records
@@ -330,7 +334,7 @@ class _SmokeCheck:
         return built
 
     def _build_entries(self, name: str) -> list[Any]:
-        """Build the trainer's callbacks or loggers, and note what each was built from."""
+        """Build the trainer's callbacks or loggers; list those that take part in the batch, and note their keys."""
         value = self._trainer_section.get(name)
         entries = {f".{n}": entry for n, entry in enumerate(value)} if isinstance(value, list) else {"": value}
         found = []
@@ -342,19 +346,13 @@ class _SmokeCheck:
             if name == "logger" and locate(entry.class_path) not in _OFFLINE_LOGGERS:
                 self._not_tried[dotted(path)] = "not built: it may write, or ask a server"
             elif (built := self._build(key, entry)) is not None:
-                self._built_from[id(built)] = path, getattr(entry, "init_args", {})
-                found.append(built)
-                if name == "logger":
-                    self._not_tried[dotted(path)] = "built, but nothing is logged to it"
+                reason = next((reason for kind, reason in _NOT_RUN.items() if isinstance(built, kind)), None)
+                if reason is None:
+                    self._built_from[id(built)] = path, getattr(entry, "init_args", {})
+                    found.append(built)
+                elif reason:
+                    self._not_tried[dotted(path)] = reason
         return found
-
-    def _is_run(self, callback: Callback) -> bool:
-        if isinstance(callback, (lightning_callbacks.ProgressBar, ModelSummary)):
-            return False
-        reason = next((reason for kind, reason in _NOT_RUN.items() if isinstance(callback, kind)), None)
-        if reason is not None:
-            self._not_tried[dotted(self._built_from[id(callback)][0])] = reason
-        return reason is None
 
     def _make_trainer(self, callbacks: list[Callback]) -> Trainer:
         """Build the config's trainer for one CPU and one batch of each loop."""
