@@ -95,7 +95,7 @@ def _code_of(words: list[str], watch: SignalWatch) -> int:
         try:
             code = _dispatch(words, watch)
         finally:
-            watch.deferred = True  # what there was to do is done, and how it has ended is still to be told
+            watch.deferred = True  # the work is done, and its end is still to be printed
         print(end="", flush=True)  # here, where a reader that has left is no news
     except Interrupted as interruption:
         return _report_interruption(interruption)
@@ -216,6 +216,6 @@ def _near_option(words: list[str]) -> str:
 
 
 def _near(word: str, known: Iterable[str], *, most: int = 3) -> str:
-    # By hand: `lightkit.config.near`, which says the same, comes with all that reads configs.
+    # By hand: `lightkit.config.near`, which gives the same, comes with all that reads configs.
     close = " or ".join(map(repr, difflib.get_close_matches(word, list(known), n=most)))
     return f"; did you mean {close}?" if close else ""

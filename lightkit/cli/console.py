@@ -27,7 +27,7 @@ _IGNORED_WARNINGS = (
     r"Checkpoint directory .* exists and is not empty",
     r".*configure_optimizers` will be overridden by",
     r"Found \d+ module\(s\) in eval mode at the start of training",  # a frozen backbone is meant to be
-    r"You're resuming from a checkpoint that ended before the epoch ended",  # lightkit says it where it is true
+    r"You're resuming from a checkpoint that ended before the epoch ended",  # lightkit prints it where it is true
 )
 
 
@@ -59,7 +59,7 @@ def print_line(text: str, mode: OutputMode) -> None:
 
 
 def print_error(text: str) -> None:
-    """Print a line to standard error, where that can be written; the exit code tells the rest."""
+    """Print a line to standard error, where that can be written; else the exit code is all."""
     try:
         print(text, file=sys.stderr)
     except OSError:
@@ -80,7 +80,7 @@ def configure_console(mode: OutputMode, mask: Callable[[str], str] = str) -> Non
         warnings.filterwarnings("ignore", message=message)
     warnings.showwarning = _show_warning  # type: ignore[assignment]
     _masks[:] = [mask]
-    if sys.excepthook is sys.__excepthook__:  # a hook that somebody has installed stays
+    if sys.excepthook is sys.__excepthook__:  # a hook of another package stays
         sys.excepthook = _print_uncaught
     if threading.excepthook is threading.__excepthook__:
         threading.excepthook = _print_uncaught_in_thread

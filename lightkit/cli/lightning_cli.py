@@ -147,7 +147,7 @@ class LightkitCLI(LightningCLI):
             raise ConfigError(f"--{name[1]}: lightkit has sections of the names {', '.join(_SECTIONS)}") from error
 
     def add_default_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
-        """Add lightkit's sections beside `seed_everything`."""
+        """Add lightkit's sections next to `seed_everything`."""
         super().add_default_arguments_to_parser(parser)
         for name, settings in _SECTIONS.items():
             parser.add_class_arguments(settings, name)

@@ -141,7 +141,7 @@ class CommandNotifier:
         if resolved is None or _is_trial(resolved):
             return []
         notifiers: list[Notifier] = []
-        with suppress(LightkitError):  # the command has failed already, and says why
+        with suppress(LightkitError):  # the command has failed already, and prints why
             if self._resolved is None:
                 self._open_heartbeat(resolved)
             notifiers = [notifier for _, notifier in build_notifiers(resolved)]

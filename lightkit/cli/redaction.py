@@ -38,7 +38,7 @@ def redact_command_line(resolved: Resolved, args: Iterable[str]) -> list[str]:
 
 
 def redact_hyperparameters(logger: Logger, resolved: Resolved) -> None:
-    """Keep secrets out of the hyper-parameters that a logger gets, whoever gives them."""
+    """Keep secrets out of the hyper-parameters that a logger gets from any code."""
     log_hyperparams = logger.log_hyperparams
 
     def log_masked(params: Any, *args: Any, **kwargs: Any) -> Any:
@@ -48,7 +48,7 @@ def redact_hyperparameters(logger: Logger, resolved: Resolved) -> None:
 
 
 def redact_tags(loggers: Any, resolved: Resolved) -> None:
-    """Keep secrets out of the tags that loggers are configured with, which trackers show beside the run."""
+    """Keep secrets out of the tags that loggers are configured with, which trackers show next to the run."""
     for entry in loggers if isinstance(loggers, list) else [loggers]:
         arguments = getattr(entry, "init_args", None)
         if arguments is not None and arguments.get("tags"):

@@ -68,7 +68,7 @@ _NOT_RUN = {
     lightning_callbacks.BatchSizeFinder: "built, but it trains by itself",
     Notifier: "built, but it sends messages; lightkit notify-test tries them",
 }
-"""Parts that are built and do not take part in the batch, and what the report says of them."""
+"""Parts that are built and do not take part in the batch, and their remark in the report."""
 _MAX_FRAMES = 3
 _FRAME = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')
 _WORKER_ERROR = "Original Traceback"  # torch's loader repeats the traceback of its process as text

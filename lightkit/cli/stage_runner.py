@@ -61,7 +61,7 @@ def _run_stage(command: str, args: list[str], watch: SignalWatch, notifier: Comm
     context = open_context(command, args, watch)
     context.attach_notifier(notifier)
     if command == "export" or (context.rank_context is not None and context.rank_context.supervised):
-        return run_in_process(context, args)  # an export is one process, whatever the hardware in the config
+        return run_in_process(context, args)  # an export is one process on any hardware
     configure_console(context.mode, context.resolved.masked)
     for notice in context.hardware.notices:
         logging.getLogger("lightkit").warning(notice)
@@ -178,7 +178,7 @@ def _run_once(context: RunContext) -> int:
             return 0
         if has_trained and trainer.is_global_zero and (fault := missing_checkpoint(trainer)):
             raise CheckpointError(
-                f"Training ended, but {fault}. The same command writes it again, or says why it cannot."
+                f"Training ended, but {fault}. The same command writes it again, or ends with the reason."
             )
         if context.command in STAGES:
             print_run_end(trainer, context)
