@@ -26,7 +26,7 @@ Neither model nor data are built, and nothing is written. What the events of a n
   --kind KIND  start, epoch, end, failure or gate only; several with commas
   --quiet      print only what did not arrive
 
-A switch is told start, failure and end, in this order, so that it ends well. Each message is tried once.
+A switch gets start, failure and end, in this order, so that it ends well. Each message is tried once.
 Exit code 0: all have arrived; 1: some have not; 2: the config is wrong, or has no receiver.
 
 lightkit notify-test -c configs/flowers.yaml -c configs/notify/slack.yaml
