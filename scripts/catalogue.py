@@ -75,9 +75,6 @@ _ROOMS = (
 )
 """Modules whose public classes are described, whether or not anything has imported them."""
 
-_APART = ("pytorch_lightning.demos.boring_classes",)
-"""Modules whose classes are described too, and which only a config that names them loads: no short name means them."""
-
 
 class _Built(Exception):
     """The parsers are built."""
@@ -106,11 +103,8 @@ def build_catalogue() -> dict[str, Any]:
     profiler = sections["trainer"]["arguments"]["profiler"]
     profiler["schema"] = any_of([*profiler["schema"]["anyOf"], {"enum": [*_PROFILERS]}])
     profiler["schema"]["anyOf"].remove({"type": "string"})
-    names = short_names(classes, _asked_for(sections, classes))  # before the next line loads more classes
-    found = {cls for module in _APART for cls in _public_classes(module) if cls.__module__ == module}
-    apart: dict[str, type] = {path: cls for cls in found if issubclass(cls, BASES) for path in paths_to(cls)}
+    names = short_names(classes, _asked_for(sections, classes))
     return {
-        "apart": {path: describe_class(cls) for path, cls in sorted(apart.items())},
         "python": f"{sys.version_info[0]}.{sys.version_info[1]}",
         "versions": {name: _public(metadata.version(name)) for name in sorted({*PACKAGES.values(), "jsonargparse"})},
         "sections": sections,

@@ -67,7 +67,10 @@ def list_arguments(tree: Node, path: KeyPath, *, imports: bool = True) -> tuple[
     name = find_class(tree, path)
     if path[0] in NAMED_CLASSES and len(path) == 1:
         return "lightkit", {name: {"help": f"stands for {cls}"} for name, cls in NAMED_CLASSES[path[0]].items()}
-    return ("", {}) if name is None else _of_class(name, data["bases"].get(path[0], ()), imports=imports)
+    if name is None:
+        return "", {}
+    found, description = describe_class(name, data["bases"].get(path[0], ()), imports=imports)
+    return found, description["arguments"]
 
 
 def find_class(tree: Node, path: KeyPath) -> str | None:
@@ -80,30 +83,28 @@ def find_class(tree: Node, path: KeyPath) -> str | None:
     return NAMED_CLASSES.get(inside[0], {}).get(str(inside[1])) if len(inside) == 2 else None
 
 
-def _of_class(name: str, bases: Collection[str], *, imports: bool) -> tuple[str, Mapping[str, Any]]:
-    schema = load_schema()
-    path = schema.path_of(name, bases or list(schema.data["names"]))
-    if path is not None and schema.counts(path):
-        return path, schema.classes[path]["arguments"]
-    if "." not in (path or name) or not imports:
-        return "", {}
-    return name, describe_import(path or name)["arguments"]
-
-
-def describe_import(path: str) -> Mapping[str, Any]:
-    """Import a class and describe it as the schema describes known ones.
+def describe_class(name: str, bases: Collection[str], *, imports: bool = True) -> tuple[str, Mapping[str, Any]]:
+    """Return the path and the description of a class; both are empty where it is unknown and not imported.
 
     Args:
-        path: Its path.
+        name: Its path, or its short name.
+        bases: Classes that it may derive from, for a short name.
+        imports: Whether a class that the schema does not describe is imported.
 
     Raises:
         ConfigError: If it cannot be imported, or is no class.
     """
+    schema = load_schema()
+    path = schema.path_of(name, bases or list(schema.data["names"])) or name
+    if path in schema.classes and schema.counts(path):
+        return path, schema.classes[path]
+    if "." not in path or not imports:
+        return "", {"arguments": {}}
     if not isinstance(cls := import_class(path), type):
         raise ConfigError(f"{path} is no class")
-    from lightkit.cli.class_descriptions import describe_class  # here, because it loads torch and Lightning
+    from lightkit.cli import class_descriptions  # here, because it loads torch and Lightning
 
-    return describe_class(cls)
+    return path, class_descriptions.describe_class(cls)
 
 
 def import_class(path: str) -> Any:
@@ -127,7 +128,7 @@ def import_class(path: str) -> Any:
         text, parts = f"{type(error).__name__}: {error}", path.split(".")
         frames = [frame for frame in traceback.extract_tb(error.__traceback__) if Path(frame.filename).is_file()]
         is_missing = isinstance(error, (ModuleNotFoundError, AttributeError))
-        if is_missing and str(error.name).rpartition(".")[2] in parts:
+        if is_missing and str(getattr(error, "name", "")).rpartition(".")[2] in parts:
             known = next((n for n in range(len(parts), 0, -1) if ".".join(parts[:n]) in sys.modules), 0)
             here = [file.stem for file in Path().glob("*.py")]
             text = f"{error}{near(parts[known], vars(sys.modules['.'.join(parts[:known])]) if known else here)}"

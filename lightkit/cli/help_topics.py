@@ -7,11 +7,14 @@ import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from lightkit.cli.argument_lookup import describe_import, list_class_names
+from lightkit.cli.argument_lookup import describe_class, list_class_names
 from lightkit.cli.config_loader import NAMED_CLASSES
-from lightkit.config import near
+from lightkit.cli.validation import validate_signatures
+from lightkit.config import CLASS_SECTIONS, Origin, Problems, Resolved, near
 from lightkit.config.accelerator.vocabulary import KEY_HELP
+from lightkit.config.merge import MergeRules
 from lightkit.config.schema import ConfigSchema, describe_type, load_schema
+from lightkit.config.tree import MappingNode, graft
 from lightkit.errors import ConfigError
 
 _WIDTH = 100  # columns
@@ -40,7 +43,7 @@ def format_topic(command: str, topics: Sequence[str]) -> str:
         text = f"--help {' '.join([section, *inside[:-1]])}: expected nothing after it, got {inside[-1]!r}"
         raise ConfigError(text)
     if section in bases:
-        return _format_class(command, section, inside[0], schema) if inside else _format_classes(command, section)
+        return _format_class(command, section, inside[0]) if inside else _format_classes(command, section)
     if section in top and section not in sections:
         return _format_arguments({section: top[section]})
     if section not in sections:
@@ -101,37 +104,27 @@ def _format_classes(command: str, section: str) -> str:
     return f"{how}{classes}{own}\nlightkit {command} --help {section} {example}: the arguments of one\n"
 
 
-def _format_class(command: str, section: str, name: str, schema: ConfigSchema) -> str:
+def _format_class(command: str, section: str, name: str) -> str:
     """Write the help of a class, by its entry's name, its short name or its path; only an unknown one is imported.
 
     Raises:
-        ConfigError: If there is no such class, or it does not belong to the section.
+        ConfigError: If there is no such class, or it does not belong to the section, as in a config.
     """
-    bases, entries = schema.data["bases"][section], NAMED_CLASSES.get(section, {})
-    given = entries.get(name, name)
-    path = schema.path_of(given, bases)
-    if path is None and (same := schema.namesakes(given, bases)):
-        raise ConfigError(f"--help {section}: several classes are called {name!r}; say which: {', '.join(same)}")
-    if path is None and "." not in given:
-        known = [*entries, *(short for short, _ in list_class_names(section))]
-        text = f"--help {section}: there is no class {name!r}{near(name, known)}"
-        raise ConfigError(f"{text}\n--help {section} lists what there is; one of your own is my_module.{name}")
-    try:
-        is_known = path is not None and schema.counts(path)
-        description = schema.classes[str(path)] if is_known else describe_import(path or given)
-    except ConfigError as error:
-        raise ConfigError(f"--help {section}: {error}") from error
-    if not {*description["bases"]} & {*bases}:
-        expected = " or ".join(base.rpartition(".")[2] for base in bases)
-        others = [name for name, known in schema.data["bases"].items() if {*known} & {*description["bases"]}]
-        hint = f"; it goes under {others[0]}" if others else ""
-        raise ConfigError(f"--help {section}: {path or given} is no {expected}{hint}")
+    entries = NAMED_CLASSES.get(section, {})
+    given = {"class_path": entries.get(name, name)}
+    tree = graft({section: {name: given} if entries else given}, Origin("default"))
+    assert isinstance(tree, MappingNode)
+    problems = Problems(is_incomplete=True)  # arguments are not missing here
+    validate_signatures(Resolved(tree, MergeRules(CLASS_SECTIONS, {}, {}, problems)), problems)
+    if (error := problems.error()) is not None:
+        raise error.reworded(lambda text: f"--help: {text}")
+    path, description = describe_class(given["class_path"], load_schema().data["bases"][section])
     arguments = description["arguments"]
     entry = f"{section}.{name if name in entries else 'NAME'}" if entries else section
     usage = "" if name in entries else f" --{entry}={name}"
     usage += f" --{entry}.{next(iter(arguments))}=VALUE" if arguments else ""
     more = "\nIt also takes keys that are not listed here, and hands them on.\n" if description.get("open") else ""
-    head = f"{path or given}\n{_wrap(description['help'])}"
+    head = f"{path}\n{_wrap(description['help'])}"
     return f"{head}\nlightkit {command}{usage}\n\n{_format_arguments(arguments)}{more}"
 
 

@@ -193,7 +193,7 @@ class LightkitCLI(LightningCLI):
             raise SystemExit(0)
         if command and not context.inputs and context.print_config is None:  # images need none of the data
             starts = context.only_checks and command == ["fit"] and context.ckpt_path is None
-            check_inputs(section, context.resolved, starts_training=starts)
+            check_inputs(context.resolved, starts_training=starts, parsed=section)
         if context.only_checks:
             raise Checked
 

@@ -31,7 +31,8 @@ def explain_parser_error(error: Exception, resolved: Resolved, *, keys: Iterable
         resolved: The config that was parsed.
         keys: Dotted keys that the parser knows, for near names.
     """
-    message, line, path = resolved.masked(str(error)), "", ()
+    message, line = resolved.masked(str(error)), ""
+    path: KeyPath = ()
     if match := _UNKNOWN_KEY.search(message):
         key = next(filter(None, match.groups())).removeprefix(f"{resolved.subcommand}.")
         path = resolved.lightkit_path(key)

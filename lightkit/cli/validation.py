@@ -8,7 +8,6 @@ import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from fnmatch import fnmatchcase
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +43,7 @@ def validate(
         The config without what is wrong; and what was found, with the places that only an import can judge.
     """
     _check_run_paths(command, resolved, loaded.arguments.options.get("ckpt_path"), problems)
-    catalogue = load_schema().with_apart()
+    catalogue = load_schema()
     findings = _findings(loaded.resolved, catalogue, problems)
     for _, problem in findings.problems:
         problems.add(problem)
@@ -76,9 +75,7 @@ def validate_signatures(resolved: Resolved, problems: Problems) -> Resolved:
         resolved: The config.
         problems: Takes the errors.
     """
-    from lightkit.cli.class_descriptions import describe_class, import_path  # here: it loads torch
-
-    catalogue, described = load_schema().with_apart(), dict[str, Any]()
+    catalogue, described = load_schema(), dict[str, Any]()
     while True:
         findings = _findings(resolved, catalogue, problems)
         names = {name for name in findings.unjudged.values() if "." in name} - described.keys()
@@ -88,6 +85,8 @@ def validate_signatures(resolved: Resolved, problems: Problems) -> Resolved:
             described[name] = None
             try:
                 found = import_class(name)
+                from lightkit.cli.class_descriptions import describe_class, import_path  # here: it loads torch
+
                 with suppress(Exception):  # a function, or a signature that only jsonargparse may read
                     described[name] = {**describe_class(found), "bases": [*map(import_path, found.__mro__)]}
             except ConfigError as error:
@@ -118,65 +117,49 @@ def _is_loaded(name: str, bases: Collection[str]) -> bool:
     pending = [getattr(sys.modules.get(path.rpartition(".")[0]), path.rpartition(".")[2], None) for path in bases]
     while pending:
         if isinstance(base := pending.pop(), type):
-            pending += base.__subclasses__()
-            if name[:1] != "_" and name in (child.__name__ for child in base.__subclasses__()):
+            children: list[type] = base.__subclasses__()
+            pending += children
+            if name[:1] != "_" and name in (child.__name__ for child in children):
                 return True
     registered = getattr(sys.modules.get("pytorch_lightning.strategies"), "StrategyRegistry", ())
     return "pytorch_lightning.strategies.Strategy" in bases and name.lower() in registered
 
 
-def check_inputs(config: Any, resolved: Resolved, *, starts_training: bool) -> None:
+def check_inputs(resolved: Resolved, *, starts_training: bool, parsed: Any = None) -> None:
     """Check what the classes of model and data say of their arguments, and call a ``check_installed`` of the data's.
 
     Args:
-        config: The config as jsonargparse parsed it.
-        resolved: The config with the places of its values.
+        resolved: The config.
         starts_training: Whether training starts without a checkpoint, so that the model's files are needed.
+        parsed: The config as jsonargparse parsed it, whose classes are imported; None to check the classes that the
+            schema describes, without importing them.
 
     Raises:
         ConfigError: If a value is none of the choices, or as ``check_installed`` does, with the place of the class.
         DataError: If a path does not exist, or is a file in place of a folder.
     """
-    problems = Problems()
-    for section in _WITH_INPUTS:
-        value = config.get(section)
-        class_path = value.get("class_path") if hasattr(value, "get") else None
-        if not isinstance(class_path, str):
-            continue
-        module, _, name = class_path.rpartition(".")
-        cls = getattr(import_module(module), name)
-        if section == "data" and callable(check := getattr(cls, "check_installed", None)):
-            try:
-                check()
-            except ConfigError as error:
-                problems.add(_error_at(resolved.origin_of((section, "class_path")), ConfigError, str(error)))
-                continue
-        from lightkit.cli.class_descriptions import describe_inputs  # here: it loads torch
-
-        described, given = describe_inputs(cls), value.get("init_args") or {}
-        for _, problem in _find_wrong_choices(section, described, given, resolved):
-            problems.add(problem)
-        if section == "data" or starts_training:
-            _check_paths(section, described, given, resolved, problems)
-    problems.raise_any()
-
-
-def check_known_paths(resolved: Resolved, *, starts_training: bool) -> None:
-    """Check the paths of a model and a data module that the schema describes, without importing them.
-
-    Args:
-        resolved: The config.
-        starts_training: As for `check_inputs`.
-
-    Raises:
-        DataError: If one does not exist, or is a file in place of a folder.
-    """
     schema, problems = load_schema(), Problems()
-    for section in _WITH_INPUTS if starts_training else ("data",):
-        if (path := _path_of(section, resolved, schema)) is not None:
-            described = schema.classes[path]
-            defaults = {name: argument.get("default") for name, argument in described["arguments"].items()}
-            given = {**defaults, **(resolved.values[section].get("init_args") or {})}
+    for section in _WITH_INPUTS:
+        described, given = None, {}
+        if parsed is None:
+            if (path := _path_of(section, resolved, schema)) is not None:
+                described = schema.classes[path]
+                defaults = {name: argument.get("default") for name, argument in described["arguments"].items()}
+                given = {**defaults, **(resolved.values[section].get("init_args") or {})}
+        elif (value := parsed.get(section)) and "class_path" in value:
+            from lightkit.cli.class_descriptions import describe_inputs  # here: it loads torch
+
+            cls, origin = import_class(value["class_path"]), resolved.origin_of((section, "class_path"))
+            described, given = describe_inputs(cls), value.get("init_args") or {}
+            if section == "data" and "check_installed" in described:
+                try:
+                    cls.check_installed()
+                except ConfigError as error:
+                    problems.add(_error_at(origin, ConfigError, str(error)))
+                    continue
+            for _, problem in _find_wrong_choices(section, described, given, resolved):
+                problems.add(problem)
+        if described and (section == "data" or starts_training):
             _check_paths(section, described, given, resolved, problems)
     problems.raise_any()
 

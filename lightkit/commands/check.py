@@ -14,7 +14,7 @@ from lightkit.cli.config_loader import STAGES, options_of
 from lightkit.cli.console import configure_console
 from lightkit.cli.context import RunContext
 from lightkit.cli.stage_runner import make_plan, open_context, parse_config
-from lightkit.cli.validation import check_known_paths
+from lightkit.cli.validation import check_inputs
 from lightkit.config import Origin, Problems, split_arguments
 from lightkit.errors import ConfigError, LightkitError
 from lightkit.hardware import Machine, this_machine
@@ -157,5 +157,5 @@ def _check_config(context: RunContext, *, imports: bool, plans: bool) -> None:
         if imports:
             parse_config(context)
         else:
-            check_known_paths(context.resolved, starts_training=context.command == "fit" and context.ckpt_path is None)
+            check_inputs(context.resolved, starts_training=context.command == "fit" and context.ckpt_path is None)
     problems.raise_any()

@@ -184,10 +184,6 @@ class ConfigSchema:
         data = {**self.data, "classes": {**self.classes, **classes}}
         return replace(self, data=data, imported=self.imported | {*classes})
 
-    def with_apart(self) -> ConfigSchema:
-        """Add the classes that are known by their paths only, because nothing loads them that does not name them."""
-        return replace(self, data={**self.data, "classes": {**self.data["apart"], **self.classes}})
-
     @cached_property
     def trusted(self) -> Collection[str]:
         """Packages that were described as they are installed. None, where jsonargparse reads values by other rules."""

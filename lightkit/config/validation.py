@@ -498,7 +498,7 @@ def _is_foreign(text: str, schema: ConfigSchema) -> bool:
     """Tell whether a text may name a class that the schema does not describe."""
     if not _DOTTED.fullmatch(text):
         return False
-    return text in schema.data["apart"] or schema.path_of(text) is None or not schema.counts(text)
+    return schema.path_of(text) is None or not schema.counts(text)
 
 
 def _takes_lists(argument: Argument | None) -> bool:

@@ -343,7 +343,7 @@ def _takes_auto(resolved: Resolved) -> bool:
 
 def _list_arguments(named: str, section: str) -> Mapping[str, Any] | None:
     """List a class's arguments, with ``**`` where it takes any; None where nothing is known of it."""
-    schema = load_schema().with_apart()
+    schema = load_schema()
     path = schema.path_of(named, schema.data["bases"][section])
     if path is not None and schema.counts(path):
         described = schema.classes[path]
