@@ -57,7 +57,7 @@ def _missing_model(loaded: LoadedConfig, command: str) -> ConfigError:
     from_files = any(origin.file is not None for origin in loaded.resolved.origins.values())
     empty = "" if from_files or not loaded.arguments.files else f"; {', '.join(loaded.arguments.files)} sets nothing"
     checkpoint = loaded.arguments.options.get("ckpt_path", loaded.resolved.values.get("ckpt_path"))
-    by_run = "name a run with --run, or " if command == "export" else ""
+    by_run = "" if command == "fit" else "name a run with --run, or "
     if checkpoint is not None:
         empty += f"; --ckpt_path {checkpoint} brings weights, not the config"
         folder = Path(str(checkpoint)).resolve().parent.parent

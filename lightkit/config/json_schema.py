@@ -165,7 +165,7 @@ class _Writer:
             elif branch.get("callable"):
                 others.append({"type": ["string", "object"]})
             elif "class" in branch:
-                others.append(self._class_place([branch["class"]], folds=False))
+                others.append(self._class_place([branch["class"]]))
             else:
                 inner: Schema = {key: self._type(branch[key]) for key in _INNER if key in branch}
                 if "prefixItems" in branch:
@@ -178,17 +178,12 @@ class _Writer:
 
     # -- classes -----------------------------------------------------------------------------------------------
 
-    def _class_place(self, bases: Collection[str], *, folds: bool = True) -> Schema:
-        """Refer to what may stand where a class does.
-
-        Args:
-            bases: Classes that it may derive from.
-            folds: Whether its arguments may stand beside ``class_path``.
-        """
+    def _class_place(self, bases: Collection[str]) -> Schema:
+        """Refer to what may stand where a class that derives from any of several does."""
         named = self._names(bases)
         if not named:
             return {"type": ["string", "object", "null"]}
-        key = f"any {' or '.join(bases)}" + ("" if folds else " in a list")
+        key = f"any {' or '.join(bases)}"
         if key not in self.definitions:
             self.definitions[key] = {}  # an argument of such a class may ask for such a class
             own = r"\.|\$\{"  # a short name of one's own class is good only where something else has loaded it
@@ -206,7 +201,7 @@ class _Writer:
             cases = [
                 {
                     "if": {"properties": {"class_path": {"enum": given}}, "required": ["class_path"]},
-                    "then": self._described(path, folds=folds),
+                    "then": self._described(path),
                 }
                 for path, given in named.items()
             ]
@@ -214,19 +209,18 @@ class _Writer:
             self.definitions[key] = {"anyOf": [{"type": "null"}, names, spec]}
         return {"$ref": f"#/$defs/{key.replace(' ', '%20')}"}
 
-    def _described(self, path: str, *, folds: bool) -> Schema:
-        """Refer to the mapping of one class: ``class_path``, ``init_args``, and its arguments beside them."""
-        key = path if folds else f"{path} in a list"
-        if key not in self.definitions:
-            self.definitions[key] = {}
+    def _described(self, path: str) -> Schema:
+        """Refer to the mapping of one class: ``class_path``, ``init_args``, and its arguments next to them."""
+        if path not in self.definitions:
+            self.definitions[path] = {}
             properties = self._arguments(self._catalogue.classes[path]["arguments"])
             spec: Schema = {
                 "class_path": True,
                 "init_args": {"anyOf": [_table(properties), _REFERENCE]},
                 "dict_kwargs": True,
             }
-            self.definitions[key] = _table({**(properties if folds else {}), **spec})
-        return {"$ref": f"#/$defs/{key.replace(' ', '%20')}"}
+            self.definitions[path] = _table({**properties, **spec})
+        return {"$ref": f"#/$defs/{path}"}
 
     def _names(self, bases: Iterable[str]) -> dict[str, list[str]]:
         """List the classes that derive from any of several bases, each with all its names, the shortest first."""
@@ -250,7 +244,7 @@ class _Writer:
             if path in self._catalogue.classes:
                 known[name] = {
                     "if": {"type": "object", "not": {"required": ["class_path"]}},
-                    "then": self._described(path, folds=True),
+                    "then": self._described(path),
                     "else": place,
                     "description": f"{self._catalogue.classes[path]['help']} ({path})",
                 }

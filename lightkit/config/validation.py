@@ -183,25 +183,22 @@ class _Validator:
     @cached_property
     def _keys_by_word(self) -> dict[str, list[str]]:
         """The keys in sections and classes that a word alone may mean: ``lr``, ``epochs``, ``batch_size``."""
-        data, values, classes = self._schema.data, self._resolved.values, self._schema.classes
-        found = [(name, [*section["arguments"]]) for name, section in data["sections"].items()]
+        data, classes = self._schema.data, self._schema.classes
+        keys = [f"{name}.{key}" for name, section in data["sections"].items() for key in section["arguments"]]
         for name in _CLASS_SECTIONS:
-            value = values.get(name)
+            value = self._resolved.values.get(name)
             named = value.get("class_path") if isinstance(value, dict) else value
             path = self._schema.path_of(str(named), data["bases"][name])
-            described = [] if path is None else [path]
-            if path is None and (name in values or name == "optimizer"):  # any class of its kind
+            described = [path] if path else []
+            if path is None and name in ("optimizer", *self._resolved.values):  # any class of its kind
                 described = [each for each in classes if self._schema.section_of(each) == name]
-            keys = dict.fromkeys(key for each in described for key in classes[each]["arguments"])
-            found.append((f"{name}.init_args", [*keys]))
-        whole, parts = defaultdict[str, list[str]](list), defaultdict[str, list[str]](list)
-        for name, arguments in found:
-            for key in arguments:
-                words = key.split("_")
-                whole[key].append(f"{name}.{key}")
-                for word in {*words, "".join(part[:1] for part in words)} - {key}:
-                    parts[word].append(f"{name}.{key}")
-        return {word: [*whole[word], *parts[word]][:3] for word in {*whole, *parts}}
+            keys += [f"{name}.init_args.{key}" for each in described for key in classes[each]["arguments"]]
+        found = defaultdict[str, list[str]](list)
+        for key in dict.fromkeys(keys):
+            last = key.rpartition(".")[2]
+            for word in {last, *last.split("_"), "".join(part[:1] for part in last.split("_"))}:
+                found[word].append(key)
+        return {word: sorted(each, key=lambda key: not key.endswith(f".{word}"))[:3] for word, each in found.items()}
 
     def _check_section(self, key: str, node: Node) -> None:
         is_trainer = key == "trainer"

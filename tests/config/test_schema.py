@@ -71,7 +71,7 @@ def test_what_lightkit_takes_is_valid(validator: jsonschema.Draft202012Validator
         "modle: Net",
         "trainer: {max_epoch: 3}",
         "trainer: {max_epochs: ten}",
-        "trainer: {callbacks: [{class_path: Timer, interval: step}]}",
+        "trainer: {callbacks: [{class_path: Timer, init_args: {intervall: step}}]}",
         "fit: {trainer: {max_epochs: ten}}",
         "model: {class_path: ImageClassifier, init_args: {bakbone: x}}",
         "model: {class_path: lightkit.models.ImageClassifier, init_args: {backbone: 3}}",

@@ -213,7 +213,7 @@ INVALID = {
     "class_argument_type": "model: {class_path: lightkit.models.ImageClassifier, init_args: {backbone: 3}}",
     "entry_argument": "callbacks: {early_stopping: {patiense: 3}}",
     "entry_type": "callbacks: {x: {class_path: EarlyStopping, init_args: {patience: x}}}",
-    "list_of_callbacks": "trainer: {callbacks: [{class_path: Timer, interval: step}]}",
+    "list_of_callbacks": "trainer: {callbacks: [{class_path: Timer, init_args: {intervall: step}}]}",
     "hardware_key": "accelerator: {gpu: 2}",
     "hardware_word": "accelerator: gup",
     "run_key": "run: {nmae: x}",

@@ -67,6 +67,7 @@ SAID = {
     "flag_print_config": Said("check -c small.yaml --print_config=nonsense"),
     "flag_without_value": Said("check -c small.yaml --trainer.max_epochs"),
     "flag_wrong_value": Said("check -c mine.yaml --trainer.max_epochs=ten model.hidden=2.5"),
+    "missing_model_of_test": Said("check test -c missing_model_of_test.yaml"),
     "option_without_file": Said("check -c"),
     "run_missing": Said("check test --run latest"),
     "run_of_fit": Said("check -c small.yaml --run latest"),
