@@ -141,9 +141,7 @@ def list_class_names(section: str) -> Iterator[tuple[str, str]]:
     """List the classes of a section, each with the shortest name that means it alone, and its help."""
     schema, named = load_schema(), NAMED_CLASSES.get(section, {})
     bases = schema.data["bases"][section]
-    for path, description in schema.classes.items():
+    for path, names in schema.names_of(bases).items():
         is_part = named and path.startswith("lightkit.") and path not in named.values()  # which lightkit adds itself
-        if {*description["bases"]} & {*bases} and path != bases[0] and not (description.get("abstract") or is_part):
-            short = path.rpartition(".")[2]
-            is_unique = schema.path_of(short, bases) == path and not schema.namesakes(short, bases)
-            yield short if is_unique else path, description["help"]
+        if path != bases[0] and not is_part:
+            yield names[0], schema.classes[path]["help"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from lightkit.config.accelerator.vocabulary import (
@@ -180,7 +180,7 @@ class _Writer:
 
     def _class_place(self, bases: Collection[str]) -> Schema:
         """Refer to what may stand where a class that derives from any of several does."""
-        named = self._names(bases)
+        named = self._catalogue.names_of(bases)
         if not named:
             return {"type": ["string", "object", "null"]}
         key = f"any {' or '.join(bases)}"
@@ -221,20 +221,6 @@ class _Writer:
             }
             self.definitions[path] = _table({**properties, **spec})
         return {"$ref": f"#/$defs/{path}"}
-
-    def _names(self, bases: Iterable[str]) -> dict[str, list[str]]:
-        """List the classes that derive from any of several bases, each with all its names, the shortest first."""
-        data, bases = self._catalogue.data, {*bases}
-        wanted: dict[str, list[str]] = {
-            path: []
-            for path, described in self._catalogue.classes.items()
-            if bases & {*described["bases"]} and not described.get("abstract")
-        }
-        short = [pair for base in sorted(bases) for pair in data["names"].get(base, {}).items()]
-        for name, path in [*short, *((path, path) for path in wanted), *data["aliases"].items()]:
-            if isinstance(path, str) and name not in wanted.get(path, [name]):
-                wanted[path].append(name)
-        return wanted
 
     def _named_entries(self, section: str) -> Schema:
         """Take entries by name; the class of a known name is judged unless the entry names another one."""

@@ -219,13 +219,18 @@ class ConfigSchema:
         found = [self.data["names"].get(base, {}).get(name) for base in bases]
         return next((paths for paths in found if isinstance(paths, list)), [])
 
-    def names_below(self, bases: Collection[str]) -> set[str]:
-        """List the short names of all described classes that derive from any of several bases and can be built."""
-        pairs = [pair for base in bases for pair in self.data["names"].get(base, {}).items()]
-        return {name for name, path in pairs if isinstance(path, list) or self._can_be_built(path)}
-
-    def _can_be_built(self, path: str) -> bool:
-        return path in self.classes and not self.classes[path].get("abstract")
+    def names_of(self, bases: Collection[str]) -> dict[str, list[str]]:
+        """List the described classes that derive from any of several bases, each with all its names, shortest first."""
+        names: dict[str, list[str]] = {
+            path: []
+            for path, described in self.classes.items()
+            if {*bases} & {*described["bases"]} and not described.get("abstract")
+        }
+        short = [pair for base in sorted(bases) for pair in self.data["names"].get(base, {}).items()]
+        for name, path in [*short, *((path, path) for path in names), *self.data["aliases"].items()]:
+            if isinstance(path, str) and name not in names.get(path, [name]):
+                names[path].append(name)
+        return names
 
     def counts(self, path: str) -> bool:
         """Tell whether what is said of a class, or of a module, holds for what is installed."""

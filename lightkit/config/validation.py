@@ -401,10 +401,10 @@ class _Validator:
         elif len(several) > 1:
             text = f"{len(several)} classes are called {name}: {', '.join(several)}; give the whole name of one"
         elif not module and not schema.is_name(name, bases) and not self._may_mean(name, bases):
-            text = no_class(name, near_class(name, schema.names_below(bases)))
+            text = no_class(name, near_class(name, _short_names(bases, schema)))
         elif exported is not None and short not in exported and schema.counts(module):
             here = [known for known in exported if f"{module}.{known}" in schema.classes]
-            text = f"{module} has no class {short!r}{near(short, here) or near(short, schema.names_below(bases))}"
+            text = f"{module} has no class {short!r}{near(short, here) or near(short, _short_names(bases, schema))}"
         else:
             self.result.unjudged[path] = schema.path_of(name, bases) or name
             return
@@ -496,6 +496,10 @@ def _is_foreign(text: str, schema: ConfigSchema) -> bool:
     if not _DOTTED.fullmatch(text):
         return False
     return schema.path_of(text) is None or not schema.counts(text)
+
+
+def _short_names(bases: Collection[str], schema: ConfigSchema) -> list[str]:
+    return [name for names in schema.names_of(bases).values() for name in names if "." not in name]
 
 
 def _takes_lists(argument: Argument | None) -> bool:
