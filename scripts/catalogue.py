@@ -40,7 +40,7 @@ from lightkit.cli.class_descriptions import (
 from lightkit.cli.config_loader import STAGES
 from lightkit.cli.lightning_cli import LightkitCLI
 from lightkit.config.accelerator.keys import AcceleratorSettings
-from lightkit.config.schema import PACKAGES, any_of
+from lightkit.config.schema import PACKAGES
 from lightkit.launch.plan import ENGINES, LaunchSettings
 from lightkit.launch.watchdog import WatchdogSettings
 from lightkit.registry.gate import GateSettings
@@ -101,8 +101,8 @@ def build_catalogue() -> dict[str, Any]:
     # Their signatures say text; `launch` checks the engine itself.
     sections["launch"]["arguments"]["engine"]["schema"] = {"enum": [*ENGINES, None]}
     profiler = sections["trainer"]["arguments"]["profiler"]
-    profiler["schema"] = any_of([*profiler["schema"]["anyOf"], {"enum": [*_PROFILERS]}])
-    profiler["schema"]["anyOf"].remove({"type": "string"})
+    others = [branch for branch in profiler["schema"]["anyOf"] if branch != {"type": "string"}]
+    profiler["schema"] = {"anyOf": [{"enum": [*_PROFILERS]}, *others]}
     names = short_names(classes, _asked_for(sections, classes))
     return {
         "python": f"{sys.version_info[0]}.{sys.version_info[1]}",

@@ -82,7 +82,7 @@ def describe_class(cls: type) -> dict[str, Any]:
     """Describe a class: what it is, its bases among those that arguments ask for, and its arguments.
 
     Raises:
-        Exception: Whatever jsonargparse raises on a signature that it cannot read.
+        Exception: Any error that jsonargparse raises on a signature that it cannot read.
     """
     parser = LightningArgumentParser(exit_on_error=False)
     skip = {name for base, name in _FILLED_IN.items() if issubclass(cls, base)}
@@ -142,9 +142,9 @@ def describe_arguments(parser: LightningArgumentParser, prefix: str) -> dict[str
 
 
 def schema_of(typehint: Any) -> dict[str, Any]:
-    """Return the JSON Schema of a type; ``{}``, which takes anything, where jsonargparse may take what JSON cannot say.
+    """Return the JSON Schema of a type; ``{}``, which takes anything, where jsonargparse takes what JSON cannot hold.
 
-    A class is ``{"class": path}``, a function that makes one has ``"callable": true`` beside it, and ``"given": 2``
+    A class is ``{"class": path}``, a function that makes one has ``"callable": true`` too, and ``"given": 2``
     where it is called with two arguments, which need not be set: keywords of our own.
     """
     if typehint in _LEAVES:

@@ -28,7 +28,7 @@ _OPTION_VALUES = {
     "--output": ("json", _FILES),
     "--format": (*FORMATS, "all"),
 }
-"""What stands after an option, where its type says less than is known of it."""
+"""Values of an option whose type does not list them."""
 
 
 def completion_choices(args: Sequence[str], *, commands: Mapping[str, str | None], is_split: bool) -> list[str]:

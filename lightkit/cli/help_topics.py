@@ -21,7 +21,7 @@ _WIDTH = 100  # columns
 _MAX_NAME = 30
 _AUTO = """\
 auto takes the value of a table by hardware (documentation, page Hardware): nothing is measured. The
-run's header and lightkit explain say what it came to. lightkit tune measures what is fastest on
+run's header and lightkit explain show the values. lightkit tune measures what is fastest on
 this machine, and finds a batch_size and a learning_rate.
 """
 

@@ -306,7 +306,7 @@ class LightkitCLI(LightningCLI):
         start_run(context, settings, seed=seed, is_trial=bool(trainer.get("fast_dev_run")))
         context.notifier.run = context.run
         if self.subcommand == "fit" and context.start.checkpoint is None:
-            check_inputs(section, context.resolved, starts_training=True)
+            check_inputs(context.resolved, starts_training=True, parsed=section)
         set_threads(section["launch"]["threads"], context)
         set_devices(trainer, context)
         if "ckpt_path" in section:

@@ -1,4 +1,4 @@
-"""Errors of jsonargparse in the user's words, with the place in the config that they are about. No torch."""
+"""Errors of jsonargparse and Lightning with the key in the config that they are about, and its place. No torch."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from lightkit.errors import ConfigError, LightkitError, exception_chain
 _MISSING = re.compile(r"the following arguments are required: (.+)")
 _UNKNOWN_KEY = re.compile(r"does not accept option '([^']+)'|Key '([\w.+-]+)' is not expected")
 _AROUND = ("Does not validate against any of the Union", "Subtypes: ", "Errors:")
-"""Lines of jsonargparse 4.53 above the one that says what is wrong."""
+"""Lines of jsonargparse 4.53 above the one with the error."""
 
 
 def explain_parser_error(error: Exception, resolved: Resolved, *, keys: Iterable[str]) -> ConfigError:
@@ -83,7 +83,7 @@ _WRAPPINGS = ("Does not validate against any of the Union", "Parser key ", "Prob
 
 @contextmanager
 def explain_lightning_errors(resolved: Resolved) -> Iterator[None]:
-    """Replace what Lightning refuses by errors in words, and show where their keys are set; a crash passes.
+    """Replace what Lightning refuses by clear errors, and show where their keys are set; a crash passes.
 
     Raises:
         LightkitError: In the place of Lightning's error, or of one without its place.
@@ -140,9 +140,9 @@ def unwrap_errors() -> Iterator[None]:
         yield
     except ValueError as error:
         causes = list(exception_chain(error))
-        told = (cause for cause in causes if isinstance(cause, (LightkitError, MisconfigurationException)))
+        own = (cause for cause in causes if isinstance(cause, (LightkitError, MisconfigurationException)))
         raised = (cause for cause in causes if not str(cause).startswith(_WRAPPINGS))
-        original = next(told, next(raised, error))
+        original = next(own, next(raised, error))
         if original is error:
             raise
         raise original from original.__cause__

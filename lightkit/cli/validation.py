@@ -23,7 +23,7 @@ from lightkit.errors import ConfigError, DataError, LightkitError
 from lightkit.runs.resume import check_checkpoint_file, open_named_run
 
 _WITH_INPUTS = ("model", "data")
-"""Sections whose classes may say which values and paths their arguments can have."""
+"""Sections whose classes may name the values and paths that their arguments can have."""
 _MOST_CHOICES = 10
 """That an error lists."""
 
@@ -126,7 +126,7 @@ def _is_loaded(name: str, bases: Collection[str]) -> bool:
 
 
 def check_inputs(resolved: Resolved, *, starts_training: bool, parsed: Any = None) -> None:
-    """Check what the classes of model and data say of their arguments, and call a ``check_installed`` of the data's.
+    """Check the choices and paths that the classes of model and data name; call ``check_installed`` of the data's.
 
     Args:
         resolved: The config.
@@ -231,7 +231,7 @@ def _check_run_paths(command: str, resolved: Resolved, option: Any, problems: Pr
     Args:
         command: Command that runs.
         resolved: The config.
-        option: What `--ckpt_path` says; None where the config does.
+        option: Value of `--ckpt_path`; None where the config sets it.
         problems: Takes what is wrong.
     """
 

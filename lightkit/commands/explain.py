@@ -277,13 +277,13 @@ def _unknown_key(key: str, config: _Config, path: KeyPath, rest: KeyPath) -> Con
         count = f"{len(node.items)} element{'' if len(node.items) == 1 else 's'}"
         return ConfigError(f"{key}: there is no element {rest[0]} in {_short_key(path)}, which has {count}, from 0 on")
     in_config = node.entries if isinstance(node, MappingNode) else ()
-    beside = [str(name) for name in list_arguments(tree, path)[1] or in_config]
+    siblings = [str(name) for name in list_arguments(tree, path)[1] or in_config]
     above = _short_key(path)
     word = str(rest[1] if rest[0] == "init_args" and len(rest) > 1 else rest[0])
     known = {_short_key(each) for each in (*config.resolved.origins, *config.written.origins)}
-    hint = near(word, beside) if beside else near(_short_key((*path, *rest)), known)
+    hint = near(word, siblings) if siblings else near(_short_key((*path, *rest)), known)
     where = f"in {above}" if above else "at the top"
-    choices = f"\nKeys {where}: {', '.join(beside)}." if beside and not hint and len(beside) < 25 else ""
+    choices = f"\nKeys {where}: {', '.join(siblings)}." if siblings and not hint and len(siblings) < 25 else ""
     return ConfigError(f"{key}: there is no {word!r} {where}{hint}{choices}")
 
 

@@ -99,7 +99,7 @@ def _documented(schema: Schema, text: str) -> Schema:
 
 
 def _hardware(key: str, text: str) -> Schema:
-    """Describe a hardware key, which takes words of several Lightning versions."""
+    """Describe a hardware key, which takes the values of several Lightning versions."""
     words = _SUGGESTED.get(key)
     return _documented({} if words is None else {"anyOf": [{"enum": words}, {}]}, text)
 
@@ -154,7 +154,7 @@ class _Writer:
         return {**_documented(self._type(argument["schema"]), argument["help"]), **default}
 
     def _type(self, schema: Schema) -> Schema:
-        """Write a type of the catalogue: null stands for nothing said, and a reference for anything."""
+        """Write a type of the catalogue: null stands for "not set", and a reference for anything."""
         if not schema:
             return {}
         plain: list[str] = ["null"]

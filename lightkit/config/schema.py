@@ -26,7 +26,7 @@ _WORDS = {
     "array": "a list",
     "object": "a mapping",
 }
-"""Plain words for the types of JSON Schema."""
+"""Plain names of the types of JSON Schema."""
 _TYPES: dict[str, Any] = {"null": type(None), "boolean": bool, "string": str, "integer": int, "number": (int, float)}
 _PLURALS = {"integer": "integers", "number": "numbers", "array": "lists", "object": "mappings"}
 
@@ -62,14 +62,14 @@ def with_article(name: str) -> str:
 
 
 def describe_type(schema: Schema) -> str:
-    """Say in plain words what a schema takes: ``a list of numbers or null``."""
+    """Describe in plain English what a schema takes: ``a list of numbers or null``."""
     words: list[str] = []
     for branch in list_branches(schema):
-        words += [_value(value) for value in branch["enum"]] if "enum" in branch else [_shown(branch)]
+        words += [_value(value) for value in branch["enum"]] if "enum" in branch else [_describe_branch(branch)]
     return join_alternatives(words)
 
 
-def _shown(schema: Schema) -> str:
+def _describe_branch(schema: Schema) -> str:
     if "class" in schema:
         name = schema["class"].rpartition(".")[2]
         return f"a function that makes {with_article(name)}" if schema.get("callable") else with_article(name)
@@ -103,16 +103,16 @@ def _value(value: Any) -> str:
 
 
 def accepts(schema: Schema, value: Any) -> bool:
-    """Tell whether jsonargparse 4.53 may take a value for a type that is no class.
+    """Check whether jsonargparse 4.53 may take a value for a type that is no class.
 
     Text is read as YAML where the type is not text: `'3'` is an integer. An integer is a number, but 1.0 is no integer,
-    1 is no boolean, and an integer no text. A single value is no list. Null stands for "nothing said" everywhere.
+    1 is no boolean, and an integer no text. A single value is no list. Null stands for "not set" everywhere.
     """
     return value is None or _takes_inside(schema, value)
 
 
 def _takes_inside(schema: Schema, value: Any) -> bool:
-    """Tell the same of what stands in a list or a mapping, where null is a value."""
+    """Check the same of a value in a list or a mapping, where null is a value."""
     return any(_takes(branch, reading) for branch in list_branches(schema) for reading in _readings(value))
 
 
@@ -211,7 +211,7 @@ class ConfigSchema:
         return next((path for path in found if isinstance(path, str) and path in self.classes), None)
 
     def is_name(self, name: str, bases: Collection[str]) -> bool:
-        """Tell whether a short name stands for any class that derives from any of several bases, or may do so."""
+        """Check whether a short name stands for any class that derives from any of several bases, or may do so."""
         return any(name in self.data["names"].get(base, (name,)) for base in bases)
 
     def namesakes(self, name: str, bases: Collection[str]) -> list[str]:
@@ -233,7 +233,7 @@ class ConfigSchema:
         return names
 
     def counts(self, path: str) -> bool:
-        """Tell whether what is said of a class, or of a module, holds for what is installed."""
+        """Check whether the description of a class, or of a module, holds for what is installed."""
         return path in self.imported or path.partition(".")[0] in self.trusted
 
     def section_of(self, path: str) -> str | None:

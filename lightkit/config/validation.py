@@ -158,7 +158,7 @@ class _Validator:
 
     def _check_top_value(self, key: str, node: Node) -> None:
         data, command = self._schema.data, self._resolved.subcommand or None
-        top = {name for name, said in data["top"].items() if command in (None, *said.get("commands", (command,)))}
+        top = {name for name, key in data["top"].items() if command in (None, *key.get("commands", (command,)))}
         known = {*top, *_CLASS_SECTIONS, *_ENTRIES, *data["sections"], "ckpt_path", "extends"}
         if key in known:
             self._check_value((key,), node, data["top"][key])
@@ -264,9 +264,10 @@ class _Validator:
             return
         classes = [branch for branch in branches if "class" in branch]
         if isinstance(node, MappingNode) and classes:
+            is_of_section = any(classes[0]["class"] in bases for bases in self._schema.data["bases"].values())
             if "class_path" in node.entries:
                 self._check_class(path, node, classes)
-            elif "init_args" in node.entries and default is None and self._is_complete:
+            elif _entries(node.entries.get("init_args")) and default is None and self._is_complete and is_of_section:
                 self._report(path, "expected a class_path next to init_args", node)
             else:
                 self.result.unverified.append(path)  # jsonargparse takes it for arguments of the base or the default
@@ -347,7 +348,7 @@ class _Validator:
             if not isinstance(key, str):
                 self._report_key_type((*path, key), node)
             elif key not in SPEC_KEYS and key not in _DROPPED:
-                self._report((*path, key), "stands beside class_path; put it under init_args", node, at_key=True)
+                self._report((*path, key), "stands next to class_path; put it under init_args", node, at_key=True)
 
     def _find_class(self, path: KeyPath, place: KeyPath, named: Node, name: str, bases: Sequence[Schema]) -> str | None:
         """Find a class that the schema describes, and whose installed version is the described one."""
@@ -429,16 +430,16 @@ class _Validator:
                 self._report_argument((*path, "init_args", name), node, found, named)
         if not self._is_complete or (given is not None and not isinstance(given, MappingNode)):
             return
-        said, whole = {**_entries(free), **_entries(given)}, (*path, "init_args")
+        given_here, whole = {**_entries(free), **_entries(given)}, (*path, "init_args")
         for name, argument in [*known.items()][num_given:]:  # the first ones are given by who calls a function
-            if not argument["required"] or _is_set(name, said) or whole in self._resolved.unresolved:
+            if not argument["required"] or _is_set(name, given_here) or whole in self._resolved.unresolved:
                 continue
             if self._is_unresolved((*whole, name)) or self._is_removed((*whole, name)):
                 continue
             kind = f", {describe_type(argument['schema'])}" if argument["schema"] else ""
             what = argument["help"].partition(". ")[0].rstrip(".")
             text = f"{_short(found)} needs {name}{kind}{f': {what}' if what else ''}"
-            by_name = named.origin.kind == "default"  # the entry's name says the class
+            by_name = named.origin.kind == "default"  # the class is that of the entry's name
             self._report(path, text, entry if by_name else named, at_key=by_name)
 
     def _report_argument(self, place: KeyPath, node: Node, found: str, named: Node) -> None:
@@ -465,7 +466,7 @@ class _Validator:
             self.result.problems.append((path, error_at(f"{dotted(path)}: {text}", *places)))
 
     def _note_outdated(self, reason: str, node: Node) -> str:
-        """Note the file of an old word, which `lightkit upgrade` rewrites, and say what has changed."""
+        """Note the file of an old word, which `lightkit upgrade` rewrites, and return what has changed."""
         if node.origin.file is not None:
             self.result.outdated.setdefault(node.origin.name, replace(node.origin, line=None, column=None))
         return f"; {reason}"
@@ -482,17 +483,17 @@ class _Validator:
         self._report(path, f"expected {describe_type(argument['schema'])}, got {_format_value(value)}{hint}", node)
 
     def _is_unresolved(self, path: KeyPath) -> bool:
-        """Tell whether a value, or part of it, is an interpolation that failed."""
+        """Check whether a value, or part of it, is an interpolation that failed."""
         return any(failed[: len(path)] == path for failed in self._resolved.unresolved)
 
     def _is_removed(self, path: KeyPath) -> bool:
-        """Tell whether a value, or what it stood in, was left out because it was wrong."""
+        """Check whether a value, or what it stood in, was left out because it was wrong."""
         written = original_path(path, self._resolved.removed)
         return any(written[: len(gone)] == gone for gone in self._resolved.removed)
 
 
 def _is_foreign(text: str, schema: ConfigSchema) -> bool:
-    """Tell whether a text may name a class that the schema does not describe."""
+    """Check whether a text may name a class that the schema does not describe."""
     if not _DOTTED.fullmatch(text):
         return False
     return schema.path_of(text) is None or not schema.counts(text)
@@ -512,11 +513,11 @@ def _has_classes(schema: Schema) -> bool:
     return items is not None and any("class" in branch or _has_classes(branch) for branch in list_branches(items))
 
 
-def _is_set(name: str, said: Mapping[Any, Node]) -> bool:
+def _is_set(name: str, given: Mapping[Any, Node]) -> bool:
     inside = f"{name}."
-    if f"{name}+" in said or any(isinstance(key, str) and key.startswith(inside) for key in said):
+    if f"{name}+" in given or any(isinstance(key, str) and key.startswith(inside) for key in given):
         return True
-    return name in said and plain(said[name]) is not None
+    return name in given and plain(given[name]) is not None
 
 
 def _entries(node: Node | None) -> Mapping[Any, Node]:

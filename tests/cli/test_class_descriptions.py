@@ -135,7 +135,7 @@ def _is_told_by_constructors(path: tuple[Any, ...], problem: ConfigError) -> boo
     """Tell whether Lightning's parser takes what crashes when the classes are made, or an unknown key of nothing."""
     if "no such key" in str(problem) or (path[-1:] == ("nope",) and "no such argument" in str(problem)):
         return True
-    return ("dict_kwargs" in path and "has no such argument" in str(problem)) or "there is no profiler" in str(problem)
+    return ("dict_kwargs" in path and "has no such argument" in str(problem)) or "trainer.profiler: " in str(problem)
 
 
 @as_recorded

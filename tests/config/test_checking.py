@@ -131,7 +131,7 @@ WRONG = {
     ),
     "an argument beside class_path in a list": (
         "trainer: {callbacks: [{class_path: Timer, interval: step}]}",
-        "trainer.callbacks.0.interval: stands beside class_path; put it under init_args",
+        "trainer.callbacks.0.interval: stands next to class_path; put it under init_args",
     ),
     "a number for a class": ("model: 3", "model: expected a LightningModule, got 3"),
     "a class's name that is none": ("model: {class_path: 3}", "model.class_path: expected the name of a class, got 3"),
@@ -156,12 +156,12 @@ WRONG = {
     ),
     "a profiler that is none": (
         "trainer: {profiler: simpel}",
-        "trainer.profiler: expected a Profiler, null, 'simple', 'advanced', 'pytorch' or 'xla', got 'simpel'; "
+        "trainer.profiler: expected 'simple', 'advanced', 'pytorch', 'xla', a Profiler or null, got 'simpel'; "
         "did you mean 'simple'?",
     ),
     "a word that is near to none": (
         "trainer: {profiler: qqq}",
-        "trainer.profiler: expected a Profiler, null, 'simple', 'advanced', 'pytorch' or 'xla', got 'qqq'",
+        "trainer.profiler: expected 'simple', 'advanced', 'pytorch', 'xla', a Profiler or null, got 'qqq'",
     ),
     "run": ("run: {nmae: x}", "run.nmae: there is no such argument; did you mean 'name'?"),
 }
