@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import zipfile
@@ -86,7 +87,7 @@ def test_a_template_trains_from_the_wheel(template: str, installed: dict[str, st
     assert read_json(run / "summary.json")["status"] == "done"
     again = subprocess.run([*command, "init"], cwd=folder, env=environ, check=False, capture_output=True, text=True)
     assert again.returncode == 2
-    assert "train.yaml exists" in again.stderr
+    assert re.search(r"overwrites nothing.*already has:\n(.*\n)*  train\.yaml\n", again.stderr)
 
 
 def test_the_image_template_trains_on_photos(workspace: Workspace) -> None:
