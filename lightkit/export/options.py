@@ -19,7 +19,7 @@ from lightkit.export.formats import FORMATS
 # 24 on are too new for some of the onnxruntime releases that the extra allows, 1.31 reads up to 26.
 OPSETS = range(18, 24)
 """Tested: written by torch's exporter and read by onnxruntime."""
-_SHAPE = re.compile(r"(?:([A-Za-z_]\w*)[:=])?\s*(\d+(?:\s*[,x]\s*\d+)*)\s*(?::\s*(\w+))?\s*")
+_SHAPE = re.compile(r"(\d+(?:\s*[,x]\s*\d+)*)\s*(?::\s*(\w+))?")
 _DTYPES = ("float32", "float64", "float16", "int64", "int32", "uint8", "bool")
 
 
@@ -31,7 +31,7 @@ class ExportOptions:
         formats: Keys of `FORMATS`, each once.
         output: Folder of the files; the run's `export` if None.
         with_preprocessing: Put resize, crop and normalisation into the graph.
-        input_shapes: Of ``forward``'s inputs: name of the argument or None, sizes with the batch first, dtype.
+        input_shapes: Of ``forward``'s inputs: sizes with the batch first, and dtype.
         opset: Of ONNX, one of `OPSETS`; that of `lightkit.export.onnx` if None.
         half: Write ``model.half.onnx`` too, with weights in float16.
         int8: Write ``model.int8.onnx`` too, quantised.
@@ -43,7 +43,7 @@ class ExportOptions:
     formats: tuple[str, ...] = ("torch_export",)
     output: Path | None = None
     with_preprocessing: bool = False
-    input_shapes: tuple[tuple[str | None, tuple[int, ...], str], ...] = ()
+    input_shapes: tuple[tuple[tuple[int, ...], str], ...] = ()
     opset: int | None = None
     half: bool = False
     int8: bool = False
@@ -112,20 +112,17 @@ def parse_formats(name: str, text: str) -> tuple[str, ...]:
     return tuple(FORMATS) if "all" in names else tuple(dict.fromkeys(names))
 
 
-def _parse_shapes(name: str, text: str) -> tuple[tuple[str | None, tuple[int, ...], str], ...]:
+def _parse_shapes(name: str, text: str) -> tuple[tuple[tuple[int, ...], str], ...]:
     matches = [_SHAPE.fullmatch(part.strip()) for part in text.split(";")]
     shapes = [
-        (match[1], tuple(map(int, re.split(r"\s*[,x]\s*", match[2]))), match[3] or _DTYPES[0])
-        for match in matches
-        if match is not None
+        (tuple(map(int, re.split(r"\s*[,x]\s*", match[1]))), match[2] or _DTYPES[0]) for match in matches if match
     ]
-    are_named = {argument is not None for argument, _, _ in shapes}
-    if len(shapes) < len(matches) or any(0 in sizes for _, sizes, _ in shapes) or len(are_named) > 1:
+    if len(shapes) < len(matches) or any(0 in sizes for sizes, _ in shapes):
         raise ConfigError(
             f"--{name}: expected sizes with the batch first, such as 1,3,224,224, 1x3x224x224 or 1,128:int64, several "
-            f"inputs parted by `;`, all with a name (a:1,3;b:1,8) or none, got {text!r}"
+            f"inputs parted by `;`, got {text!r}"
         )
-    if unknown := [dtype for _, _, dtype in shapes if dtype not in _DTYPES]:
+    if unknown := [dtype for _, dtype in shapes if dtype not in _DTYPES]:
         raise ConfigError(
             f"--{name}: expected one of {', '.join(_DTYPES)} after the sizes, got {unknown[0]!r}"
             f"{config.near(unknown[0], _DTYPES)}"

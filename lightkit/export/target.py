@@ -117,9 +117,7 @@ def example_from_module(module: nn.Module) -> tuple[Tensor, ...] | None:
     return None if example is None else _select_inputs(module, example, "example_input_array is", is_exact=True)
 
 
-def example_from_shapes(
-    module: nn.Module, shapes: Sequence[tuple[str | None, tuple[int, ...], str]]
-) -> tuple[Tensor, ...]:
+def example_from_shapes(module: nn.Module, shapes: Sequence[tuple[tuple[int, ...], str]]) -> tuple[Tensor, ...]:
     """Make inputs of these shapes and dtypes, with a fixed seed.
 
     Floats are from a normal distribution, bytes are uniform, and other whole numbers are 0 or 1, which embedding tables
@@ -127,28 +125,20 @@ def example_from_shapes(
 
     Args:
         module: Has ``forward``.
-        shapes: Name of the argument (all or none have one), sizes with the batch first, and dtype as torch names it; a
-            batch of one becomes two.
+        shapes: Of each input, sizes with the batch first, and dtype as torch names it; a batch of one becomes two.
 
     Raises:
-        ConfigError: If ``forward`` takes another number of inputs, or has no argument of a name.
+        ConfigError: If ``forward`` takes another number of inputs.
     """
-    names = [each.name for each in read_parameters(module)]
-    by_name = {shape[0]: shape for shape in shapes if shape[0] is not None}
-    if unknown := [name for name in by_name if name not in names]:
-        raise ConfigError(
-            f"--input-shape: {_describe_forward(module)} of {type(module).__name__} has no argument {unknown[0]!r}."
-        )
-    found = _pick_by_name(module, by_name) if by_name else shapes
-    if len(found) != len(shapes) or not _is_accepted(module, found):
+    if not _is_accepted(module, shapes):
         counted = f"{len(shapes)} shape{'s' if len(shapes) > 1 else ''}"
         raise ConfigError(
             f"--input-shape: {_describe_forward(module)} of {type(module).__name__} does not take {counted} "
-            f"({'; '.join('x'.join(map(str, sizes)) for _, sizes, _ in shapes)}). One for each input, parted by `;`."
+            f"({'; '.join('x'.join(map(str, sizes)) for sizes, _ in shapes)}). One for each input, parted by `;`."
         )
     generator = torch.Generator().manual_seed(0)
     example = []
-    for _, sizes, name in found:
+    for sizes, name in shapes:
         size, dtype = (max(_MIN_BATCH, sizes[0]), *sizes[1:]), getattr(torch, name)
         if dtype.is_floating_point:
             values = torch.randn(size, generator=generator)

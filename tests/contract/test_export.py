@@ -451,7 +451,7 @@ def test_an_export_shows_what_it_is_of_its_proof_and_each_file(scripted: Ended) 
 
 def test_without_data_the_proof_is_on_random_inputs_and_a_warning_says_so(place: Workspace) -> None:
     elsewhere = ("--trainer.accelerator=gpu", "--trainer.devices=8", "--trainer.strategy=ddp")
-    shapes = ("--input-shape", "extra:1x2; image:1,3")
+    shapes = ("--input-shape", "1x3; 1,2")
     words = ("--model=my_exports.Two", "--data=null", *elsewhere, *shapes, "--num-samples=8", "--format", "torchscript")
     result = place.run("export", "-c", "small.yaml", *words, "--output", "json").ok()
     assert "the proof is weaker" in result.err
