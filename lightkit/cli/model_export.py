@@ -42,7 +42,6 @@ from lightkit.export.samples import (
     check_preprocessing,
     check_self_consistency,
     draw_samples,
-    find_loader,
     make_random_samples,
     read_calibration,
 )
@@ -184,9 +183,8 @@ def _find_example(
     if options.input_shapes:
         example, origin = example_from_shapes(module, options.input_shapes), "--input-shape"
     reason = "there are no data"
-    if found := find_loader(module, data):
-        split, loader = found
-        samples = draw_samples(module, data, options.num_samples, split=split, loader=loader)
+    samples = draw_samples(module, data, options.num_samples)
+    if samples is not None:
         if example is None:
             return tuple(tensor[:2] for tensor in samples.inputs), samples
         one, wanted = (" and ".join(describe_value(t[0]) for t in inputs) for inputs in (samples.inputs, example))

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -26,7 +28,6 @@ from lightkit.images.preprocessing import Preprocessing
 
 Array = np.ndarray[Any, Any]
 Pixels = np.ndarray[Any, np.dtype[np.uint8]]
-_SPLITS = ("val", "test", "train")
 _SPLIT_NAMES = {"val": "validation", "train": "training"}
 _SEED = 0
 _NUM_CALIBRATION = 128
@@ -56,36 +57,14 @@ class EvaluationSamples:
     load_image: Callable[[int], Pixels] | None = None
 
 
-def find_loader(module: LightningModule, data: LightningDataModule | None) -> tuple[str, Any] | None:
-    """Find the first loader of validation, or else of test or training, with the name of its split.
-
-    Args:
-        module: Has the loaders if the data module has none.
-        data: Set up.
-    """
-    for split in _SPLITS:
-        hook = f"{split}_dataloader"
-        for owner, base in ((data, LightningDataModule), (module, LightningModule)):
-            if owner is None or not is_overridden(hook, owner, parent=base):
-                continue
-            try:
-                loader = _first_loader(getattr(owner, hook)())
-            except LightkitError:  # a data module of lightkit without that split
-                continue
-            if loader is not None:
-                return split, loader
-    return None
-
-
 def draw_samples(
     module: LightningModule,
     data: LightningDataModule | None,
     num_samples: int,
     *,
-    split: str,
-    loader: Any,
-) -> EvaluationSamples:
-    """Draw samples that are spread over a split, in the split's order.
+    splits: Sequence[str] = ("val", "test", "train"),
+) -> EvaluationSamples | None:
+    """Draw samples that are spread over the first split that there is, in its order; None if there is none.
 
     They are evenly spaced: most splits are sorted by class, and on one class alone a file that always predicts this
     class would pass. A stream, and a loader with a batch
@@ -93,15 +72,18 @@ def draw_samples(
     padded texts do, only those like the first are drawn.
 
     Args:
-        module: Decides which part of a batch its inputs are.
-        data: Knows the samples' names and images, if it can.
+        module: Decides which part of a batch its inputs are. Has the loaders if the data module has none.
+        data: Set up. Knows the samples' names and images, if it can.
         num_samples: Fewer if the data has fewer; rounded up to whole batches of a stream.
-        split: Name of the split.
-        loader: Of that split.
+        splits: Names of the splits.
 
     Raises:
         ConfigError: If a batch is not what ``forward`` takes, or the loader has none.
     """
+    found = next(_find_loaders(module, data, splits), None)
+    if found is None:
+        return None
+    split, loader = found
     images = _find_images(data, split)
     chosen = choose_batches(loader, num_samples)
     batches: list[Any] = []
@@ -199,11 +181,9 @@ def read_calibration(
             image = images[index][0]
             yield ((np.array(image)[None] if in_graph else preprocessing(image)[None]),)
         return
-    owner: Any = data if data is not None else module
-    loader = _first_loader(owner.train_dataloader()) if is_overridden("train_dataloader", owner) else None
-    if loader is None:
+    samples = draw_samples(module, data, _NUM_CALIBRATION, splits=("train",))
+    if samples is None:
         raise ConfigError("--int8 is calibrated on training samples, and there is no training loader. Leave it out.")
-    samples = draw_samples(module, data, _NUM_CALIBRATION, split="train", loader=loader)
     yield from zip(*(tensor[:, None].numpy() for tensor in samples.inputs), strict=True)
 
 
@@ -294,6 +274,16 @@ def check_self_consistency(plain: ExportTarget, samples: EvaluationSamples) -> N
                     f"(dropout(x) without training=self.training), other random numbers, or what it keeps from call "
                     f"to call."
                 )
+
+
+def _find_loaders(
+    module: LightningModule, data: LightningDataModule | None, splits: Sequence[str]
+) -> Iterator[tuple[str, Any]]:
+    for split, (owner, base) in product(splits, ((data, LightningDataModule), (module, LightningModule))):
+        if owner is not None and is_overridden(f"{split}_dataloader", owner, parent=base):
+            with suppress(LightkitError):  # a data module of lightkit without that split
+                if (loader := _first_loader(getattr(owner, f"{split}_dataloader")())) is not None:
+                    yield split, loader
 
 
 def _first_loader(loaders: Any) -> Any:

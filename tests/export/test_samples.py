@@ -18,7 +18,6 @@ from lightkit.export.samples import (
     check_preprocessing,
     check_self_consistency,
     draw_samples,
-    find_loader,
     make_random_samples,
     read_calibration,
 )
@@ -96,9 +95,9 @@ class AugmentedPictures(PictureData):
 
 
 def _drawn(module: LightningModule, data: LightningDataModule | None, num: int, **kwargs: Any) -> EvaluationSamples:
-    found = find_loader(module, data)
-    assert found is not None
-    return draw_samples(module, data, num, split=found[0], loader=found[1], **kwargs)
+    samples = draw_samples(module, data, num, **kwargs)
+    assert samples is not None
+    return samples
 
 
 def test_samples_are_spread_over_the_first_validation_loader_in_its_order() -> None:
@@ -146,8 +145,8 @@ def test_a_module_can_have_the_loaders_itself() -> None:
     assert _drawn(OwnLoaders(), None, 64).inputs[0][:, 0].tolist() == [7, 8, 9]
 
 
-def test_there_is_no_loader_where_nobody_has_one() -> None:
-    assert find_loader(Summing(), None) is None
+def test_there_are_no_samples_without_a_loader() -> None:
+    assert draw_samples(Summing(), None, 4) is None
 
 
 def test_what_the_data_does_on_the_way_to_the_device_is_done() -> None:
