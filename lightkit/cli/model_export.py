@@ -6,8 +6,7 @@ import logging
 import os
 import shlex
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -16,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 from pytorch_lightning import LightningDataModule, LightningModule
 from pytorch_lightning.trainer.states import RunningStage, TrainerFn
-from rich.console import Console
 from torch import Tensor
 
 from lightkit import runs
@@ -228,8 +226,7 @@ def _write_files(
     print_line(f"from  {origin}", mode)
     print_line(f"proof {num_samples} samples: {samples.source}", mode)
     print_line(f"to    {shown_path(folder)}", mode)
-    with print_steps(mode) as on_step:
-        artefacts, failures = export(target, samples, folder, options, on_step=on_step)
+    artefacts, failures = export(target, samples, folder, options, on_step=partial(print_step, mode))
     if artefacts and mode == "json":
         runs.print_event("export", folder=str(folder), artefacts=artefacts)
     elif artefacts and mode != "quiet":
@@ -244,16 +241,12 @@ def _write_files(
         raise ExportError("\nerror: ".join(failures))
 
 
-@contextmanager
-def print_steps(mode: OutputMode) -> Iterator[Callable[[str], None]]:
-    """Print steps: one line that changes on a terminal, a line each elsewhere."""
-    if mode == "terminal":
-        with Console(highlight=False, markup=False, emoji=False).status("") as status:
-            yield status.update
-    elif mode == "json":
-        yield lambda text: runs.print_event("step", says=text)
+def print_step(mode: OutputMode, text: str) -> None:
+    """Print a step: an event for programs, else a line."""
+    if mode == "json":
+        runs.print_event("step", says=text)
     else:
-        yield lambda text: print_line(f"      {text}", mode)
+        print_line(f"      {text}", mode)
 
 
 def print_report(artefacts: Sequence[Mapping[str, Any]]) -> None:

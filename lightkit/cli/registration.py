@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from lightkit.cli.console import configure_console, print_line, quiet_libraries
 from lightkit.cli.context import RunContext
 from lightkit.cli.model_builder import build_model, translate_model_errors
-from lightkit.cli.model_export import build_target, print_steps
+from lightkit.cli.model_export import build_target, print_step
 from lightkit.config import shown_path
 from lightkit.export.options import ExportOptions
 from lightkit.registry.lineage import register
@@ -50,17 +51,16 @@ def register_run(
             subject = add_preprocessing(build_target(context, module, data, options)[0])
         print_line(f"model {subject.metadata.model}", mode)
         print_line(f"from  {shown_path(checkpoint)}", mode)
-        with print_steps(mode) as on_step:
-            version, _, exports = register(
-                subject,
-                registry,
-                name=name,
-                aliases=aliases,
-                form=form,
-                run=run,
-                checkpoint=checkpoint,
-                on_step=on_step,
-            )
+        version, _, exports = register(
+            subject,
+            registry,
+            name=name,
+            aliases=aliases,
+            form=form,
+            run=run,
+            checkpoint=checkpoint,
+            on_step=partial(print_step, mode),
+        )
         address = registry.address
         pointing = f" ({', '.join(aliases)})" if aliases else ""
         with_exports = ", with its exports" if exports is not None else ""
