@@ -39,7 +39,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime, timezone
-from functools import cache
+from functools import cache, partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -62,6 +62,8 @@ _PACKAGES = ("torch", "torchvision", "onnx", "onnxscript", "onnxruntime", "safet
 _DATA_SUFFIX = ".data"
 """Added to the name of an ONNX file for that of its external data."""
 _LOCK = ".export.lock"
+# on the same disk, where a file can have its final name, as ONNX's data needs
+_temporary_folder = partial(tempfile.TemporaryDirectory[str], prefix=".", suffix=".aside", ignore_cleanup_errors=True)
 _OF_METADATA = (
     *("format", "model", "how", "precision", "in_graph", "inputs", "outputs", "output_kind", "class_names"),
     *("preprocessing", "source"),
@@ -130,27 +132,25 @@ def export(
     variants = [(kind, each) for kind in options.formats for each in (of_onnx if kind == "onnx" else of_onnx[:1])]
     artefacts: list[dict[str, Any]] = []
     failures = []
-    with lock_folder(folder), _temporary_folder(folder, "samples") as inputs:
+    with lock_folder(folder), _temporary_folder(dir=folder) as inputs:
 
         @cache
         def find_reference(in_graph: bool) -> Reference:
             """By the file's inputs: a file of weights alone takes no images."""
             on_step("eager model: running and timing it")
-            return Reference(target, samples, in_graph=in_graph, folder=inputs / f"in_graph_{in_graph}")
+            return Reference(target, samples, in_graph=in_graph, folder=Path(inputs, f"in_graph_{in_graph}"))
 
         for kind, precision in variants:
             path = folder / replace(target.metadata, format=kind, precision=precision).file_name
             try:
-                with _temporary_folder(folder, path.name) as temporary:
-                    for name in ("file", "process"):
-                        (temporary / name).mkdir()
-                    file = temporary / "file" / path.name
+                with _temporary_folder(dir=folder) as written, _temporary_folder(dir=folder) as process:
+                    file = Path(written, path.name)
                     on_step(f"{path.name}: writing")
                     metadata = write_file(kind, target, file, precision=precision, opset=options.opset)
                     reference = find_reference(metadata.in_graph and target.plain is not target.model)
                     on_step(f"{path.name}: proving on {reference.num_samples} samples")
-                    process, bounds = temporary / "process", {"rtol": options.rtol, "atol": options.atol}
-                    proof = prove(file, metadata, reference, folder=process, **bounds)
+                    bounds = {"rtol": options.rtol, "atol": options.atol}
+                    proof = prove(file, metadata, reference, folder=Path(process), **bounds)
                     artefacts.append(_publish(file, path, metadata, proof))
                 on_step(f"{path.name}: proved")
             except Mismatch as error:
@@ -246,15 +246,6 @@ def _update_record(folder: Path, name: str, entry: Mapping[str, Any] | None) -> 
         return
     entries = {key: value for key, value in recorded.items() if key != name and (folder / key).is_file()}
     write_json(folder / RECORD, {"schema": 1, "artefacts": {**entries, **({name: entry} if entry else {})}})
-
-
-@contextmanager
-def _temporary_folder(folder: Path, name: str) -> Iterator[Path]:
-    """Create a hidden folder on the same disk, in which a file can have its final name, as ONNX's data needs."""
-    with tempfile.TemporaryDirectory(
-        dir=folder, prefix=f".{name}.", suffix=".aside", ignore_cleanup_errors=True
-    ) as temporary:
-        yield Path(temporary)
 
 
 def _data_path(path: Path) -> Path:
