@@ -23,7 +23,10 @@ REFUSED: dict[str, tuple[list[str], str]] = {
         r"trainer\.limit_train_batches: .*0\.1.*\n  --> --trainer\.limit_train_batches=0\.1",
     ),
     "no last checkpoint": (["--ckpt_path", "last"], r"--ckpt_path last: no run of 'small'"),
-    "a file that is no checkpoint": (["--ckpt_path=my_project.py"], r"--ckpt_path: my_project\.py is not a checkpoint"),
+    "a file that is no checkpoint": (
+        ["--ckpt_path=my_project.py"],
+        r"--ckpt_path: my_project\.py is no whole checkpoint",
+    ),
     "a GPU that is not there": (
         ["--trainer.accelerator=gpu"],
         r"trainer\.accelerator: .*no GPU.*\n  --> --trainer\.accelerator=gpu",
