@@ -117,9 +117,11 @@ class VerifiedCheckpointIO(CheckpointReader):
 
         try:
             runs.write_aside(path, write, before_replace=keep_last_but_one)
-        except (OSError, RuntimeError) as error:  # torch.save reports a full disk as a RuntimeError of its zip writer
+        except (OSError, RuntimeError) as error:
+            # torch.save hides a full disk behind a RuntimeError of its zip writer.
+            reason = error.__context__ if isinstance(error.__context__, OSError) else error
             raise CheckpointError(
-                f"The checkpoint {path} cannot be written: {error}. The one before it, if any, is untouched. "
+                f"The checkpoint {path} cannot be written: {reason}. The one before it, if any, is untouched. "
                 f"Free space or change the folder's permissions, then run the same command to resume."
             ) from error
         if new := set(classes_beside_tensors(path)) - self._reported:

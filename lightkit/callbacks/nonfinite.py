@@ -221,7 +221,7 @@ class FiniteLoss(Callback):
 
 def _describe(bad: Mapping[str, Any]) -> str:
     """Say which batch has a loss that is not finite, and of which samples it is."""
-    samples = "its samples are unknown: the loader has no indices"
+    samples = "its samples are unknown: the loader is shuffled and its sampler has no indices_of"
     if bad["indices"] is not None:
         names = bad["names"] or [*map(str, bad["indices"])]
         more = ", ..." * (len(names) > _MAX_SAMPLES)

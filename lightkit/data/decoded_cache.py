@@ -75,7 +75,7 @@ def open_sources(
         )  # fmt: skip
         return sources, {"kept": "nowhere", "size": shorter}
     # validation's own resizing of a file gives the same pixels
-    kept = {"train": train}
+    kept: dict[Split, ResizedPhotos] = {"train": train}
     if splits["val"] and shorter == preprocessing.resize:
         kept["val"] = ResizedPhotos(splits["val"], shorter)
     limit_bytes = None if cache_limit_gb is None else cache_limit_gb * 1e9

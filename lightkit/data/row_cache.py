@@ -58,7 +58,7 @@ class RowCache:
 
     def __setitem__(self, index: int, row: Bytes) -> None:
         self._row(index)[:] = row
-        self._crcs[index] = zlib.crc32(row) or 1
+        self._crcs[index] = zlib.crc32(row.data) or 1
 
     def __reduce__(self) -> tuple[Any, ...]:
         return RowCache, (self.path, self.sizes)
@@ -75,7 +75,7 @@ class RowCache:
         """List the rows that have to be computed, in order; each other one is read, about 0.7 s a GB of one core."""
 
         def check(index: int) -> None:
-            if self._crcs[index] and self._crcs[index] != (zlib.crc32(self._row(index)) or 1):
+            if self._crcs[index] and self._crcs[index] != (zlib.crc32(self._row(index).data) or 1):
                 self._crcs[index] = 0
 
         with ThreadPoolExecutor(count_threads()) as pool:
@@ -108,10 +108,10 @@ def open_rows(
     folder.mkdir(parents=True, exist_ok=True)
     with FileLock(folder / ".lock"):
         if in_memory:
-            for file in folder.glob("*.rows"):
-                if not psutil.pid_exists(int(file.stem.rpartition("-")[2])):  # killed
-                    file.unlink(missing_ok=True)
-        found = [file for file in folder.glob(f"{key[:40]}*.rows") if file.stat().st_size == num_bytes]
+            for other in folder.glob("*.rows"):
+                if not psutil.pid_exists(int(other.stem.rpartition("-")[2])):  # killed
+                    other.unlink(missing_ok=True)
+        found = [other for other in folder.glob(f"{key[:40]}*.rows") if other.stat().st_size == num_bytes]
         path = found[0] if found else folder / f"{key[:40]}{f'-{os.getpid()}' if in_memory else ''}.rows"
         if not found:
             path.unlink(missing_ok=True)

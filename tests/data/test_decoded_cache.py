@@ -86,7 +86,8 @@ def test_photos_are_decoded_once_and_one_line_says_so(
     choice = choose(cache=cache)
     assert {type(source) for source in choice.sources.values()} == {ResizedPhotos}
     assert choice.described == {"kept": kept, "size": 16}
-    for split, num in (("train", 3), ("val", 2)):
+    expected: dict[Split, int] = {"train": 3, "val": 2}
+    for split, num in expected.items():
         assert len(choice.sources[split]) == num
         assert f"0 found decoded, {num} decoded once" in caplog.text
     again = choose(cache=cache)

@@ -435,8 +435,8 @@ def _load_or_build(
         for entry in folder.parent.iterdir():  # opened by no run for two months
             if entry.is_dir() and time.time() - entry.stat().st_mtime > _KEPT_FOR_S:
                 shutil.rmtree(entry, ignore_errors=True)
-        with (folder / "codes").open("wb") as file:
-            found = _build(tables, rules, file)
+        with (folder / "codes").open("wb") as codes:
+            found = _build(tables, rules, codes)
         (folder / "found.json").write_text(json.dumps(found))
         for file in folder.iterdir():
             flush(file)
