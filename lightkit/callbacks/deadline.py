@@ -80,7 +80,8 @@ class StopAtDeadline(Callback):
         batch_s, self._batch_ended_s = now_s - self._batch_ended_s, now_s
         if trainer.is_last_batch or trainer.fit_loop.done:
             return
-        self._is_late = self._is_late or self._deadline_s - now_s <= _MARGIN * (batch_s + self._rest_s)
+        step_s = batch_s * trainer.accumulate_grad_batches  # training can be saved after an optimizer step
+        self._is_late = self._is_late or self._deadline_s - now_s <= _MARGIN * (step_s + self._rest_s)
         if self._flag.after_batch(trainer, self._is_late and trainer.is_global_zero):
             self._stop(trainer, batch_idx)
 

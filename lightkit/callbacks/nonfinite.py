@@ -172,7 +172,10 @@ class FiniteLoss(Callback):
         return {"epoch": trainer.current_epoch, "step": trainer.global_step, "batch": self._batch}
 
     def _find_bad(self, trainer: Trainer) -> list[dict[str, Any]]:
-        """Look at the losses that wait, and return the first bad batch of each process, the earliest first."""
+        """Look at the losses that wait; return the earliest bad batch, of each process whose loss was not finite there.
+
+        Those after it have its NaN in their weights.
+        """
         waiting, self._losses = self._losses, []
         values = torch.stack([loss for _, loss in waiting]).tolist() if waiting else []
         bad = [
@@ -184,7 +187,8 @@ class FiniteLoss(Callback):
             if not trainer.strategy.reduce_boolean_decision(bool(bad), all=False):
                 return []
             bad = [each for others in gather(trainer, bad) for each in others]
-        return sorted(bad, key=lambda each: (each["epoch"], each["batch"]))
+        first = min(((each["epoch"], each["batch"]) for each in bad), default=None)
+        return [each for each in bad if (each["epoch"], each["batch"]) == first]
 
     def _with_samples(self, trainer: Trainer, position: Mapping[str, Any], loss: str, *, rank: int) -> dict[str, Any]:
         """Return an event with the indices and names of a batch's samples; None where they are unknown."""

@@ -95,7 +95,7 @@ def test_all_ranks_do_the_same_about_a_loss_of_one_of_them(
     assert result.code == code, result.err
     (event,) = read_events(workspace.only_run, "nonfinite")
     assert (event["epoch"], event["step"], event["batch"], event["rank"]) == (1, 4, 1, 1)
-    assert (event["action"], len(event["indices"])) == (action, 8)
+    assert event["action"] == action
     assert step_of(workspace.only_run / "checkpoints" / "last.ckpt") == step
 
 

@@ -470,12 +470,10 @@ def test_two_processes_measure_what_one_does_and_train_on_uneven_shares(
         "train" if split == "test" and number else split for number, split in enumerate(columns["split"])
     ]
     write_parquet(columns, rows=100)  # one row group for two processes; one row to test for two
-    outputs = []  # what each run has told
     for devices in (1, 2):
         command = [sys.executable, "-c", PROCESSES, str(tmp_path), str(devices)]
         ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=250, cwd=ROOT)
         assert ended.returncode == 0, ended.stderr
-        outputs.append(ended.stderr)
     for stage in ("validate", "test", "fit"):
         alone = json.loads((tmp_path / f"1-{stage}-0.json").read_text())
         for rank in (0, 1):
@@ -484,5 +482,3 @@ def test_two_processes_measure_what_one_does_and_train_on_uneven_shares(
             if stage != "fit":
                 assert alone["metrics"]
                 assert found["metrics"] == pytest.approx(alone["metrics"], rel=1e-5)
-    told = "the training split has 1 row group for 2 processes"
-    assert [output.count(told) for output in outputs] == [0, 1]
