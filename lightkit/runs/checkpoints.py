@@ -169,8 +169,12 @@ def find_fault(path: Path) -> str | None:
     if sidecar(path).exists():
         return f"{sidecar(path).name} cannot be read"
     with path.open("rb") as stream:
-        if stream.read(1) == b"\x80":  # a pickle, which torch wrote before 1.6, has no checksums
-            return None
+        head = stream.read(16)
+    if head[:1] == b"\x80":  # a pickle, which torch wrote before 1.6, has no checksums
+        return None
+    if head[:2] != b"PK":
+        found = f"it begins with {head!r}" if head else "it is empty"
+        return f"{found}; expected an archive of torch.save"
     try:
         with zipfile.ZipFile(path) as archive:
             inside = {name.partition("/")[2] or name for name in archive.namelist()}

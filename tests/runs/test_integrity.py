@@ -183,7 +183,7 @@ def test_what_is_passed_over_is_reported_with_the_reason(tmp_path: Path) -> None
     assert chosen is None
     assert sorted((path.name, fault) for path, fault in passed_over) == [
         ("best.ckpt", "best.ckpt.sha256 cannot be read"),
-        ("epoch=1.ckpt", "it has no epoch=1.ckpt.sha256, and its archive cannot be read (File is not a zip file)"),
+        ("epoch=1.ckpt", "it begins with b'no archive'; expected an archive of torch.save"),
         ("last.ckpt", "its content is not what last.ckpt.sha256 promises"),
     ]
 
