@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import base64
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import product
 from pathlib import Path
 from string import ascii_uppercase
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,10 +22,11 @@ from lightkit.reports.facts import (
     find_score,
     list_scores,
     read_facts,
+    score_predictions,
 )
-from lightkit.reports.pages import PageFigure, render_page, shorten
-from lightkit.reports.predictions import Predictions, Split, class_scores, confusion_counts, read_thumbnail
-from lightkit.reports.statistics import PairedDifference, bootstrap_interval, mcnemar_exact, paired_bootstrap
+from lightkit.reports.pages import PageFigure, PageSample, SampleGroup, limit_images, render_page, shorten
+from lightkit.reports.predictions import Predictions, read_thumbnail
+from lightkit.reports.significance import choose_deciding_samples, compare_on_same_samples, describe_significance
 from lightkit.runs.files import write_text
 from lightkit.runs.folder import Run
 from lightkit.runs.index import flatten, list_differences
@@ -35,8 +35,6 @@ MAX_RUNS = len(ascii_uppercase)
 _LEVEL = 0.05  # of the tests, together
 _MAX_CURVES = 12
 _MAX_POINTS = 20_000  # of all curves
-_MAX_PICTURES = 24
-_MAX_PICTURES_BYTES = 1_700_000  # a third more in the page, which is to stay below 3 MB
 _RECORDS = {
     "Data": ("data",),
     "Code": ("git",),
@@ -44,24 +42,6 @@ _RECORDS = {
     "Hardware": ("hardware",),
 }
 """Keys of the manifest under each title."""
-
-
-class PairedTest(NamedTuple):
-    """A test of two models on the samples that both have predictions for.
-
-    Args:
-        split: Split of the samples.
-        metric: ``accuracy``, or ``mae`` of regressors.
-        rows: int64 ``(samples, 2)``: positions of each sample in the two predictions.
-        difference: That of the second less that of the first, with its 95 % interval and the p-value.
-        num_only: Samples that the first alone gets right, and the second alone; None of regressors.
-    """
-
-    split: Split
-    metric: str
-    rows: NDArray[np.int64]
-    difference: PairedDifference
-    num_only: tuple[int, int] | None
 
 
 def match_samples(
@@ -87,13 +67,13 @@ def match_samples(
     if not have_paths and (first.fingerprint is None or first.fingerprint != second.fingerprint):
         return None
     keys = [
-        [name_sample(each, at, root) for at in range(len(each))] if have_paths else each.index.tolist()
+        [each.name_sample(at, root) for at in range(len(each))] if have_paths else each.index.tolist()
         for each, root in zip(both, roots, strict=True)
     ]
     places = {key: at for at, key in enumerate(keys[1])}
     pairs = [(at, places[key]) for at, key in enumerate(keys[0]) if key in places]
     rows = np.array(pairs, dtype=np.int64).reshape(-1, 2)
-    targets = [name_labels(each, each.target)[rows[:, at]] for at, each in enumerate(both)]
+    targets = [map(each.describe, each.target[rows[:, at]]) for at, each in enumerate(both)]
     is_same = np.array([one == other for one, other in zip(*targets, strict=True)], dtype=bool)
     if not len(rows) or not (is_same.any() if have_paths else is_same.all()):
         return None
@@ -101,65 +81,41 @@ def match_samples(
     return same
 
 
-def name_sample(predictions: Predictions, at: int, root: str = "") -> str:
-    """Give the path of a sample, relative to the folder of the data if it is inside."""
-    path = predictions.paths[at]
-    return f"sample {predictions.index[at]}" if path is None else path.removeprefix(f"{root.rstrip('/')}/")
+def pair_predictions(first: RunFacts, second: RunFacts) -> tuple[Predictions, Predictions] | None:
+    """Select the predictions of two models for the same samples, in the same order.
 
-
-def name_labels(predictions: Predictions, labels: NDArray[Any]) -> NDArray[Any]:
-    """Give the names of a classifier's labels, for two models may number them differently; a regressor's values."""
-    return np.array(predictions.class_names, dtype=object)[labels] if predictions.is_classifier else labels
-
-
-def compare_predictions(first: RunFacts, second: RunFacts) -> PairedTest | None:
-    """Test whether two models differ, on the test split if both have predictions of it, else on the validation split.
-
-    Accuracies are compared by McNemar's exact test, mean absolute errors by the paired bootstrap. None if there are no
-    predictions of the same samples.
+    They are of the test split if both have predictions of it, else of the validation split. None if there are none.
     """
     for split in SPLITS:
         one, other = first.predictions.get(split), second.predictions.get(split)
-        if one is None or other is None:
-            continue
-        rows = match_samples(one, other, roots=(_find_root(first), _find_root(second)))
-        if rows is None:
-            continue
-        if not one.is_classifier:
-            before, after = (np.abs(each.prediction - each.target)[rows[:, at]] for at, each in enumerate((one, other)))
-            return PairedTest(split, "mae", rows, paired_bootstrap(before, after), None)
-        right = [each.is_correct[rows[:, at]] for at, each in enumerate((one, other))]
-        num_only = int((right[0] & ~right[1]).sum()), int((right[1] & ~right[0]).sum())
-        found = paired_bootstrap(right[0].astype(float), right[1].astype(float))
-        return PairedTest(split, "accuracy", rows, found._replace(p_value=mcnemar_exact(*num_only)), num_only)
+        if one is not None and other is not None:
+            roots = (str(first.data.get("root") or ""), str(second.data.get("root") or ""))
+            rows = match_samples(one, other, roots=roots)
+            if rows is not None:
+                return one.take(rows[:, 0]), other.take(rows[:, 1])
     return None
 
 
-def _find_root(facts: RunFacts) -> str:
-    return str(facts.data.get("root") or "")
+def describe_difference(
+    first: Predictions, second: Predictions, names: Sequence[str], *, level: float = _LEVEL
+) -> tuple[str, str]:
+    """Write in words whether two models differ on the same samples, and the numbers of the test.
 
-
-def describe_test(test: PairedTest, names: Sequence[str], *, level: float = _LEVEL) -> tuple[str, str]:
-    """Write in words whether a test found a difference, and its numbers.
+    Accuracies are compared by McNemar's exact test, mean absolute errors by the paired bootstrap.
 
     Args:
-        test: The test.
+        first: Predictions of a model.
+        second: Those of another, for the same samples in the same order.
         names: Of the first model and of the second.
-        level: p-value below which a difference counts.
+        level: p-value from which on a difference does not count.
     """
-    value, low, high, p_value = test.difference
-    if test.num_only is None:
-        counts, unit, scale, method, is_better = "", "", 1.0, "the paired bootstrap", value < 0
-    else:
-        counts = f"{names[0]} alone gets {test.num_only[0]} right and {names[1]} alone {test.num_only[1]}; "
-        unit, scale, method, is_better = " points", 100.0, "McNemar's exact test", value > 0
-    detail = (
-        f"On the {len(test.rows)} {test.split} samples that both have, {counts}the {test.metric} of {names[1]} is "
-        f"{abs(value) * scale:.3g}{unit} {'lower' if value < 0 else 'higher'} "
-        f"(95 % interval {low * scale:+.3g} to {high * scale:+.3g}); p = {p_value:.2g} by {method}."
-    )
-    if p_value >= level:
+    scores = [score_predictions(SPLITS[first.split], each) for each in (second, first)]
+    metric = scores[0].metric
+    found = compare_on_same_samples(metric, [score.value for score in scores], second, first, confidence=1 - level)
+    detail = describe_significance(found, f"{metric} of {names[1]}", names[0], model=names[1])
+    if not found["counts"]:
         return f"No difference beyond noise between {names[0]} and {names[1]}.", detail
+    is_better = (found["difference"] < 0) == scores[0].is_loss
     return f"{names[1]} is {'better' if is_better else 'worse'} than {names[0]}.", detail
 
 
@@ -178,9 +134,9 @@ def write_comparison(runs: Sequence[Run], path: Path | None = None) -> Path:
 def render_comparison(compared: Sequence[RunFacts]) -> str:
     """Render the page that compares runs, which are called A, B, ... in it."""
     names = ascii_uppercase[: len(compared)]
-    tests = {name: compare_predictions(compared[0], each) for name, each in zip(names[1:], compared[1:], strict=True)}
-    level = _LEVEL / len(tests)  # Bonferroni: of many equal models, one would look better
-    known = {name: test for name, test in tests.items() if test is not None}
+    others = dict(zip(names[1:], compared[1:], strict=True))
+    level = _LEVEL / len(others)  # Bonferroni: of many equal models, one would look better
+    pairs = {name: pair for name, each in others.items() if (pair := pair_predictions(compared[0], each)) is not None}
     manifests = [dict(_name_records(each.manifest)) for each in compared]
     settings = [{each.key: each for each in facts.settings} for facts in compared]
     keys = list_differences([{key: each.value for key, each in found.items()} for found in settings])
@@ -193,24 +149,21 @@ def render_comparison(compared: Sequence[RunFacts]) -> str:
         ]
         for title, sections in _RECORDS.items()
     }
-    left_bytes = _MAX_PICTURES_BYTES // max(1, len(known))
     return render_page(
         "comparison.html",
         title=f"{', '.join(each.name for each in compared)}: comparison",
         names=names,
         runs=[(name, each, find_score(each)) for name, each in zip(names, compared, strict=True)],
-        verdicts=[describe_test(test, (names[0], name), level=level) for name, test in known.items()],
-        untested=[name for name, test in tests.items() if test is None],
+        verdicts=[describe_difference(*pair, (names[0], name), level=level) for name, pair in pairs.items()],
+        untested=[name for name in others if name not in pairs],
         level=level,
         fingerprints=[each.data.get("fingerprint") for each in compared],
         differences={title: rows for title, rows in differences.items() if rows},
         scores=_list_scores(compared),
         curves=_draw_curves(compared, names),
-        disagreements={
-            name: _list_disagreements(compared[0], facts, known[name], left_bytes)
-            for name, facts in zip(names[1:], compared[1:], strict=True)
-            if name in known
-        },
+        disagreements=limit_images(
+            _list_disagreements((compared[0], others[name]), pair, (names[0], name)) for name, pair in pairs.items()
+        ),
     )
 
 
@@ -219,40 +172,13 @@ def _name_records(manifest: Mapping[str, Any]) -> list[tuple[str, Any]]:
     return [(".".join(map(str, path)), value) for path, value in flatten(sections) if value not in (None, {})]
 
 
-_MEANS: Mapping[str, Callable[[NDArray[np.int64]], float]] = {
-    name: lambda counts, name=name: float(getattr(class_scores(counts), name).mean())  # type: ignore[misc]
-    for name in ("precision", "recall", "f1")
-}
-"""Means over classes, by the name under which `ImageClassifier` logs them, from the confusion counts."""
-
-
 def _list_scores(compared: Sequence[RunFacts]) -> dict[str, list[Score | None]]:
-    """List each run's metrics by their name, with intervals where the predictions give them; those of training last."""
-    found = []
-    for facts in compared:
-        scores = list_scores(facts)
-        for split, prefix in SPLITS.items():
-            predictions = facts.predictions.get(split)
-            if predictions is None or not predictions.is_classifier or not len(predictions):
-                continue
-            for name, mean in _MEANS.items():
-                score = scores.get(f"{prefix}/{name}")
-                if score is not None and abs(score.value - mean(confusion_counts(predictions))) < 1e-3:
-                    low, high = _bootstrap_counts(predictions, mean)
-                    scores[score.metric] = score._replace(low=low, high=high, num_samples=len(predictions))
-        found.append(scores)
+    """List each run's metrics by their name; those of training last."""
+    found = [list_scores(facts) for facts in compared]
     prefixes = (*SPLITS.values(), "", "train")
     keys = dict.fromkeys(key for scores in found for key in scores)
     order = {key: prefixes.index(first) if (first := key.partition("/")[0]) in prefixes else 2 for key in keys}
     return {key: [scores.get(key) for scores in found] for key in sorted(keys, key=lambda key: order[key])}
-
-
-def _bootstrap_counts(predictions: Predictions, statistic: Callable[[NDArray[np.int64]], float]) -> tuple[float, float]:
-    num = len(predictions.class_names)
-    cells = predictions.target * num + predictions.prediction
-    return bootstrap_interval(
-        cells, lambda drawn: statistic(np.bincount(drawn, minlength=num * num).reshape(num, num)), num_resamples=400
-    )
 
 
 def _draw_curves(compared: Sequence[RunFacts], names: Sequence[str]) -> list[PageFigure]:
@@ -279,47 +205,24 @@ def _draw_curves(compared: Sequence[RunFacts], names: Sequence[str]) -> list[Pag
 
 
 def _list_disagreements(
-    first: RunFacts, second: RunFacts, test: PairedTest, left_bytes: int
-) -> tuple[int, list[dict[str, Any]]]:
-    """Count the samples on which two models disagree, and list those with the largest difference.
-
-    Those come first that have a thumbnail in one of the run folders.
-    """
-    both = [(facts, facts.predictions[test.split]) for facts in (first, second)]
-    values = [name_labels(found, found.prediction)[test.rows[:, at]] for at, (_, found) in enumerate(both)]
-    if test.num_only is None:
-        weight = np.abs(values[0] - values[1])
-        num, chosen = len(weight), np.argsort(-weight, kind="stable")
-    else:
-        certain = [found.label_probability[test.rows[:, at]] for at, (_, found) in enumerate(both)]
-        weight = np.abs(certain[0] - certain[1])
-        differing = np.flatnonzero(values[0] != values[1])
-        num, chosen = len(differing), differing[np.argsort(-weight[differing], kind="stable")]
-    samples: list[dict[str, Any]] = []
-    for row in chosen[:1000].tolist():
-        places = test.rows[row]
-        is_full = sum(bool(each["image"]) for each in samples) >= _MAX_PICTURES
-        images = (
-            read_thumbnail(facts.run.folder, test.split, int(found.index[at]), max_bytes=left_bytes)
-            for (facts, found), at in zip(both, places, strict=True)
-        )
-        image = b"" if is_full else next(filter(None, images), b"")
-        left_bytes -= len(image)
-        found, at = both[0][1], places[0]
-        target = name_labels(found, found.target)[at]
+    compared: tuple[RunFacts, RunFacts], pair: tuple[Predictions, Predictions], names: tuple[str, str]
+) -> SampleGroup:
+    """List the samples that decide which of two models is better, each with a thumbnail of either run folder."""
+    one, other = pair
+    in_second = dict(zip(one.index.tolist(), other.index.tolist(), strict=True))
+    samples = []
+    for each in choose_deciding_samples(one, other, ()):
+        at = int(np.searchsorted(one.index, each["index"]))
+        images = [
+            read_thumbnail(facts.run.folder, one.split, index)
+            for facts, index in zip(compared, (each["index"], in_second[each["index"]]), strict=True)
+        ]
         samples.append(
-            {
-                "path": shorten(name_sample(found, at, _find_root(first)), 120),
-                "label": _describe_label(target),
-                "predicted": [_describe_label(each[row]) for each in values],
-                "is_wrong": [test.num_only is not None and bool(each[row] != target) for each in values],
-                "is_number": test.num_only is None,
-                "image": base64.b64encode(image).decode(),
-            }
+            PageSample(
+                path=shorten(one.name_sample(at, compared[0].data.get("root")), 120),
+                label=shorten(each["label"], 60),
+                predicted={names[0]: shorten(each["challenger"], 60), names[1]: shorten(each["baseline"], 60)},
+                image=next(filter(None, images), b""),
+            )
         )
-    samples.sort(key=lambda each: not each["image"])
-    return num, samples[:_MAX_PICTURES]
-
-
-def _describe_label(value: Any) -> str:
-    return shorten(value, 60) if isinstance(value, str) else f"{value:.4g}"
+    return SampleGroup(f"disagreements-{names[1].lower()}", f"{names[0]} and {names[1]} disagree", samples)

@@ -180,16 +180,14 @@ class Score(NamedTuple):
 def find_score(facts: RunFacts) -> Score | None:
     """Choose the metric that a run is judged by.
 
-    It is that of `score_predictions`, on the test split if it was tested. Without predictions it is an accuracy that
-    was logged, else the metric that chose the best checkpoint. None if there is no metric.
+    It is the accuracy or the mean absolute error, on the test split if it was tested, else on the validation split; of
+    other models the metric that chose the best checkpoint. None if there is no metric.
     """
-    for split, prefix in SPLITS.items():
-        if (found := facts.predictions.get(split)) is not None and len(found):
-            return score_predictions(prefix, found)
-    logged = list_logged_metrics(facts)
+    scores = list_scores(facts)
     for prefix in SPLITS.values():
-        if isinstance(value := logged.get(f"{prefix}/accuracy"), (int, float)) and 0 <= value <= 1:
-            return score_logged(facts, f"{prefix}/accuracy", float(value))
+        for name in ("accuracy", "mae"):
+            if (score := scores.get(f"{prefix}/{name}")) is not None:
+                return score
     best = facts.summary.get("best") or {}
     if isinstance(best.get("value"), (int, float)):
         return Score(str(best.get("monitor")), float(best["value"]), is_loss=best.get("mode") == "min")

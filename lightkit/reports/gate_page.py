@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import logging
 import math
 import shlex
@@ -11,13 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from lightkit.reports.facts import mask_secrets
-from lightkit.reports.pages import format_number, render_page, shorten
+from lightkit.reports.pages import PageSample, SampleGroup, format_number, limit_images, render_page, shorten
 from lightkit.reports.predictions import Split, read_thumbnail
+from lightkit.reports.significance import describe_significance
 from lightkit.runs.files import read_json, write_text
 from lightkit.runs.folder import Run
 from lightkit.runs.index import PROMOTED
 
-_MAX_ROWS, _MAX_PICTURES = 100, 60
+_MAX_ROWS, _MAX_SAMPLES = 100, 40
 _GROUPS = {
     "lost": "Right by {baseline} alone",
     "won": "Right by this model alone",
@@ -92,7 +92,7 @@ def render_gate(run: Run, decision: Mapping[str, Any], promoted: Mapping[str, An
         num_slices=len(rows),
         notices=[each for each in decision.get("notices") or [] if each != described],
         confidence=format((intervals.get("confidence") or 0.95) * 100, ".4g"),
-        groups=_group_samples(run, decision, significance, str(baseline)),
+        groups=_group_samples(run, decision, str(baseline)),
         moves=decision.get("history"),
         alias=alias,
         promoted=promoted if alias in (promoted.get("aliases") or []) else {},
@@ -125,24 +125,6 @@ def describe_decision(decision: Mapping[str, Any]) -> str:
     return f"{text}; {decision.get('baseline')} has {describe('baseline')}." if decision.get("baseline") else f"{text}."
 
 
-def describe_significance(found: Mapping[str, Any], metric: str, baseline: str | None) -> str:
-    """Write whether the model differs from the baseline beyond the noise of the samples; empty without a baseline."""
-    if baseline is None or not found:
-        return ""
-    if found.get("test") is None:
-        return f"Whether the difference to {baseline} is noise is unknown: {found.get('reason', 'nothing was tested')}."
-    text = (
-        f"{metric} differs by {found['difference']:+.4g} ({found['low']:+.3g} to {found['high']:+.3g}) from {baseline}."
-    )
-    if "only_challenger" in found:
-        text += (
-            f" Of {found['num_samples']} samples, this model alone is right on {found['only_challenger']} and "
-            f"{baseline} alone on {found['only_baseline']}."
-        )
-    noise = "beyond the noise of the samples" if found["counts"] else "no difference beyond the noise of the samples"
-    return f"{text} That is {noise} ({found['test']}, p = {found['p_value']:.2g})."
-
-
 def _strip(score: Any, interval: Sequence[float] | None, bounds: Sequence[float]) -> dict[str, Any] | None:
     """Compute a score and its interval as places from 0 to 100 on an axis that all strips of the page share."""
     if not interval or not isinstance(score, (int, float)) or not math.isfinite(score):
@@ -152,29 +134,34 @@ def _strip(score: Any, interval: Sequence[float] | None, bounds: Sequence[float]
     return {"places": places, "text": f"{interval[0]:.3g} to {interval[1]:.3g}"}
 
 
-def _group_samples(
-    run: Run, decision: Mapping[str, Any], significance: Mapping[str, Any], baseline: str
-) -> list[dict[str, Any]]:
-    """List the samples that decide by their kind, each with its thumbnail if there is one."""
+def _group_samples(run: Run, decision: Mapping[str, Any], baseline: str) -> list[SampleGroup]:
+    """List the samples that decide by their kind."""
     split: Split = "validation" if (decision.get("data") or {}).get("split") == "val" else "test"
+    significance = decision.get("significance") or {}
     totals = {"lost": significance.get("only_baseline"), "won": significance.get("only_challenger")}
     titles = _GROUPS if "only_baseline" in significance else {**_GROUPS, **_REGRESSION}
     if significance:
         titles = {**titles, "wrong": "The worst mistakes of classes that are not met"}
     groups = []
-    num_left = _MAX_PICTURES
     for kind, title in titles.items():
-        samples = []
-        for each in [sample for sample in decision.get("samples") or [] if sample.get("kind") == kind][:num_left]:
-            image = base64.b64encode(read_thumbnail(run.folder, split, int(each["index"]))).decode()
-            name = "/".join(Path(each.get("path") or f"sample {each['index']}").parts[-2:])[-120:]
-            samples.append({**each, "path": name, "image": image})
-        num_left -= len(samples)
-        if samples:
-            total = totals.get(kind)
-            count = f" ({len(samples)} of {total})" if total and total > len(samples) else f" ({len(samples)})"
-            groups.append({"title": title.replace("{baseline}", shorten(baseline, 60)) + count, "samples": samples})
-    return groups
+        samples = [
+            PageSample(
+                path="/".join(Path(each.get("path") or f"sample {each['index']}").parts[-2:])[-120:],
+                label=shorten(each["label"], 60),
+                predicted={
+                    name: shorten(each[key], 60)
+                    for name, key in (("this run", "challenger"), ("baseline", "baseline"))
+                    if each.get(key) is not None
+                },
+                image=read_thumbnail(run.folder, split, int(each["index"])),
+            )
+            for each in decision.get("samples") or []
+            if each.get("kind") == kind
+        ][:_MAX_SAMPLES]
+        total = max(totals.get(kind) or 0, len(samples))
+        count = f"{len(samples)} of {total}" if total > len(samples) else f"{len(samples)}"
+        groups.append(SampleGroup(kind, f"{title.replace('{baseline}', shorten(baseline, 60))} ({count})", samples))
+    return limit_images(groups)
 
 
 def _list_commands(

@@ -9,20 +9,20 @@ import math
 import re
 import shlex
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from functools import cache
 from html import unescape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from markupsafe import Markup
 
 from lightkit.reports import figures
 from lightkit.reports.card import render_card
-from lightkit.reports.facts import NO_METRICS, RunFacts, describe_verdict, read_facts
+from lightkit.reports.facts import NO_METRICS, RunFacts, describe_verdict, list_scores, read_facts
 from lightkit.reports.predictions import (
     Predictions,
     class_scores,
@@ -74,6 +74,52 @@ class PageFigure:
     def svg(self) -> Markup:
         """The ``<svg>`` element."""
         return Markup(figures.to_svg(self.drawing, name=self.name, label=self.label))  # noqa: S704 - it is escaped there
+
+
+@dataclass(frozen=True)
+class PageSample:
+    """A sample of a page.
+
+    Args:
+        path: Its file, or its number.
+        label: Its label or target in words.
+        predicted: By the name of each model, what it predicted.
+        note: More about it.
+        image: Its thumbnail as JPEG; empty where there is none.
+    """
+
+    path: str
+    label: str
+    predicted: Mapping[str, str]
+    note: str = ""
+    image: bytes = b""
+
+    @property
+    def address(self) -> str:
+        """The thumbnail as an address that holds it; empty where there is none."""
+        return f"data:image/jpeg;base64,{base64.b64encode(self.image).decode()}" if self.image else ""
+
+
+class SampleGroup(NamedTuple):
+    """Samples of a page under one heading."""
+
+    id: str
+    title: str
+    samples: list[PageSample]
+
+
+def limit_images(groups: Iterable[SampleGroup], max_bytes: int = _MAX_THUMBNAILS_BYTES) -> list[SampleGroup]:
+    """Leave out the groups without samples, and the thumbnails that make a page larger than ``max_bytes``."""
+    left_bytes, limited = max_bytes, []
+    for group in groups:
+        samples = []
+        for each in group.samples:
+            fits = len(each.image) <= left_bytes
+            left_bytes -= len(each.image) if fits else 0
+            samples.append(each if fits else replace(each, image=b""))
+        if samples:
+            limited.append(group._replace(samples=samples))
+    return limited
 
 
 @cache
@@ -212,11 +258,11 @@ def render_run(facts: RunFacts, drawn: Mapping[str, PageFigure]) -> str:
         verdict=describe_verdict(facts),
         figures=drawn,
         predictions=predictions,
-        metrics=_list_metrics(facts),
+        scores=list(list_scores(facts).values()),
         classes=classes,
         confusions=confusions,
         ece=None if "reliability" not in drawn else _calibrate(predictions)[1],
-        samples=[] if predictions is None else _list_samples(facts, predictions),
+        groups=[] if predictions is None else _list_samples(facts, predictions),
         bad_reasons=Counter(each.reason for each in facts.bad_images).most_common(20),
         warnings=warnings.most_common(_MAX_EVENTS),
         events=[_describe_event(each) for each in shown[-_MAX_EVENTS:]],
@@ -226,25 +272,6 @@ def render_run(facts: RunFacts, drawn: Mapping[str, PageFigure]) -> str:
         has_gate_page=(folder / "gate.html").is_file(),
         num_resumes=sum(each["event"] == "resume" for each in facts.events),
     )
-
-
-def _list_metrics(facts: RunFacts) -> list[tuple[str, ...]]:
-    """List name and value on each split of the metrics of the best checkpoint."""
-    stages, metrics = facts.summary.get("stages") or {}, facts.summary.get("metrics") or {}
-    found: dict[str, dict[str, Any]] = {}
-    for name, value in {**(metrics.get("best") or {}), **(stages.get("test") or {})}.items():
-        if name not in NO_METRICS and not name.startswith("lr/"):
-            prefix = _SPLIT_PREFIX.match(name)
-            split = prefix[0][:-1] if prefix else "train"
-            split = {"training": "train", "valid": "val", "validation": "val"}.get(split, split)
-            found.setdefault(_SPLIT_PREFIX.sub("", name) or name, {})[split] = value
-    return [
-        (
-            name,
-            *(format_number(found[name][split]) if split in found[name] else "" for split in ("train", "val", "test")),
-        )
-        for name in sorted(found)[:_MAX_EVENTS]
-    ]
 
 
 def _list_classes(predictions: Predictions) -> list[tuple[Any, ...]]:
@@ -269,37 +296,28 @@ def _calibrate(predictions: Predictions | None) -> tuple[CalibrationBins, float]
     return bins, expected_calibration_error(bins)
 
 
-def _list_samples(facts: RunFacts, predictions: Predictions) -> list[dict[str, Any]]:
-    """List the samples that are worth a look, in two groups, each sample with its thumbnail if there is one."""
-    groups = {"worst": ("The worst mistakes", worst_mistakes(predictions, _NUM_SAMPLES))}
+def _list_samples(facts: RunFacts, predictions: Predictions) -> list[SampleGroup]:
+    """List the samples that are worth a look, in two groups."""
+    groups = [("worst", "The worst mistakes", worst_mistakes(predictions, _NUM_SAMPLES))]
     if predictions.is_classifier:
-        groups["uncertain"] = ("The least certain", least_certain(predictions, _NUM_SAMPLES))
-    root = f"{facts.data.get('root')}/"
-    left_bytes = _MAX_THUMBNAILS_BYTES
-    found = []
-    for name, (title, positions) in groups.items():
-        samples = []
-        for at in positions.tolist():
-            index = int(predictions.index[at])
-            image = read_thumbnail(facts.run.folder, predictions.split, index, max_bytes=left_bytes)
-            left_bytes -= len(image)
-            values = [predictions.target[at], predictions.prediction[at]]
-            texts = [
-                predictions.class_names[int(each)] if predictions.is_classifier else f"{each:.4g}" for each in values
-            ]
-            sample = {
-                "path": shorten((predictions.paths[at] or f"sample {predictions.index[at]}").removeprefix(root), 120),
-                "label": shorten(texts[0], 60),
-                "predicted": shorten(texts[1], 60),
-                "is_wrong": bool(values[0] != values[1]),
-                "image": base64.b64encode(image).decode(),
-            }
-            if predictions.is_classifier:
-                sample["probability"] = f"{predictions.probability[at]:.2f}"
-                sample["label_probability"] = f"{predictions.label_probability[at]:.2f}"
-            samples.append(sample)
-        found.append({"id": name, "title": title, "samples": samples})
-    return found
+        groups.append(("uncertain", "The least certain", least_certain(predictions, _NUM_SAMPLES)))
+    return limit_images(
+        SampleGroup(name, title, [_describe_sample(facts, predictions, at) for at in positions.tolist()])
+        for name, title, positions in groups
+    )
+
+
+def _describe_sample(facts: RunFacts, predictions: Predictions, at: int) -> PageSample:
+    note = ""
+    if predictions.is_classifier:
+        note = f"{predictions.probability[at]:.2f}, label {predictions.label_probability[at]:.2f}"
+    return PageSample(
+        path=shorten(predictions.name_sample(at, facts.data.get("root")), 120),
+        label=shorten(predictions.describe(predictions.target[at]), 60),
+        predicted={"predicted": shorten(predictions.describe(predictions.prediction[at]), 60)},
+        note=note,
+        image=read_thumbnail(facts.run.folder, predictions.split, int(predictions.index[at])),
+    )
 
 
 def _describe_event(event: Mapping[str, Any]) -> tuple[str, str, str]:

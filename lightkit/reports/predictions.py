@@ -68,6 +68,15 @@ class Predictions:
         arrays = {name: each[positions] for name in columns if len(each := getattr(self, name)) == len(self)}
         return replace(self, paths=[self.paths[each] for each in positions], **arrays)
 
+    def name_sample(self, at: int, root: str | None = None) -> str:
+        """Give the path of the sample at a position, relative to the folder of the data if it is inside."""
+        path = self.paths[at]
+        return f"sample {self.index[at]}" if path is None else path.removeprefix(f"{(root or '').rstrip('/')}/")
+
+    def describe(self, value: float) -> str:
+        """Write a target or a prediction: the name of the class, or a number."""
+        return self.class_names[int(value)] if self.is_classifier else f"{value:.4g}"
+
 
 def predictions_path(folder: Path, split: Split) -> Path:
     """Return the file of a split's predictions in a run folder."""

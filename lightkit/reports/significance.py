@@ -160,6 +160,33 @@ def compare_on_same_samples(
     }
 
 
+def describe_significance(
+    found: Mapping[str, Any], metric: str, baseline: str | None, *, model: str = "this model"
+) -> str:
+    """Write whether a model differs from the baseline beyond the noise of the samples; empty without a baseline.
+
+    Args:
+        found: As from `compare_on_same_samples`.
+        metric: Name of the metric.
+        baseline: Name of the baseline.
+        model: Name of the model.
+    """
+    if baseline is None or not found:
+        return ""
+    if found.get("test") is None:
+        return f"Whether the difference to {baseline} is noise is unknown: {found.get('reason', 'nothing was tested')}."
+    text = (
+        f"{metric} differs by {found['difference']:+.4g} ({found['low']:+.3g} to {found['high']:+.3g}) from {baseline}."
+    )
+    if "only_challenger" in found:
+        text += (
+            f" Of {found['num_samples']} samples, {model} alone is right on {found['only_challenger']} and "
+            f"{baseline} alone on {found['only_baseline']}."
+        )
+    noise = "beyond the noise of the samples" if found["counts"] else "no difference beyond the noise of the samples"
+    return f"{text} That is {noise} ({found['test']}, p = {found['p_value']:.2g})."
+
+
 def are_of_same_samples(candidate: Predictions, baseline: Predictions) -> bool:
     """Return whether the labels of two predictions are the same, by name, in the same order."""
 
@@ -210,13 +237,9 @@ def choose_deciding_samples(
             "kind": kind,
             "index": int(candidate.index[at]),
             "path": candidate.paths[at],
-            "label": _name(candidate, candidate.target[at]),
-            "challenger": _name(candidate, candidate.prediction[at]),
-            "baseline": None if baseline is None else _name(baseline, baseline.prediction[at]),
+            "label": candidate.describe(candidate.target[at]),
+            "challenger": candidate.describe(candidate.prediction[at]),
+            "baseline": None if baseline is None else baseline.describe(baseline.prediction[at]),
         }
         for kind, at in chosen
     ]
-
-
-def _name(predictions: Predictions, value: Any) -> str:
-    return predictions.class_names[value] if predictions.is_classifier else f"{value:.4g}"

@@ -9,13 +9,13 @@ import pytest
 import torch
 from torchmetrics.classification import MulticlassF1Score, MulticlassPrecision, MulticlassRecall
 
-from lightkit.registry.significance import (
+from lightkit.reports.predictions import Predictions
+from lightkit.reports.significance import (
     choose_deciding_samples,
     compare_on_same_samples,
     compute_interval,
     select_class,
 )
-from lightkit.reports.predictions import Predictions
 
 
 def classified(targets: Any, predicted: Any, *, names: tuple[str, ...] = ("a", "b", "c"), **more: Any) -> Predictions:
