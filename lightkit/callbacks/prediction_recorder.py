@@ -28,7 +28,7 @@ from lightkit.reports.predictions import (
     least_certain,
     predictions_path,
     thumbnail_path,
-    worst_mistakes,
+    worst_errors,
     write_predictions,
 )
 
@@ -112,7 +112,7 @@ class _Evaluation:
 class PredictionRecorder(Callback):
     """Write the predictions of a test, and in a fit those of the validation of the best checkpoint, to the run folder.
 
-    The files are `test_predictions.parquet` and `validation_predictions.parquet`; up to 60 images, the worst mistakes
+    The files are `test_predictions.parquet` and `validation_predictions.parquet`; up to 60 images, the worst errors
     and then the least certain, are copied to `thumbnails`. They are of what `test_step` and `validation_step` return,
     see `reduce_outputs`; where that is something else, or there are several loaders, nothing is written.
 
@@ -252,7 +252,7 @@ class PredictionRecorder(Callback):
             if self.folder is not None and len(predictions):
                 write_predictions(predictions_path(self.folder, split), predictions)
                 if has_thumbnails and is_named:
-                    chosen = [*worst_mistakes(predictions, _NUM_WORST), *least_certain(predictions, _NUM_THUMBNAILS)]
+                    chosen = [*worst_errors(predictions, _NUM_WORST), *least_certain(predictions, _NUM_THUMBNAILS)]
                     indices = list(dict.fromkeys(predictions.index[chosen].tolist()))[:_NUM_THUMBNAILS]
                     for old in self.folder.glob(f"thumbnails/{split}-*.jpg"):
                         old.unlink()

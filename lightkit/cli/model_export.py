@@ -244,7 +244,7 @@ def _write_files(
 def print_step(mode: OutputMode, text: str) -> None:
     """Print a step: an event for programs, else a line."""
     if mode == "json":
-        runs.print_event("step", says=text)
+        runs.print_event("step", message=text)
     else:
         print_line(f"      {text}", mode)
 

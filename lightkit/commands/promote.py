@@ -199,7 +199,7 @@ def _promote(context: RunContext, options: Mapping[str, str]) -> str:
         runs.EventStream(run.events_path).write("promotion", name=name, **redact(resolved, fields))
     if "--json" in options:
         done = move.as_dict() if is_new else {}
-        print(json.dumps({"name": name, "says": text, **done}, ensure_ascii=False, default=str))
+        print(json.dumps({"name": name, "message": text, **done}, ensure_ascii=False, default=str))
     else:
         print_line(f"moved {text}" if is_new else f"note  {text}", mode)
     return text

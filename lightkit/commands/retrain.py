@@ -352,7 +352,7 @@ class Retrain:
 
     def _skip(self, stage: str, reason: str) -> None:
         self.state.skip(stage, reason)
-        self._write_event(stage, "skipped", says=reason)
+        self._write_event(stage, "skipped", message=reason)
 
     def _build_args(self, stage: str) -> list[str]:
         """Build the command line of a stage.
@@ -478,7 +478,7 @@ class Retrain:
         rows, cases = [], []
         for each in state.stages:
             has_run = each.status not in ("pending", "skipped")
-            details = each.says or ""
+            details = each.message or ""
             if run is not None and each.stage == "gate" and has_run:
                 details = "; ".join(map(str, (runs.read_json(run.folder / RECORD) or {}).get("reasons") or [details]))
             duration = format_duration(each.seconds) if each.seconds is not None and has_run else ""

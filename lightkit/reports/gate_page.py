@@ -21,7 +21,7 @@ _MAX_ROWS, _MAX_SAMPLES = 100, 40
 _GROUPS = {
     "lost": "Right by {baseline} alone",
     "won": "Right by this model alone",
-    "wrong": "The worst mistakes",
+    "wrong": "The worst errors",
 }
 _REGRESSION = {"lost": "Predicted worse than by {baseline}", "won": "Predicted better than by {baseline}"}
 
@@ -141,7 +141,7 @@ def _group_samples(run: Run, decision: Mapping[str, Any], baseline: str) -> list
     totals = {"lost": significance.get("only_baseline"), "won": significance.get("only_challenger")}
     titles = _GROUPS if "only_baseline" in significance else {**_GROUPS, **_REGRESSION}
     if significance:
-        titles = {**titles, "wrong": "The worst mistakes of classes that are not met"}
+        titles = {**titles, "wrong": "The worst errors of classes that are not met"}
     groups = []
     for kind, title in titles.items():
         samples = [

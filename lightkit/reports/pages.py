@@ -31,7 +31,7 @@ from lightkit.reports.predictions import (
     list_confusions,
     read_thumbnail,
     worst_classes,
-    worst_mistakes,
+    worst_errors,
 )
 from lightkit.reports.statistics import CalibrationBins, expected_calibration_error, reliability_bins
 from lightkit.runs.deadline import format_duration
@@ -298,7 +298,7 @@ def _calibrate(predictions: Predictions | None) -> tuple[CalibrationBins, float]
 
 def _list_samples(facts: RunFacts, predictions: Predictions) -> list[SampleGroup]:
     """List the samples that are worth a look, in two groups."""
-    groups = [("worst", "The worst mistakes", worst_mistakes(predictions, _NUM_SAMPLES))]
+    groups = [("worst", "The worst errors", worst_errors(predictions, _NUM_SAMPLES))]
     if predictions.is_classifier:
         groups.append(("uncertain", "The least certain", least_certain(predictions, _NUM_SAMPLES)))
     return limit_images(

@@ -215,7 +215,7 @@ def list_confusions(counts: NDArray[np.int64], num: int) -> list[tuple[int, int,
     return [(*divmod(cell, len(counts)), int(wrong.flat[cell])) for cell in cells if wrong.flat[cell]]
 
 
-def worst_mistakes(predictions: Predictions, num: int) -> NDArray[np.int64]:
+def worst_errors(predictions: Predictions, num: int) -> NDArray[np.int64]:
     """Choose the wrong predictions of least ``label_probability``, or a regressor's largest errors, the worst first.
 
     Returns:

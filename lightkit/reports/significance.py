@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lightkit.reports.predictions import Predictions, worst_mistakes
+from lightkit.reports.predictions import Predictions, worst_errors
 from lightkit.reports.statistics import bootstrap_interval, mcnemar_exact, paired_bootstrap, wilson_interval
 
 _Array = NDArray[Any]
@@ -215,7 +215,7 @@ def choose_deciding_samples(
     if baseline is not None and not are_of_same_samples(candidate, baseline):
         baseline = None
     if baseline is None:
-        chosen += [("wrong", int(at)) for at in worst_mistakes(candidate, _MAX_SAMPLES)]
+        chosen += [("wrong", int(at)) for at in worst_errors(candidate, _MAX_SAMPLES)]
     else:
         gains, is_relevant = _errors(baseline) - _errors(candidate), np.ones(len(candidate), dtype=bool)
         if candidate.is_classifier:  # of the samples on which one alone is right, those of the largest change
@@ -229,7 +229,7 @@ def choose_deciding_samples(
         of_class = select_class(candidate, name)
         known = {at for _, at in chosen}
         if of_class is not None:
-            worst = of_class.index[worst_mistakes(of_class, _MAX_SAMPLES // 2)]
+            worst = of_class.index[worst_errors(of_class, _MAX_SAMPLES // 2)]
             positions = np.searchsorted(candidate.index, worst).tolist()
             chosen += [("wrong", at) for at in positions if at not in known]
     return [

@@ -8,7 +8,7 @@ began        ISO 8601, UTC; ``ended`` too, which is null until nothing is left t
 outcome      ``promoted``; ``not promoted``: the gate rejected the model; ``trained``: done without a promotion; null
 stages       in their order: ``stage``, ``status`` (pending, running, done, failed, interrupted, skipped), ``began``,
              ``ended``, ``seconds`` and ``exit_code`` of the last attempt, number of ``attempts`` and of ``failures``,
-             and ``says``: why it was skipped, or what ended it
+             and ``message``: why it was skipped, or what ended it
 ===========  =========================================================================================================
 
 The file is replaced as a whole at each step. A process that is killed leaves a stage ``running``.
@@ -54,7 +54,7 @@ class StageState:
     exit_code: int | None = None
     attempts: int = 0
     failures: int = 0
-    says: str | None = None
+    message: str | None = None
 
     @property
     def is_over(self) -> bool:
@@ -94,12 +94,12 @@ class RetrainState:
         state = self[stage]
         state.status, state.ended, state.seconds, state.exit_code = status, _now(), round(seconds, 3), code
         state.failures += status == "failed"
-        state.says = text
+        state.message = text
         self.write()
 
     def skip(self, stage: str, text: str) -> None:
         """Note that a stage is left out, and why."""
-        self[stage].status, self[stage].says = "skipped", text
+        self[stage].status, self[stage].message = "skipped", text
         self.write()
 
     def finish(self, outcome: str) -> None:

@@ -263,7 +263,7 @@ def test_stages_are_left_out_on_request_and_made_up_for_later(
 def test_a_stage_that_is_killed_is_a_failure(hands: Stagehands) -> None:
     hands.codes["test"] = -signal.SIGKILL
     assert hands.retrain() == 1
-    assert [state["says"] for state in hands.record["stages"] if state["stage"] == "test"] == ["killed by SIGKILL"]
+    assert [state["message"] for state in hands.record["stages"] if state["stage"] == "test"] == ["killed by SIGKILL"]
 
 
 def test_a_signal_ends_the_retrain_and_the_same_command_goes_on(

@@ -15,7 +15,7 @@ from lightkit.reports.predictions import (
     confusion_counts,
     least_certain,
     read_predictions,
-    worst_mistakes,
+    worst_errors,
     write_predictions,
 )
 
@@ -91,7 +91,7 @@ def test_scores_of_each_class_are_those_of_scikit_learn() -> None:
         assert_allclose(mine, theirs, rtol=1e-12)
 
 
-def test_the_worst_mistakes_and_the_least_certain_come_first() -> None:
-    assert_array_equal(worst_mistakes(of_classifier(), 5), [3, 1])
-    assert_array_equal(worst_mistakes(of_regressor(), 5), [1, 0])
+def test_the_worst_errors_and_the_least_certain_come_first() -> None:
+    assert_array_equal(worst_errors(of_classifier(), 5), [3, 1])
+    assert_array_equal(worst_errors(of_regressor(), 5), [1, 0])
     assert_array_equal(least_certain(of_classifier(), 2), [2, 4])

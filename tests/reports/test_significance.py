@@ -116,7 +116,7 @@ def test_the_samples_that_decide_are_those_that_one_model_alone_gets_right() -> 
     assert (found[0]["challenger"], found[0]["baseline"], found[0]["path"]) == ("c", "b", "1.jpg")
 
 
-def test_without_a_baseline_the_worst_mistakes_are_chosen_and_those_of_judged_classes() -> None:
+def test_without_a_baseline_the_worst_errors_are_chosen_and_those_of_judged_classes() -> None:
     alone = choose_deciding_samples(right_below(80), None, ["c"])
     assert {each["kind"] for each in alone} == {"wrong"}
     assert len(alone) == len({each["index"] for each in alone}) > 12
