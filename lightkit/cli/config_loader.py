@@ -51,7 +51,6 @@ _FURTHER: dict[str, dict[str, Takes]] = {
     },
 }
 """Options of one command."""
-_TAKE_INPUTS = ("predict",)
 LIGHTNING = "pytorch_lightning.callbacks."
 NAMED_CLASSES = {
     "callbacks": {
@@ -144,6 +143,7 @@ def load_config(
     options: Mapping[str, Takes] | None = None,
     class_sections: Sequence[str] = config.CLASS_SECTIONS,
     subcommands: Sequence[str] = STAGES,
+    takes_inputs: bool = False,
     environ: Mapping[str, str] = os.environ,
 ) -> LoadedConfig:
     """Read the arguments of a command and merge all layers that they name.
@@ -155,6 +155,7 @@ def load_config(
         options: Its options, and whether each takes a value; those of the command if None.
         class_sections: Top-level keys that hold one class each.
         subcommands: All commands.
+        takes_inputs: Whether words may stand alone, as those of `predict` do.
         environ: Environment variables.
 
     Raises:
@@ -163,7 +164,7 @@ def load_config(
     arguments = config.split_arguments(
         read_artefact_option(args) if command == "predict" else args,
         options=options_of(command) if options is None else options,
-        takes_inputs=command in _TAKE_INPUTS,
+        takes_inputs=takes_inputs or command == "predict",
         problems=problems,
     )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,7 +13,7 @@ from threading import Event
 from typing import TYPE_CHECKING, Any, Literal
 
 from lightkit import config, runs
-from lightkit.cli.config_loader import STAGES, load_config, options_of, resolve_settings, spawns
+from lightkit.cli.config_loader import STAGES, Takes, load_config, resolve_settings, spawns
 from lightkit.cli.console import OutputMode, choose_output_mode
 from lightkit.cli.notifications import CommandNotifier
 from lightkit.cli.predict_options import check_predict_options
@@ -133,7 +133,7 @@ def load_context(
     class_sections: Sequence[str] = config.CLASS_SECTIONS,
     subcommands: Sequence[str] = STAGES,
     has_own_parser: bool = False,
-    own_options: Collection[str] = (),
+    options: Mapping[str, Takes] | None = None,
     full: bool = False,
     machine: Machine | Literal["this"] | None = "this",
     validate_imports: Callable[[RunContext, config.Problems], None] | None = None,
@@ -146,8 +146,8 @@ def load_context(
         watch: Handler of SIGINT and SIGTERM.
         class_sections: Top-level keys that hold one class each.
         subcommands: All commands.
-        has_own_parser: Whether a script's own parser decides which keys there are,.
-        own_options: Arguments of that parser, which come before lightkit's options of the same names.
+        has_own_parser: Whether a script's own parser decides which keys there are.
+        options: Options, and whether each takes a value; those of the command if None.
         full: Whether jsonargparse is asked for more errors also where the schema describes every class.
         machine: Machine whose hardware the config must fit; None to check against none.
         validate_imports: Where there are errors, imports classes that the schema does not describe, and adds theirs.
@@ -162,7 +162,7 @@ def load_context(
             command,
             args,
             problems,
-            options={name: takes for name, takes in options_of(command).items() if name not in own_options},
+            options=options,
             class_sections=class_sections,
             subcommands=subcommands,
         )
@@ -173,11 +173,11 @@ def load_context(
     for problem in find_masked_values(loaded.resolved.tree):
         problems.add(problem)
     hardware, launch = resolve_settings(command, loaded, problems, machine)
-    options, resolved = loaded.arguments.options, hardware.resolved
+    given, resolved = loaded.arguments.options, hardware.resolved
     context = RunContext(
         command=command,
         args=list(args),
-        options=options,
+        options=given,
         inputs=tuple(loaded.arguments.inputs),
         passthrough=loaded.arguments.passthrough,
         has_own_parser=has_own_parser,
@@ -192,20 +192,20 @@ def load_context(
     if not has_own_parser and command in STAGES and isinstance(trainer, dict) and spawns(trainer.get("strategy")):
         text = "trainer.strategy: its processes have no run folder; ddp trains the same and has one"
         problems.add(error_at(text, resolved.origin_of("trainer.strategy")))
-    if (flags := options.get("print_config")) is not None:
+    if (flags := given.get("print_config")) is not None:
         context.print_config = tuple(flags.split(",")) if isinstance(flags, str) and flags else ()
         if unknown := [flag for flag in context.print_config if flag not in _PRINT_FLAGS]:
             problems.add(ConfigError(f"--print_config: expected {', '.join(_PRINT_FLAGS)}, got {unknown[0]!r}"))
     if command == "predict":
         with problems.noted():
-            check_predict_options(options, context.inputs)
+            check_predict_options(given, context.inputs)
     if command == "export":
         with problems.noted():
-            ExportOptions.parse(options)
+            ExportOptions.parse(given)
     with problems.noted():
-        context.mode = choose_output_mode(options, sys.stdout, is_path=command in ("export", "predict"))
+        context.mode = choose_output_mode(given, sys.stdout, is_path=command in ("export", "predict"))
     with problems.noted():
-        named = options.get("ckpt_path", resolved.values.get("ckpt_path"))
+        named = given.get("ckpt_path", resolved.values.get("ckpt_path"))
         if context.base is not None and context.weights is None:
             context.ckpt_path = str(find_checkpoint(context.base, "best" if named is None else str(named)))
         elif named and context.weights is None:

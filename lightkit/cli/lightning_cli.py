@@ -27,7 +27,7 @@ from pytorch_lightning.utilities.model_helpers import is_overridden
 
 # The classes of these packages are known by their short names once they are imported.
 from lightkit import config, data, loggers, models, runs  # noqa: F401
-from lightkit.cli.config_loader import is_yaml_text, spawns
+from lightkit.cli.config_loader import is_yaml_text, options_of, spawns
 from lightkit.cli.context import RunContext, load_context
 from lightkit.cli.parser_errors import (
     OTHER_WEIGHTS,
@@ -209,6 +209,7 @@ class LightkitCLI(LightningCLI):
             command, words = _find_command(words, parsers)
             files += _default_files(kwargs.get(command, {}))
         known = parsers.get(command) or next(iter(parsers.values()), parser)
+        own = {str(action.dest) for action in known._actions} - {*_SECTIONS, "ckpt_path", "print_config"}
         fixed = ["model"] * (not self.subclass_mode_model) + ["data"] * (not self.subclass_mode_data)
         self.context = context = load_context(
             command,
@@ -217,7 +218,7 @@ class LightkitCLI(LightningCLI):
             class_sections=[section for section in config.CLASS_SECTIONS if section not in fixed],
             subcommands=[*LightningCLI.subcommands(), *parsers],
             has_own_parser=True,
-            own_options={str(action.dest) for action in known._actions} - {*_SECTIONS, "ckpt_path", "print_config"},
+            options={name: takes for name, takes in options_of(command).items() if name not in own},
         )
         context.resolved = drop_paths(context.resolved, {("subcommand",)})
         if (path := context.ckpt_path) and path not in ("best", "last") and not Path(path).is_file():

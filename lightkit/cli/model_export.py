@@ -30,7 +30,7 @@ from lightkit.cli.console import (
 )
 from lightkit.cli.validation import explain_unwritable
 from lightkit.config import Arguments, shown_path
-from lightkit.errors import ConfigError, ExportError, RunLocked
+from lightkit.errors import ConfigError, ExportError
 from lightkit.export.bare_trainer import build_bare_trainer
 from lightkit.export.exporter import export
 from lightkit.export.formats import FORMATS
@@ -307,7 +307,6 @@ def load_model(
 
     Raises:
         LightkitError: If the checkpoint cannot be read or does not fit, or the data is missing.
-        RunLocked: If a training that goes on puts another checkpoint in its place meanwhile.
     """
     trainer = build_bare_trainer(VerifiedCheckpointIO())
     trainer.strategy.connect(module)
@@ -326,16 +325,13 @@ def load_model(
             load_weights()
         epoch = sha256 = None
     else:
-        inode = checkpoint.stat().st_ino  # checkpoints are renamed to their place
+        sha256 = runs.digest(checkpoint)
         connector = trainer._checkpoint_connector
         connector.resume_start(checkpoint, weights_only=not runs.is_trusting())
         epoch = connector._loaded_checkpoint.get("epoch")
         connector.restore_model()
         connector.restore_datamodule()
         connector._loaded_checkpoint = {}
-        sha256 = runs.digest(checkpoint)
-        if checkpoint.stat().st_ino != inode:
-            raise RunLocked(f"{checkpoint} was replaced while it was read, as by a training that goes on. Try again.")
     module.eval()
     if any(parameter.dtype in (torch.float16, torch.bfloat16) for parameter in module.parameters()):
         module.float()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import sys
 from functools import partial
-from typing import Any
 
 from jsonargparse import Namespace
 from pytorch_lightning import LightningDataModule, LightningModule
@@ -16,7 +15,6 @@ from lightkit.cli.context import RunContext
 from lightkit.cli.predict_options import format_predict_end, parse_predict_options
 from lightkit.config import error_at
 from lightkit.data.listed import ListedImages
-from lightkit.errors import LightkitError
 from lightkit.models.pretrained import load_exported
 from lightkit.prediction.table import STANDARD_OUTPUT
 from lightkit.prediction.writer import PredictionWriter
@@ -61,18 +59,9 @@ def build_image_data(
         batch_size=batch_size or 32,
         num_threads=num_workers,
         class_names=getattr(data, "class_names", None) if is_untrained else None,
-        names_of_data=partial(_read_class_names, data),
+        names_of_data=partial(getattr, data, "class_names", None),
         image_size=getattr(data, "image_size", None),
     )
-
-
-def _read_class_names(data: LightningDataModule | None) -> Any:
-    """Read the class names of the data, for a model that has none: the data may have to be there for it."""
-    try:
-        return getattr(data, "class_names", None)
-    except LightkitError as error:
-        _log.warning("the classes have no names: the model names none, and the data cannot (%s)", error)
-        return None
 
 
 def drop_limits(trainer: Namespace) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gc
-import importlib
 import logging
 import os
 import shutil
@@ -60,22 +58,34 @@ def _run_stage(command: str, args: list[str], watch: SignalWatch, notifier: Comm
         args = fix_deadline(args)
     context = open_context(command, args, watch)
     context.attach_notifier(notifier)
-    if command == "export" or (context.rank_context is not None and context.rank_context.supervised):
-        return run_in_process(context, args)  # an export is one process on any hardware
     configure_console(context.mode, context.resolved.masked)
+    ranks = context.rank_context
+    if command == "export" or (ranks is not None and ranks.supervised):  # an export is one process on any hardware
+        return run_in_process(context)
     for notice in context.hardware.notices:
         logging.getLogger("lightkit").warning(notice)
-    if context.rank_context is not None:
-        context.rank_context.open()
+    if ranks is not None:
+        ranks.open()
         _set_thread_variables(context)
-        return context.rank_context.run(partial(run_in_process, context, args), format_traceback)
+        return ranks.run(partial(run_in_process, context), format_traceback)
     require_srun(context)
     if (code := check_up_to_date(context)) is not None:
         return code
+    try:
+        return _start(context)
+    except DataChanged as change:
+        context.tell(f"begins a new run: {change}")
+        again = open_context(command, [*args, "--run.resume=never"], watch)
+        again.notifier = notifier
+        return _start(again)
+
+
+def _start(context: RunContext) -> int:
+    """Start the processes that the config asks for, or run the stage in this one."""
     if (plan := make_plan(context)) is not None:
         return supervise(context, plan)
     _set_thread_variables(context)
-    return run_in_process(context, args)
+    return run_in_process(context)
 
 
 def fix_deadline(args: Sequence[str], environ: Mapping[str, str] = os.environ) -> list[str]:
@@ -91,7 +101,7 @@ def fix_deadline(args: Sequence[str], environ: Mapping[str, str] = os.environ) -
     is_resolved = bool(environ.get(INHERITED) or environ.get(RUN_FILE)) or join_launch(environ) is not None
     fixed = list(args)
     for at, word in enumerate(fixed):
-        if word.startswith(f"{_DEADLINE}=") or (at and fixed[at - 1] == _DEADLINE):
+        if word.startswith("--deadline=") or (at and fixed[at - 1] == "--deadline"):
             option, equals, given = word.rpartition("=")
             fixed[at] = f"{option}{equals}{parse_deadline(given, is_resolved=is_resolved).isoformat()}"
     return fixed
@@ -115,41 +125,15 @@ def share_cores(num_cores: int, num_ranks: int) -> int:
     return max(1, min(num_cores, num_shared // num_ranks))
 
 
-def run_in_process(context: RunContext, args: list[str]) -> int:
-    """Run the stage in this process; where an interrupted run had other data, begin a new one.
+def run_in_process(context: RunContext) -> int:
+    """Run the stage in this process.
 
     Raises:
-        DataChanged: If a new run has to begin on all ranks.
+        DataChanged: If an interrupted run had other data.
     """
-    configure_console(context.mode, context.resolved.masked)
     os.environ.update(context.hardware.environment)
     if context.command == "fit":
         keep_memory()
-    import_lightning()
-    try:
-        return _run_once(context)
-    except DataChanged as change:
-        ranks = context.rank_context
-        if ranks is not None and (ranks.supervised or ranks.rank.size > 1):  # a supervisor lets all ranks begin again
-            raise
-        context.tell(f"begins a new run: {change}")
-        again = open_context(context.command, [*args, "--run.resume=never"], context.watch)
-        again.notifier = context.notifier
-        return _run_once(again)
-
-
-def import_lightning() -> None:
-    """Import torch and Lightning, which takes a tenth less time without the garbage collector."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        importlib.import_module("lightkit.cli.lightning_cli")
-    finally:
-        if was_enabled:
-            gc.enable()
-
-
-def _run_once(context: RunContext) -> int:
     # Late: they load torch and Lightning, which takes seconds.
     from lightkit.callbacks.checkpoint_io import missing_checkpoint
     from lightkit.cli.lightning_cli import LightkitCLI
@@ -183,10 +167,6 @@ def _run_once(context: RunContext) -> int:
         if context.command in STAGES:
             print_run_end(trainer, context)
     return 0
-
-
-_DEADLINE = "--deadline"
-_NEVER = "--run.resume=never"
 
 
 def make_plan(context: RunContext) -> Plan | None:
@@ -240,6 +220,7 @@ def supervise(context: RunContext, plan: Plan) -> int:
 
     Raises:
         ConfigError: If images are to come on standard input.
+        DataChanged: If a new run has to begin, since an interrupted one had other data.
     """
     if "-" in context.inputs:
         raise ConfigError(
@@ -262,9 +243,8 @@ def supervise(context: RunContext, plan: Plan) -> int:
             result = LaunchResult(interruption.exit_code, format_interruption(interruption), f"signal {signum}")
         message, summary = (text and context.resolved.masked(text) for text in (result.message, result.summary))
         result = replace(result, message=message, summary=summary)
-        if result.kind == DATA_CHANGED and _NEVER not in context.args:
-            context.tell(f"begins a new run: {str(result.message).splitlines()[0].removeprefix('error: ')}")
-            return supervise(replace(context, args=[*context.args, _NEVER]), plan)
+        if result.kind == DATA_CHANGED:
+            raise DataChanged(str(result.message).splitlines()[0].removeprefix("error: "))
         context.notifier.message = result.message or ""
         if result.message:
             needs_logs = run is not None and result.code not in (2, 3, 75, 129, 130, 143)
@@ -307,7 +287,6 @@ def parse_config(context: RunContext) -> None:
     Raises:
         ConfigError: If there are errors in it.
     """
-    import_lightning()
     from lightkit.cli.lightning_cli import Checked, LightkitCLI  # here: it loads torch
 
     quiet_libraries()

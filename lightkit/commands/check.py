@@ -7,10 +7,11 @@ import logging
 import os
 import sys
 import time
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from lightkit.cli.config_loader import STAGES, options_of
+from lightkit.cli.config_loader import STAGES, Takes, options_of
 from lightkit.cli.console import configure_console
 from lightkit.cli.context import RunContext
 from lightkit.cli.stage_runner import make_plan, open_context, parse_config
@@ -54,8 +55,13 @@ Exit code 0: no errors; 2: errors.
 lightkit check -c configs/flowers.yaml
 lightkit check -c configs/flowers.yaml --deep
 """
-_OPTIONS = {"--full": False, "--deep": False, "--no-hardware": False, "--for": True, "--junit": True}
-"""Own options, and whether each takes a value; all others belong to the config."""
+_OPTIONS: Mapping[str, Takes] = {
+    "full": "switch",
+    "deep": "switch",
+    "no-hardware": "switch",
+    "for": "value",
+    "junit": "value",
+}
 _MISTAKES = 2
 
 
@@ -65,33 +71,24 @@ def check(args: list[str]) -> int:
     Args:
         args: The command line after the command.
 
-    Raises:
-        ConfigError: If `--junit` or `--for` lacks its value.
     """
     began = time.monotonic()
-    left, config_args, own = list(args), list[str](), dict[str, str]()
-    stage = left.pop(0) if left and left[0] in STAGES else "fit"
-    while left:
-        option, equals, value = (word := left.pop(0)).partition("=")
-        if option not in _OPTIONS or (equals and not _OPTIONS[option]):
-            config_args.append(word)
-        elif _OPTIONS[option] and not (value := value if equals else left.pop(0) if left else ""):
-            raise ConfigError(f"check: {option}: expected a {'file' if option == '--junit' else 'device'} after it")
-        else:
-            own[option] = value
-    if "--deep" in own:
+    stage, args = (args[0], args[1:]) if args[:1] and args[0] in STAGES else ("fit", args)
+    options = {**options_of(stage), **_OPTIONS}
+    arguments = split_arguments(args, options=options, problems=Problems())
+    files, own = arguments.files, arguments.options
+    if "deep" in own:
         os.environ["HF_HUB_OFFLINE"] = "1"  # which huggingface_hub reads when the config's modules import it
     error = None
     try:
-        machine = (
-            None if "--no-hardware" in own else _assume_machine(own["--for"]) if "--for" in own else this_machine()
-        )
-        context = open_context(stage, config_args, SignalWatch(), full="--full" in own, machine=machine)
-        imports = "--full" in own or "--deep" in own or context.needs_imports
+        machine = _assume_machine(str(own["for"])) if "for" in own else this_machine()
+        machine = None if "no-hardware" in own else machine
+        context = open_context(stage, args, SignalWatch(), options=options, full="full" in own, machine=machine)
+        imports = "full" in own or "deep" in own or context.needs_imports
         _check_config(context, imports=imports, plans=machine is not None)
         report: dict[str, Any] = {"stage": context.command, "mistakes": []}
         lines = ["no mistakes found; --deep builds everything and runs a batch, too"]
-        if "--deep" in own:
+        if "deep" in own:
             from lightkit.cli.smoke_check import format_smoke_report, run_smoke_check  # here: torch takes seconds
 
             try:
@@ -104,12 +101,11 @@ def check(args: list[str]) -> int:
     except LightkitError as raised:
         print(f"error: {raised}", file=sys.stderr)
         error = raised
-        if "--output=json" in args or "--output json" in " ".join(args):
+        if own.get("output") == "json":
             print(json.dumps({"stage": stage, "mistakes": _list_mistakes(raised)}))
-    files = split_arguments(config_args, options=options_of("fit"), problems=Problems()).files
     add_step_summary(check_page(files, error))
-    if "--junit" in own:
-        write_junit(own["--junit"], "lightkit check", check_cases(files, error, time.monotonic() - began))
+    if "junit" in own:
+        write_junit(str(own["junit"]), "lightkit check", check_cases(files, error, time.monotonic() - began))
     return 0 if error is None else _MISTAKES
 
 

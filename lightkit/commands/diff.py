@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -41,7 +40,6 @@ Exit code 0: compared; 1: something differs, with --exit-code; 2: wrong argument
 lightkit diff runs/flowers/latest configs/flowers.yaml
 """
 _MAX_LINE = 160
-_RED, _GREEN, _BOLD, _PLAIN = "\x1b[31m", "\x1b[32m", "\x1b[1m", "\x1b[0m"
 _RECORDED = {
     "manifest": ("lightkit", "python", "packages", "git", "data", "seed", "hardware"),
     "summary": ("status", "epochs", "steps", "metrics", "stages"),
@@ -73,7 +71,7 @@ def diff(words: list[str]) -> int:
     if "--json" in line.options:
         print(json.dumps({"schema": 1, "a": old, "b": new, "changes": changes}, indent=2))
     elif changes:
-        print(_format_changes(old, new, changes, coloured=sys.stdout.isatty()), end="")
+        print(_format_changes(old, new, changes), end="")
     else:
         print(f"no difference between {old} and {new}")
     return 1 if changes and "--exit-code" in line.options else 0
@@ -168,12 +166,10 @@ def _complete_file(
     return in_run, in_file
 
 
-def _format_changes(old: str, new: str, changes: Sequence[Mapping[str, Any]], *, coloured: bool) -> str:
-    red, green, bold, end = (_RED, _GREEN, _BOLD, _PLAIN) if coloured else ("", "", "", "")
-    lines = [f"{red}- {old}{end}", f"{green}+ {new}{end}"]
+def _format_changes(old: str, new: str, changes: Sequence[Mapping[str, Any]]) -> str:
+    lines = [f"- {old}", f"+ {new}"]
     for change in changes:
-        lines += ["", f"{bold}{change['key']}{end}"]
-        signs = [sign for sign, side in ((f"{red}-", "old"), (f"{green}+", "new")) if side in change]
-        texts = format_column([change[side] for side in ("old", "new") if side in change], longest=_MAX_LINE)
-        lines += [f"  {sign} {text}{end}" for sign, text in zip(signs, texts, strict=True)]
+        signs = {sign: change[side] for sign, side in (("-", "old"), ("+", "new")) if side in change}
+        texts = format_column(list(signs.values()), longest=_MAX_LINE)
+        lines += ["", change["key"], *(f"  {sign} {text}" for sign, text in zip(signs, texts, strict=True))]
     return "\n".join(lines) + "\n"

@@ -10,11 +10,21 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 from lightkit.cli.argument_lookup import find_default, list_arguments
-from lightkit.cli.config_loader import STAGES, LoadedConfig, limit_to_this_machine, load_config
-from lightkit.config import KeyPath, Origin, Problems, Resolved, dotted, near, resolve_hardware, split_arguments
+from lightkit.cli.config_loader import STAGES, LoadedConfig, Takes, limit_to_this_machine, load_config
+from lightkit.config import (
+    Arguments,
+    KeyPath,
+    Origin,
+    Problems,
+    Resolved,
+    dotted,
+    near,
+    resolve_hardware,
+    split_arguments,
+)
 from lightkit.config.accelerator.vocabulary import BLOCK_KEYS, OLD_TRAINER_KEYS
 from lightkit.config.display import (
     RedactedConfig,
@@ -45,7 +55,7 @@ Exit code 0: explained; 2: there is no such key, or the config cannot be read.
 
 lightkit explain -c configs/flowers.yaml trainer.max_epochs
 """
-_OPTIONS: dict[str, Literal["value", "switch", "optional"]] = {"run": "value", "json": "switch", "quiet": "switch"}
+_OPTIONS: Mapping[str, Takes] = {"run": "value", "json": "switch", "quiet": "switch"}
 _LABELS = {"written": "written", "said_as": "from", "became": "became", "auto": "auto", "note": "note"}
 """Fields of a key that are a row of text each, by the label of the row."""
 _HARDWARE_KEYS: list[KeyPath] = [("accelerator", key) for key in BLOCK_KEYS]
@@ -61,14 +71,14 @@ def explain(args: list[str]) -> int:
     Raises:
         ConfigError: If there is no such key, or the config cannot be read.
     """
-    stage, keys, layers = _split_keys(args)
-    split_arguments(layers, options=_OPTIONS)
+    arguments = split_arguments(args, options=_OPTIONS, takes_inputs=True)
+    stage, keys = _split_keys(arguments)
     problems = Problems()
-    loaded = load_config(stage, layers, problems, options=_OPTIONS)
+    loaded = load_config(stage, args, problems, options=_OPTIONS, takes_inputs=True)
     if problems.is_incomplete:
         problems.raise_any()
     config = _resolve(loaded, problems)
-    tree, is_json, found = config.resolved.tree, "--json" in layers, list[tuple[dict[str, Any], str]]()
+    tree, is_json, found = config.resolved.tree, "json" in arguments.options, list[tuple[dict[str, Any], str]]()
     errors: list[ConfigError] = []
     for key in keys:
         try:
@@ -92,22 +102,15 @@ def explain(args: list[str]) -> int:
     return 0
 
 
-def _split_keys(args: Sequence[str]) -> tuple[str, list[str], list[str]]:
-    """Split the command line into the stage, the keys, and the arguments that name layers."""
-    rest, alone, layers = list(args), list[str](), list[str]()
-    while rest:
-        word = rest.pop(0)
-        if word.startswith("-") or "=" in word or word.endswith(NESTED_FILES):  # a file without -c is an error later
-            layers.append(word)
-            is_complete = "=" in word or not word.startswith("-") or _OPTIONS.get(word[2:]) == "switch"
-            layers += [] if is_complete or not rest else [rest.pop(0)]
-        else:
-            alone.append(word)
-    stages = list(dict.fromkeys(word for word in alone if word in STAGES))
+def _split_keys(arguments: Arguments) -> tuple[str, list[str]]:
+    """Split the words that stand alone into the stage and the keys."""
+    if file := next((word for word in arguments.inputs if word.endswith(NESTED_FILES)), None):
+        raise ConfigError(f"explain: a config file comes after -c: -c {file}")
+    stages = list(dict.fromkeys(word for word in arguments.inputs if word in STAGES))
     if len(stages) > 1:
         raise ConfigError(f"explain: expected one stage, got {' and '.join(stages)}")
-    default = "validate" if any(word.partition("=")[0] == "--run" for word in layers) else "fit"
-    return (stages or [default])[0], [word for word in alone if word not in STAGES], layers
+    default = "validate" if "run" in arguments.options else "fit"
+    return (stages or [default])[0], [word for word in arguments.inputs if word not in STAGES]
 
 
 # -- the config before and after its hardware keys are resolved --------------------------------------------------------

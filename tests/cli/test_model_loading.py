@@ -4,30 +4,21 @@ from __future__ import annotations
 
 import hashlib
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from pytorch_lightning import LightningModule
 
 from lightkit.cli.model_export import load_model
-from lightkit.errors import RunLocked
 from lightkit.export.bare_trainer import build_bare_trainer
 
 
 class OneLine(LightningModule):
-    """It may put another file in its checkpoint's place while that is loaded."""
+    """A model of one layer."""
 
-    def __init__(self, replaces: Path | None = None) -> None:
+    def __init__(self) -> None:
         super().__init__()
         self.layer = torch.nn.Linear(2, 1)
-        self.replaces = replaces
-
-    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        if self.replaces is not None:
-            other = self.replaces.with_name("other.ckpt")
-            other.write_bytes(self.replaces.read_bytes())
-            other.replace(self.replaces)
 
 
 @pytest.fixture
@@ -48,8 +39,3 @@ def test_the_digest_is_that_of_the_file_that_was_loaded(checkpoint: Path) -> Non
 
 def test_an_untrained_model_has_no_digest() -> None:
     assert load_model(OneLine(), None, None) == (None, None)
-
-
-def test_a_checkpoint_that_is_replaced_meanwhile_is_refused(checkpoint: Path) -> None:
-    with pytest.raises(RunLocked, match=r"best\.ckpt was replaced while it was read.* Try again\."):
-        load_model(OneLine(checkpoint), None, checkpoint)

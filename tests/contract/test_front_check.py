@@ -395,7 +395,7 @@ def test_missing_data_alone_ends_a_fit_with_code_3_and_no_run(checked: dict[str,
 
 def test_junit_needs_a_file_after_it(checked: dict[str, Answer]) -> None:
     assert (checked["junit"].code, checked["junit"].out) == (2, "")
-    assert re.match(r"error: check: --junit: expected a file", checked["junit"].err)
+    assert re.match(r"error: --junit: expected a value", checked["junit"].err)
 
 
 def test_a_config_is_checked_for_the_stage_that_is_named(checked: dict[str, Answer]) -> None:
