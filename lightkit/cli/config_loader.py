@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from lightkit import config, runs
 from lightkit.config.loader import collect_errors, drop_paths
+from lightkit.config.packaged import packaged_configs
 from lightkit.config.secrets import HIDDEN
 from lightkit.config.tree import Leaf, MappingNode, find, plain, put, walk
 from lightkit.errors import ConfigError
@@ -197,7 +198,10 @@ def load_config(
             base = runs.find(reference, section.get("root") or "runs", section.get("name"))
             if not base.config_path.is_file():
                 raise ConfigError(f"--run {reference}: {base.folder} has no config.yaml; it is not a run of lightkit")
-            return LoadedConfig(arguments, _drop_hidden_addresses(resolve([base.config_path])), base)
+            layers = [base.config_path]
+            if _needs_several_machines(config.read_file(base.config_path)):
+                layers.append(packaged_configs()["accelerator/one_process"])
+            return LoadedConfig(arguments, _drop_hidden_addresses(resolve(layers)), base)
         return LoadedConfig(arguments, resolve(), None)
 
 
@@ -216,6 +220,15 @@ def _find_run_of_weights(arguments: config.Arguments) -> dict[str, str | bool]:
     if any(flag.key.partition(".")[0] == "model" for flag in arguments.flags):
         return {}
     raise ConfigError(f"--model {artefact}: this file has weights alone; say which module they are for: --run or -c.")
+
+
+def _needs_several_machines(saved: MappingNode) -> bool:
+    """Check whether a run's config starts processes on other machines, too."""
+    launch, trainer = (
+        section if isinstance(section := plain(saved).get(name), dict) else {} for name in ("launch", "trainer")
+    )
+    is_elsewhere = launch.get("engine") in ("spark", "ray", "slurm") or launch.get("hosts") or launch.get("slurm")
+    return bool(is_elsewhere) or not {str(launch.get("nodes")), str(trainer.get("num_nodes"))} <= {"1", "None"}
 
 
 def _drop_hidden_addresses(resolved: config.Resolved) -> config.Resolved:
@@ -242,11 +255,6 @@ def resolve_settings(
         machine: Machine that must have the devices; None to check for none.
     """
     resolved = drop_paths(loaded.resolved, loaded.resolved.unresolved)
-    if loaded.base is not None:
-        local, resolved = collect_errors(
-            resolved, partial(limit_to_this_machine, saved=loaded.base.config_path), problems
-        )
-        resolved = local or resolved
     for read in (read_settings, read_watchdog, read_gate):  # their errors first: hardware depends on launch
         _, resolved = collect_errors(resolved, read, problems)
     if command == "export":  # it runs on one CPU, wherever the model was trained
@@ -262,31 +270,3 @@ def resolve_settings(
         with problems.noted():
             check_engine(launch, hardware.resolved, strategy=hardware.strategy)
     return hardware, launch or LaunchSettings()
-
-
-def limit_to_this_machine(resolved: config.Resolved, saved: Path) -> config.Resolved:
-    """Drop a launch that reaches beyond this machine from a run's config: its other stages then are one process.
-
-    Args:
-        resolved: The run's config, merged with the user's overrides.
-        saved: File of the run's config.
-    """
-    settings = read_settings(resolved)
-    trainer = resolved.tree.entries.get("trainer")
-    num_nodes = resolved.values["trainer"].get("num_nodes") if isinstance(trainer, MappingNode) else 1
-    is_remote = settings.engine in ("spark", "ray", "slurm") or settings.hosts or settings.slurm
-    if not (is_remote or settings.num_nodes[1] > 1 or num_nodes not in (None, 1)):
-        return resolved
-    overridden = {path[:2] for path, origin in resolved.origins.items() if origin.file != saved and len(path) > 1}
-    if any(path[0] == "launch" for path in overridden):
-        return resolved
-    entries = {key: node for key, node in resolved.tree.entries.items() if key != "launch"}
-    if isinstance(trainer, MappingNode):
-        local = {
-            key: Leaf(value, trainer.entries[key].origin)
-            for key, value in (("devices", 1), ("num_nodes", 1), ("strategy", "auto"))
-            if key in trainer.entries and ("trainer", key) not in overridden
-        }
-        entries["trainer"] = replace(trainer, entries={**trainer.entries, **local})
-    references = {path: text for path, text in resolved.references.items() if path[0] != "launch"}
-    return replace(resolved, tree=replace(resolved.tree, entries=entries), references=references)

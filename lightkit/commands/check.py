@@ -81,7 +81,7 @@ def check(args: list[str]) -> int:
         os.environ["HF_HUB_OFFLINE"] = "1"  # which huggingface_hub reads when the config's modules import it
     error = None
     try:
-        machine = _assume_machine(str(own["for"])) if "for" in own else this_machine()
+        machine: Machine | None = _assume_machine(str(own["for"])) if "for" in own else this_machine()
         machine = None if "no-hardware" in own else machine
         context = open_context(stage, args, SignalWatch(), options=options, full="full" in own, machine=machine)
         imports = "full" in own or "deep" in own or context.needs_imports

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any
 
 from lightkit.cli.argument_lookup import find_default, list_arguments
-from lightkit.cli.config_loader import STAGES, LoadedConfig, Takes, limit_to_this_machine, load_config
+from lightkit.cli.config_loader import STAGES, LoadedConfig, Takes, load_config
 from lightkit.config import (
     Arguments,
     KeyPath,
@@ -169,10 +169,6 @@ def _resolve(loaded: LoadedConfig, problems: Problems) -> _Config:
         loaded = replace(loaded, resolved=replace(loaded.resolved, tree=tree))
     unusable = {path[:2] for path in loaded.resolved.unresolved if path[:2] in _HARDWARE_KEYS or path[0] == "launch"}
     resolved = drop_paths(loaded.resolved, unusable)
-    if loaded.base is not None:
-        limit = partial(limit_to_this_machine, saved=loaded.base.config_path)
-        alone, resolved = collect_errors(resolved, limit, problems)
-        resolved = alone or resolved
     try:
         hardware = resolve_hardware(resolved, this_machine(), environ=os.environ)
         return _Config(loaded.resolved, hardware.resolved, hardware.chosen_by)
