@@ -7,7 +7,7 @@ from lightkit.callbacks.interruption import StopOnSignal
 from lightkit.callbacks.nonfinite import FiniteLoss
 from lightkit.callbacks.notifiers import AppriseNotifier, SlackNotifier, WebhookNotifier
 from lightkit.callbacks.predictions import PredictionTable
-from lightkit.callbacks.progress import create_progress, format_closing_block
+from lightkit.callbacks.progress import create_progress
 from lightkit.callbacks.recorder import RunRecorder
 from lightkit.callbacks.resume import ResumeState
 from lightkit.callbacks.watchdog import StallWatch
@@ -27,5 +27,4 @@ __all__ = [
     "VerifiedXLACheckpointIO",
     "WebhookNotifier",
     "create_progress",
-    "format_closing_block",
 ]

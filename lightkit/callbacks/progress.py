@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import math
-import shlex
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import timedelta
-from pathlib import Path
 from typing import Any, Literal
 
 from pytorch_lightning import LightningModule, Trainer
@@ -20,7 +18,6 @@ from rich.table import Column
 from rich.text import Text
 
 from lightkit.callbacks.recorder import Epoch
-from lightkit.config import shown_path
 
 _MOST_METRICS = 6
 _BAR_WIDTH = 20
@@ -230,35 +227,3 @@ def _count(trainer: Trainer, epoch: int) -> str:
 def _speed(epoch: Epoch) -> list[str]:
     speed = epoch.speed.get("samples_per_s")
     return [f"{epoch.seconds:.1f} s", *([] if speed is None else [f"{speed:.0f} samples/s"])]
-
-
-def format_closing_block(
-    *,
-    folder: Path | str,
-    best_checkpoint: Path | str | None = None,
-    monitor: str | None = None,
-    value: float | None = None,
-    epoch: int | None = None,
-    commands: Sequence[Sequence[str]] = (),
-    notices: Sequence[str] = (),
-) -> str:
-    """Format the lines that a run ends with: the best checkpoint, the folder, and the next commands.
-
-    Args:
-        folder: The run's folder.
-        best_checkpoint: The checkpoint, where there is one.
-        monitor: Metric by which it is best.
-        value: Its value.
-        epoch: Epoch that it is from, counted from 0 as in its file and in metrics.csv.
-        commands: The next commands, each as its arguments; they are quoted for the shell.
-        notices: Further lines, such as the records that a tracker has missed.
-    """
-    lines = []
-    if best_checkpoint is not None:
-        when = f" after epoch {epoch}" if epoch is not None else ""
-        why = f"  ({monitor} {value:.4g}{when})" if monitor is not None and value is not None else ""
-        lines.append(f"best  {shown_path(Path(best_checkpoint))}{why}")
-    lines.append(f"run   {shown_path(Path(folder))}")
-    lines += [f"note  {notice}" for notice in notices]
-    lines += [f"{'' if index else 'next':4}  {shlex.join(words)}" for index, words in enumerate(commands)]
-    return "\n".join(lines)

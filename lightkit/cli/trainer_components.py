@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import multiprocessing
 import os
+import shlex
 import shutil
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -34,7 +35,6 @@ from lightkit.callbacks import (
     VerifiedCheckpointIO,
     VerifiedXLACheckpointIO,
     create_progress,
-    format_closing_block,
 )
 from lightkit.callbacks.checkpoint_io import CheckpointReader, read_checkpoint
 from lightkit.callbacks.deadline import StopAtDeadline
@@ -443,34 +443,35 @@ def print_run_end(trainer: Trainer, context: RunContext) -> None:
         return
     in_retrain = RUN_FILE in os.environ  # which has a closing block of its own
     if context.command == "fit":
-        best = (runs.read_json(run.summary_path) or {}).get("best") or {}
-        has_checkpoint = any(run.checkpoints.glob("*.ckpt"))
-        commands = [["lightkit", "test", "--run", shown_path(run.folder)]] if has_checkpoint else []
-        views = [getattr(logger, "view_command", None) for logger in trainer.loggers]
-        unsent = {type(logger).__name__: getattr(logger, "unsent", 0) for logger in trainer.loggers}
-        block = format_closing_block(
-            folder=run.folder,
-            best_checkpoint=locate_checkpoint(run, "best"),
-            monitor=best.get("monitor"),
-            value=best.get("value"),
-            epoch=best.get("epoch"),
-            commands=[*commands, *(view for view in views if isinstance(view, list))],
-            notices=[  # Lightning's stand-in of a fast_dev_run has a method of every name
-                f"{count} records have not reached {name}"
-                for name, count in unsent.items()
-                if isinstance(count, int) and count
-            ],
-        )
-        if in_retrain:
-            block = "\n".join(line for line in block.splitlines() if line.startswith(("best", "note")))
+        lines = _list_results(trainer, run)
+        lines = [line for line in lines if line.startswith(("best", "note"))] if in_retrain else lines
     else:
         recorders = [each for each in trainer.callbacks if isinstance(each, PredictionRecorder)]  # type: ignore[attr-defined]
         if recorders and recorders[0].predictions is not None and not in_retrain:
             _print_class_tables(recorders[0].predictions, context.mode)
         tables = [callback.path for callback in trainer.callbacks if isinstance(callback, PredictionTable)]  # type: ignore[attr-defined]
-        block = f"table {shown_path(tables[0])}" if tables else "" if in_retrain else f"run   {shown_path(run.folder)}"
-    if block:
-        print_line(block, context.mode)
+        lines = [] if in_retrain else [f"run   {shown_path(run.folder)}"]
+        lines = [f"table {shown_path(table)}" for table in tables[:1]] or lines
+    if lines:
+        print_line("\n".join(lines), context.mode)
+
+
+def _list_results(trainer: Trainer, run: runs.Run) -> list[str]:
+    """List the best checkpoint, the folder, what a tracker has missed, and the next commands, a line each."""
+    best = (runs.read_json(run.summary_path) or {}).get("best") or {}
+    lines = []
+    if (checkpoint := locate_checkpoint(run, "best")) is not None:
+        known = best.get("monitor") is not None and best.get("value") is not None
+        why = f"  ({best['monitor']} {best['value']:.4g} after epoch {best['epoch']})" if known else ""
+        lines.append(f"best  {shown_path(checkpoint)}{why}")
+    lines.append(f"run   {shown_path(run.folder)}")
+    commands = [["lightkit", "test", "--run", shown_path(run.folder)]] if any(run.checkpoints.glob("*.ckpt")) else []
+    for logger in trainer.loggers:  # Lightning's stand-in of a fast_dev_run has a method of every name
+        unsent, view = getattr(logger, "unsent", 0), getattr(logger, "view_command", None)
+        if isinstance(unsent, int) and unsent:
+            lines.append(f"note  {unsent} records have not reached {type(logger).__name__}")
+        commands += [view] if isinstance(view, list) else []
+    return [*lines, *(f"{'' if number else 'next':4}  {shlex.join(words)}" for number, words in enumerate(commands))]
 
 
 def _describe_steps(trainer: Trainer) -> str:
