@@ -137,10 +137,15 @@ def _dispatch(words: list[str], watch: SignalWatch) -> int:
     is_stage = name in _STAGES
     sys.path.insert(0, str(os.getcwd()))  # noqa: PTH109 (a class_path of the user's own module is found here)
     if is_stage and (topics := _help_topics(rest)) is not None:
-        if topics != ["all"]:
+        if not topics:
             from lightkit.cli.help import show_help  # here, for other commands need none of its words
 
-            return show_help(name, COMMANDS[name], topics)
+            return show_help(name, COMMANDS[name])
+        if topics != ["all"]:
+            from lightkit.cli.help_topics import format_topic  # here, because it loads what reads configs
+
+            print(format_topic(name, topics), end="")
+            return 0
         rest = ["--help"]  # of LightningCLI
     module = importlib.import_module(_module_of(name))
     target = getattr(module, "run" if is_stage else _FUNCTIONS.get(name, name.replace("-", "_")))

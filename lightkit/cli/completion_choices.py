@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from pathlib import Path
 
 from lightkit.cli.argument_lookup import list_arguments, list_class_names
 from lightkit.cli.command_line import OPTION_LINE
@@ -67,9 +66,8 @@ def _list_choices(before: Sequence[str], current: str, commands: Mapping[str, st
     if module is None:
         named = {f"--{name}": takes != "switch" for name, takes in options_of(command).items() if name != "artefact"}
         takes_value = {"-c": True, "--help": False, **named}
-    else:  # from its text: importing the command may take long
-        spec = importlib.util.find_spec(module)
-        text = Path(str(spec and spec.origin)).read_text(encoding="utf-8")
+    else:
+        text = getattr(importlib.import_module(module), "HELP", "")
         takes_value = {option: value != "" for option, value in OPTION_LINE.findall(text)} | {"--help": False}
         takes_value |= {"-c": True} if " -c FILE" in text else {}
     tree = MappingNode({}, Origin("default"))

@@ -11,6 +11,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
 from lightkit import config, runs
+from lightkit.cli.help import OWN_OPTIONS
 from lightkit.config.loader import collect_errors, drop_paths
 from lightkit.config.packaged import packaged_configs
 from lightkit.config.secrets import HIDDEN
@@ -36,22 +37,6 @@ OPTIONS: dict[str, Takes] = {
     "trust": "switch",
 }
 """Options of every stage."""
-_FURTHER: dict[str, dict[str, Takes]] = {
-    "fit": {"if-changed": "switch", "unchanged-ok": "switch", "deadline": "value"},
-    "predict": {"artefact": "value", "contact-sheet": "value", "top-k": "value"},
-    "export": {
-        "format": "value",
-        "with-preprocessing": "switch",
-        "input-shape": "value",
-        "opset": "value",
-        "half": "switch",
-        "int8": "switch",
-        "num-samples": "value",
-        "rtol": "value",
-        "atol": "value",
-    },
-}
-"""Options of one command."""
 LIGHTNING = "pytorch_lightning.callbacks."
 NAMED_CLASSES = {
     "callbacks": {
@@ -107,8 +92,14 @@ def first_file_name(arguments: config.Arguments) -> str:
 
 
 def options_of(command: str) -> dict[str, Takes]:
-    """Return the options of a command, and whether each takes a value."""
-    return {**OPTIONS, **_FURTHER.get(command, {})}
+    """Return the options of a command, those of every stage and those in its help, and whether each takes a value."""
+    found: dict[str, Takes] = {**OPTIONS, **({"artefact": "value"} if command == "predict" else {})}
+    for typed, _ in OWN_OPTIONS.get(command, ()):
+        words = typed.replace(",", "").split()  # such as --rtol --atol X
+        takes: Takes = "switch" if typed and words[-1].startswith("--") else "value"
+        names = [word[2:] for word in words if word.startswith("--")]
+        found |= {name: takes for name in names if name not in config.SECTIONS}
+    return found
 
 
 def read_artefact_option(args: Sequence[str]) -> list[str]:

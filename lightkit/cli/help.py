@@ -5,8 +5,6 @@ Apart from it, because the screen loads neither torch nor the package that reads
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 OWN_OPTIONS: dict[str, tuple[tuple[str, str], ...]] = {
     "fit": (
         ("--if-changed", "train only if config, data or code changed; else code 6"),
@@ -78,22 +76,13 @@ _TOPICS = """\
 """
 
 
-def show_help(command: str, does: str, topics: Sequence[str]) -> int:
-    """Print the help of a stage, or of one topic in it, and return the exit code.
+def show_help(command: str, does: str) -> int:
+    """Print the help of a stage, and return the exit code.
 
     Args:
         command: The stage.
         does: Its purpose, as the list of commands has it.
-        topics: Words after `--help`.
-
-    Raises:
-        ConfigError: If there is no such topic.
     """
-    if topics:
-        from lightkit.cli.help_topics import format_topic  # here, because it loads what reads configs, and the schema
-
-        print(format_topic(command, topics), end="")
-        return 0
     events = "each step and the proof" if command == "export" else "the run's events"
     options = [
         *OWN_OPTIONS.get(command, ()),

@@ -15,6 +15,7 @@ from typing import Any
 from lightkit import runs
 from lightkit.cli.console import print_line
 from lightkit.cli.context import RunContext
+from lightkit.cli.validation import find_section_class
 from lightkit.config import Resolved, dotted, shown_path
 from lightkit.config.display import RedactedConfig, iterate_leaves
 from lightkit.config.schema import load_schema
@@ -195,9 +196,7 @@ def split_values(context: RunContext, salt: str) -> tuple[dict[str, Any], dict[s
 
 def _find_lightkit_class(resolved: Resolved) -> str | None:
     """Return the path of the data module's class if it is one of lightkit's."""
-    data = resolved.values.get("data")
-    schema = load_schema()
-    path = schema.path_of(str(data.get("class_path") if isinstance(data, dict) else None), schema.data["bases"]["data"])
+    path = find_section_class("data", resolved, load_schema())
     return path if path is not None and path.startswith("lightkit.") else None
 
 

@@ -100,7 +100,7 @@ def validate_signatures(resolved: Resolved, problems: Problems) -> Resolved:
 def _findings(resolved: Resolved, catalogue: ConfigSchema, problems: Problems) -> ValidationResult:
     found = validate_values(resolved, catalogue, is_complete=not problems.is_incomplete, is_loaded=_is_loaded)
     for section in _WITH_INPUTS:
-        path = _path_of(section, resolved, catalogue)
+        path = find_section_class(section, resolved, catalogue)
         # torchvision's names, for one, change with torch's version
         if path is not None and (path in catalogue.imported or {*PACKAGES} == {*catalogue.trusted}):
             given = resolved.values[section].get("init_args")
@@ -142,7 +142,7 @@ def check_inputs(resolved: Resolved, *, starts_training: bool, parsed: Any = Non
     for section in _WITH_INPUTS:
         described, given = None, {}
         if parsed is None:
-            if (path := _path_of(section, resolved, schema)) is not None:
+            if (path := find_section_class(section, resolved, schema)) is not None:
                 described = schema.classes[path]
                 defaults = {name: argument.get("default") for name, argument in described["arguments"].items()}
                 given = {**defaults, **(resolved.values[section].get("init_args") or {})}
@@ -164,8 +164,8 @@ def check_inputs(resolved: Resolved, *, starts_training: bool, parsed: Any = Non
     problems.raise_any()
 
 
-def _path_of(section: str, resolved: Resolved, schema: ConfigSchema) -> str | None:
-    """Return the path of a section's class where the schema describes it and the config gives it arguments."""
+def find_section_class(section: str, resolved: Resolved, schema: ConfigSchema) -> str | None:
+    """Return the path of a section's class where the schema describes it."""
     value = resolved.values.get(section)
     named = value.get("class_path") if isinstance(value, dict) else None
     return schema.path_of(str(named), schema.data["bases"][section])

@@ -6,8 +6,7 @@ import json
 import logging
 import os
 import platform
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -68,9 +67,11 @@ def reproduce(args: list[str]) -> int:
     run = runs.find(get_run_argument(line), line.options.get("--root", "runs"))
     manifest = _read_manifest(run)
     fit_args = _list_fit_args(run, manifest) + ["--quiet"] * (is_quiet or is_json) + ["--trust"] * is_trusting
+    for name in [*os.environ]:
+        if name.startswith(PREFIX) and name not in RESERVED_VARIABLES:
+            del os.environ[name]  # the run's config has the values that they had when it was trained
     with SignalWatch() as watch:
-        with _without_variables():
-            context = open_context("fit", fit_args, watch)
+        context = open_context("fit", fit_args, watch)
         configure_console(context.mode, context.resolved.masked)
         where = shown_path(run.folder)
         if differences := _list_differences(run, manifest, context):
@@ -82,11 +83,10 @@ def reproduce(args: list[str]) -> int:
                 )
             _log.warning("%s is trained again though not all is as it was:\n%s", where, listing)
         hardware = manifest.get("hardware") or {}
-        with _without_variables():
-            if (threads := hardware.get("threads")) and hardware.get("devices") in (None, 1):
-                os.environ[THREADS] = str(threads)  # the order of sums depends on it
-            if (code := run_stage("fit", fit_args, watch)) != 0:
-                return code
+        if (threads := hardware.get("threads")) and hardware.get("devices") in (None, 1):
+            os.environ[THREADS] = str(threads)  # the order of sums depends on it
+        if (code := run_stage("fit", fit_args, watch)) != 0:
+            return code
     again = runs.list_runs(run.root, f"{run.name}{_SUFFIX}")[0]
     origin = {"parent": str(run.folder), "reproduces": run.id}
     runs.write_json(again.manifest_path, {**(runs.read_json(again.manifest_path) or {}), **origin})
@@ -180,17 +180,3 @@ def _list_differences(run: runs.Run, manifest: Mapping[str, Any], context: RunCo
         hardware.append(f"GPU {', '.join(missing)} -> {', '.join(gpus) or 'none'}")
     differences = {"code": code, "packages": packages, "data": data, "hardware": hardware}
     return {name: lines for name, lines in differences.items() if lines}
-
-
-@contextmanager
-def _without_variables() -> Iterator[None]:
-    """Leave out ``LIGHTKIT_`` variables: the run's config has the values that they had when it was trained."""
-    before = dict(os.environ)
-    for name in before:
-        if name.startswith(PREFIX) and name not in RESERVED_VARIABLES:
-            del os.environ[name]
-    try:
-        yield
-    finally:
-        os.environ.clear()
-        os.environ.update(before)

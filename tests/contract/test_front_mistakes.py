@@ -188,7 +188,11 @@ def parsed(bench: Bench, tmp_path_factory: pytest.TempPathFactory) -> dict[str, 
     """What `check --full` says of each case: classes are imported and jsonargparse parses what is left."""
     base = tmp_path_factory.mktemp("parsed")
     commands = {case: case_command(case, base / case) for case in CASES if words_of(case)[0] == "check"}
-    return bench({case: replace(command, words=(*command.words, "--full")) for case, command in commands.items()})
+    full = {}
+    for case, command in commands.items():
+        at = 1 + (not command.words[1].startswith("-"))  # behind the stage
+        full[case] = replace(command, words=(*command.words[:at], "--full", *command.words[at:]))
+    return bench(full)
 
 
 @pytest.mark.parametrize("case", [case for case in CASES if words_of(case)[0] == "check"])
