@@ -154,7 +154,7 @@ def load_config(
         ConfigError: If `--run` names no run.
     """
     arguments = config.split_arguments(
-        read_artefact_option(args) if command == "predict" else args,
+        args,
         options=options_of(command) if options is None else options,
         takes_inputs=takes_inputs or command == "predict",
         problems=problems,

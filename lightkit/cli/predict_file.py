@@ -10,7 +10,7 @@ from typing import Any
 
 from lightkit import runs
 from lightkit.cli.command_line import refuse_without_effect
-from lightkit.cli.config_loader import options_of, read_artefact_option
+from lightkit.cli.config_loader import options_of
 from lightkit.cli.console import choose_output_mode, configure_console
 from lightkit.cli.predict_options import check_option_conflicts, format_predict_end, parse_predict_options
 from lightkit.config import split_arguments
@@ -38,7 +38,7 @@ def names_exported_model(args: Sequence[str]) -> bool:
     """
     if {"-h", "--help"} & {*args}:
         return False
-    files = [word.partition("=")[2] for word in read_artefact_option(args) if word.startswith("--artefact=")]
+    files = [word.partition("=")[2] for word in args if word.startswith("--artefact=")]
     return bool(files) and not holds_weights_alone(files[-1])
 
 
@@ -49,7 +49,7 @@ def predict_by_file(args: Sequence[str]) -> int:
         ConfigError: If an option is wrong, the file's runtime is not installed, or the file needs ``--trust``.
         DataError: If the file is damaged or takes no images, an image or folder is missing, or no image can be read.
     """
-    arguments = split_arguments(read_artefact_option(args), options=options_of("predict"), takes_inputs=True)
+    arguments = split_arguments(args, options=options_of("predict"), takes_inputs=True)
     given = arguments.options
     subject = f"an exported model, which --model {given['artefact']} names"
     refuse_without_effect(arguments, subject, options=("ckpt_path", "print_config"))

@@ -20,7 +20,7 @@ from lightkit.cli.context import RunContext, load_context
 from lightkit.cli.notifications import CommandNotifier
 from lightkit.cli.up_to_date import check_up_to_date
 from lightkit.cli.validation import validate_signatures
-from lightkit.config import Problems, error_at
+from lightkit.config import Hardware, Problems, error_at
 from lightkit.errors import CheckpointError, ConfigError, DataChanged, Interrupted, format_interruption
 from lightkit.hardware import this_machine
 from lightkit.hardware.processor import keep_memory
@@ -180,12 +180,8 @@ def make_plan(context: RunContext) -> Plan | None:
     resolved, hardware = context.resolved, context.hardware
     processes = hardware.processes
     if processes is None and hardware.kind != "tpu":  # torch-xla forks its ranks itself, inside the trainer
-        devices = hardware.devices  # of Lightning's own launcher, as far as they are known without torch
-        if isinstance(devices, tuple):
-            processes = len(devices)
-        elif isinstance(devices, int) and devices > 0:
-            processes = devices
-        elif hardware.kind in (None, "gpu"):
+        processes = count_devices(hardware)  # of Lightning's own launcher
+        if processes is None and hardware.kind in (None, "gpu"):
             processes = len(this_machine().gpus or ()) or None
     origin = None
     for section, key in (("launch", "engine"), ("launch", "processes"), ("launch", "hosts"), ("trainer", "strategy")):
@@ -199,6 +195,13 @@ def make_plan(context: RunContext) -> Plan | None:
         uses_gpus=hardware.kind == "gpu",
         origin=origin,
     )
+
+
+def count_devices(hardware: Hardware) -> int | None:
+    """Count the devices that a config names; None where it asks for all, or Lightning decides."""
+    if isinstance(hardware.devices, tuple):
+        return len(hardware.devices)
+    return hardware.devices if isinstance(hardware.devices, int) and hardware.devices > 0 else None
 
 
 def require_srun(context: RunContext) -> None:

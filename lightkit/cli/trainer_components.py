@@ -486,8 +486,7 @@ def _describe_steps(trainer: Trainer) -> str:
         parts.append(f"batch {text}{f' = {math.prod(factors.values())}' if ' x ' in text else ''}")
     rates = dict.fromkeys(f"{float(group['lr']):.6g}" for opt in trainer.optimizers for group in opt.param_groups)
     if rates:
-        scaled = next((text for c in trainer.callbacks if (text := getattr(c, "described", ""))), "")  # type: ignore[attr-defined]
-        parts.append(f"learning rate {', '.join(rates)}{f' ({scaled})' if scaled else ''}")
+        parts.append(f"learning rate {', '.join(rates)}")
     return ", ".join(parts)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from lightkit import config
-from lightkit.cli.config_loader import options_of
+from lightkit.cli.config_loader import options_of, read_artefact_option
 from lightkit.cli.stage_runner import run_stage
 from lightkit.runs.signals import SignalWatch
 
@@ -19,6 +19,7 @@ def run(command: str, args: list[str], watch: SignalWatch) -> int:
     if command == "predict":
         from lightkit.cli.predict_file import names_exported_model, predict_by_file  # here: it loads numpy
 
+        args = read_artefact_option(args)
         if names_exported_model(args):  # which needs no config, no run, and for ONNX no torch
             return predict_by_file(args)
     if command == "export":

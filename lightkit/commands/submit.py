@@ -6,7 +6,7 @@ import itertools
 from pathlib import Path
 
 from lightkit.cli.context import RunContext
-from lightkit.cli.stage_runner import make_plan, open_context
+from lightkit.cli.stage_runner import count_devices, make_plan, open_context
 from lightkit.config import error_at, read_scalar, shown_path
 from lightkit.config.secrets import mask_line
 from lightkit.errors import ConfigError
@@ -69,12 +69,9 @@ def _make_script(context: RunContext, args: list[str]) -> tuple[str, str]:
         )
     num_nodes, devices = trainer.get("num_nodes"), context.hardware.devices
     num_nodes = read_scalar(num_nodes) if isinstance(num_nodes, str) else num_nodes  # a flag's value is text
-    processes = context.launch.processes  # each has one device
-    if processes is None and devices in (None, "auto"):
-        processes = None if context.hardware.kind == "gpu" else 1
-    elif processes is None:
-        count = len(devices) if isinstance(devices, tuple) else int(str(devices))
-        processes = count if count > 0 else None
+    processes = context.launch.processes or count_devices(context.hardware)  # each has one device
+    if processes is None and devices in (None, "auto") and context.hardware.kind != "gpu":
+        processes = 1
     if processes is None:
         raise ConfigError(
             f"submit: how many processes each machine runs is not known here, for the devices are {devices!r}; "
