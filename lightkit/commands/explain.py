@@ -6,7 +6,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -25,13 +25,12 @@ from lightkit.config import (
     resolve_hardware,
     split_arguments,
 )
-from lightkit.config.accelerator.vocabulary import BLOCK_KEYS, OLD_TRAINER_KEYS
+from lightkit.config.accelerator.vocabulary import BLOCK_KEYS, OLD_TRAINER_KEYS, TRAINER_DEFAULTS
 from lightkit.config.display import (
     RedactedConfig,
     format_annotated,
     format_column,
     format_inline,
-    format_origin,
     format_place,
 )
 from lightkit.config.loader import collect_errors, drop_paths
@@ -56,10 +55,8 @@ Exit code 0: explained; 2: there is no such key, or the config cannot be read.
 lightkit explain -c configs/flowers.yaml trainer.max_epochs
 """
 _OPTIONS: Mapping[str, Takes] = {"run": "value", "json": "switch", "quiet": "switch"}
-_LABELS = {"written": "written", "said_as": "from", "became": "became", "auto": "auto", "note": "note"}
-"""Fields of a key that are a row of text each, by the label of the row."""
 _HARDWARE_KEYS: list[KeyPath] = [("accelerator", key) for key in BLOCK_KEYS]
-_HARDWARE_KEYS += [("trainer", key) for key in (*OLD_TRAINER_KEYS, "accelerator", "strategy")]
+_HARDWARE_KEYS += [("trainer", key) for key in (*OLD_TRAINER_KEYS, *TRAINER_DEFAULTS)]
 
 
 def explain(args: list[str]) -> int:
@@ -123,12 +120,10 @@ class _Config:
     Args:
         written: As the layers write it.
         resolved: With the trainer's keys.
-        chosen_by: Hardware that decides what ``auto`` becomes.
     """
 
     written: Resolved
     resolved: Resolved
-    chosen_by: str = ""
 
     def redact(self, path: KeyPath = ()) -> RedactedConfig:
         """Return the printable values of the config that has the key: the resolved one where it can."""
@@ -171,7 +166,7 @@ def _resolve(loaded: LoadedConfig, problems: Problems) -> _Config:
     resolved = drop_paths(loaded.resolved, unusable)
     try:
         hardware = resolve_hardware(resolved, this_machine(), environ=os.environ)
-        return _Config(loaded.resolved, hardware.resolved, hardware.chosen_by)
+        return _Config(loaded.resolved, hardware.resolved)
     except LightkitError as error:
         problems.add(error)
         known, resolved = collect_errors(resolved, partial(resolve_hardware, environ={}), problems)
@@ -223,14 +218,18 @@ def _explain_node(config: _Config, path: KeyPath, node: Node) -> dict[str, Any]:
     written = redacted.text(path)
     replaced = [redacted.placed(old) for old in config.list_replaced(path, node)]
     fields = {"key": dotted(path), **redacted.placed(node, path), "replaced": replaced}
-    return fields | ({} if written is None else {"written": written}) | dict(_note_hardware(config, path, node))
+    hardware = _list_hardware(config, path, node)
+    return fields | ({} if written is None else {"written": written}) | ({"hardware": hardware} if hardware else {})
 
 
 def _format(fields: Mapping[str, Any], yaml: str) -> str:
     """Write what is known of a key for people; a mapping or list as YAML, with the place of each value in a comment."""
     key, set_by = ".".join(part for part in fields["key"].split(".") if part != "init_args"), fields["set_by"]
     rows = [("set by", place)] if (place := format_place(set_by)) and not yaml else []
-    rows += [(_LABELS[name], fields[name]) for name in _LABELS if name in fields]
+    rows += [("written", fields["written"])] if "written" in fields else []
+    for number, each in enumerate(fields.get("hardware", ())):
+        text = f"{each['key']}: {format_inline(each['value'])}  {format_place(each['set_by'])}"
+        rows.append(("" if number else "hardware", text))
     before = format_column(fields["replaced"], longest=100)
     rows += [("" if number else "replaced", text) for number, text in enumerate(before)]
     rows += [("help", fields["help"])] if fields.get("help") else []
@@ -238,36 +237,22 @@ def _format(fields: Mapping[str, Any], yaml: str) -> str:
     return head + "".join(f"  {label:9}{text}\n" for label, text in rows)
 
 
-def _note_hardware(config: _Config, path: KeyPath, node: Node) -> Iterator[tuple[str, str]]:
-    """List which hardware key gave a value, what a hardware key became, and which key overrules it."""
-
-    def format_key(key: KeyPath, value: Node) -> str:
-        return f"{dotted(key)}: {format_inline(config.redact(key).value(value, key))}"
-
-    for key, source in config.list_sources(path, node):
-        yield "said_as", format_key(key, source)
-    if path[0] != "accelerator" and path in config.resolved.origins:
-        return
-    became = [
-        format_key(key, value)
-        for key, value in walk(config.resolved.tree)
-        if key not in ((), path) and not isinstance(value, MappingNode) and value.origin == node.origin
-        and find(config.written.tree, key) is not value
-    ]  # fmt: skip
-    if became:
-        yield "became", ", ".join(became)
-    if path[0] == "accelerator" and plain(node) == "auto" and config.chosen_by:
-        if (chosen := find(config.resolved.tree, path)) is not None:
-            yield "became", f"{dotted(path)}: {format_inline(plain(chosen))}"
-        yield "auto", f"the rule for {config.chosen_by}"
-        if path[-1] == "memory_format":
-            yield "note", "decided when the model is built: only weights of convolutions have a memory format"
-    name = {**dict.fromkeys(OLD_TRAINER_KEYS, "devices"), "kind": "accelerator"}.get(str(path[-1]), path[-1])
-    target = ("launch" if name == "threads" else "trainer", name)
-    value = find(config.resolved.tree, target)
-    if path in _HARDWARE_KEYS and path != target and value is not None and value.origin != node.origin:
-        place = config.resolved.masked(format_origin(value.origin))
-        yield "note", f"{format_key(target, value)} counts in its place ({place})"
+def _list_hardware(config: _Config, path: KeyPath, node: Node) -> list[dict[str, Any]]:
+    """List the other hardware keys, as they count here, for a key that is one, or was set by one, with their places."""
+    same = [key for key, value in walk(config.resolved.tree) if key and value.origin == node.origin]
+    if path not in _HARDWARE_KEYS and not config.list_sources(path, node):
+        return []
+    found = []
+    for key in dict.fromkeys([*same, *_HARDWARE_KEYS]):
+        counts, written = find(config.resolved.tree, key), find(config.written.tree, key)
+        value = written if counts is None else counts
+        if value is None or isinstance(value, MappingNode) or value.origin.kind == "default":
+            continue
+        if key == path and plain(value) == plain(node):
+            continue
+        redacted = RedactedConfig(config.written if counts is None else config.resolved)
+        found.append({"key": dotted(key), **redacted.placed(value, key)})
+    return found
 
 
 def _unknown_key(key: str, config: _Config, path: KeyPath, rest: KeyPath) -> ConfigError:
