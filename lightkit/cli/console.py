@@ -31,12 +31,11 @@ _IGNORED_WARNINGS = (
 )
 
 
-def choose_output_mode(options: Mapping[str, str | bool], stdout: TextIO, *, is_path: bool = False) -> OutputMode:
+def choose_output_mode(options: Mapping[str, str | bool], *, is_path: bool = False) -> OutputMode:
     """Choose from the options and from what standard output is connected to.
 
     Args:
         options: Of the command line.
-        stdout: Standard output.
         is_path: Whether any other ``--output`` than json names a file or folder.
 
     Raises:
@@ -49,7 +48,7 @@ def choose_output_mode(options: Mapping[str, str | bool], stdout: TextIO, *, is_
         return "json"
     if options.get("quiet"):
         return "quiet"
-    return "terminal" if stdout.isatty() else "plain"
+    return "terminal" if sys.stdout.isatty() else "plain"
 
 
 def print_line(text: str, mode: OutputMode) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -203,7 +202,7 @@ def load_context(
         with problems.noted():
             ExportOptions.parse(given)
     with problems.noted():
-        context.mode = choose_output_mode(given, sys.stdout, is_path=command in ("export", "predict"))
+        context.mode = choose_output_mode(given, is_path=command in ("export", "predict"))
     with problems.noted():
         named = given.get("ckpt_path", resolved.values.get("ckpt_path"))
         if context.base is not None and context.weights is None:

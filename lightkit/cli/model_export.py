@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import shlex
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -101,7 +100,7 @@ def export_logged_model(arguments: Arguments) -> int:
     )
     from lightkit.registry.logged_model import load_logged_model  # here: it loads MLflow
 
-    mode = choose_output_mode(given, sys.stdout, is_path=True)
+    mode = choose_output_mode(given, is_path=True)
     configure_console(mode)
     quiet_libraries()
     folder = options.output or Path("export")

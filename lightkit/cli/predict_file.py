@@ -15,7 +15,7 @@ from lightkit.cli.console import choose_output_mode, configure_console
 from lightkit.cli.predict_options import check_option_conflicts, format_predict_end, parse_predict_options
 from lightkit.config import split_arguments
 from lightkit.errors import ConfigError, DataError
-from lightkit.export.formats import FORMATS, Arrays, Runner, format_of, holds_weights_alone, open_model
+from lightkit.export.formats import FORMATS, Arrays, Runner, format_of, open_model
 from lightkit.export.metadata import check_digest, is_recorded, read_metadata
 from lightkit.images.image_file import pillow_warnings
 from lightkit.images.inputs import find_images
@@ -29,17 +29,6 @@ from lightkit.prediction.table import STANDARD_OUTPUT
 from lightkit.prediction.writer import write_predictions
 
 _log = logging.getLogger("lightkit")
-
-
-def names_exported_model(args: Sequence[str]) -> bool:
-    """Check whether a command line of `predict` names a file that runs without the classes it was made of.
-
-    Weights alone (`.safetensors`) do not: their module is built from a config.
-    """
-    if {"-h", "--help"} & {*args}:
-        return False
-    files = [word.partition("=")[2] for word in args if word.startswith("--artefact=")]
-    return bool(files) and not holds_weights_alone(files[-1])
 
 
 def predict_by_file(args: Sequence[str]) -> int:
@@ -56,7 +45,7 @@ def predict_by_file(args: Sequence[str]) -> int:
     check_option_conflicts(given, arguments.inputs)
     options = parse_predict_options(given, arguments.inputs)
     images = find_images(arguments.inputs)
-    mode = choose_output_mode(given, sys.stdout, is_path=True)
+    mode = choose_output_mode(given, is_path=True)
     configure_console(mode)
     file, run = _find_file(str(given["artefact"]), given.get("run"))
     metadata = read_metadata(file)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import shlex
-import sys
 from pathlib import Path
 
 from lightkit.cli.command_line import parse_options
@@ -77,7 +76,7 @@ def convert(args: list[str]) -> int:
     fractions = {name: line.get_number(f"--{name}-fraction", share) for name, share in defaults.items()}
     if not 0 <= fractions["max-bad"] <= 1:
         raise line.error(f"--max-bad-fraction: expected a number from 0 to 1, got {fractions['max-bad']:g}")
-    mode = choose_output_mode({"quiet": "--quiet" in line.options}, sys.stdout)
+    mode = choose_output_mode({"quiet": "--quiet" in line.options})
     configure_console(mode, _rename_arguments)
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from lightkit import config
 from lightkit.cli.config_loader import options_of, read_artefact_option
 from lightkit.cli.stage_runner import run_stage
+from lightkit.export.formats import holds_weights_alone
 from lightkit.runs.signals import SignalWatch
 
 
@@ -16,17 +17,17 @@ def run(command: str, args: list[str], watch: SignalWatch) -> int:
         args: The command line after it.
         watch: Handler of the signals.
     """
-    if command == "predict":
-        from lightkit.cli.predict_file import names_exported_model, predict_by_file  # here: it loads numpy
+    is_predict, problems = command == "predict", config.Problems()
+    args = read_artefact_option(args) if is_predict else args
+    arguments = config.split_arguments(args, options=options_of(command), takes_inputs=is_predict, problems=problems)
+    artefact, reference = (str(arguments.options.get(name, "")) for name in ("artefact", "run"))
+    if artefact and not arguments.passthrough and not holds_weights_alone(artefact):
+        from lightkit.cli.predict_file import predict_by_file  # here: it loads numpy
 
-        args = read_artefact_option(args)
-        if names_exported_model(args):  # which needs no config, no run, and for ONNX no torch
-            return predict_by_file(args)
-    if command == "export":
-        arguments = config.split_arguments(args, options=options_of("export"), problems=config.Problems())
-        is_logged = str(arguments.options.get("run", "")).startswith(("models:/", "runs:/"))
-        if is_logged and not arguments.passthrough:
-            from lightkit.cli.model_export import export_logged_model  # here: it loads torch
+        return predict_by_file(args)  # which needs no config, no run, and for ONNX no torch
+    if command == "export" and reference.startswith(("models:/", "runs:/")) and not arguments.passthrough:
+        from lightkit.cli.model_export import export_logged_model  # here: it loads torch
 
-            return export_logged_model(arguments)
+        problems.raise_any()
+        return export_logged_model(arguments)
     return run_stage(command, args, watch)

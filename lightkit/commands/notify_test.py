@@ -59,7 +59,7 @@ def notify_test(args: list[str]) -> int:
     for kind in kinds:
         if kind not in _MESSAGES:
             raise ConfigError(f"--kind: expected {', '.join(_MESSAGES)}, got {kind!r}{near(kind, _MESSAGES)}")
-    mode = choose_output_mode({"quiet": "--quiet" in line.options}, sys.stdout)
+    mode = choose_output_mode({"quiet": "--quiet" in line.options})
     resolved = _load_config(line.config_args)
     configure_console(mode, resolved.masked)
     job = f"{find_job_name(resolved, 'fit', line.config_args)} (test of lightkit notify-test)"
