@@ -52,7 +52,7 @@ SECTIONS = ("trainer", "model", "data", "optimizer", "lr_scheduler", "callbacks"
 """Top-level keys whose value may be the name of a file that holds the section."""
 WORDS = {"accelerator": "kind"}
 """Top-level keys whose mapping may be a single word, each with the key that the word stands for."""
-_RANKED = ("accelerator", "trainer", "launch", "data", "optimizer", "model")
+_RANKED = ("accelerator", "trainer", "launch", "data", "optimizer", "model", "callbacks", "logger")
 """Sections that can say the same thing in different words, so that the order of layers decides between them."""
 _MAX_ERRORS = 20  # a round of jsonargparse may take half a second
 _Result = TypeVar("_Result")
@@ -78,8 +78,8 @@ class Resolved:
         is_incomplete: Whether a layer could not be read, so that what seems missing may be there.
         removed: Paths of what has been left out because it was wrong.
         texts: Text of every interpolation, by its path.
-        ranks: Number of the layer from which the values of the sections for hardware come, by their origins; a higher
-            layer has a higher number.
+        ranks: Number of the layer from which the values of sections that can say the same come, by their origins; a
+            higher layer has a higher number.
     """
 
     tree: MappingNode
@@ -123,7 +123,7 @@ class Resolved:
 
     def lightning(self) -> LightningConfig:
         """Return the config as LightningCLI takes it: named entries become lists under ``trainer``."""
-        return lightning_config(self.tree, self.layering)
+        return lightning_config(self.tree, self.layering, self.ranks)
 
     def named(self, config: Mapping[str, Any]) -> dict[str, Any]:
         """Put the named entries of a config that LightningCLI dumped back under their names."""

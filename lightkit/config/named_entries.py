@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lightkit.config.merge import MergeRules
-from lightkit.config.origins import KeyPath, Problems, dotted, error_at, near, shortened
+from lightkit.config.origins import KeyPath, Origin, Problems, dotted, error_at, near, shortened
 from lightkit.config.tree import Items, Leaf, MappingNode, Node, find, plain, walk
 from lightkit.config.yaml_reader import read_scalar
 from lightkit.errors import ConfigError
@@ -93,10 +93,15 @@ def _check_entry(path: KeyPath, entry: Node, known: Mapping[str, str]) -> Config
     return None  # the schema checks its class
 
 
-def lightning_config(tree: MappingNode, layering: MergeRules) -> LightningConfig:
+def lightning_config(tree: MappingNode, layering: MergeRules, ranks: Mapping[Origin, int]) -> LightningConfig:
     """Turn named entries into the lists under ``trainer``: the entries in their order, then the user's own list.
 
-    ``trainer.logger: false`` still means no logger at all.
+    ``trainer.logger: false`` leaves only the entries of higher layers.
+
+    Args:
+        tree: The config.
+        layering: The rules that it was merged by.
+        ranks: Number of the layer of each origin; a higher layer has a higher number.
 
     Raises:
         ConfigError: If there are named entries, and ``trainer`` is no mapping to take them.
@@ -119,9 +124,12 @@ def lightning_config(tree: MappingNode, layering: MergeRules) -> LightningConfig
         if isinstance(own, str) and isinstance(read := read_scalar(own), bool):  # from a flag, where `false` is text
             own = read
         if own is False:
-            trainer[section] = False
-            continue
-        if own is None or own is True:  # Lightning's default logger, which the named ones replace
+            off = _rank_of(tree, ("trainer", source), ranks)
+            entries = {name: entry for name, entry in entries.items() if _rank_of(tree, (section, name), ranks) > off}
+            if not entries:
+                trainer[section] = False
+                continue
+        if not own or own is True:  # Lightning's default logger, which the named ones replace
             own = []
         own = own if isinstance(own, list) else [own]
         is_list = isinstance(find(given, (source,)), Items)
@@ -131,6 +139,12 @@ def lightning_config(tree: MappingNode, layering: MergeRules) -> LightningConfig
             paths["trainer", section, len(entries) + index] = place
         trainer[section] = [*entries.values(), *own]
     return LightningConfig(values, paths)
+
+
+def _rank_of(tree: MappingNode, path: KeyPath, ranks: Mapping[Origin, int]) -> int:
+    """Return the number of the highest layer that sets a value or anything in it."""
+    node = find(tree, path)
+    return 0 if node is None else max(ranks.get(inner.origin, 0) for _, inner in walk(node))
 
 
 def named_config(config: Mapping[str, Any], tree: MappingNode, layering: MergeRules) -> dict[str, Any]:

@@ -29,7 +29,7 @@ from lightkit.config.loader import CLASS_SECTIONS, Resolved, collect_errors, lay
 from lightkit.config.merge import MergeRules, class_of
 from lightkit.config.origins import KeyPath, Origin, Problems, dotted, error_at, shown_path
 from lightkit.config.schema import load_schema
-from lightkit.config.tree import Items, Leaf, MappingNode, Node, plain, walk
+from lightkit.config.tree import Items, Leaf, MappingNode, Node, find, plain, walk
 from lightkit.config.upgrade_rules import (
     ARGUMENTS,
     CLASS_ARGUMENTS,
@@ -112,11 +112,6 @@ def _make(value: Any) -> Any:
     return _make_yaml().load(dump_yaml({"key": value}))["key"]
 
 
-def _is_shared(value: Any) -> bool:
-    """Return whether a value has an anchor."""
-    return getattr(getattr(value, "anchor", None), "value", None) is not None
-
-
 def _replace(table: CommentedMap, replacements: Mapping[str, Mapping[str, Any]]) -> None:
     """Put other entries in the place of some: the first has the comment of that line, the last those below it."""
     entries, comments = list(table.items()), dict(table.ca.items)
@@ -161,6 +156,8 @@ class _Upgrade:
         self.changes: list[tuple[int, str]] = []
         self.problems = Problems()
         self._content, self._tree, self._name = content, tree, name
+        # An alias has the place of its anchor.
+        self._places = Counter(node.origin for _, node in walk(tree) if node.origin.line is not None)
         head = re.match(r"\ufeff?(?:(?:[%#].*|[ \t]*)(?:\r\n|[\r\n]))*---[ \t]*(?:\r\n|[\r\n])|\ufeff?", content)
         assert head is not None
         self._head, text = head[0], re.sub("\r\n|\r", "\n", content[head.end() :])
@@ -231,6 +228,11 @@ class _Upgrade:
             node = node[key]
         return node
 
+    def _is_shared(self, path: KeyPath) -> bool:
+        """Return whether the value at a path stands elsewhere too, by an alias."""
+        node = find(self._tree, path)
+        return node is not None and self._places[node.origin] > 1
+
     def _refuse(self, origin: Origin, text: str) -> None:
         self.problems.add(error_at(text, origin))
 
@@ -240,7 +242,7 @@ class _Upgrade:
     def _find_obstacle(self, path: KeyPath, *, stays: bool = False) -> str:
         """Say why a key cannot be changed, or, unless it stays, taken away: others use it."""
         table, key = self._find(path[:-1]), path[-1]
-        if table is None or key not in table or _is_shared(table) or _is_shared(table[key]):
+        if table is None or key not in table or self._is_shared(path[:-1]) or self._is_shared(path):
             return "it comes from an anchor, which may serve others too; write it out here, and upgrade again"
         if not stays and re.search(r"\$\{\s*" + re.escape(dotted(path)) + r"\s*[}.\[]", self._content):
             return f"${{{dotted(path)}}} refers to it; write its value out there"
@@ -293,14 +295,17 @@ class _Upgrade:
         """Write a value into a section, which is made after the trainer; return whether its place was free."""
         table = self._find(place[:depth])
         for number, section in enumerate(place[depth:-1]):
-            if not isinstance(table, CommentedMap) or _is_shared(table):
+            if not isinstance(table, CommentedMap) or self._is_shared(place[: depth + number]):
                 return False
             if section not in table:
                 at = len(table) if number else list(table).index("trainer") + 1
                 table.insert(at, section, CommentedMap())
             table = table[section]
-        is_free = isinstance(table, CommentedMap) and not _is_shared(table) and table.get(place[-1], value) == value
+        is_free = isinstance(table, CommentedMap) and not self._is_shared(place[:-1])
+        is_free = is_free and table.get(place[-1], value) == value
         if is_free:
+            if isinstance(value, CommentedMap):
+                value.ca.comment = None  # it stays behind the old key, whose table has it too
             table[place[-1]] = value
         return is_free
 
@@ -370,7 +375,7 @@ class _Upgrade:
         nodes, plugins = dict(own.entries), own.entries.get("plugins")
         if isinstance(plugins, Items) and len(plugins.items) == 1 and _is_strategy_plugin(plugins.items[0]):
             nodes["plugins"] = plugins.items[0]
-            if isinstance(written := self._find((*path, "plugins")), CommentedSeq) and not _is_shared(written):
+            if isinstance(written := self._find((*path, "plugins")), CommentedSeq):
                 self._find(path)["plugins"] = written[0]
         self._apply(path, nodes, {**_convert(nodes, ARGUMENTS), **self._convert_hardware(nodes, below)}, scope)
         return nodes

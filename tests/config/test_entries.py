@@ -66,6 +66,21 @@ def test_what_the_user_says_under_trainer_still_counts(trainer: str, expected: A
     assert config.values == {"trainer": {"logger": expected}}
 
 
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [
+        (["logger.board={}", "logger.board.class_path=B"], [{"class_path": "B"}]),
+        (["logger.csv.name=x"], [{"class_path": "CSV", "init_args": {"name": "x"}}]),
+        (["logger.csv=null"], False),
+        (["trainer.logger=true"], [{"class_path": "CSV"}]),
+    ],
+    ids=["another", "the-same", "removed", "on-again"],
+)
+def test_a_logger_of_a_higher_layer_counts_over_no_logger(flags: list[str], expected: Any, tmp_path: Path) -> None:
+    config = resolved_from(tmp_path, "logger: {csv: {}}\ntrainer: {logger: false}", *flags).lightning()
+    assert config.values == {"trainer": {"logger": expected}}
+
+
 def test_entries_need_a_trainer_to_stand_in(tmp_path: Path) -> None:
     with pytest.raises(
         ConfigError, match=r"^trainer: expected a mapping of the trainer's arguments, got 3\n  --> .*:2:10"
