@@ -115,7 +115,7 @@ def _format_class(command: str, section: str, name: str) -> str:
     tree = graft({section: {name: given} if entries else given}, Origin("default"))
     assert isinstance(tree, MappingNode)
     problems = Problems(is_incomplete=True)  # arguments are not missing here
-    validate_signatures(Resolved(tree, MergeRules(CLASS_SECTIONS, {}, {}, problems)), problems)
+    validate_signatures(Resolved(tree, MergeRules(CLASS_SECTIONS, {}, problems)), problems)
     if (error := problems.error()) is not None:
         raise error.reworded(lambda text: f"--help: {text}")
     path, description = describe_class(given["class_path"], load_schema().data["bases"][section])

@@ -152,11 +152,12 @@ def format_annotated(
     def fits_on_a_line(node: Node, path: KeyPath) -> bool:
         if not isinstance(node, Items):
             return isinstance(node, Leaf) or not node.entries
-        is_of_one_line = {(item.origin.file, item.origin.line) for item in node.items} <= {
-            (node.origin.file, node.origin.line)
-        }
-        is_plain = all(isinstance(item, Leaf) and not item.replaced for item in node.items)
-        return is_of_one_line and is_plain and len(format_inline(redacted.value(node, path))) <= _LONGEST_LIST
+        place = (node.origin.file, node.origin.line)
+        is_plain = all(
+            isinstance(item, Leaf) and not item.replaced and (item.origin.file, item.origin.line) == place
+            for item in node.items
+        )
+        return is_plain and len(format_inline(redacted.value(node, path))) <= _LONGEST_LIST
 
     def write(head: str, node: Node, path: KeyPath, indent: str) -> None:
         before = replaced(path, node)

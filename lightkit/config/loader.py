@@ -50,8 +50,6 @@ CLASS_SECTIONS = ("model", "data", "optimizer", "lr_scheduler")
 """Top-level keys that hold one class each, unless the command line fixes the class in Python."""
 SECTIONS = ("trainer", "model", "data", "optimizer", "lr_scheduler", "callbacks", "logger", "run", "watchdog", "gate")
 """Top-level keys whose value may be the name of a file that holds the section."""
-WORDS = {"accelerator": "kind"}
-"""Top-level keys whose mapping may be a single word, each with the key that the word stands for."""
 _RANKED = ("accelerator", "trainer", "launch", "data", "optimizer", "model", "callbacks", "logger")
 """Sections that can say the same thing in different words, so that the order of layers decides between them."""
 _MAX_ERRORS = 20  # a round of jsonargparse may take half a second
@@ -196,7 +194,7 @@ def resolve(
     environ = os.environ if environ is None else environ
     paths = [Path(file) for file in files]
     named = {"callbacks": {}, "logger": {}} if default_classes is None else default_classes
-    rules = MergeRules(class_sections, named, WORDS, found)
+    rules = MergeRules(class_sections, named, found)
     tree = MappingNode({}, Origin("default"))
     ranks: dict[Origin, int] = {}
 

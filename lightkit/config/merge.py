@@ -25,14 +25,11 @@ class MergeRules:
         class_sections: Top-level keys that hold one class each, such as ``model``.
         default_classes: Top-level keys that hold named entries, each with its table from an entry's name to the
             class it has where it says none: ``{"callbacks": {"early_stopping": "EarlyStopping"}}``.
-        words: Top-level keys whose mapping may be a single word, each with the key that the word stands for:
-            ``{"accelerator": "kind"}`` reads ``accelerator: cpu`` as ``accelerator: {kind: cpu}``.
         problems: Takes values that cannot be merged; the lower value stays. They are raised where this is None.
     """
 
     class_sections: Collection[str] = ()
     default_classes: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    words: Mapping[str, str] = field(default_factory=dict)
     problems: Problems | None = field(default=None, repr=False, compare=False)
 
     def merge(self, lower: Node | None, upper: Node, path: KeyPath = ()) -> Node:
@@ -43,9 +40,8 @@ class MergeRules:
         """
         if isinstance(lower, Items) and isinstance(upper, MappingNode) and upper.partial:
             return self._into_list(lower, upper, path)
-        if len(path) == 1 and path[0] in self.words:
-            key = self.words[path[0]]
-            lower, upper = _in_full(lower, key), _in_full(upper, key)
+        if path == ("accelerator",):  # `accelerator: cpu` is `accelerator: {kind: cpu}`
+            lower, upper = _in_full(lower, "kind"), _in_full(upper, "kind")
         elif self.is_class_place(path):
             lower, upper = _as_spec(lower), _as_spec(upper)
         elif lower is not None and class_of(lower) is not None and _looks_like_class(upper):
@@ -64,10 +60,6 @@ class MergeRules:
             return self._merged(lower, upper, path)
         return supersede(lower, self._merged(MappingNode({}, upper.origin, upper.replaced), upper, path))
 
-    def entry_class(self, path: KeyPath) -> str | None:
-        """Give the class that a named entry has by its name."""
-        return self.default_classes[path[0]].get(path[1]) if self._is_entry(path) else None
-
     def _is_entry(self, path: KeyPath) -> bool:
         return len(path) == 2 and path[0] in self.default_classes
 
@@ -79,7 +71,7 @@ class MergeRules:
         """Move arguments given in short, beside ``class_path`` or without it, into ``init_args``."""
         lower_keys = set(lower.entries) if isinstance(lower, MappingNode) else set()
         if self._is_entry(path):
-            by_name = self.entry_class(path)
+            by_name = self.default_classes[path[0]].get(path[1])
             if by_name and "class_path" not in lower_keys and "class_path" not in upper.entries:
                 named = Leaf(by_name, Origin("default", f"the name {dotted(path)}"))
                 upper = replace(upper, entries={"class_path": named, **upper.entries})

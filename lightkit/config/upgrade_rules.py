@@ -43,12 +43,7 @@ def _rename_switch(key: str) -> Callable[[Any, Mapping[str, Any]], Result]:
 
 def _drop(*defaults: Any, otherwise: Result = None) -> Callable[[Any, Mapping[str, Any]], Result]:
     """Remove null and what was the default; without ``otherwise`` remove every value."""
-
-    def convert(value: Any, _: Mapping[str, Any]) -> Result:
-        is_default = value is None or any(type(value) is type(default) and value == default for default in defaults)
-        return {} if is_default or otherwise is None else otherwise
-
-    return convert
+    return _choose(*((default, {}) for default in (None, *defaults)), otherwise={} if otherwise is None else otherwise)
 
 
 def _choose(*cases: tuple[Any, Result], otherwise: Result = None) -> Callable[[Any, Mapping[str, Any]], Result]:

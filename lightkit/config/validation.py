@@ -22,7 +22,7 @@ from lightkit.config.accelerator.vocabulary import (
     STRATEGIES_AS_ACCELERATORS,
     STRATEGY_CLASSES,
 )
-from lightkit.config.loader import Resolved, original_path
+from lightkit.config.loader import CLASS_SECTIONS, Resolved, original_path
 from lightkit.config.merge import SPEC_KEYS, is_append
 from lightkit.config.origins import (
     NESTED_FILES,
@@ -52,7 +52,6 @@ from lightkit.config.yaml_reader import read_scalar
 from lightkit.errors import ConfigError
 
 _HARDWARE = {*OLD_TRAINER_KEYS, "accelerator", "devices", "strategy", "precision", "num_nodes"}
-_CLASS_SECTIONS = ("model", "data", "optimizer", "lr_scheduler")
 _ENTRIES = ("callbacks", "logger")
 _ELSEWHERE = ("accelerator", "ckpt_path", "extends", "fit", "gate", "launch", "predict", "test", "validate")
 """Top-level keys that other modules check."""
@@ -142,7 +141,7 @@ class _Validator:
             self._report_key_type((key,), node)
         elif key in (*_ELSEWHERE, *_DROPPED) or "." in key:
             return
-        elif key in _CLASS_SECTIONS:
+        elif key in CLASS_SECTIONS:
             if key not in self._resolved.layering.class_sections:  # its class is fixed in Python
                 self.result.unjudged[key,] = ""
                 return
@@ -159,7 +158,7 @@ class _Validator:
     def _check_top_value(self, key: str, node: Node) -> None:
         data, command = self._schema.data, self._resolved.subcommand or None
         top = {name for name, key in data["top"].items() if command in (None, *key.get("commands", (command,)))}
-        known = {*top, *_CLASS_SECTIONS, *_ENTRIES, *data["sections"], "ckpt_path", "extends"}
+        known = {*top, *CLASS_SECTIONS, *_ENTRIES, *data["sections"], "ckpt_path", "extends"}
         if key in known:
             self._check_value((key,), node, data["top"][key])
             seed = read_scalar(str(plain(node))) if key == "seed_everything" else None
@@ -185,7 +184,7 @@ class _Validator:
         """The keys in sections and classes that a word alone may mean: ``lr``, ``epochs``, ``batch_size``."""
         data, classes = self._schema.data, self._schema.classes
         keys = [f"{name}.{key}" for name, section in data["sections"].items() for key in section["arguments"]]
-        for name in _CLASS_SECTIONS:
+        for name in CLASS_SECTIONS:
             value = self._resolved.values.get(name)
             named = value.get("class_path") if isinstance(value, dict) else value
             path = self._schema.path_of(str(named), data["bases"][name])

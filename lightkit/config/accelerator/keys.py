@@ -19,7 +19,7 @@ from lightkit.config.accelerator.vocabulary import (
     STRATEGIES_AS_ACCELERATORS,
     TRAINER_DEFAULTS,
 )
-from lightkit.config.loader import Consequence, Resolved
+from lightkit.config.loader import Resolved
 from lightkit.config.merge import class_of
 from lightkit.config.origins import KeyPath, Origin, dotted, error_at, near
 from lightkit.config.schema import load_schema
@@ -220,8 +220,10 @@ def resolve_computing(
         if value != AUTO and not accepts(value):
             raise one.expect(expected, near(str(value).lower(), words))
         target = target_key(key, one, resolved)
-        there = None if target in (None, one.path) else find(resolved.tree, target or ())
-        if target is not None and there is not None:
+        if target is None:
+            continue
+        there = None if target == one.path else find(resolved.tree, target)
+        if there is not None:
             other = RawSetting(target, there, parse_value(there), resolved.ranks.get(there.origin, 0))
             if other.rank > one.rank:
                 continue
@@ -233,12 +235,8 @@ def resolve_computing(
             if kind == "tpu" or value == AUTO:
                 continue
         if value == AUTO:
-            if target is None:
-                continue
             value = AUTO if key == "num_workers" and _takes_auto(resolved) else values.get(key)
             chosen[dotted(target)] = value
-        elif target is None:
-            raise Consequence(f"{one}: what takes it was wrong", places=[one.origin])
         if value is not None:
             targets[target] = make_node(value, one), one
     return targets, chosen, notices
