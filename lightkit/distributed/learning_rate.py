@@ -57,7 +57,7 @@ class ScaledLearningRate(Callback):
             if any(isinstance(each, LearningRateFinder) for each in trainer.callbacks):  # type: ignore[attr-defined]
                 raise error_at(
                     "ScaledLearningRate would scale the rate that LearningRateFinder finds, which is that of all ranks "
-                    "together already. Leave one of them out: accelerator.scale_lr: false, or the callback lr_finder."
+                    "together already. Leave out one of the callbacks scale_lr and lr_finder."
                 )
             for optimizer in trainer.optimizers:
                 for group in optimizer.param_groups:

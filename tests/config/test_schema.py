@@ -49,7 +49,7 @@ def test_every_shipped_config_is_valid(validator: jsonschema.Draft202012Validato
         "logger: {mlflow: {init_args: {tracking_uri: '${oc.env:URI,null}'}}}",
         "optimizer: {class_path: Adam, init_args: {lr: 0.1, betas: [0.9, 0.99]}}",
         "accelerator: cpu",
-        "accelerator: {gpus: [0, 3], precision: bf16-mixed, strategy: horovod, scale_lr: true}",
+        "accelerator: {gpus: [0, 3], precision: bf16-mixed, strategy: horovod}",
         "accelerator: {precision: auto, memory_format: channels_last, compile: true, tf32: auto, fused: 'false'}",
         "accelerator: {threads: 2, num_workers: auto, batch_size: '32', learning_rate: 1e-3}",
         "accelerator: {learning_rate: '${oc.env:RATE}', threads: null}",

@@ -200,7 +200,7 @@ VALID = {
     "class_by_name": "model: ImageClassifier",
     "without_init_args": "model: {class_path: ImageClassifier, backbone: resnet50}",
     "named_entries": "callbacks: {early_stopping: {patience: 3}, lr_monitor: null, mine: {class_path: my.Callback}}",
-    "accelerator": "accelerator: {gpus: [0, 3], precision: bf16-mixed, strategy: horovod, scale_lr: true}",
+    "accelerator": "accelerator: {gpus: [0, 3], precision: bf16-mixed, strategy: horovod}",
     "dotted_keys": "trainer.max_epochs: 3\ncallbacks.early_stopping.patience: 3",
     "quoted_number": "trainer: {max_epochs: '3', gradient_clip_val: '1e-3'}",
 }

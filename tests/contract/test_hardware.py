@@ -146,8 +146,6 @@ WRONG: list[tuple[str, str]] = [
     ("trainer: {accelerator: ^ddp2}", r"trainer\.accelerator: ddp2 .*use ddp"),
     ("trainer: {strategy: ^ddp_sharded}", r"FairScale; use fsdp or deepspeed"),
     ("accelerator: {precision: ^bf15}", r"accelerator\.precision: .*'bf15'.*did you mean .*'bf16'"),
-    ("accelerator: {scale_lr: ^2}", r"accelerator\.scale_lr: expected true or false, got 2"),
-    ("accelerator: {warmup_epochs: ^5}", r"accelerator\.warmup_epochs: .*scale_lr: true"),
     ("launch: {processes: ^-2}", r"launch\.processes: .*spark.*-2"),
     ("accelerator: {strategy: horovod, gpus: ^[0, 3]}", r"CUDA_VISIBLE_DEVICES=0,3.*gpus: 2"),
     ("launch: {engine: ^torchrun, processes: 2, hosts: ^'a:1,b:1'}", r"launch\.hosts: .*torchrun"),
@@ -263,8 +261,8 @@ COMMANDS: dict[str, Command] = {
             "--json",
             "-c",
             "base.yaml",
-            "accelerator.scale_lr=true",
-            "accelerator.warmup_epochs=5",
+            "callbacks.scale_lr={}",
+            "callbacks.scale_lr.warmup_epochs=5",
         ],
         {"base.yaml": BASE},
     ),
@@ -272,7 +270,7 @@ COMMANDS: dict[str, Command] = {
         ["fit", "--print_config", "-c", "base.yaml", "-c", "hw.yaml"],
         {
             "base.yaml": BASE,
-            "hw.yaml": "accelerator: {num_processes: 2, precision: bf16, scale_lr: true, fused: true, threads: 1}\n",
+            "hw.yaml": "accelerator: {num_processes: 2, precision: bf16, fused: true, threads: 1}\n",
         },
     ),
     "devices": Command(["devices"]),
@@ -417,8 +415,7 @@ def test_the_printed_config_has_todays_keys(answers: dict[str, Result]) -> None:
     assert trainer == two("cpu", strategy="ddp", precision="bf16-mixed")
     assert printed["launch"]["threads"] == 1
     assert printed["accelerator"]["fused"] is True
-    assert not {"num_processes", "strategy", "scale_lr"} & {k for k, v in printed["accelerator"].items() if v}
-    assert printed["callbacks"]["scale_lr"]["class_path"] == "lightkit.distributed.ScaledLearningRate"
+    assert not {"num_processes", "strategy"} & {k for k, v in printed["accelerator"].items() if v}
 
 
 def test_devices_says_what_the_machine_has(answers: dict[str, Result]) -> None:

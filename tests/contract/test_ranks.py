@@ -78,7 +78,7 @@ def launches(tmp_path_factory: pytest.TempPathFactory, fork_server: ForkServer) 
             write_job(workspace, name, callbacks={"threads": threads})
             more: list[str] = []
             if "horovod" in name:
-                more = ["optimizer.init_args.lr=0.025", "accelerator.scale_lr=true"]
+                more = ["optimizer.init_args.lr=0.025", "callbacks.scale_lr={}"]
             words = ("fit", "-c", "job.yaml", *more)
             result = workspace.run(*words, environ={"OMP_NUM_THREADS": None}, timeout_s=280).ok()
             ended[name] = Launch(workspace, result)

@@ -48,7 +48,6 @@ from lightkit.hardware import Machine
 _REMOTE_ENGINES = ("spark", "ray", "slurm")
 _ORDER = ("accelerator", "gpus", "tpu_cores", "strategy", "num_processes", "devices", "launch.processes")
 _TPU_CORES = 8  # of a TPU v2 or v3; the machine's own number counts where it is known
-_SCALE_LR = ("callbacks", "scale_lr")
 _FOUND = {"tpu": "a TPU", "gpu": "GPUs", "mps": "Apple's GPU", "cpu": "no device but CPUs"}
 _GPUS = "a number of GPUs, their numbers such as [0, 3] or '0,3', or -1 or all for every visible one"
 _SAME_NUMBER = "say one of them, or the same number"
@@ -226,7 +225,6 @@ def resolve_hardware(
     elif launched is not None and count_by is not None and launched.length != count_by.length:
         number = _count_processes(count)
         targets["launch", "processes"] = graft(number, count_by.setting.origin), count_by.setting
-    targets |= _scale_lr_targets(settings, resolved)
 
     words, values = "", dict[str, Any]()
     if here is not None:
@@ -586,37 +584,6 @@ def _check_combination(
 
 
 # -- the resolved config ---------------------------------------------------------------------------------------------
-
-
-def _scale_lr_targets(settings: Sequence[RawSetting], resolved: Resolved) -> Targets:
-    """Add the named callback that scales the learning rate, where ``scale_lr`` is true.
-
-    Raises:
-        ConfigError: If the values are wrong, there is a warm-up of nothing, or the entry was removed by its name.
-    """
-    found = {one.subject: one for one in settings if one.value is not None}
-    scale, warmup = found.get("scale_lr"), found.get("warmup_epochs")
-    if scale is not None and not isinstance(scale.value, bool):
-        raise scale.expect("true or false")
-    if warmup is not None:
-        if not ((is_int(warmup.value) or isinstance(warmup.value, float)) and warmup.value >= 0):
-            raise warmup.expect("a number of epochs from 0")
-        if scale is None:
-            text = f"{warmup} has no effect without accelerator.scale_lr"
-            advice = "it is the warm-up to the scaled learning rate; say scale_lr: true too"
-            raise error_at(f"{text}: {advice}", warmup.origin)
-    if scale is None or not scale.value:
-        return {}
-    entry = find(resolved.tree, _SCALE_LR)
-    if entry is not None and plain(entry) is None:
-        text = f"{scale} contradicts callbacks.scale_lr: null, which removes it"
-        raise error_at(f"{text}; say scale_lr: false", scale.origin, entry.origin)
-    targets: Targets = {}
-    if entry is None:
-        targets[(*_SCALE_LR, "class_path")] = Leaf("lightkit.distributed.ScaledLearningRate", scale.origin), scale
-    if warmup is not None:
-        targets[(*_SCALE_LR, "init_args", "warmup_epochs")] = make_node(warmup.value, warmup), warmup
-    return targets
 
 
 def _write_targets(resolved: Resolved, targets: Targets) -> Resolved:

@@ -57,8 +57,6 @@ KEY_HELP = {
     "num_workers": "processes that load, or auto; the data's argument; default: the data's",
     "batch_size": "samples of a batch; the data's argument; default: the data's",
     "learning_rate": "a number; the optimizer's argument, else the model's; default: theirs",
-    "scale_lr": "true: multiply the learning rate by the number of ranks; default: false",
-    "warmup_epochs": "epochs in which the rate grows to that; default: 0",
     "ipus": "refused unless 0: Lightning dropped IPUs",
     "hpus": "refused unless 0: Lightning dropped HPUs",
 }

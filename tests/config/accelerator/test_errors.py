@@ -57,9 +57,6 @@ WRONG = [
     ("accelerator: {precision: bf15}", r"precision: expected one of auto, 16, .*, got 'bf15'; did you mean .*'bf16'"),
     ("accelerator: {precision: 8}", r"got 8"),
     ("accelerator: {precision: true}", r"got True"),
-    ("accelerator: {scale_lr: 2}", r"scale_lr: expected true or false, got 2"),
-    ("accelerator: {warmup_epochs: 5}", r"warmup_epochs: 5 has no effect without accelerator.scale_lr.*scale_lr: true"),
-    ("accelerator: {scale_lr: true, warmup_epochs: -1}", r"expected a number of epochs from 0, got -1"),
     ("trainer: {devices: 0, accelerator: gpu}", r"trainer.devices: expected a number of devices from 1"),
     ("launch: {processes: -2}", r"launch.processes: expected a number from 1; .* launch.engine: spark only, got -2"),
     (
@@ -133,10 +130,6 @@ BOTH = [
     ("launch: {engine: horovod}\naccelerator: {strategy: ddp}", r"ddp contradicts launch.engine: horovod"),
     ("launch: {engine: ray}\naccelerator: {strategy: horovod}", r"started by the engine horovod or spark"),
     ("accelerator: {gpus: 0}\ntrainer: {devices: -1}", r"on CPUs it is the number of processes, such as 2"),
-    (
-        "accelerator: {scale_lr: true}\ncallbacks: {scale_lr: null}",
-        r"scale_lr: true contradicts callbacks.scale_lr: null",
-    ),
 ]
 
 

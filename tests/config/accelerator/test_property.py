@@ -61,8 +61,6 @@ BLOCKS = st.one_of(
             "threads": [None, "auto", 1, 4, "2", 0],
             "num_workers": [None, "auto", 0, 2, -1],
             "learning_rate": [None, "auto", 0.1, "1e-3", 0],
-            "scale_lr": [True, False, None, "true", 3],
-            "warmup_epochs": [None, 0, 5, 0.5, -1, "x"],
             "gpu": [1],
         },
         4,

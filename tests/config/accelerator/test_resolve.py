@@ -197,7 +197,7 @@ def test_the_number_of_devices_is_known_as_a_number(flag: str, devices: Any, tmp
 
 
 def test_what_was_resolved_resolves_to_itself(tmp_path: Path) -> None:
-    text = "accelerator: {strategy: horovod, gpus: 2, precision: bf16, scale_lr: true, warmup_epochs: 5}"
+    text = "accelerator: {strategy: horovod, gpus: 2, precision: bf16}"
     once = hardware_of(tmp_path, text, machine=FOUR)
     again = hardware_of(tmp_path, yaml.safe_dump(once.resolved.values), machine=FOUR)
     assert again.resolved.values == once.resolved.values
@@ -310,27 +310,6 @@ def test_a_reference_moves_with_its_value_and_is_dropped_where_that_changes(tmp_
         ("trainer", "num_nodes"): "${oc.env:NODES,1}",
     }
     assert resolved.with_references(resolved.values)["trainer"]["devices"] == "${oc.env:GPUS}"
-
-
-def test_scaling_the_learning_rate_is_a_callback_by_name(tmp_path: Path) -> None:
-    resolved = hardware_of(tmp_path, "accelerator: {scale_lr: true, warmup_epochs: 5}").resolved
-    entry = {"class_path": "lightkit.distributed.ScaledLearningRate", "init_args": {"warmup_epochs": 5}}
-    assert resolved.values == {"callbacks": {"scale_lr": entry}}
-    assert resolved.lightning().values == {"trainer": {"callbacks": [entry]}}
-    assert str(resolved.origin_of("trainer.callbacks.0.init_args.warmup_epochs")).endswith(":1:46")
-
-
-@pytest.mark.parametrize(
-    "text", ["accelerator: {scale_lr: false, warmup_epochs: 5}", "accelerator: {scale_lr: null}"], ids=["off", "null"]
-)
-def test_scaling_that_is_off_adds_nothing(text: str, tmp_path: Path) -> None:
-    assert hardware_of(tmp_path, text).resolved.values == {}
-
-
-def test_an_entry_of_that_name_keeps_its_class(tmp_path: Path) -> None:
-    text = "accelerator: {scale_lr: true, warmup_epochs: 2}\ncallbacks: {scale_lr: {class_path: mine.Scale}}"
-    entry = {"class_path": "mine.Scale", "init_args": {"warmup_epochs": 2}}
-    assert hardware_of(tmp_path, text).resolved.values == {"callbacks": {"scale_lr": entry}}
 
 
 @pytest.mark.parametrize(
