@@ -17,7 +17,6 @@ from lightkit.config.yaml_reader import dump_yaml, read_scalar
 _PLAIN_WORD = re.compile(r"[\w./][\w./+-]*")
 _INTERPOLATION = re.compile(r"(?<!\\)(\\\\)*\$\{")  # not escaped
 _OUTSIDE = ("flag", "variable")
-_HEADS = {"variable": "environment variable", "signature": "default of"}
 _LINE_BREAK = re.compile("[\x85\u2028\u2029]")
 _WIDEST = 60  # characters of a line for which the others' comments move to the right
 _LONGEST_LIST = 60
@@ -77,19 +76,12 @@ class RedactedConfig:
 
 def format_origin(origin: Origin) -> str:
     """Write on one line where a value was set."""
-    return format_place(origin_fields(origin))
+    return "".join(letter if letter.isprintable() else " " for letter in str(origin))
 
 
 def format_place(place: Mapping[str, Any]) -> str:
-    """Write on one line what `origin_fields` returns, or the class whose default a value is."""
-    kind, name = place["kind"], place["name"]
-    if kind == "file":
-        name = ":".join(str(part) for part in (name, place["line"], place["column"]) if part is not None)
-    elif kind == "default":
-        name = name or "default of lightkit"
-    elif kind in _HEADS:
-        name = f"{_HEADS[kind]} {name}"
-    return "".join(letter if letter.isprintable() else " " for letter in name)
+    """Write on one line what `origin_fields` returns."""
+    return format_origin(Origin(**place))
 
 
 def origin_fields(origin: Origin) -> dict[str, Any]:

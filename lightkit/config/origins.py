@@ -30,7 +30,7 @@ class Origin:
     """The place that set a value.
 
     Args:
-        kind: What kind of layer it was.
+        kind: What kind of layer it was; ``signature``: it is the default of a class.
         name: The variable's name, the flag as typed, or the file as shown to the user.
         file: File that holds the value.
         line: Line in the file, from 1.
@@ -40,7 +40,7 @@ class Origin:
         key: Place of the key, for errors about the key and not its value.
     """
 
-    kind: Literal["default", "file", "variable", "flag"]
+    kind: Literal["default", "file", "variable", "flag", "signature", "unset"]
     name: str = ""
     file: Path | None = None
     line: int | None = None
@@ -54,7 +54,9 @@ class Origin:
             return ":".join(str(part) for part in (self.name, self.line, self.column) if part is not None)
         if self.kind == "variable":
             return f"environment variable {self.name}"
-        return self.name or "default"
+        if self.kind == "signature":
+            return f"default of {self.name}"
+        return self.name or ("default of lightkit" if self.kind == "default" else "")
 
     def at_key(self) -> Origin:
         """Give the place of the key, or of the value where no key stands before it."""
