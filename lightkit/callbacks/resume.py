@@ -237,8 +237,9 @@ def list_indices(loader: Any, *, epoch: int, batch: int) -> list[int] | None:
     sampler: Any = getattr(loader, "sampler", None)
     if hasattr(sampler, "indices_of"):
         return list(sampler.indices_of(epoch=epoch, batch=batch))
-    is_shuffled = getattr(sampler, "shuffle", False) or not isinstance(sampler, SequentialSampler | DistributedSampler)
-    if is_shuffled or type(loader.batch_sampler) is not BatchSampler:
+    # not a subclass: Lightning's gives places in the order of a sampler of one's own
+    is_known = type(sampler) in (SequentialSampler, DistributedSampler) and not getattr(sampler, "shuffle", False)
+    if not is_known or type(loader.batch_sampler) is not BatchSampler:
         return None
     rank, num_ranks = getattr(sampler, "rank", 0), getattr(sampler, "num_replicas", 1)
     size, num = loader.batch_sampler.batch_size, len(loader.dataset)

@@ -11,11 +11,12 @@ import numpy as np
 import pytest
 import pytorch_lightning as pl
 import torch
+from lightning_fabric.utilities.distributed import DistributedSamplerWrapper
 from pytorch_lightning.callbacks import Callback
-from torch.utils.data import DataLoader, Dataset, TensorDataset
+from torch.utils.data import DataLoader, Dataset, DistributedSampler, SubsetRandomSampler, TensorDataset
 
 from lightkit.callbacks import Checkpoint, ResumeState
-from lightkit.callbacks.resume import random_states, restore_random_states
+from lightkit.callbacks.resume import list_indices, random_states, restore_random_states
 from lightkit.data.loader import train_loader
 
 pytestmark = pytest.mark.filterwarnings("ignore:Checkpoint directory:UserWarning")
@@ -180,3 +181,12 @@ def test_random_states_are_restored_by_value() -> None:
     drawn = (random.random(), float(np.random.rand()), float(torch.rand(1)))
     restore_random_states(saved)
     assert (random.random(), float(np.random.rand()), float(torch.rand(1))) == drawn
+
+
+def test_the_indices_of_a_batch_are_those_of_a_known_order_alone() -> None:
+    own = SubsetRandomSampler(range(20))  # which Lightning divides among ranks by a sampler of its own
+    known: DistributedSampler[Any] = DistributedSampler(Noise(), 2, 1, shuffle=False)
+    unknown: DistributedSampler[Any] = DistributedSamplerWrapper(own, 2, 1, shuffle=False)
+    loaders = [DataLoader(Noise(), batch_size=3, sampler=sampler) for sampler in (known, unknown)]
+    given = [list_indices(loader, epoch=0, batch=1) for loader in loaders]
+    assert given == [[7, 9, 11], None]
