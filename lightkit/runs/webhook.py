@@ -21,6 +21,7 @@ from urllib.parse import urlsplit, urlunsplit
 from lightkit.errors import ConfigError, exception_chain
 
 _log = logging.getLogger(__name__)
+logging.getLogger("urllib3.connectionpool").setLevel(logging.ERROR)  # its lines print the path, a secret
 CLOSE_TIMEOUT_S = 5.0
 """Seconds that the end of a process waits for unsent messages."""
 HELD = "_LIGHTKIT_HEARTBEAT"

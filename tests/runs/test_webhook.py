@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import traceback
 from collections.abc import Iterator
@@ -35,6 +36,14 @@ def test_a_message_arrives_as_it_is(receiver: Receiver) -> None:
     (request,) = receiver.requests
     assert (request.path, request.body.decode(), request.headers["x-team"]) == ("/hook/*", "grüße", "night")
     assert request.headers["user-agent"] == "lightkit"
+
+
+def test_the_log_of_the_library_beneath_does_not_show_the_address(
+    receiver: Receiver, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.DEBUG):
+        message(receiver)()
+    assert CANARY not in caplog.text
 
 
 @pytest.mark.parametrize(
