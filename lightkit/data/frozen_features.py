@@ -180,15 +180,16 @@ def compute_features(
         return None
     began_s, missing = time.monotonic(), rows.find_missing()
     strategy.barrier("features")  # before another rank computes
-    blocks = [missing[at : at + _BLOCK] for at in range(0, len(missing), _BLOCK)][trainer.local_rank % ranks :: ranks]
+    # by numbers of images: what each rank finds missing differs while another training computes the same
+    own = [index for index in missing if index // _BLOCK % ranks == trainer.local_rank % ranks]
+    blocks = [own[at : at + _BLOCK] for at in range(0, len(own), _BLOCK)]
     ahead = Ahead(min(num_workers, len(blocks)), prefetch_factor)
     ahead = ahead_that_fits(ahead, batch_bytes=_BLOCK * samples.sample_bytes, ranks=ranks)
     loader: DataLoader[Any] = DataLoader(
         _Blocks(samples), batch_size=None, sampler=blocks, collate_fn=ImageSamples.collate,  # type: ignore[arg-type]
         generator=torch.Generator().manual_seed(samples.seed), **worker_options(ahead, keep=False),
     )  # fmt: skip
-    num_own = sum(map(len, blocks))
-    for _, read, images in show_progress(loader, num_own, "features computed", size=lambda block: len(block[0])):
+    for _, read, images in show_progress(loader, len(own), "features computed", size=lambda block: len(block[0])):
         if read:
             computed = backbone.compute(normalised(images.to(strategy.root_device), preprocessing, trainer))
             computed = computed[: len(read)].to("cpu", example.dtype).reshape(len(read), -1)
