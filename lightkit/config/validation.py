@@ -53,7 +53,7 @@ from lightkit.errors import ConfigError
 
 _HARDWARE = {*OLD_TRAINER_KEYS, "accelerator", "devices", "strategy", "precision", "num_nodes"}
 _ENTRIES = ("callbacks", "logger")
-_ELSEWHERE = ("accelerator", "ckpt_path", "extends", "fit", "gate", "launch", "predict", "test", "validate")
+_ELSEWHERE = ("accelerator", "ckpt_path", "extends", "fit", "launch", "predict", "test", "validate")
 """Top-level keys that other modules check."""
 _DROPPED = ("$schema", "__path__")
 """Keys that jsonargparse drops wherever they stand."""

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Literal, TypeGuard
 
-from lightkit.config import Origin, Resolved, error_at, near, read_scalar
+from lightkit.config import Resolved, error_at, read_scalar
 from lightkit.errors import ConfigError
 from lightkit.runs.index import infer_mode
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 RECORD = "gate.json"
 """Name of the file in the run folder that holds the decision."""
+_NUMBERS = ("min", "max", "max_drop", "confidence")
 _ROUNDING = 2e-7  # relative: scores are float32, so that 0.7 may arrive as 0.69999999
 
 
@@ -76,83 +77,52 @@ def _is_number(value: Any) -> TypeGuard[float]:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
 
 
-def _is_name(value: Any) -> bool:
-    return isinstance(value, str) and bool(value.strip())
-
-
-_DROP = (lambda value: _is_number(value) and value >= 0, "a number of at least 0")
-_RULES: Mapping[str, tuple[Callable[[Any], bool], str]] = {
-    "metric": (
-        lambda value: _is_name(value) and _first_part(value) != "train",
-        "a metric of the test or the validation split, such as test/accuracy",
-    ),
-    "mode": (lambda value: value in ("max", "min"), "max or min"),
-    "min": (_is_number, "a number"),
-    "max": (_is_number, "a number"),
-    "max_drop": _DROP,
-    "confidence": (lambda value: _is_number(value) and 0 < value < 1, "a number between 0 and 1, such as 0.95"),
-    "baseline": (_is_name, "an alias such as champion, a version, a run, or null"),
-    "slices": (
-        lambda value: isinstance(value, Mapping) and all(map(_is_number, value.values())),
-        "numbers by class, such as {roses: 0.7}",
-    ),
-    "drift": (
-        lambda value: isinstance(value, Mapping) and {"window", "max_drop"} <= {*value},
-        "a window and a drop, such as {window: 5, max_drop: 0.03}",
-    ),
-    "drift.window": (
-        lambda value: _is_number(value) and value >= 1 and value == int(value),
-        "a number of promoted models, at least 1",
-    ),
-    "drift.max_drop": _DROP,
-    "name": (_is_name, "the name of a registered model"),
-}
-"""Key -> test of its value, and what is expected there; null is allowed for all but `mode` and the parts of `drift`."""
-
-
 def read_gate(resolved: Resolved) -> GateSettings:
-    """Check the `gate` block of a config.
+    """Read the `gate` block of a config, whose keys and types are checked with all others.
 
     Raises:
-        ConfigError: If a key or a value in it is wrong, or two of them contradict each other.
+        ConfigError: If a value in it is out of range, or two of them contradict each other.
     """
     block = resolved.values.get("gate")
-    if block is None:
-        return GateSettings()
+    given = block if isinstance(block, dict) else {}
+    values = {each.name: given[each.name] for each in fields(GateSettings) if each.name in given}
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            numbers = {name: read_scalar(child) if isinstance(child, str) else child for name, child in value.items()}
+            values[key] = numbers or None
+        elif isinstance(value, str) and key in _NUMBERS:
+            values[key] = read_scalar(value)
+    settings = GateSettings(**values)
 
-    def origin(*path: str) -> Origin | None:
-        return resolved.origin_of(("gate", *path))
+    def error(message: str, *keys: str) -> ConfigError:
+        return error_at(message, *(resolved.origin_of(("gate", key)) for key in keys))
 
-    if not isinstance(block, dict):
-        raise error_at(f"gate: expected a mapping such as {{metric: test/accuracy, min: 0.8}}, got {block!r}", origin())
-    given = {str(key): _typed(key, value) for key, value in block.items()}
-    drift = given.get("drift")
-    parts = {f"drift.{key}": value for key, value in drift.items()} if isinstance(drift, Mapping) else {}
-    for key, value in {**parts, **given}.items():
-        parent, _, last = key.rpartition(".")
-        if key not in _RULES:
-            names = [rule.rpartition(".")[2] for rule in _RULES if rule.rpartition(".")[0] == parent]
-            message = f"gate.{key}: there is no such key{near(last, names)}\nkeys: {', '.join(names)}"
-            raise error_at(message, origin(*key.split(".")))
-        holds, expected = _RULES[key]
-        if not (holds(value) or (value is None and not parent and key != "mode")):
-            raise error_at(f"gate.{key}: expected {expected}, got {value!r}", origin(*key.split(".")))
-    settings = GateSettings(**given)
-    if settings.min is not None and settings.max is not None and settings.min > settings.max:
+    def refuse(key: str, expected: str) -> ConfigError:
+        return error(f"gate.{key}: expected {expected}, got {values[key]!r}", key)
+
+    if isinstance(settings.metric, str) and _first_part(settings.metric) == "train":
+        raise refuse("metric", "a metric of the test or the validation split, such as test/accuracy")
+    if _is_number(settings.max_drop) and settings.max_drop < 0:
+        raise refuse("max_drop", "a number of at least 0")
+    if _is_number(settings.confidence) and not 0 < settings.confidence < 1:
+        raise refuse("confidence", "a number between 0 and 1, such as 0.95")
+    if isinstance(drift := settings.drift, Mapping):
+        is_complete = {*drift} == {"window", "max_drop"} and all(map(_is_number, drift.values()))
+        if not is_complete or drift["window"] < 1 or drift["window"] % 1 or drift["max_drop"] < 0:
+            raise refuse("drift", "a number of promoted models and a drop, such as {window: 5, max_drop: 0.03}")
+    if _is_number(settings.min) and _is_number(settings.max) and settings.min > settings.max:
         message = f"gate.min: {settings.min:g} is above gate.max, which is {settings.max:g}: nothing passes both"
-        raise error_at(message, origin("min"), origin("max"))
+        raise error(message, "min", "max")
     if settings.max_drop is not None and settings.baseline is None:
-        raise error_at(
+        raise error(
             "gate.max_drop: there is nothing that the model could be worse than: gate.baseline is null. Name a "
             "baseline, such as champion, or leave max_drop out",
-            origin("max_drop"),
-            origin("baseline"),
+            "max_drop",
+            "baseline",
         )
     if settings.metric is None and settings.rules:
-        raise error_at(
-            f"gate.{settings.rules[0]}: of which metric? gate.metric is not set; say one such as test/accuracy",
-            origin(settings.rules[0]),
-        )
+        rule = settings.rules[0]
+        raise error(f"gate.{rule}: of which metric? gate.metric is not set; say one such as test/accuracy", rule)
     return settings
 
 
@@ -173,15 +143,6 @@ def require_rule(settings: GateSettings, advice: str = "") -> None:
             f"gate: there is no rule to judge by: {metric}give --gate.{bound}=VALUE or --gate.max_drop=VALUE, or set "
             f"gate.slices or gate.drift.{advice}"
         )
-
-
-def _typed(key: str, value: Any) -> Any:
-    """Convert a value to its type: the value of a flag is text, and a version or a name may be written as a number."""
-    if isinstance(value, Mapping):
-        return {str(name): read_scalar(child) if isinstance(child, str) else child for name, child in value.items()}
-    value = read_scalar(value) if isinstance(value, str) else value
-    is_count = isinstance(value, int) and not isinstance(value, bool)
-    return str(value) if key in ("baseline", "name", "metric") and is_count else value
 
 
 @dataclass(frozen=True)
