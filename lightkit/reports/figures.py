@@ -159,7 +159,7 @@ def draw_confusion_matrix(counts: NDArray[np.integer], class_names: Sequence[str
     side = min(11.0, 2.4 + 0.42 * num) if is_labelled else 6.0
     with _figure(side, side) as figure:
         axes = figure.add_subplot(xlabel="predicted", ylabel="label")
-        if not is_labelled:  # the square root, and the maximum of pixels that fall together, show single errors
+        if not is_labelled:  # the square root, and the maximum of pixels that fall together, show single mistakes
             step = math.ceil(num / _MAX_CELLS)
             starts = np.arange(0, num, step)
             largest = np.maximum.reduceat(np.maximum.reduceat(share, starts, axis=0), starts, axis=1)
