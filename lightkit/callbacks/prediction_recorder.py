@@ -20,7 +20,7 @@ from lightkit import runs
 from lightkit.callbacks.checkpoint_io import read_checkpoint
 from lightkit.callbacks.resume import gather, list_indices
 from lightkit.errors import DataError
-from lightkit.reports.figures import to_image
+from lightkit.reports.figures import to_pixels
 from lightkit.reports.pages import draw_predictions
 from lightkit.reports.predictions import (
     Predictions,
@@ -156,7 +156,7 @@ class PredictionRecorder(Callback):
         albums = [logger for logger in trainer.loggers if hasattr(logger, "add_picture")]
         with self._warn_of_failure():
             for each in draw_predictions(self.predictions) if albums and self.predictions else ():
-                pixels = torch.from_numpy(np.array(to_image(each.drawing))).permute(2, 0, 1)
+                pixels = torch.from_numpy(to_pixels(each.drawing)).permute(2, 0, 1)
                 for album in albums:
                     album.add_picture(f"test/{each.name.replace('-', '_')}", pixels, trainer.global_step)
 

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-import numpy as np
 import torch
 from pytorch_lightning import LightningModule
 from pytorch_lightning.trainer.states import TrainerFn
@@ -336,8 +335,8 @@ class ImageClassifier(ScoredModule, LightningModule):
         self.confusion.reset()
         if self.trainer.is_global_zero:
             names = self.class_names or list(map(str, range(len(counts))))
-            picture = figures.to_image(figures.draw_confusion_matrix(counts.cpu().numpy(), names))
-            pictures.send(self.trainer, "val/confusion_matrix", torch.from_numpy(np.array(picture)).permute(2, 0, 1))
+            pixels = figures.to_pixels(figures.draw_confusion_matrix(counts.cpu().numpy(), names))
+            pictures.send(self.trainer, "val/confusion_matrix", torch.from_numpy(pixels).permute(2, 0, 1))
 
 
 @contextmanager

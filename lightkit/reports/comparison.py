@@ -34,6 +34,7 @@ from lightkit.runs.index import flatten, list_differences
 MAX_RUNS = len(ascii_uppercase)
 _LEVEL = 0.05  # of the tests, together
 _MAX_CURVES = 12
+_MAX_POINTS = 20_000  # of all curves
 _RECORDS = {
     "Data": ("data",),
     "Code": ("git",),
@@ -187,6 +188,7 @@ def _draw_curves(compared: Sequence[RunFacts], names: Sequence[str]) -> list[Pag
     order = [f"{prefix}/{name}" for name, prefix in product(("loss", "accuracy", "mae"), ("val", "train"))]
     shown = sorted(shown, key=lambda key: order.index(key) if key in order else len(order))[:_MAX_CURVES]
     epochs = sorted({int(row["epoch"]) for facts in compared for row in facts.rows})
+    stride = 1 + len(epochs) * len(compared) * len(shown) // _MAX_POINTS
     drawn = []
     for number, key in enumerate(shown):
         by_epoch = [{int(row["epoch"]): row[key] for row in facts.rows if key in row} for facts in compared]
@@ -194,6 +196,7 @@ def _draw_curves(compared: Sequence[RunFacts], names: Sequence[str]) -> list[Pag
         rows = [
             {"epoch": epoch, **{name: values[epoch] for name, values in lines.items() if epoch in values}}
             for epoch in epochs
+            if epoch % stride == 0 or epoch == epochs[-1]
         ]
         label = f"{key}; at the end: {', '.join(f'{name} {each[max(each)]:.4g}' for name, each in lines.items())}"
         name = f"curve-{number}-{re.sub('[^a-z0-9]+', '-', key.lower()).strip('-')[:40]}"

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import io
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image
 
 from lightkit.reports.statistics import CalibrationBins
 
@@ -18,35 +18,43 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+SERIES = ("c0", "c1", "c2", "c3", "c4", "c5")
+"""Roles of the colours of lines and bars, in their order."""
 # after M. Okabe and K. Ito, "Color Universal Design" (2008), with at least 4.5 of contrast on white
-_INK, _DIM, _LINE, _PAPER = "#1f2328", "#59636e", "#d1d9e0", "#ffffff"
-_SERIES = ("#0868ac", "#a84300", "#00735a", "#a0307a", "#6b5900", "#444b54")
+_COLORS = {"ink": "#1f2328", "dim": "#59636e", "line": "#d1d9e0", "paper": "#ffffff", "heat": "#57a5dd"} | dict(
+    zip(SERIES, ("#0868ac", "#a84300", "#00735a", "#a0307a", "#6b5900", "#444b54"), strict=True)
+)
+_ROLES = {color: role for role, color in _COLORS.items()}
 _STYLE: Any = {
     "axes.axisbelow": True,
-    "axes.edgecolor": _LINE,
-    "axes.labelcolor": _DIM,
+    "axes.edgecolor": _COLORS["line"],
+    "axes.labelcolor": _COLORS["dim"],
     "axes.spines.right": False,
     "axes.spines.top": False,
     "axes.titlesize": 11,
     "axes.titlelocation": "left",
-    "axes.titlecolor": _INK,
+    "axes.titlecolor": _COLORS["ink"],
     "font.size": 10,
     "font.family": "sans-serif",
     "font.sans-serif": ["DejaVu Sans"],
     "legend.frameon": False,
-    "legend.labelcolor": _INK,
-    "figure.facecolor": _PAPER,
+    "legend.labelcolor": _COLORS["ink"],
+    "figure.facecolor": "none",
     "axes.facecolor": "none",
-    "grid.color": _LINE,
+    "grid.color": _COLORS["line"],
     "text.parse_math": False,  # a class may be called $x
-    "text.color": _INK,
-    "xtick.color": _DIM,
-    "ytick.color": _DIM,
+    "text.color": _COLORS["ink"],
+    "xtick.color": _COLORS["dim"],
+    "ytick.color": _COLORS["dim"],
     "xtick.major.size": 0,
     "ytick.major.size": 0,
+    "svg.fonttype": "none",
+    "svg.hashsalt": "lightkit",
+    "path.simplify_threshold": 0.5,
 }
 _MAX_LABELLED_CLASSES = 30  # beyond, names and numbers overlap
 _MAX_CELLS = 200  # a side of the image of a matrix of more classes
+_MAX_POINTS = 400  # of a line; more cannot be seen
 
 
 @contextmanager
@@ -78,7 +86,7 @@ def draw_curves(
         skipped_at: Epochs in which a batch was left out, marked at the bottom.
         with_learning_rate: Whether the learning rates are drawn below.
     """
-    rates = sorted({name for row in rows for name in row if name == "lr" or name.startswith("lr/")})[: len(_SERIES)]
+    rates = sorted({name for row in rows for name in row if name == "lr" or name.startswith("lr/")})[: len(SERIES)]
     with _figure(4.6, 3.4 if with_learning_rate and rates else 2.6) as figure:
         if with_learning_rate and rates:
             axes, below = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))
@@ -92,7 +100,7 @@ def draw_curves(
         below.set_xlabel("epoch")
         below.xaxis.get_major_locator().set_params(integer=True)
         if best_epoch is not None:
-            axes.axvline(best_epoch, color=_DIM, linewidth=1, linestyle=(0, (2, 2)))
+            axes.axvline(best_epoch, color=_COLORS["dim"], linewidth=1, linestyle=(0, (2, 2)))
             axes.annotate(
                 "best",
                 (best_epoch, 1),
@@ -100,19 +108,19 @@ def draw_curves(
                 xytext=(0, 2),
                 textcoords="offset points",
                 ha="center",
-                color=_DIM,
+                color=_COLORS["dim"],
                 fontsize=9,
             )
-        for epochs, marker, color, label in (
-            (resumed_at, "^", _SERIES[2], "resumed"),
-            (skipped_at, "x", _SERIES[3], "skipped batch"),
+        for epochs, marker, role, label in (
+            (resumed_at, "^", "c2", "resumed"),
+            (skipped_at, "x", "c3", "skipped batch"),
         ):
             if epochs:
                 axes.plot(
                     epochs,
                     [0.02] * len(epochs),
                     marker,
-                    color=color,
+                    color=_COLORS[role],
                     markersize=5,
                     label=label,
                     transform=axes.get_xaxis_transform(),
@@ -131,13 +139,15 @@ def draw_curves(
 
 def _draw_lines(axes: Axes, rows: Sequence[Mapping[str, float]], names: Sequence[str], *, labels: bool) -> None:
     axes.grid(axis="y", linewidth=0.8)
+    stride = max(1, math.ceil(len(rows) / _MAX_POINTS))
+    chosen = [*rows[::stride], *(rows[-1:] if (len(rows) - 1) % stride else [])]
     for position, name in enumerate(names):
-        dashes, color = divmod(position, len(_SERIES))
-        points = [(row["epoch"], row[name]) for row in rows if math.isfinite(row.get(name, math.nan))]
+        dashes, color = divmod(position, len(SERIES))
+        points = [(row["epoch"], row[name]) for row in chosen if math.isfinite(row.get(name, math.nan))]
         marker = "o" if len(points) < 30 else None
         axes.plot(
             *zip(*points, strict=True),
-            color=_SERIES[color],
+            color=_COLORS[SERIES[color]],
             linestyle=("-", (0, (4, 1.5)), (0, (1, 1)), (0, (4, 1, 1, 1)))[dashes % 4],
             label=name if labels else None,
             linewidth=1.6,
@@ -153,25 +163,48 @@ def draw_confusion_matrix(counts: NDArray[np.integer], class_names: Sequence[str
         counts: ``(num_classes, num_classes)``, rows are labels and columns predictions.
         class_names: In the order of the labels.
     """
+    from matplotlib.colors import to_rgb
+    from matplotlib.patches import Rectangle
+
     num = len(counts)
     share = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
     is_labelled = num <= _MAX_LABELLED_CLASSES
     side = min(11.0, 2.4 + 0.42 * num) if is_labelled else 6.0
     with _figure(side, side) as figure:
-        axes = figure.add_subplot(xlabel="predicted", ylabel="label")
-        if not is_labelled:  # the square root, and the maximum of pixels that fall together, show single mistakes
+        axes = figure.add_subplot(aspect="equal")
+        axes.set(xlim=(0, num), ylim=(num, 0), xlabel="predicted", ylabel="label")
+        axes.spines[:].set_visible(False)
+        if not is_labelled:
             step = math.ceil(num / _MAX_CELLS)
-            starts = np.arange(0, num, step)
-            largest = np.maximum.reduceat(np.maximum.reduceat(share, starts, axis=0), starts, axis=1)
-            axes.imshow(np.sqrt(largest), cmap="Blues", vmin=0, vmax=1, extent=(0, num, num, 0))
+            padded = np.zeros((math.ceil(num / step) * step,) * 2)
+            padded[:num, :num] = share
+            cells = padded.reshape(len(padded) // step, step, -1, step).max(axis=(1, 3))
+            image = np.zeros((*cells.shape, 4))
+            image[..., :3], image[..., 3] = to_rgb(_COLORS["c0"]), np.sqrt(cells)
+            axes.imshow(image, extent=(0, len(padded), len(padded), 0), interpolation="nearest")
+            axes.add_patch(Rectangle((0, 0), num, num, fill=False, edgecolor=_COLORS["line"]))
             return figure
-        axes.imshow(share, cmap="Blues", vmin=0, vmax=2)  # the lighter half, on which text has a contrast of 4.5
         names = [name if len(name) <= 24 else f"{name[:23]}…" for name in map(str, class_names)]
-        axes.set_xticks(np.arange(num), names, rotation=90 if num > 4 or max(map(len, names)) > 9 else 0)
-        axes.set_yticks(np.arange(num), names)
-        for row, column in np.argwhere(counts):
-            size = 10 if num <= 15 else 7
-            axes.text(column, row, f"{counts[row, column]}", ha="center", va="center", fontsize=size)
+        axes.set_xticks(np.arange(num) + 0.5, names, rotation=90 if num > 4 or max(map(len, names)) > 9 else 0)
+        axes.set_yticks(np.arange(num) + 0.5, names)
+        size = 10 if num <= 15 else 7
+        for row, column in np.ndindex(num, num):
+            alpha = float(share[row, column])
+            axes.add_patch(
+                Rectangle((column + 0.03, row + 0.03), 0.94, 0.94, linewidth=0, facecolor=_COLORS["line"], alpha=0.35)
+            )
+            if counts[row, column]:
+                axes.add_patch(
+                    Rectangle(
+                        (column + 0.03, row + 0.03),
+                        0.94,
+                        0.94,
+                        linewidth=0,
+                        facecolor=_COLORS["heat"],
+                        alpha=round(0.1 + 0.9 * alpha, 2),
+                    )
+                )
+                axes.text(column + 0.5, row + 0.5, f"{counts[row, column]}", ha="center", va="center", fontsize=size)
     return figure
 
 
@@ -182,13 +215,13 @@ def draw_reliability(bins: CalibrationBins) -> Figure:
         axes, below = figure.subplots(2, 1, sharex=True, height_ratios=(4, 1))
         widths = np.diff(edges) * 0.9
         centers = (edges[1:] + edges[:-1]) / 2
-        axes.plot([0, 1], [0, 1], color=_DIM, linestyle=(0, (2, 2)), linewidth=1, label="calibrated")
-        axes.bar(centers, np.nan_to_num(accuracy), widths, color=_SERIES[0], alpha=0.3)
-        axes.plot(confidence, accuracy, "o-", color=_SERIES[0], markersize=4, label="this model", clip_on=False)
+        axes.plot([0, 1], [0, 1], color=_COLORS["dim"], linestyle=(0, (2, 2)), linewidth=1, label="calibrated")
+        axes.bar(centers, np.nan_to_num(accuracy), widths, color=_COLORS["c0"], alpha=0.3)
+        axes.plot(confidence, accuracy, "o-", color=_COLORS["c0"], markersize=4, label="this model", clip_on=False)
         axes.set(xlim=(0, 1), ylim=(0, 1), ylabel="accuracy")
         axes.grid(axis="y", linewidth=0.8)
         figure.legend(*axes.get_legend_handles_labels(), loc="outside upper left", ncols=2, fontsize=10)
-        below.bar(centers, counts, widths, color=_DIM, alpha=0.5)
+        below.bar(centers, counts, widths, color=_COLORS["dim"], alpha=0.5)
         below.set(xlabel="confidence", ylabel="samples")
     return figure
 
@@ -198,9 +231,9 @@ def draw_scatter(target: NDArray[Any], prediction: NDArray[Any]) -> Figure:
     with _figure(4.2, 3.8) as figure:
         axes = figure.add_subplot()
         stride = math.ceil(len(target) / 1000) or 1
-        axes.plot(target[::stride], prediction[::stride], "o", color=_SERIES[0], markersize=3, alpha=0.5)
+        axes.plot(target[::stride], prediction[::stride], "o", color=_COLORS["c0"], markersize=3, alpha=0.5)
         ends = [np.nanmin(target), np.nanmax(target)] if len(target) else [0, 1]
-        axes.plot(ends, ends, color=_DIM, linestyle=(0, (2, 2)), linewidth=1)
+        axes.plot(ends, ends, color=_COLORS["dim"], linestyle=(0, (2, 2)), linewidth=1)
         axes.set(xlabel="target", ylabel="prediction")
         axes.grid(linewidth=0.8)
     return figure
@@ -215,10 +248,10 @@ def draw_durations(seconds: Mapping[str, float]) -> Figure:
     with _figure(4.6, 0.5 + 0.34 * len(seconds)) as figure:
         axes = figure.add_subplot()
         total = sum(seconds.values()) or 1.0
-        bars = axes.barh(range(len(seconds)), list(seconds.values()), 0.62, color=_SERIES[0])
+        bars = axes.barh(range(len(seconds)), list(seconds.values()), 0.62, color=_COLORS["c0"])
         axes.bar_label(bars, [f"{value / total:.0%}" for value in seconds.values()], padding=4)
         axes.set_yticks(range(len(seconds)), list(seconds))
-        axes.tick_params(axis="y", labelcolor=_INK)
+        axes.tick_params(axis="y", labelcolor=_COLORS["ink"])
         axes.invert_yaxis()
         axes.set_xlabel("seconds")
         axes.spines["left"].set_visible(False)
@@ -226,15 +259,74 @@ def draw_durations(seconds: Mapping[str, float]) -> Figure:
     return figure
 
 
+# -- what becomes of a figure ------------------------------------------------------------------------------------------
+
+_COMMENTS = re.compile(r"<metadata>.*?</metadata>|<style.*?</style>|<!--.*?-->", re.DOTALL)
+_ATTRIBUTE_STYLE = re.compile(r' style="([^"]*)"')
+_ID = re.compile(r' id="([^"]*)"')
+_LINK = re.compile(r'(?:xlink:)?href="#([^"]*)"|url\(#([^)]*)\)')
+_ATTRIBUTE = re.compile(r'="[^"<>]*"')
+_NUMBER = re.compile(r"-?\d+\.\d\d+")
+_EMPTY = re.compile(r"<g/>|\s*\n\s*")
+_SIZE = re.compile(r"font: (?:[a-z0-9]+ )*([\d.]+)px.*")
+
+
+def to_svg(figure: Figure, *, name: str, label: str) -> str:
+    """Render a figure as an ``<svg>`` element for a page with a strict Content-Security-Policy.
+
+    Text stays text, and colours are the classes ``s-ROLE`` (stroke) and ``f-ROLE`` (fill) of the page's style sheet.
+
+    Args:
+        figure: A figure of this module.
+        name: Prefix of the ids in it, unique in the page.
+        label: Description for those who do not see it.
+    """
+    import matplotlib as mpl
+    from markupsafe import escape
+
+    file = io.StringIO()
+    with mpl.rc_context(_STYLE):
+        figure.savefig(file, format="svg", transparent=True)
+    text = _COMMENTS.sub("", file.getvalue()[file.getvalue().index("<svg") :])
+    linked = {one or other for one, other in _LINK.findall(text)}
+    text = _ID.sub(lambda match: f' id="{name}-{match[1]}"' if match[1] in linked else "", text)
+    text = _LINK.sub(lambda match: f'href="#{name}-{match[1]}"' if match[1] else f"url(#{name}-{match[2]})", text)
+    text = _EMPTY.sub("", text)
+    text = _ATTRIBUTE_STYLE.sub(_replace_style, text)
+    text = _ATTRIBUTE.sub(lambda match: _NUMBER.sub(lambda number: f"{float(number[0]):.4g}", match[0]), text)
+    view = re.search(r'viewBox="([^"]*)"', text)
+    assert view is not None
+    width = float(view[1].split()[2])
+    body = text[text.index(">") + 1 :]
+    return (
+        f'<svg viewBox="{view[1]}" width="{width * 4 / 3:.0f}" role="img" aria-label="{escape(label)}">{body.strip()}'
+    )
+
+
+def _replace_style(match: re.Match[str]) -> str:
+    """Write declarations as presentation attributes, which the policy allows, and colours as classes."""
+    classes, attributes = [], []
+    for declaration in match[1].split(";"):
+        key, _, value = (part.strip() for part in declaration.partition(":"))
+        if key in ("fill", "stroke") and value in _ROLES:
+            classes.append(f"{key[0]}-{_ROLES[value]}")
+        elif key == "font":
+            size = _SIZE.match(declaration.strip())
+            attributes.append(f'font-size="{size[1] if size else 10}"')
+        elif key and key != "font-family":
+            attributes.append(f'{key}="{value}"')
+    return "".join(f" {each}" for each in ([f'class="{" ".join(classes)}"'] if classes else []) + attributes)
+
+
 def to_png(figure: Figure, *, dpi: int = 144) -> bytes:
-    """Render a figure as PNG, with a palette, which makes it a third as large."""
+    """Render a figure as PNG on white."""
     file = io.BytesIO()
-    to_image(figure, dpi=dpi).quantize(128).save(file, "PNG", optimize=True)
+    figure.savefig(file, format="png", dpi=dpi, facecolor=_COLORS["paper"])
     return file.getvalue()
 
 
-def to_image(figure: Figure, *, dpi: int = 100) -> Image.Image:
-    """Render a figure in RGB on white."""
-    file = io.BytesIO()
-    figure.savefig(file, format="png", dpi=dpi)
-    return Image.open(file).convert("RGB")
+def to_pixels(figure: Figure) -> NDArray[np.uint8]:
+    """Render a figure as uint8 ``(height, width, 3)`` on white."""
+    from PIL import Image
+
+    return np.array(Image.open(io.BytesIO(to_png(figure, dpi=100))).convert("RGB"))

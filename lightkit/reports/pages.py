@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
-from functools import cache, cached_property
+from functools import cache
 from html import unescape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -59,7 +59,7 @@ class PageFigure:
     """A figure of a page.
 
     Args:
-        name: Of its file in ``figures/``.
+        name: Of its file in ``figures/``, and prefix of its ids in the page.
         drawing: What is drawn.
         caption: Text below it.
         label: Description for those who do not see it.
@@ -70,20 +70,10 @@ class PageFigure:
     caption: str
     label: str
 
-    @cached_property
-    def png(self) -> bytes:
-        """The picture."""
-        return figures.to_png(self.drawing)
-
     @property
-    def address(self) -> str:
-        """The picture as an address that holds it."""
-        return f"data:image/png;base64,{base64.b64encode(self.png).decode()}"
-
-    @property
-    def width(self) -> int:
-        """Width in pixels of CSS, of which an inch has 96."""
-        return round(self.drawing.get_figwidth() * 96)
+    def svg(self) -> Markup:
+        """The ``<svg>`` element."""
+        return Markup(figures.to_svg(self.drawing, name=self.name, label=self.label))  # noqa: S704 - it is escaped there
 
 
 @dataclass(frozen=True)
@@ -231,7 +221,7 @@ def write_run_report(run: Run, path: Path | None = None) -> Path:
         return path
     (run.folder / "figures").mkdir(exist_ok=True)
     for each in drawn.values():
-        (run.folder / "figures" / f"{each.name}.png").write_bytes(each.png)
+        (run.folder / "figures" / f"{each.name}.png").write_bytes(figures.to_png(each.drawing))
     path = run.folder / "report.html"
     write_text(path, render_run(facts, drawn), durable=False)
     write_text(run.folder / "card.md", render_card(facts), durable=False)

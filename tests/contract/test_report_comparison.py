@@ -81,7 +81,7 @@ def test_hostile_texts_stay_texts_in_a_comparison(workspace: Workspace) -> None:
     page = compare(workspace, *runs)
     tags = check_page(page)
     assert [name for name, _ in tags.tags].count("script") == 1
-    assert all(each["src"].startswith("data:image/png;") for name, each in tags.tags if name == "img")
+    assert "img" not in [name for name, _ in tags.tags]
     assert HOSTILE in tags.text
     assert "hunter2" not in page
 
