@@ -25,7 +25,7 @@ from pyarrow import parquet
 from tests.contract.conftest import Once, copy_of
 from tests.contract.workspace import Workspace
 
-HOSTILE = "<script>alert(1)</script>\"'&$x$ ${oc.env:HOME} {{ 7 * 7 }}"
+HOSTILE = "<script>alert(1)</script>\"'&$x$ ${oc.env:HOME} {{ 1234 * 5678 }}"
 RUN_ID = "20261123-120000-abcd"
 
 
@@ -306,7 +306,7 @@ def test_hostile_texts_stay_texts(workspace: Workspace) -> None:
     assert [name for name, _ in tags.tags].count("script") == 1
     assert "img" not in [name for name, _ in tags.tags]
     assert HOSTILE in tags.text
-    assert "49" not in re.findall(r"\{\{ 7 \* 7 \}\}|\b49\b", tags.text)
+    assert "7006652" not in tags.text
 
 
 def test_secrets_are_masked(workspace: Workspace) -> None:

@@ -151,7 +151,9 @@ def read_settings(resolved: Resolved) -> list[RawSetting]:
             raise error_at(f"accelerator: expected {expected}, got {plain(block)!r}", block.origin)
         for key, node in block.entries.items():
             if key not in BLOCK_KEYS:
-                text = f"accelerator.{key}: there is no such key{near(str(key), BLOCK_KEYS)}"
+                is_callback = key in ("scale_lr", "warmup_epochs")
+                hint = "; say callbacks: {scale_lr: {}}" if is_callback else near(str(key), BLOCK_KEYS)
+                text = f"accelerator.{key}: there is no such key{hint}"
                 raise error_at(f"{text}\nkeys: {', '.join(BLOCK_KEYS)}", node.origin.at_key())
             word = plain(node)
             if key == "kind" and word is not None and not (isinstance(word, str) and word in KINDS):
