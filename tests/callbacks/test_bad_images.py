@@ -79,7 +79,7 @@ def told(run: runs.Run) -> list[dict[str, Any]]:
     return [event for event in runs.read_events(run.events_path) if event["event"] == "bad_images"]
 
 
-def test_a_scan_and_each_epoch_are_told_once(run: runs.Run, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_scan_and_each_epoch_are_reported_once(run: runs.Run, caplog: pytest.LogCaptureFixture) -> None:
     data = Losing(["s"], {0: ["a", "b"], 1: ["a"], 2: ["c", "s"]})
     trainer_for(run).fit(Line(), datamodule=data)
     assert read_bad_images(run.folder / "bad_images.csv") == [
@@ -142,7 +142,7 @@ def test_data_without_bad_images_leave_no_list(run: runs.Run, caplog: pytest.Log
     assert "left out" not in caplog.text
 
 
-def test_a_list_that_cannot_be_written_is_told_and_stops_nothing(
+def test_a_list_that_cannot_be_written_is_reported_and_stops_nothing(
     run: runs.Run, caplog: pytest.LogCaptureFixture
 ) -> None:
     (run.folder / "bad_images.csv").mkdir()

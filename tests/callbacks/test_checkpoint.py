@@ -95,7 +95,7 @@ def epoch_of(path: Path) -> int:
     ],
     ids=["auto", "auto_underscore", "named_max", "auto_finds_none", "none"],
 )
-def test_the_best_epoch_is_kept_beside_the_last(
+def test_the_best_epoch_is_kept_next_to_the_last(
     tmp_path: Path, settings: dict[str, Any], metric: str, best: int
 ) -> None:
     fit(Checkpoint(dirpath=str(tmp_path), **settings), Rising(metric))

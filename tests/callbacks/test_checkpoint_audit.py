@@ -67,13 +67,13 @@ def test_all_is_well_where_all_are_there(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "name", ["checkpoints/best.ckpt", "checkpoints/last.ckpt", "elsewhere/step=4.ckpt", "elsewhere/last.ckpt"]
 )
-def test_a_checkpoint_that_is_gone_is_told(name: str, tmp_path: Path) -> None:
+def test_a_checkpoint_that_is_gone_is_reported(name: str, tmp_path: Path) -> None:
     trainer = _kept(tmp_path)
     (tmp_path / name).unlink()
     assert missing_checkpoint(trainer) == f"{tmp_path / name} is missing"
 
 
-def test_nan_is_never_the_best_and_is_told_where_no_epoch_had_more(tmp_path: Path) -> None:
+def test_nan_is_never_the_best_and_is_reported_where_no_epoch_had_more(tmp_path: Path) -> None:
     trainer = _trained(Scores([math.nan, math.nan]), Checkpoint(monitor="score", dirpath=str(tmp_path)))
     broken = missing_checkpoint(trainer) or ""
     assert broken.startswith(f"{tmp_path}/best.ckpt was not written: score, which callbacks.checkpoint monitors, was")

@@ -13,7 +13,7 @@ from lightkit.errors import CheckpointError
 CONTENT = {"state_dict": {"weight": torch.arange(3.0)}, "hyper_parameters": {"token": "hunter2"}}
 
 
-def test_a_checkpoint_has_a_digest_beside_it_and_is_announced(tmp_path: Path) -> None:
+def test_a_checkpoint_has_a_digest_next_to_it_and_is_announced(tmp_path: Path) -> None:
     told: list[tuple[Path, Any]] = []
     path = tmp_path / "checkpoints" / "last.ckpt"
     VerifiedCheckpointIO(on_saved=lambda *saved: told.append(saved)).save_checkpoint(dict(CONTENT), path)

@@ -66,7 +66,7 @@ def test_without_time_for_one_epoch_it_is_saved_and_goes_on_the_next_night(tmp_p
     assert (trainer.global_step, trainer.current_epoch, stopped) == (BATCHES, 1, [STOPPED_BY])
 
 
-def test_what_cannot_be_saved_within_an_epoch_is_told_with_the_time_it_needs(tmp_path: Path) -> None:
+def test_what_cannot_be_saved_within_an_epoch_is_reported_with_the_time_it_needs(tmp_path: Path) -> None:
     with pytest.raises(OutOfTime, match=r"nothing could be saved before its end\. Say a later"):
         trained(tmp_path, 100, Hands())
     assert not (tmp_path / "last.ckpt").exists()

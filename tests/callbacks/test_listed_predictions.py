@@ -82,7 +82,7 @@ def head_of(
     ],
     ids=["unknown", "logits", "probabilities", "own-step", "own-step-unknown"],
 )
-def test_only_what_is_known_to_be_probabilities_is_told_as_such(
+def test_only_what_is_known_to_be_probabilities_is_reported_as_such(
     tmp_path: Path, module: LightningModule, values: Tensor, expected: list[str]
 ) -> None:
     head, row = head_of(module, values, tmp_path)
@@ -91,7 +91,7 @@ def test_only_what_is_known_to_be_probabilities_is_told_as_such(
         assert float(row[2]) == pytest.approx(float(LOGITS.softmax(1)[0, 0]), abs=1e-6)
 
 
-def test_a_step_that_gives_logits_as_probabilities_is_told_and_its_numbers_are_columns(
+def test_a_step_that_gives_logits_as_probabilities_is_reported_and_its_numbers_are_columns(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.WARNING):
@@ -100,7 +100,7 @@ def test_a_step_that_gives_logits_as_probabilities_is_told_and_its_numbers_are_c
     assert "OwnStep.predict_step gives numbers that are no probabilities" in caplog.text
 
 
-def test_a_module_that_names_more_classes_than_it_tells_is_refused_with_the_key(tmp_path: Path) -> None:
+def test_a_module_that_names_more_classes_than_it_reports_is_refused_with_the_key(tmp_path: Path) -> None:
     module: Any = Logits()
     module.class_names = ["a", "b", "c"]
     says = r"model: Logits gives 2 values an image, and its class_names are 3"
@@ -108,7 +108,7 @@ def test_a_module_that_names_more_classes_than_it_tells_is_refused_with_the_key(
         head_of(module, LOGITS, tmp_path)
 
 
-def test_a_pipe_is_told_how_far_it_is_and_no_more_than_that(tmp_path: Path) -> None:
+def test_a_pipe_is_reported_how_far_it_is_and_no_more_than_that(tmp_path: Path) -> None:
     stream = io.StringIO()
     head_of(Plain(), LOGITS, tmp_path, progress_stream=stream, interval_s=0)
     assert re.fullmatch(r"predict  1 of 1 images  \d+ images/s\n", stream.getvalue())

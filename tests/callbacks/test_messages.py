@@ -35,11 +35,11 @@ def test_every_field_is_described() -> None:
     assert {*described} == {*create_message("end", job="flowers", status="done")}
 
 
-def test_a_foreseen_error_is_told_in_its_words() -> None:
+def test_a_foreseen_error_is_reported_in_its_words() -> None:
     assert format_error_tail(DataError("photos are missing")) == "photos are missing"
 
 
-def test_a_crash_is_told_by_the_end_of_its_traceback_without_secrets() -> None:
+def test_a_crash_is_reported_by_the_end_of_its_traceback_without_secrets() -> None:
     def fails(depth: int) -> None:
         if depth:
             fails(depth - 1)
@@ -53,7 +53,7 @@ def test_a_crash_is_told_by_the_end_of_its_traceback_without_secrets() -> None:
     assert "swordfish" not in told
 
 
-def test_of_many_lines_the_last_are_told() -> None:
+def test_of_many_lines_the_last_are_reported() -> None:
     told = format_error_tail(RuntimeError("\n".join(map(str, range(40))))).splitlines()
     assert (len(told), told[-1]) == (15, "39")
     assert len(format_error_tail(DataError("\n".join(map(str, range(40))))).splitlines()) == 15

@@ -189,7 +189,7 @@ def test_good_batches_in_between_begin_the_count_again(tmp_path: Path) -> None:
     assert [event["count"] for event in training.told] == list(range(1, 17))
 
 
-def test_the_screen_is_told_of_ten_and_the_events_of_all(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_screen_shows_ten_and_the_events_have_all(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     training = Training(tmp_path, "skip", {0: math.nan, 12: math.nan}, max_epochs=6).fit()
     said = [record.getMessage() for record in caplog.records if "the batch is left out" in record.getMessage()]
     assert (len(said), len(training.told)) == (10, 12)
@@ -224,7 +224,7 @@ def test_the_indices_of_other_loaders_are_unknown(tmp_path: Path, settings: dict
     assert training.told[0]["indices"] is None
 
 
-def test_a_resumable_sampler_tells_indices_and_names(tmp_path: Path) -> None:
+def test_a_resumable_sampler_reports_indices_and_names(tmp_path: Path) -> None:
     class Named:
         """Samples with names."""
 

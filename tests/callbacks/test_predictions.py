@@ -163,7 +163,7 @@ def test_ranks_make_one_table_in_the_order_of_the_data_each_sample_once(tmp_path
     assert lines == ["path,prediction_0", "0.jpg,0.0", "1.jpg,1.0", "2.jpg,2.0", "5.jpg,5.0", "8.jpg,8.0"]
 
 
-def test_shares_of_a_loader_that_does_not_tell_its_samples_take_turns(tmp_path: Path) -> None:
+def test_shares_of_a_loader_that_does_not_report_its_samples_take_turns(tmp_path: Path) -> None:
     shares: list[Any] = [[(None, column(rank + 0.0)), (None, column(rank + 0.5))] for rank in (0, 1)]
     lines = ranks(tmp_path, shares).read_text(encoding="utf-8").split()
     assert lines == ["path,prediction_0", ",0.0", ",1.0", ",0.5", ",1.5"]

@@ -75,7 +75,7 @@ def _shown(
     ],
     ids=["late", "telling", "many", "nan"],
 )
-def test_the_line_has_what_tells_most(
+def test_the_line_has_what_reports_most(
     logs: Mapping[str, float], shown: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     (epoch,) = _shown(logs, capsys, tmp_path)

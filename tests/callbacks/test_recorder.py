@@ -349,7 +349,7 @@ def test_a_test_of_a_killed_fit_does_not_call_it_done(run: runs.Run) -> None:
     assert (_summary(run).status, _summary(run).epochs, list(_summary(run).stages)) == ("running", 4, ["test"])
 
 
-def test_a_test_beside_a_fit_and_the_fit_keep_what_the_other_writes(run: runs.Run) -> None:
+def test_a_test_next_to_a_fit_and_the_fit_keep_what_the_other_writes(run: runs.Run) -> None:
     runs.write_summary(run.summary_path, runs.new_summary("line/1") | {"status": "preempted", "exit_code": 75})
     early, late = _recorder(run), _recorder(run)
     with _recorder(runs.open_run(run.folder, resumed=True), manifest={"subcommand": "fit"}) as fit:
@@ -423,7 +423,7 @@ def test_warnings_are_shown_as_before_and_the_hooks_are_put_back(run: runs.Run) 
     assert logging.root.handlers == handlers
 
 
-def test_loggers_that_keep_more_than_metrics_are_told(run: runs.Run) -> None:
+def test_loggers_that_keep_more_than_metrics_are_reported(run: runs.Run) -> None:
     told: list[tuple[str, Any]] = []
 
     class Keeps(CSVLogger):

@@ -56,7 +56,7 @@ def test_a_pickle_is_refused_and_does_not_run(protocol: int, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("makes", ["torch.save", "pickle"])
-def test_another_pickle_protocol_is_told_with_the_reason_and_what_reads_it(makes: str, tmp_path: Path) -> None:
+def test_another_pickle_protocol_is_reported_with_the_reason_and_what_reads_it(makes: str, tmp_path: Path) -> None:
     path = tmp_path / "a.ckpt"
     if makes == "torch.save":
         torch.save(CONTENT, path, pickle_protocol=4)
@@ -120,7 +120,7 @@ def test_classes_that_only_hold_values_need_no_trust(tmp_path: Path) -> None:
     ],
     ids=["list", "state dict", "keys", "state_dict"],
 )
-def test_a_file_that_holds_something_else_is_told(change: Any, says: str, tmp_path: Path) -> None:
+def test_a_file_that_holds_something_else_is_reported(change: Any, says: str, tmp_path: Path) -> None:
     torch.save(change, tmp_path / "a.ckpt")
     with pytest.raises(ConfigError, match=says):
         read_checkpoint(tmp_path / "a.ckpt")
@@ -135,14 +135,14 @@ def test_a_checkpoint_of_the_model_only_does_not_go_on(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("size", [100, 1000], ids=["start", "more"])
-def test_a_file_that_is_cut_short_is_told(size: int, tmp_path: Path) -> None:
+def test_a_file_that_is_cut_short_is_reported(size: int, tmp_path: Path) -> None:
     torch.save(CONTENT, tmp_path / "a.ckpt")
     (tmp_path / "a.ckpt").write_bytes((tmp_path / "a.ckpt").read_bytes()[:size])
     with pytest.raises(ConfigError, match="cannot be read as a checkpoint: it is damaged, cut short"):
         read_checkpoint(tmp_path / "a.ckpt")
 
 
-def test_what_is_written_tells_at_once_that_it_will_need_trust(
+def test_what_is_written_reports_at_once_that_it_will_need_trust(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     io = VerifiedCheckpointIO()

@@ -116,7 +116,7 @@ def test_headers_are_sent_and_a_failure_has_its_last_lines(receiver: Receiver, r
     assert receiver.requests[0].headers["content-type"] == "application/json; charset=utf-8"
 
 
-def test_a_trial_and_other_ranks_tell_nothing(receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_trial_and_other_ranks_report_nothing(receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
     notifier = WebhookNotifier(receiver.url())
     fitted(notifier, fast_dev_run=True)
     monkeypatch.setattr(Trainer, "is_global_zero", False)
@@ -125,7 +125,7 @@ def test_a_trial_and_other_ranks_tell_nothing(receiver: Receiver, monkeypatch: p
     assert receiver.requests == []
 
 
-def test_only_the_chosen_events_are_told(receiver: Receiver) -> None:
+def test_only_the_chosen_events_are_reported(receiver: Receiver) -> None:
     notifier = WebhookNotifier(receiver.url(), events=["end"])
     assert notifier.list_kinds(["start", "end"]) == ["end"]
     fitted(notifier)
@@ -134,7 +134,7 @@ def test_only_the_chosen_events_are_told(receiver: Receiver) -> None:
     assert [kind for kind, *_ in told(receiver)] == ["end"]
 
 
-def test_the_command_tells_the_end_in_its_own_words(receiver: Receiver, run: runs.Run) -> None:
+def test_the_command_reports_the_end_in_its_own_words(receiver: Receiver, run: runs.Run) -> None:
     notifier = WebhookNotifier(receiver.url())
     address = {"tracking_uri": "https://***@mlflow.example/base/", "experiment_id": "3", "run_id": "9f"}
     (run.folder / "mlflow.json").write_text(json.dumps(address))

@@ -7,7 +7,7 @@ import pytest
 from tests.cli.conftest import House
 
 
-def test_a_config_with_a_mistake_is_not_printed(house: House) -> None:
+def test_a_config_with_an_error_is_not_printed(house: House) -> None:
     house.write("wrong.yaml", "trainer: {max_epoch: 3}\n")
     done = house("fit", "-c", "small.yaml", "-c", "wrong.yaml", "--print_config")
     assert (done.code, done.out) == (2, "")
@@ -20,7 +20,7 @@ def test_a_check_prints_no_config(house: House) -> None:
 
 
 @pytest.mark.parametrize("section", ["run", "trainer"])
-def test_a_number_in_the_place_of_a_section_is_a_mistake(house: House, section: str) -> None:
+def test_a_number_in_the_place_of_a_section_is_an_error(house: House, section: str) -> None:
     done = house("fit", "-c", "small.yaml", f"{section}=3")
     assert done.code == 2
     assert f"{section}: expected a mapping" in done.err

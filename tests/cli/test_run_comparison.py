@@ -48,7 +48,7 @@ def test_equal_runs_are_equal_whatever_they_took(tmp_path: Path) -> None:
     ],
     ids=["value", "nan", "dtype", "shape", "added", "bfloat16"],
 )
-def test_weights_that_differ_in_a_bit_are_told(tmp_path: Path, weights: dict[str, Any], says: str) -> None:
+def test_weights_that_differ_in_a_bit_are_reported(tmp_path: Path, weights: dict[str, Any], says: str) -> None:
     found = compare_runs(made(tmp_path, "one", ROWS, WEIGHTS), made(tmp_path, "again", ROWS, weights))
     assert found["equal"] is False
     assert says in format_comparison(found)

@@ -92,7 +92,7 @@ UNEXPECTED = "expected --OPTION, --KEY=VALUE or KEY=VALUE"
         "near-option", "flag-for-value", "option-without-value", "switch-with-value", "file-missing",
     ],
 )  # fmt: skip
-def test_a_wrong_word_is_told(line: str, says: str) -> None:
+def test_a_wrong_word_is_reported(line: str, says: str) -> None:
     with pytest.raises(ConfigError) as error:
         split_arguments(line.split(), options=OPTIONS)
     assert str(error.value) == says

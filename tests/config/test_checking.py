@@ -168,7 +168,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize(("text", "says"), WRONG.values(), ids=WRONG.keys())
-def test_a_mistake_is_told_in_plain_words(tmp_path: Path, text: str, says: str) -> None:
+def test_an_error_is_reported_in_plain_words(tmp_path: Path, text: str, says: str) -> None:
     assert told(findings_in(tmp_path, text)) == [says]
 
 
@@ -197,7 +197,7 @@ RIGHT = {
 
 
 @pytest.mark.parametrize("text", RIGHT.values(), ids=RIGHT.keys())
-def test_what_jsonargparse_takes_is_no_mistake(tmp_path: Path, text: str) -> None:
+def test_what_jsonargparse_takes_is_no_error(tmp_path: Path, text: str) -> None:
     findings = findings_in(tmp_path, text)
     assert told(findings) == []
     assert findings.unjudged == {}
@@ -219,18 +219,18 @@ def test_a_long_value_is_shortened(tmp_path: Path) -> None:
     assert max(map(len, messages)) < 400
 
 
-def test_a_strategy_that_an_own_module_may_register_is_no_mistake(tmp_path: Path) -> None:
+def test_a_strategy_that_an_own_module_may_register_is_no_error(tmp_path: Path) -> None:
     assert told(findings_in(tmp_path, "model: mine.Net\ntrainer: {strategy: dddp}")) == []
 
 
-def test_a_mistake_shows_its_key_or_its_value(tmp_path: Path) -> None:
+def test_an_error_shows_its_key_or_its_value(tmp_path: Path) -> None:
     findings = findings_in(tmp_path, "trainer:\n  max_epoch: ten\n  min_epochs: ten\n")
     key, value = [str(problem) for _, problem in findings.problems]
     assert key.endswith("    2 |   max_epoch: ten\n      |   ^^^^^^^^^")
     assert value.endswith("    3 |   min_epochs: ten\n      |               ^^^")
 
 
-def test_an_argument_of_the_class_that_was_replaced_is_told_as_such(tmp_path: Path) -> None:
+def test_an_argument_of_the_class_that_was_replaced_is_reported_as_such(tmp_path: Path) -> None:
     base = "optimizer: {class_path: Adam, init_args: {lr: 0.1}}"
     upper = "optimizer: {class_path: SGD}"
     findings = findings_in(tmp_path, base, upper, flags=("optimizer.init_args.betas=[0.9, 0.99]",))
@@ -278,7 +278,7 @@ def test_a_package_of_another_version_is_not_judged(
 
 
 @pytest.mark.parametrize("file", sorted(CONFIGS.rglob("*.yaml")), ids=lambda file: file.relative_to(CONFIGS).as_posix())
-def test_no_shipped_config_has_a_mistake(file: Path) -> None:
+def test_no_shipped_config_has_an_error(file: Path) -> None:
     environ = dict.fromkeys(("SLACK_WEBHOOK_URL", "WEBHOOK_URL", "HEARTBEAT_URL"), "https://hooks.example.com/night")
     resolved = resolve([file], environ=environ, subcommand="fit", subcommands=STAGES, default_classes=_named_classes())
     assert told(validate_values(resolved, load_schema(), is_complete=False)) == []

@@ -37,12 +37,12 @@ PLAIN = [
 
 
 @pytest.mark.parametrize("key", TELLING)
-def test_a_key_tells_that_its_value_is_secret(key: str) -> None:
+def test_a_key_reports_that_its_value_is_secret(key: str) -> None:
     assert is_secret_key(key)
 
 
 @pytest.mark.parametrize("key", PLAIN)
-def test_other_keys_tell_nothing(key: str) -> None:
+def test_other_keys_report_nothing(key: str) -> None:
     assert not is_secret_key(key)
 
 

@@ -196,7 +196,7 @@ def test_jsonargparse_takes_text_by_type_and_appends_to_a_default(tmp_path: Path
     assert parsed.model.as_dict() == {"sizes": [1, 2, 3], "rate": 0.001, "name": "123", "extra": {"a": 1}}
 
 
-def test_thousands_of_wrong_entries_are_one_mistake_and_some_examples(tmp_path: Path) -> None:
+def test_thousands_of_wrong_entries_are_one_error_and_some_examples(tmp_path: Path) -> None:
     (tmp_path / "x.yaml").write_text("callbacks: {" + ", ".join(f"e{i}: 3" for i in range(8000)) + "}")
     with pytest.raises(ConfigError) as error:
         resolve([tmp_path / "x.yaml"], environ={})

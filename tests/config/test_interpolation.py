@@ -125,7 +125,7 @@ def test_what_cannot_be_resolved_shows_its_place(
     assert str(error.value).startswith(says)
 
 
-def test_a_circle_of_interpolations_is_told_once_with_all_its_places(tmp_path: Path) -> None:
+def test_a_circle_of_interpolations_is_reported_once_with_all_its_places(tmp_path: Path) -> None:
     (tmp_path / "x.yaml").write_text("a: ${b}\nb: ${a}\n")
     with pytest.raises(ConfigError) as caught:
         resolve([tmp_path / "x.yaml"], environ={})

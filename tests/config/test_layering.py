@@ -385,7 +385,7 @@ def test_what_was_replaced_is_the_text_that_was_written_there(tmp_path: Path) ->
         "entry-is-true-by-flag", "extends-by-flag", "extends-in-a-block", "empty-key",
     ],
 )  # fmt: skip
-def test_mistakes(layers: list[str], flags: list[str], says: str, tmp_path: Path) -> None:
+def test_errors(layers: list[str], flags: list[str], says: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as error:
         resolved_from(tmp_path, *layers, flags=tuple(flags))
     assert str(error.value).startswith(says.format(tmp=tmp_path))

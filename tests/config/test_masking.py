@@ -78,7 +78,7 @@ def test_a_line_of_a_secret_is_masked(tmp_path: Path) -> None:
     assert resolved.masked("got c2VjcmV0") == "got ${oc.env:KEY}"
 
 
-def test_what_is_no_secret_stays_beside_dots(tmp_path: Path) -> None:
+def test_what_is_no_secret_stays_next_to_dots(tmp_path: Path) -> None:
     resolved = with_secret(tmp_path, "s3cret-of-mine")
     assert resolved.masked("loading ... done, s3 ... mine") == "loading ... done, s3 ... ${oc.env:KEY}"
     assert resolved.masked("loading... done") == "loading... done"

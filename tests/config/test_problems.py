@@ -16,7 +16,7 @@ def place(file: Path, line: int, column: int = 1) -> Origin:
     return Origin("file", file.name, file, line, column)
 
 
-def test_mistakes_are_told_file_by_file_and_line_by_line_and_flags_last() -> None:
+def test_errors_are_reported_file_by_file_and_line_by_line_and_flags_last() -> None:
     problems = Problems()
     for says, origin in [
         ("flag", Origin("flag", "--a=1")),
@@ -29,14 +29,14 @@ def test_mistakes_are_told_file_by_file_and_line_by_line_and_flags_last() -> Non
     assert [str(problem).split("\n")[0] for problem in problems] == ["a1", "a1-late", "b2", "c1", "flag"]
 
 
-def test_a_mistake_is_told_once() -> None:
+def test_an_error_is_reported_once() -> None:
     problems = Problems()
     problems.add(ConfigError("a"))
     problems.add(ConfigErrors([ConfigError("a"), ConfigError("b")]))
     assert str(problems.error()) == "a\nerror: b"
 
 
-def test_one_mistake_is_itself() -> None:
+def test_one_error_is_itself() -> None:
     problems = Problems()
     problems.add(only := ConfigError("a"))
     assert problems.error() is only
@@ -65,7 +65,7 @@ def test_the_exit_code_is_that_of_data_only_where_nothing_else_is_wrong(
     assert told.exit_code == code
 
 
-def test_rewording_keeps_each_mistake_and_its_place() -> None:
+def test_rewording_keeps_each_error_and_its_place() -> None:
     error = ConfigErrors([error_at("secret one", place(FIRST, 1)), error_at("two secret", place(FIRST, 2))])
     told = error.reworded(lambda says: says.replace("secret", "${oc.env:TOKEN}"))
     assert [str(problem).split("\n")[0] for problem in told.problems] == ["${oc.env:TOKEN} one", "two ${oc.env:TOKEN}"]
@@ -80,7 +80,7 @@ def test_a_block_that_leaves_a_gap_makes_the_config_incomplete() -> None:
     assert str(problems.error()).startswith("unexpected argument '-x'")
 
 
-def test_all_mistakes_of_all_layers_are_told_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_errors_of_all_layers_are_reported_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     FIRST.write_text("a: 1\na: 2\nb: !!python/name:os.system\nc: 0x\nd: ${nothing}\ncallbacks: {x: {}, y: 3}\n")
     SECOND.write_text("extends: gone\na+: [1]\ncallbacks: 3\n")
@@ -103,7 +103,7 @@ def test_all_mistakes_of_all_layers_are_told_at_once(tmp_path: Path, monkeypatch
     ]
 
 
-def test_what_seems_missing_is_not_told_while_a_layer_cannot_be_read(tmp_path: Path) -> None:
+def test_what_seems_missing_is_not_reported_while_a_layer_cannot_be_read(tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_text("x: ${y}\ncallbacks: {mine: {patience: 3}}\n")
     (tmp_path / "b.yaml").write_text("y: [\n")
     with pytest.raises(ConfigError) as caught:
@@ -112,13 +112,13 @@ def test_what_seems_missing_is_not_told_while_a_layer_cannot_be_read(tmp_path: P
     assert "not valid YAML" in str(caught.value)
 
 
-def test_all_wrong_words_of_a_command_line_are_told() -> None:
+def test_all_wrong_words_of_a_command_line_are_reported() -> None:
     with pytest.raises(ConfigErrors) as caught:
         split_arguments(["-x", "--trainer.max_epochs", "--quiet=3"], options={"quiet": "switch"})
     assert len(caught.value.problems) == 3
 
 
-def test_mistakes_are_told_from_the_lowest_layer_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_errors_are_reported_from_the_lowest_layer_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for name, extended in (("top", "middle"), ("middle", "bottom"), ("bottom", "")):
         Path(f"{name}.yaml").write_text(f"{f'extends: {extended}' if extended else 'a: 1'}\nb_{name}: !x 1\n")

@@ -24,7 +24,7 @@ def refuse_text(resolved: Resolved) -> int:
     return len(resolved.values["a"])
 
 
-def test_a_check_finds_every_mistake_and_gives_its_result_for_the_rest(tmp_path: Path) -> None:
+def test_a_check_finds_every_error_and_gives_its_result_for_the_rest(tmp_path: Path) -> None:
     problems = Problems()
     result, left = collect_errors(laid(tmp_path, "a: {b: one, c: 2, d: three}"), refuse_text, problems)
     assert result == 1
@@ -33,7 +33,7 @@ def test_a_check_finds_every_mistake_and_gives_its_result_for_the_rest(tmp_path:
     assert [str(problem).split("\n")[0] for problem in problems] == ["a.b: one", "a.d: three"]
 
 
-def test_a_check_ends_where_a_mistake_has_no_place(tmp_path: Path) -> None:
+def test_a_check_ends_where_an_error_has_no_place(tmp_path: Path) -> None:
     def refuse(_: Resolved) -> None:
         raise ConfigError("no place")
 
@@ -42,7 +42,7 @@ def test_a_check_ends_where_a_mistake_has_no_place(tmp_path: Path) -> None:
     assert str(problems.error()) == "no place"
 
 
-def test_a_consequence_of_what_is_left_out_is_not_told(tmp_path: Path) -> None:
+def test_a_consequence_of_what_is_left_out_is_not_reported(tmp_path: Path) -> None:
     def need_b(resolved: Resolved) -> None:
         refuse_text(resolved)
         if "b" not in resolved.values["a"]:
@@ -60,7 +60,7 @@ def test_a_flag_takes_away_only_the_value_that_it_sets(tmp_path: Path) -> None:
     assert drop_origins(resolved, [origin]).values == {"x": 1, "a": {"c": "two"}}
 
 
-def test_a_mistake_about_a_key_takes_away_its_value(tmp_path: Path) -> None:
+def test_an_error_about_a_key_takes_away_its_value(tmp_path: Path) -> None:
     resolved = laid(tmp_path, "a:\n  b: {c: 1}\n  d: 2\n")
     origin = resolved.origin_of("a.b")
     assert origin is not None
@@ -81,12 +81,12 @@ def test_with_the_name_of_a_class_its_arguments_go(tmp_path: Path) -> None:
     assert drop_paths(resolved, [("model", "class_path")]).values == {"b": 1}
 
 
-def test_an_index_is_told_as_it_was_before_others_were_left_out() -> None:
+def test_an_index_is_reported_as_it_was_before_others_were_left_out() -> None:
     removed = {("list", 0), ("list", 2), ("other", 0)}
     assert [original_path(("list", index, "x"), removed) for index in range(2)] == [("list", 1, "x"), ("list", 3, "x")]
 
 
-def test_a_check_ends_after_twenty_mistakes_and_says_so(tmp_path: Path) -> None:
+def test_a_check_ends_after_twenty_errors_and_says_so(tmp_path: Path) -> None:
     problems = Problems()
     config = laid(tmp_path, "a: {" + ", ".join(f"b{number}: x" for number in range(50)) + "}")
     assert collect_errors(config, refuse_text, problems)[0] is None

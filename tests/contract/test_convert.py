@@ -106,7 +106,7 @@ def test_the_table_has_the_classes_splits_and_pixels_of_the_folder(form: str, co
 
 
 @pytest.mark.parametrize("form", FORMATS)
-def test_what_was_converted_is_told_with_the_next_command(form: str, converted: Converted) -> None:
+def test_what_was_converted_is_reported_with_the_next_command(form: str, converted: Converted) -> None:
     found, _, written, following = converted[1][form].ok().out.splitlines()
     assert re.match(r"photos: 60 images, 3 classes, \d+ train, \d+ val, \d+ test", found)
     assert re.match(rf"{form}: 60 rows, .* MB, 3 files{', version 0' if form == 'delta' else ''}$", written)

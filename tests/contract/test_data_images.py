@@ -240,7 +240,7 @@ def test_bad_images_are_listed_with_reason_and_when_they_were_found(losing: Losi
     }
 
 
-def test_bad_images_are_told_in_a_line_each_time(losing: Losing) -> None:
+def test_bad_images_are_reported_in_a_line_each_time(losing: Losing) -> None:
     scan, epoch = [line for line in losing[1].err.splitlines() if "left out" in line]
     place = f"{losing[0].only_run.relative_to(losing[0].folder)}/bad_images.csv"
     assert re.match(rf"warning: 2 images .*\(2 not an image .*{place}", scan)
@@ -381,7 +381,7 @@ def test_what_libtiff_writes_to_standard_error_is_counted_in_one_line(workspace:
     ],
     ids=["on_bad_image", "max_bad_fraction"],
 )
-def test_refused_bad_images_end_with_3_and_their_list_beside_the_runs(
+def test_refused_bad_images_end_with_3_and_their_list_next_to_the_runs(
     num_bad: int, words: list[str], says: str, workspace: Workspace
 ) -> None:
     write_given_splits(workspace.folder / "pictures", per_class=(8, 3, 1))
@@ -452,7 +452,7 @@ def test_files_passed_over_for_their_names_are_counted(messy: Messy) -> None:
     assert re.search(r"4 files passed over \(2 \.heic, 1 \.psd, 1 without suffix\).*HEIC.* JPEG", messy[1])
 
 
-def test_a_photo_in_two_classes_is_told(messy: Messy) -> None:
+def test_a_photo_in_two_classes_is_reported(messy: Messy) -> None:
     (line,) = [line for line in messy[1].splitlines() if "more than one class" in line]
     assert "messy/blues/copy.png" in line
     assert "messy/reds/0.png" in line
@@ -555,7 +555,7 @@ def test_a_folder_that_cannot_be_read_is_an_error_with_3(workspace: Workspace) -
     assert "pictures/train/reds" in result.err
 
 
-def test_fractions_that_given_splits_leave_without_effect_are_told(workspace: Workspace) -> None:
+def test_fractions_that_given_splits_leave_without_effect_are_reported(workspace: Workspace) -> None:
     write_given_splits(workspace.folder / "pictures", per_class=(8, 3, 1))
     shutil.rmtree(workspace.folder / "pictures" / "test")
     workspace.write("job.yaml", pictures_config(cache="none", trainer={"max_epochs": 1}))

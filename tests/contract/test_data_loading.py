@@ -141,7 +141,7 @@ def test_the_number_of_workers_changes_no_weight(trained: Trained) -> None:
     assert_same_training(trained.runs["files"], trained.runs["two workers"])
 
 
-def test_the_choice_of_workers_is_told(workspace: Workspace) -> None:
+def test_the_choice_of_workers_is_reported(workspace: Workspace) -> None:
     write_given_splits(workspace.folder / "pictures", per_class=(4, 2, 1))
     workspace.write("job.yaml", pictures_config(num_workers="auto", trainer={"fast_dev_run": True}))
     result = workspace.run("fit", "-c", "job.yaml").ok()
@@ -257,7 +257,7 @@ def test_a_checkpoint_of_a_training_on_features_is_that_of_a_training_on_images(
     assert shapes[0] == shapes[1]
 
 
-def test_features_that_cannot_be_kept_are_told(workspace: Workspace) -> None:
+def test_features_that_cannot_be_kept_are_reported(workspace: Workspace) -> None:
     write_given_splits(workspace.folder / "pictures", per_class=(4, 2, 1))
     init_args = {"freeze": "backbone", "features": "once"}
     config = pictures_config(augment=True, cache="none", trainer={"max_epochs": 1})

@@ -29,7 +29,7 @@ def test_a_defect_in_the_users_code_is_1_with_a_traceback_and_on_record(workspac
     ],
     ids=["config", "command_line", "data"],
 )
-def test_a_mistake_is_2_and_missing_data_is_3_without_a_traceback_or_a_run(
+def test_an_error_is_2_and_missing_data_is_3_without_a_traceback_or_a_run(
     words: list[str], code: int, says: str, workspace: Workspace
 ) -> None:
     result = workspace.run("fit", "-c", "small.yaml", *words)

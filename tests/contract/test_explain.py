@@ -170,19 +170,19 @@ def explained(made_once: Once) -> dict[str, Ended]:
 
 
 @pytest.mark.parametrize("name", KEYS)
-def test_explain_tells_a_value_and_its_place(name: str, explained: dict[str, Ended]) -> None:
+def test_explain_reports_a_value_and_its_place(name: str, explained: dict[str, Ended]) -> None:
     told = explained[f"key_{name}"].result.ok().out
     assert [words for words in KEYS[name][1] if words not in told] == []
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_explain_of_a_wrong_key_tells_the_near_one(name: str, explained: dict[str, Ended]) -> None:
+def test_explain_of_a_wrong_key_reports_the_near_one(name: str, explained: dict[str, Ended]) -> None:
     ended = explained[f"wrong_{name}"].result
     assert (ended.code, ended.out) == (2, "")
     assert [words for words in WRONG[name][1] if words not in ended.err] == []
 
 
-def test_explain_tells_what_was_replaced_lowest_layer_first(explained: dict[str, Ended]) -> None:
+def test_explain_reports_what_was_replaced_lowest_layer_first(explained: dict[str, Ended]) -> None:
     told = explained["four_layers"].result.ok().out
     places = [
         "trainer.max_epochs: 40",
@@ -195,11 +195,11 @@ def test_explain_tells_what_was_replaced_lowest_layer_first(explained: dict[str,
     assert [told.index(place) for place in places] == sorted(told.index(place) for place in places)
 
 
-def test_explain_tells_what_a_key_is_for(explained: dict[str, Ended]) -> None:
+def test_explain_reports_what_a_key_is_for(explained: dict[str, Ended]) -> None:
     assert "help     Stop training once this number of epochs is reached." in explained["four_layers"].result.out
 
 
-def test_explain_as_json_tells_the_same(explained: dict[str, Ended]) -> None:
+def test_explain_as_json_reports_the_same(explained: dict[str, Ended]) -> None:
     (key,) = json.loads(explained["four_layers_json"].result.ok().out)["keys"]
     assert (key["key"], key["value"]) == ("trainer.max_epochs", 40)
     assert key["set_by"] == {"kind": "flag", "name": "--trainer.max_epochs=40"}
@@ -210,14 +210,14 @@ def test_explain_as_json_tells_the_same(explained: dict[str, Ended]) -> None:
     assert [each["value"] for each in key["replaced"]] == [10, 20, 30]
 
 
-def test_explain_tells_the_known_keys_beside_the_unknown(explained: dict[str, Ended]) -> None:
+def test_explain_reports_the_known_keys_next_to_the_unknown(explained: dict[str, Ended]) -> None:
     ended = explained["known_and_unknown"].result
     assert ended.code == 2
     assert ended.out.startswith("trainer.max_epochs: 20\n")
     assert "modl" in ended.err
 
 
-def test_explain_of_the_whole_is_yaml_with_places_beside_it(explained: dict[str, Ended]) -> None:
+def test_explain_of_the_whole_is_yaml_with_places_next_to_it(explained: dict[str, Ended]) -> None:
     told = explained["whole"].result.ok().out
     config = yaml.safe_load(told)
     assert config["trainer"] == {"max_epochs": 20}
@@ -227,7 +227,7 @@ def test_explain_of_the_whole_is_yaml_with_places_beside_it(explained: dict[str,
     assert line.endswith("# top.yaml:3:15  (replaced 10 of base.yaml:1:23)")
 
 
-def test_explain_of_a_config_with_mistakes_elsewhere_counts_them(explained: dict[str, Ended]) -> None:
+def test_explain_of_a_config_with_errors_elsewhere_counts_them(explained: dict[str, Ended]) -> None:
     ended = explained["key_in_bad"].result.ok()
     assert ended.out.startswith("trainer.max_epochs: 20\n")
     assert "2 mistakes" in ended.err
@@ -304,7 +304,7 @@ def _without_comments(text: str) -> list[str]:
     return [line for line in text.splitlines() if line and not line.startswith("#")]
 
 
-def test_explain_tells_the_values_of_a_run(run_of_layers: Workspace) -> None:
+def test_explain_reports_the_values_of_a_run(run_of_layers: Workspace) -> None:
     (key,) = read_json(run_of_layers.folder / "kept/explained.out")["keys"]
     assert key["value"] == 4
     assert key["set_by"]["name"].endswith("config.yaml")

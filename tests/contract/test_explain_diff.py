@@ -110,7 +110,7 @@ def test_diff_prints_nothing_but_what_differs(ended: dict[str, Ended]) -> None:
     }
 
 
-def test_diff_as_json_tells_the_same(ended: dict[str, Ended]) -> None:
+def test_diff_as_json_reports_the_same(ended: dict[str, Ended]) -> None:
     changes = changes_of(ended["changed_json"])
     assert changes["trainer.max_epochs"] == {
         "key": "trainer.max_epochs",
@@ -136,7 +136,7 @@ def test_diff_leaves_variables_out(ended: dict[str, Ended]) -> None:
     assert changes_of(ended["variable"])["trainer.max_epochs"]["old"]["value"] == 10
 
 
-def test_diff_tells_references_and_no_secrets(ended: dict[str, Ended]) -> None:
+def test_diff_reports_references_and_no_secrets(ended: dict[str, Ended]) -> None:
     told = ended["secrets"].result.ok().out
     assert "- ${oc.env:TOKEN}  old.yaml" in told
     assert "+ ${oc.env:OTHER}  other.yaml" in told
@@ -169,7 +169,7 @@ def two_runs(made_once: Once) -> Path:
     return made_once("diff-runs", _fit_two) / "kept"
 
 
-def test_diff_of_two_runs_tells_their_configs_and_metrics_apart(two_runs: Path) -> None:
+def test_diff_of_two_runs_reports_their_configs_and_metrics_apart(two_runs: Path) -> None:
     changes = {change["key"]: change for change in read_json(two_runs / "runs.json")["changes"]}
     hidden = changes["model.init_args.hidden"]
     assert (hidden["old"]["value"], hidden["new"]["value"]) == (8, 4)

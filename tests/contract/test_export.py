@@ -294,7 +294,7 @@ def test_int8_weights_do_not_saturate_on_any_processor(reduced: Path) -> None:
     [("model.onnx", "float32"), ("model.half.onnx", "float16"), ("model.int8.onnx", "int8")],
     ids=["full", "half", "int8"],
 )
-def test_a_file_of_less_precision_is_proved_and_told_beside_the_full_one(
+def test_a_file_of_less_precision_is_proved_and_reported_next_to_the_full_one(
     reduced: Path, name: str, precision: str
 ) -> None:
     entry = entry_of(reduced / name)
@@ -499,7 +499,7 @@ def test_without_data_the_proof_is_on_random_inputs_and_a_warning_says_so(place:
         *("no_checkpoint", "folder_below_a_file", "all_wrong_options"),
     ],
 )
-def test_what_cannot_be_exported_is_told_in_a_line_and_leaves_no_file(
+def test_what_cannot_be_exported_is_reported_in_a_line_and_leaves_no_file(
     place: Workspace, words: list[str], code: int, says: str, request: pytest.FixtureRequest
 ) -> None:
     folder = [] if "--output" in words else ["--output", f"none-{request.node.callspec.id}"]
@@ -520,7 +520,7 @@ def assert_matches(says: str, result: Result) -> None:
     [([], "--run"), (["--run", "latest"], "There is no run")],
     ids=["nothing_named", "no_run"],
 )
-def test_an_export_of_nothing_is_told(place: Workspace, words: list[str], says: str) -> None:
+def test_an_export_of_nothing_is_reported(place: Workspace, words: list[str], says: str) -> None:
     result = place.run("export", *words)
     assert result.code == 2
     assert says in result.err
@@ -578,7 +578,7 @@ def interrupted_export(place: Workspace) -> Interrupted:
     return Interrupted(beside, left, place.run("export", *words), folder)
 
 
-def test_a_second_export_to_a_folder_is_told_to_try_again_later(interrupted_export: Interrupted) -> None:
+def test_a_second_export_to_a_folder_is_reported_to_try_again_later(interrupted_export: Interrupted) -> None:
     assert interrupted_export.beside.code == 75
     assert "Another export is writing to" in interrupted_export.beside.err
 

@@ -347,7 +347,7 @@ def suite_of(room: Workspace, name: str) -> ET.Element:
     return suite
 
 
-def test_all_mistakes_are_told_at_once_with_their_places(checked: dict[str, Answer]) -> None:
+def test_all_errors_are_reported_at_once_with_their_places(checked: dict[str, Answer]) -> None:
     answer = checked["wrong"]
     assert (answer.code, answer.out) == (2, "")
     assert answer.err.count("error: ") == 2
@@ -355,7 +355,7 @@ def test_all_mistakes_are_told_at_once_with_their_places(checked: dict[str, Answ
     assert re.search(r"error: model\.init_args\.hiden: .*did you mean 'hidden'\?\n  --> --model\.hiden=3", answer.err)
 
 
-def test_a_check_writes_a_test_case_for_each_mistake(room: Workspace, checked: dict[str, Answer]) -> None:
+def test_a_check_writes_a_test_case_for_each_error(room: Workspace, checked: dict[str, Answer]) -> None:
     suite = suite_of(room, "wrong")
     assert (suite.attrib["name"], suite.attrib["tests"], suite.attrib["failures"]) == ("lightkit check", "2", "2")
     names = sorted(case.attrib["name"] for case in suite)
@@ -363,7 +363,7 @@ def test_a_check_writes_a_test_case_for_each_mistake(room: Workspace, checked: d
     assert all((case.findtext("failure") or "nothing") in checked["wrong"].err for case in suite)
 
 
-def test_a_check_adds_its_mistakes_to_the_page_of_the_job(room: Workspace, checked: dict[str, Answer]) -> None:
+def test_a_check_adds_its_errors_to_the_page_of_the_job(room: Workspace, checked: dict[str, Answer]) -> None:
     said = (room.home / "wrong.md").read_text(encoding="utf-8")
     assert "small.yaml" in said
     assert "2 mistakes" in said
@@ -371,7 +371,7 @@ def test_a_check_adds_its_mistakes_to_the_page_of_the_job(room: Workspace, check
     assert [error_at for error_at in mistakes if error_at.strip() not in said] == []
 
 
-def test_a_right_config_is_said_to_have_no_mistakes_and_is_one_passed_case(
+def test_a_right_config_is_said_to_have_no_errors_and_is_one_passed_case(
     room: Workspace, checked: dict[str, Answer]
 ) -> None:
     assert (checked["right"].code, checked["right"].err) == (0, "")
@@ -381,7 +381,7 @@ def test_a_right_config_is_said_to_have_no_mistakes_and_is_one_passed_case(
     assert "no mistakes found" in (room.home / "right.md").read_text(encoding="utf-8")
 
 
-def test_missing_data_is_a_mistake_of_a_config_and_a_case(room: Workspace, checked: dict[str, Answer]) -> None:
+def test_missing_data_is_an_error_of_a_config_and_a_case(room: Workspace, checked: dict[str, Answer]) -> None:
     answer = checked["no data"]
     assert answer.code == 2
     assert re.search(r"error: data\.init_args\.root: .*nowhere(.|\n)*  --> --data\.root=nowhere\n", answer.err)
@@ -444,7 +444,7 @@ def test_a_quiet_deep_check_prints_nothing_where_nothing_is_wrong(deep: dict[str
     assert (deep["quiet"].code, deep["quiet"].out, deep["quiet"].err) == (0, "", "")
 
 
-def test_a_deep_check_tells_a_loggers_mistake_without_the_secret(deep: dict[str, Answer]) -> None:
+def test_a_deep_check_reports_a_loggers_error_without_the_secret(deep: dict[str, Answer]) -> None:
     answer = deep["secret"]
     assert answer.code == 2
     assert "tracking_uri" in answer.err
@@ -510,7 +510,7 @@ def test_a_deep_check_finds(name: str, deep: dict[str, Answer]) -> None:
     ],
     ids=["checkpoint", "early stopping", "scheduler", "list"],
 )
-def test_a_deep_check_tells_every_monitor_that_is_never_logged(
+def test_a_deep_check_reports_every_monitor_that_is_never_logged(
     key: str, metric: str, near: str, deep: dict[str, Answer]
 ) -> None:
     answer = deep["monitors"]
@@ -521,7 +521,7 @@ def test_a_deep_check_tells_every_monitor_that_is_never_logged(
     assert f"did you mean '{near}'" in found[0] if near else "train/loss, val/loss" in found[0]
 
 
-def test_a_deep_check_tells_each_part_that_cannot_be_built(deep: dict[str, Answer]) -> None:
+def test_a_deep_check_reports_each_part_that_cannot_be_built(deep: dict[str, Answer]) -> None:
     answer = deep["parts"]
     assert (answer.code, answer.out) == (2, "")
     assert answer.err.count("error: ") == 3

@@ -174,7 +174,7 @@ def told(bench: Bench, tmp_path_factory: pytest.TempPathFactory) -> dict[str, To
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_each_mistake_is_told_with_its_place_and_leaves_nothing(case: str, told: dict[str, Told]) -> None:
+def test_each_error_is_reported_with_its_place_and_leaves_nothing(case: str, told: dict[str, Told]) -> None:
     found = told[case]
     if os.environ.get("UPDATE_GOLDENS") and found.code == 2:
         (CORPUS / f"{case}.txt").write_text(found.err, encoding="utf-8")
@@ -196,7 +196,7 @@ def parsed(bench: Bench, tmp_path_factory: pytest.TempPathFactory) -> dict[str, 
 
 
 @pytest.mark.parametrize("case", [case for case in CASES if words_of(case)[0] == "check"])
-def test_jsonargparse_finds_no_other_mistake_than_the_schema(case: str, parsed: dict[str, Told]) -> None:
+def test_jsonargparse_finds_no_other_error_than_the_schema(case: str, parsed: dict[str, Told]) -> None:
     assert (parsed[case].code, parsed[case].err) == (2, golden(case))
 
 
@@ -238,7 +238,9 @@ def told_by_others(bench: Bench, tmp_path_factory: pytest.TempPathFactory) -> di
 
 
 @pytest.mark.parametrize("command", OTHERS)
-def test_every_command_tells_the_same_before_it_builds_anything(command: str, told_by_others: dict[str, Told]) -> None:
+def test_every_command_reports_the_same_before_it_builds_anything(
+    command: str, told_by_others: dict[str, Told]
+) -> None:
     assert told_by_others[command] == Told(2, "", golden("three_layers"), is_as_before=True)
 
 
@@ -436,7 +438,7 @@ def test_what_a_terminal_would_obey_does_not_reach_it(told_oddly: dict[str, Told
     assert r"trainer.max\x1b[31m" in found.err
 
 
-def test_a_long_flag_is_told_in_a_few_words(told_oddly: dict[str, Told]) -> None:
+def test_a_long_flag_is_reported_in_a_few_words(told_oddly: dict[str, Told]) -> None:
     found = told_oddly["long flags"]
     assert found.code == 2
     assert "trainer.max_epochs: expected an integer or null, got 'xxx" in found.err
@@ -556,7 +558,7 @@ def told_of_right(bench: Bench, tmp_path_factory: pytest.TempPathFactory) -> dic
 
 
 @pytest.mark.parametrize("file", RUNNABLE, ids=lambda file: file.stem)
-def test_no_shipped_config_has_a_mistake(file: Path, told_of_right: dict[str, Told]) -> None:
+def test_no_shipped_config_has_an_error(file: Path, told_of_right: dict[str, Told]) -> None:
     found = told_of_right[str(file)]
     assert (found.code, found.err, found.is_as_before) == (0, "", True)
     assert found.out.startswith("no mistakes found")
@@ -576,7 +578,7 @@ def test_a_shipped_config_opens_with_its_command(file: Path) -> None:
 
 
 @pytest.mark.parametrize("file", LAYERS, ids=lambda file: f"{file.parent.name}_{file.stem}")
-def test_no_shipped_layer_has_a_mistake(file: Path, told_of_right: dict[str, Told]) -> None:
+def test_no_shipped_layer_has_an_error(file: Path, told_of_right: dict[str, Told]) -> None:
     found = told_of_right[str(file)]
     if found.code and (needs := NEEDS.get(f"{file.parent.name}/{file.stem}")):
         assert needs in found.err
@@ -586,7 +588,7 @@ def test_no_shipped_layer_has_a_mistake(file: Path, told_of_right: dict[str, Tol
 
 
 @pytest.mark.parametrize("name", TAKEN)
-def test_nothing_is_told_of_arguments_that_jsonargparse_takes(name: str, told_of_right: dict[str, Told]) -> None:
+def test_arguments_that_jsonargparse_takes_are_accepted(name: str, told_of_right: dict[str, Told]) -> None:
     assert (told_of_right[name].code, told_of_right[name].err) == (0, "")
 
 
@@ -595,7 +597,7 @@ def test_choices_and_files_that_a_class_names_are_right(name: str, told_of_right
     assert (told_of_right[name].code, told_of_right[name].err) == (0, "")
 
 
-def test_wrong_arguments_deep_in_own_classes_are_told_beside_each_other(told_of_right: dict[str, Told]) -> None:
+def test_wrong_arguments_deep_in_own_classes_are_reported_together(told_of_right: dict[str, Told]) -> None:
     found = told_of_right["wrong parts"]
     assert found.code == 2
     assert found.err.count("error: ") == 3

@@ -49,13 +49,15 @@ def refused(tmp_path_factory: pytest.TempPathFactory, fork_server: ForkServer) -
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_lightning_refuses_is_told_with_its_place_and_leaves_no_run(name: str, refused: dict[str, Answer]) -> None:
+def test_what_lightning_refuses_is_reported_with_its_place_and_leaves_no_run(
+    name: str, refused: dict[str, Answer]
+) -> None:
     assert refused[name].code == 2
     assert re.search(rf"^error: {REFUSED[name][1]}", refused[name].err, re.MULTILINE), refused[name].err
     assert "Traceback" not in refused[name].err
 
 
-def test_a_checkpoint_of_another_model_is_told(finished: Workspace) -> None:
+def test_a_checkpoint_of_another_model_is_reported(finished: Workspace) -> None:
     run = finished.only_run
     words = ("-c", "small.yaml", f"--ckpt_path={run}/checkpoints/last.ckpt", "--model.hidden=9")
     answers = run_batch(finished, {stage: Command((stage, *words)) for stage in ("fit", "test")})

@@ -137,7 +137,7 @@ def test_a_terminal_gets_bars_a_table_and_the_last_block(room: Workspace) -> Non
     assert "lightkit test --run runs/terminal/" in plain
 
 
-def test_a_terminal_gets_mistakes_as_a_pipe_does(room: Workspace) -> None:
+def test_a_terminal_gets_errors_as_a_pipe_does(room: Workspace) -> None:
     told = on_terminal(room, "check", "-c", "wrong.yaml")
     plain = re.sub(r"\x1b\[[\d;?]*[A-Za-z]", "", told.out).replace("\r\n", "\n")
     assert (told.code, plain) == (2, room.run("check", "-c", "wrong.yaml").err)
@@ -231,7 +231,7 @@ def test_a_traceback_holds_no_secret(said: dict[str, Answer]) -> None:
     assert "hunter2" not in answer.err + answer.out
 
 
-def test_a_fit_without_data_is_a_mistake_without_a_traceback(said: dict[str, Answer]) -> None:
+def test_a_fit_without_data_is_an_error_without_a_traceback(said: dict[str, Answer]) -> None:
     answer = said["no data"]
     assert (answer.code, "Traceback" in answer.err) == (2, False)
     assert re.search(r"error: .*(data|train_dataloader)", answer.err)
@@ -242,7 +242,7 @@ def test_a_fit_without_data_is_a_mistake_without_a_traceback(said: dict[str, Ans
     [("monitor", "callbacks.early_stopping"), ("schedule", "lr_scheduler")],
     ids=["callback", "scheduler"],
 )
-def test_a_metric_that_a_fit_does_not_log_is_told_with_those_that_it_logs(
+def test_a_metric_that_a_fit_does_not_log_is_reported_with_those_that_it_logs(
     name: str, key: str, room: Workspace, said: dict[str, Answer]
 ) -> None:
     answer = said[name]
@@ -264,7 +264,7 @@ def test_standard_output_that_cannot_be_written_is_code_74_and_one_line(words: s
 
 
 @needs_full
-def test_where_standard_error_is_lost_too_the_exit_code_tells(room: Workspace) -> None:
+def test_where_standard_error_is_lost_too_the_exit_code_reports(room: Workspace) -> None:
     with FULL.open("wb", buffering=0) as full:
         assert room.run("--help", stdout=full, stderr=full).code == 74
         assert room.run("fitt", stderr=full).code == 2
@@ -301,7 +301,7 @@ def test_a_reader_that_leaves_a_fit_after_a_line_is_code_141(room: Workspace) ->
     assert (result.code, result.err) == (141, "")
 
 
-def test_a_closed_standard_output_is_no_mistake(workspace: Workspace) -> None:
+def test_a_closed_standard_output_is_no_error(workspace: Workspace) -> None:
     workspace.write(
         "closed.py",
         "import os, sys\nos.close(1)\nsys.stdout = sys.__stdout__ = None\nsys.argv[:] = ['lightkit', '--version']\n"

@@ -174,7 +174,7 @@ def test_help_lists_every_command_and_option(cold: Cold) -> None:
     assert max(map(len, answer.out.splitlines())) <= 80
 
 
-def test_no_arguments_is_a_mistake_that_shows_the_help(cold: Cold) -> None:
+def test_no_arguments_is_an_error_that_shows_the_help(cold: Cold) -> None:
     assert (cold("").code, cold("").out, cold("").err) == (2, "", cold("--help").out)
 
 
@@ -366,7 +366,7 @@ def test_help_all_is_that_of_lightningcli_with_lightkits_keys(warm: Cold) -> Non
     ],
     ids=lambda value: value.replace(" ", "_"),
 )
-def test_help_about_nothing_is_told_with_a_near_name(words: str, says: str, cold: Cold) -> None:
+def test_help_about_nothing_is_reported_with_a_near_name(words: str, says: str, cold: Cold) -> None:
     answer = cold(f"fit --help {words}")
     assert (answer.code, answer.out) == (2, "")
     assert re.match(rf"error: --help.*{says}", answer.err), answer.err
@@ -378,7 +378,7 @@ def test_help_about_a_class_that_a_module_lacks_has_a_near_name(warm: Cold) -> N
     assert re.match(r"error: .*my_project.*'Nett'; did you mean 'Net'", answer.err)
 
 
-def test_help_of_no_section_of_classes_is_a_mistake_without_a_traceback(warm: Cold) -> None:
+def test_help_of_no_section_of_classes_is_an_error_without_a_traceback(warm: Cold) -> None:
     answer = warm("fit --modle.help Regressor")
     assert (answer.code, answer.out) == (2, "")
     assert re.match(r"error: .*--modle\.help", answer.err)
@@ -502,7 +502,7 @@ def test_a_shell_can_read_the_script_for_it(shell: str, cold: Cold, tmp_path: Pa
 
 
 @pytest.mark.parametrize("words", ["completion", "completion fish", "completion bash zsh"])
-def test_a_shell_without_a_script_is_a_mistake(words: str, cold: Cold) -> None:
+def test_a_shell_without_a_script_is_an_error(words: str, cold: Cold) -> None:
     answer = cold(words)
     assert (answer.code, answer.out) == (2, "")
     assert re.match(r"error: completion: .*bash or zsh", answer.err)

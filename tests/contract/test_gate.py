@@ -229,5 +229,5 @@ def test_a_smallest_value_of_a_loss_warns(finished: Workspace) -> None:
     ],
     ids=["class", "metric", "alias", "version", "confidence", "key"],
 )
-def test_a_mistake_in_the_gate_is_told_with_what_there_is(planted: Workspace, words: list[str], says: str) -> None:
+def test_an_error_in_the_gate_is_reported_with_what_there_is(planted: Workspace, words: list[str], says: str) -> None:
     assert re.search(says, refusal(planted, *words))

@@ -374,7 +374,7 @@ def test_devices_that_the_machine_has_not_are_refused_with_what_it_has(
     assert_refused(answers[f"check {text}"], text, says)
 
 
-def test_all_mistakes_in_hardware_keys_are_shown_at_once(answers: dict[str, Result]) -> None:
+def test_all_errors_in_hardware_keys_are_shown_at_once(answers: dict[str, Result]) -> None:
     places = re.findall(r"^  --> hw\.yaml:(\d+):(\d+)$", answers["several"].err, re.MULTILINE)
     assert [(int(line), int(column)) for line, column in places] == marked(SEVERAL).places
 

@@ -321,7 +321,7 @@ def test_upgrade_removes_what_does_nothing_and_keeps_its_comment(line: str, upgr
 
 
 @pytest.mark.parametrize("line", BESIDE)
-def test_upgrade_moves_beside_the_trainer_what_is_no_argument_of_it(line: str, upgraded: dict[str, Ended]) -> None:
+def test_upgrade_moves_next_to_the_trainer_what_is_no_argument_of_it(line: str, upgraded: dict[str, Ended]) -> None:
     text = upgraded[f"beside {line}"].result.ok().out
     assert yaml.safe_load(text) == {
         **yaml.safe_load(BESIDE[line]),
@@ -404,7 +404,7 @@ def test_upgrade_prints_the_config_and_leaves_the_file_alone(upgraded: dict[str,
 
 
 @pytest.mark.parametrize(("name", "file"), [("in_place", "old.yaml"), ("written", "new.yaml"), ("forced", "new.yaml")])
-def test_upgrade_writes_the_file_that_it_is_told(name: str, file: str, upgraded: dict[str, Ended]) -> None:
+def test_upgrade_writes_the_file_that_it_is_given(name: str, file: str, upgraded: dict[str, Ended]) -> None:
     ended = upgraded[name]
     assert "old.yaml:2: trainer.gpus: 0 -> " in ended.result.ok().out
     assert (ended.folder / file).read_text(encoding="utf-8") == NEW
@@ -433,7 +433,7 @@ def test_wrong_words_for_upgrade_are_refused(name: str, upgraded: dict[str, Ende
 
 @pytest.mark.parametrize("command", ["check", "fit"])
 @pytest.mark.parametrize("name", FOREIGN)
-def test_a_config_of_lightning_1_or_its_other_package_is_told_of_upgrade_first_and_once(
+def test_a_config_of_lightning_1_or_its_other_package_names_upgrade_first_and_once(
     name: str, command: str, upgraded: dict[str, Ended]
 ) -> None:
     result = upgraded[f"foreign {command} {name}"].result

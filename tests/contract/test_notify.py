@@ -88,7 +88,7 @@ def told_run(tmp_path_factory: pytest.TempPathFactory, fork_server: ForkServer) 
     workspace.close()
 
 
-def test_a_webhook_is_told_start_epochs_and_end(told_run: Told) -> None:
+def test_a_webhook_gets_start_epochs_and_end(told_run: Told) -> None:
     assert told(told_run.during_fit) == [
         ("start", "running", "fit", None),
         ("epoch", "running", "fit", None),
@@ -111,12 +111,12 @@ def test_a_message_names_its_run_its_metrics_and_where_mlflow_shows_them(told_ru
     assert [*told_run.during_test.of("hook")[-1].json["metrics"]] == ["test/loss"]
 
 
-def test_slack_is_told_start_and_end_and_each_tenth_epoch(told_run: Told) -> None:
+def test_slack_gets_start_and_end_and_each_tenth_epoch(told_run: Told) -> None:
     assert headlines(told_run.during_fit) == ["job: fit begins", "job: fit is done"]
     assert "mlflow ui" in told_run.during_fit.of("slack")[-1].body.decode()
 
 
-def test_a_dead_mans_switch_is_told_start_and_success(told_run: Told) -> None:
+def test_a_dead_mans_switch_gets_start_and_success(told_run: Told) -> None:
     assert signs(told_run.during_fit) == ["/start", ""]
     assert signs(told_run.during_test) == ["/start", ""]
 
@@ -128,7 +128,7 @@ def test_no_address_is_printed_logged_or_saved(told_run: Told) -> None:
     assert CANARY not in "".join((told_run.fit.out, told_run.fit.err, told_run.test.out, told_run.test.err))
 
 
-def test_a_crash_is_told_by_its_last_lines(workspace: Workspace, receiver: Receiver) -> None:
+def test_a_crash_is_reported_by_its_last_lines(workspace: Workspace, receiver: Receiver) -> None:
     crash = ("--model=my_project.FailsInStep", "--model.step=8")
     result = workspace.run("fit", *JOB, *crash, environ=addresses(receiver))
     assert result.code == 1
@@ -148,7 +148,7 @@ def test_a_crash_is_told_by_its_last_lines(workspace: Workspace, receiver: Recei
     ],
     ids=["data", "config", "model"],
 )
-def test_what_fails_before_there_is_a_trainer_is_told(
+def test_what_fails_before_there_is_a_trainer_is_reported(
     workspace: Workspace, receiver: Receiver, words: list[str], code: int, says: str
 ) -> None:
     assert workspace.run("fit", *JOB, *words, environ=addresses(receiver)).code == code
@@ -158,7 +158,7 @@ def test_what_fails_before_there_is_a_trainer_is_told(
     assert signs(receiver)[-1] == "/fail"
 
 
-def test_a_mistake_at_a_terminal_is_told_there_alone(workspace: Workspace, receiver: Receiver) -> None:
+def test_an_error_at_a_terminal_is_reported_there_alone(workspace: Workspace, receiver: Receiver) -> None:
     terminal, screen = os.openpty()
     try:
         process = workspace.start("fit", *JOB, "--trainer.max_epoch=3", stderr=screen, environ=addresses(receiver))
@@ -170,7 +170,7 @@ def test_a_mistake_at_a_terminal_is_told_there_alone(workspace: Workspace, recei
     assert (told(receiver), headlines(receiver)) == ([], [])
 
 
-def test_a_run_that_is_interrupted_and_goes_on_is_told_as_that(workspace: Workspace, receiver: Receiver) -> None:
+def test_a_run_that_is_interrupted_and_goes_on_is_reported_as_that(workspace: Workspace, receiver: Receiver) -> None:
     sender = {"class_path": "my_project.SendSignal", "init_args": {"hook": "on_train_batch_start", "step": 8}}
     workspace.write("signal.yaml", {"callbacks": {"sender": sender}})
     words = ("fit", *JOB, "-c", "signal.yaml")
@@ -188,7 +188,7 @@ def test_a_run_that_is_interrupted_and_goes_on_is_told_as_that(workspace: Worksp
     [("fit", *JOB, "--trainer.fast_dev_run=true"), ("check", *JOB)],
     ids=["fast_dev_run", "check"],
 )
-def test_a_trial_tells_nothing(workspace: Workspace, receiver: Receiver, words: tuple[str, ...]) -> None:
+def test_a_trial_sends_no_message(workspace: Workspace, receiver: Receiver, words: tuple[str, ...]) -> None:
     workspace.run(*words, environ=addresses(receiver)).ok()
     assert receiver.requests == []
 
@@ -219,7 +219,7 @@ def test_what_may_pass_is_sent_again(workspace: Workspace, receiver: Receiver, a
     assert "WebhookNotifier" not in result.err
 
 
-def test_the_decision_of_a_gate_is_told(finished: Workspace, receiver: Receiver) -> None:
+def test_the_decision_of_a_gate_is_reported(finished: Workspace, receiver: Receiver) -> None:
     words = ("--gate.metric=test/loss", "--gate.mode=min", "--gate.max=0")
     assert finished.run("gate", "latest", *SLACK, *WEBHOOK, *words, environ=addresses(receiver)).code == 4
     assert told(receiver) == [("gate", "failed", "gate", 4)]
@@ -285,7 +285,7 @@ def test_notify_test_sends_one_message_of_each_kind(workspace: Workspace, receiv
     assert not (workspace.folder / "runs").exists()
 
 
-def test_notify_test_ends_with_1_and_tells_what_did_not_arrive_without_the_address(
+def test_notify_test_ends_with_1_and_reports_what_did_not_arrive_without_the_address(
     workspace: Workspace, receiver: Receiver
 ) -> None:
     away = f"http://127.0.0.1:{free_port()}/{CANARY}"
@@ -308,7 +308,9 @@ def test_notify_test_ends_with_1_and_tells_what_did_not_arrive_without_the_addre
     assert [kind for kind, *_ in told(receiver)] == ["failure"]
 
 
-def test_events_choose_what_is_told_and_mention_whom_a_failure_calls(workspace: Workspace, receiver: Receiver) -> None:
+def test_events_choose_what_is_reported_and_mention_whom_a_failure_calls(
+    workspace: Workspace, receiver: Receiver
+) -> None:
     chosen = ("--callbacks.slack.events=[failure,end]", "--callbacks.slack.mention=channel")
     result = workspace.run("notify-test", "-c", "small.yaml", *SLACK, *chosen, environ=addresses(receiver)).ok()
     assert [line.split()[1] for line in result.out.splitlines()] == ["failure", "end"]
@@ -329,7 +331,7 @@ def test_events_choose_what_is_told_and_mention_whom_a_failure_calls(workspace: 
     ],
     ids=["nobody to tell", "kind", "variable", "switch", "address", "event"],
 )  # fmt: skip
-def test_a_mistake_in_the_notifications_is_told_without_the_address(
+def test_an_error_in_the_notifications_is_reported_without_the_address(
     workspace: Workspace, words: list[str], says: str
 ) -> None:
     result = workspace.run(*words)
@@ -340,7 +342,7 @@ def test_a_mistake_in_the_notifications_is_told_without_the_address(
 
 
 @pytest.mark.long
-def test_of_two_ranks_one_tells(workspace: Workspace, receiver: Receiver) -> None:
+def test_of_two_ranks_one_sends_messages(workspace: Workspace, receiver: Receiver) -> None:
     fails = {"class_path": "my_project.FailOnRank", "init_args": {"kind": "raise", "rank": 1, "step": 2}}
     workspace.write("ranks.yaml", {"callbacks": {"fails": fails}, "trainer": {"devices": 2, "strategy": "ddp"}})
     assert workspace.run("fit", *JOB, "-c", "ranks.yaml", environ=addresses(receiver), timeout_s=240).code == 1

@@ -284,7 +284,7 @@ def test_the_table_is_called_predictions_csv(place: Workspace) -> None:
     assert len(table(place)) == len(NEW)
 
 
-def test_top_k_says_how_many_classes_are_told(place: Workspace) -> None:
+def test_top_k_says_how_many_classes_are_reported(place: Workspace) -> None:
     result = place.run("predict", "--model", MODEL, "new", "--output", "-", "--top-k", "1").ok()
     assert result.out.splitlines()[0] == "path,label,probability,error"
 
@@ -321,7 +321,7 @@ def with_bad(place: Workspace) -> tuple[Result, Rows, str]:
     return result, table(place, "with_bad.csv"), (place.folder / "sheet.html").read_text(encoding="utf-8")
 
 
-def test_bad_images_do_not_end_a_prediction_and_are_told(with_bad: tuple[Result, Rows, str]) -> None:
+def test_bad_images_do_not_end_a_prediction_and_are_reported(with_bad: tuple[Result, Rows, str]) -> None:
     result, _, _ = with_bad
     assert result.code == 0, result.err
     assert "images 7, 2 of them bad" in result.out
@@ -531,7 +531,7 @@ def test_many_images_take_no_more_memory_than_few(place: Workspace) -> None:
     ],
     ids=["images", "output", "sheet", "top_k", "key", "config", "no_images"],
 )
-def test_a_mistake_is_told_before_an_exported_file_is_opened(
+def test_an_error_is_reported_before_an_exported_file_is_opened(
     place: Workspace, words: list[str], code: int, says: str
 ) -> None:
     place.write("text.onnx", "opening this would be another error")
@@ -550,7 +550,7 @@ def test_a_mistake_is_told_before_an_exported_file_is_opened(
     ],
     ids=["weights_without_module", "two_weights", "top_k_without_images", "output_without_images"],
 )
-def test_words_that_do_not_go_together_are_told(place: Workspace, words: list[str], says: str) -> None:
+def test_words_that_do_not_go_together_are_reported(place: Workspace, words: list[str], says: str) -> None:
     shutil.copy(place.folder / MODEL.replace("onnx", "safetensors"), place.folder / "elsewhere.safetensors")
     result = place.run("predict", *words)
     assert result.code == 2, result.err
@@ -589,7 +589,7 @@ def test_altered_weights_are_refused_without_the_record_of_their_export(place: W
     ],
     ids=["missing", "cut_onnx", "cut_pt2", "cut_ts", "foreign_weights"],
 )
-def test_a_file_that_is_no_whole_export_is_told_in_a_line(place: Workspace, name: str, says: str) -> None:
+def test_a_file_that_is_no_whole_export_is_reported_in_a_line(place: Workspace, name: str, says: str) -> None:
     from safetensors.numpy import save_file
 
     file = place.folder / name
@@ -605,7 +605,7 @@ def test_a_file_that_is_no_whole_export_is_told_in_a_line(place: Workspace, name
     assert result.err.count("\n") == 1, result.err
 
 
-def test_weights_of_another_network_are_told(place: Workspace) -> None:
+def test_weights_of_another_network_are_reported(place: Workspace) -> None:
     words = ("--model", MODEL.replace("onnx", "safetensors"), "--model.backbone=mobilenet_v2", "new", "--output", "-")
     result = place.run("predict", *words)
     assert (result.code, result.out) == (2, ""), result.err

@@ -164,12 +164,12 @@ def test_of_two_promotions_of_a_run_at_once_one_wins_and_the_other_ends_with_75(
     assert champion(planted) == "2"
 
 
-def test_promote_force_passes_the_gate_over_and_history_tells_it(night: Night) -> None:
+def test_promote_force_passes_the_gate_over_and_history_reports_it(night: Night) -> None:
     assert night.results["forced"].code == 0
     assert re.search(r"promote by force +1 -> 2", night.results["history"].out)
 
 
-def test_history_tells_who_promoted_what_when_and_why(night: Night) -> None:
+def test_history_reports_who_promoted_what_when_and_why(night: Night) -> None:
     out = night.results["history"].ok().out
     assert moves_told(night.results["history"]) == [
         ("promote", "-", "1"), ("promote", "1", "2"), ("promote", "2", "1"), ("rollback", "1", "2"),
@@ -189,7 +189,7 @@ def test_history_of_a_model_that_is_not_there_names_the_near_one(night: Night) -
 @pytest.mark.parametrize(
     ("moment", "kept"), [("before", "1"), pytest.param("after", "2", marks=pytest.mark.long)], ids=["before", "after"]
 )
-def test_after_a_kill_around_the_alias_history_tells_what_the_alias_says(
+def test_after_a_kill_around_the_alias_history_reports_what_the_alias_says(
     planted: Workspace, moment: str, kept: str
 ) -> None:
     words = ("promote", str(planted.runs[1]), LOOSE)

@@ -335,7 +335,7 @@ def test_other_ranks_are_shown_where_that_is_asked_for(workspace: Workspace) -> 
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", [engine("ddp"), engine("torchrun"), engine("spark"), engine("ray")])
-def test_missing_data_is_told_once_and_leaves_no_run(name: str, workspace: Workspace) -> None:
+def test_missing_data_is_reported_once_and_leaves_no_run(name: str, workspace: Workspace) -> None:
     write_job(workspace, name, model={"class_path": "ImageClassifier", "init_args": {}})
     data = {"class_path": "ImageFolder", "init_args": {"root": "nowhere"}}
     workspace.write("data.yaml", {"data": data})

@@ -360,7 +360,7 @@ def test_metrics_csv_of_a_resumed_run_has_each_epoch_once(resumed: Path) -> None
 # -- checkpoints -------------------------------------------------------------------------------------------------------
 
 
-def test_each_checkpoint_has_its_digest_beside_it_as_sha256sum_writes_it(recorded: Recorded) -> None:
+def test_each_checkpoint_has_its_digest_next_to_it_as_sha256sum_writes_it(recorded: Recorded) -> None:
     folder = recorded.run / "checkpoints"
     digests = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in folder.glob("*.ckpt")}
     assert {path.name: path.read_text(encoding="utf-8") for path in folder.glob("*.sha256")} == {

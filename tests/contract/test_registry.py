@@ -178,7 +178,7 @@ def test_a_registered_model_asks_for_torch_and_numpy_alone(registered_original: 
     ],
     ids=["no run", "no name", "name", "alias", "format", "no runs"],
 )
-def test_what_mlflow_would_refuse_is_told_before_anything_is_built(
+def test_what_mlflow_would_refuse_is_reported_before_anything_is_built(
     workspace: Workspace, words: tuple[str, ...], says: str
 ) -> None:
     result = workspace.run("register", *words)
@@ -294,7 +294,9 @@ def test_what_belongs_to_a_run_is_refused_for_a_logged_model(workspace: Workspac
     [("models:/nothing@best", r"nothing"), ("models:/net@nowhere", r"nowhere"), ("runs:/", r"models:/NAME@ALIAS")],
     ids=["model", "alias", "address"],
 )
-def test_a_logged_model_that_is_not_there_is_told_in_one_line(registered: Workspace, address: str, says: str) -> None:
+def test_a_logged_model_that_is_not_there_is_reported_in_one_line(
+    registered: Workspace, address: str, says: str
+) -> None:
     result = registered.run("export", "--run", address)
     assert result.code == 2
     assert re.search(says, result.err)

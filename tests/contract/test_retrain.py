@@ -145,7 +145,7 @@ def test_a_promotion_of_a_retrain_is_logged_once_with_its_reason(nights: Nights)
     assert told[0].endswith("of November")
 
 
-def test_retrain_tells_its_stages_on_the_screen_and_what_to_type_next(nights: Nights) -> None:
+def test_retrain_reports_its_stages_on_the_screen_and_what_to_type_next(nights: Nights) -> None:
     lines = nights.results["finished"].out.splitlines()
     assert [line.split()[:2] for line in lines[-8:-3]] == [[stage, "done"] for stage in STAGES]
     assert lines[-1].split(maxsplit=1) == ["next", "lightkit history small"]
@@ -171,7 +171,7 @@ def test_retrain_writes_a_junit_case_and_a_row_of_the_step_summary_for_each_stag
     assert [stage for stage in STAGES if f"| {stage} | done |" in step] == STAGES
 
 
-def test_a_dead_mans_switch_is_told_of_a_retrain_as_a_whole(nights: Nights) -> None:
+def test_a_dead_mans_switch_is_notified_of_a_retrain_as_a_whole(nights: Nights) -> None:
     signs = [request.path.removeprefix("/beat/*") for request in nights.receiver.of("beat")]
     assert signs == ["/start", "/start", "/start", "", "/start", ""]
 
@@ -260,7 +260,7 @@ def test_a_retrain_loads_data_that_cannot_be_pickled_as_fit_does(rejected: tuple
         "address",
     ],
 )
-def test_what_cannot_be_meant_is_told_before_hours_of_training(
+def test_what_cannot_be_meant_is_reported_before_hours_of_training(
     workspace: Workspace, words: list[str], says: str
 ) -> None:
     result = workspace.run(*RETRAIN, *words)

@@ -138,7 +138,7 @@ def test_runs_are_sorted_and_filtered(name: str, said: dict[str, Answer]) -> Non
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_a_wrong_word_is_told_and_deletes_nothing(name: str, said: dict[str, Answer], table: Workspace) -> None:
+def test_a_wrong_word_is_reported_and_deletes_nothing(name: str, said: dict[str, Answer], table: Workspace) -> None:
     answer = said[f"wrong {name}"]
     assert (answer.code, answer.out, len(table.runs)) == (2, "", 3)
     assert re.search(WRONG[name][1], answer.err)

@@ -210,7 +210,7 @@ def mistaken(
 
 
 @pytest.mark.parametrize("name", MISTAKES)
-def test_a_mistake_is_told_without_the_secret(name: str, mistaken: tuple[Workspace, dict[str, Answer]]) -> None:
+def test_an_error_is_reported_without_the_secret(name: str, mistaken: tuple[Workspace, dict[str, Answer]]) -> None:
     workspace, answers = mistaken
     assert answers[name].code in (2, 3), answers[name].err
     assert "error: " in answers[name].err

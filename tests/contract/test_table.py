@@ -240,7 +240,7 @@ def test_rows_with_the_same_key_are_in_the_same_split(tmp_path: Path) -> None:
     assert all(keys)
 
 
-def test_each_split_may_have_a_table_of_its_own_and_the_same_one_is_told(
+def test_each_split_may_have_a_table_of_its_own_and_the_same_one_is_reported(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     one = write_parquet(tmp_path / "one" / "a.parquet", {"x": [1.0, 2.0], "y": [0.0] * 2})
@@ -483,7 +483,7 @@ def test_a_file_of_a_table_that_was_cut_short_ends_with_3_and_its_name(kind: str
     assert re.search(rf"error: .*{re.escape(file.name)}", result.err)
 
 
-def test_petastorm_that_is_not_installed_is_told_by_check_with_what_to_do(workspace: Workspace) -> None:
+def test_petastorm_that_is_not_installed_is_reported_by_check_with_what_to_do(workspace: Workspace) -> None:
     try:
         import petastorm  # noqa: F401
     except ImportError:

@@ -163,7 +163,7 @@ def test_no_error_advises_to_load_weights_as_code(workspace: Workspace, kind: st
     assert not re.search(r"weights_only`? set|do those steps|Re-running", result.err)
 
 
-def test_weights_only_false_is_told_to_have_no_effect(content: dict[str, Any], workspace: Workspace) -> None:
+def test_weights_only_false_is_reported_to_have_no_effect(content: dict[str, Any], workspace: Workspace) -> None:
     torch.save(content, workspace.folder / "a.ckpt")
     result = workspace.run("test", "-c", "small.yaml", "--weights_only=false", "--ckpt_path=a.ckpt").ok()
     assert len(re.findall(r"weights_only: false .*no effect", result.err)) == 1
@@ -260,7 +260,7 @@ def test_a_checkpoint_that_is_not_what_its_digest_promises_ends_with_2(finished:
     ],
     ids=["state dict", "another model", "fit without optimizer"],
 )
-def test_a_checkpoint_that_does_not_fit_is_told_and_leaves_no_run(
+def test_a_checkpoint_that_does_not_fit_is_reported_and_leaves_no_run(
     stage: str, change: Callable[[dict[str, Any]], Any], says: str, content: dict[str, Any], workspace: Workspace
 ) -> None:
     torch.save(change(content), workspace.folder / "a.ckpt")

@@ -77,7 +77,7 @@ def test_a_batch_size_and_a_learning_rate_come_from_lightnings_tuner(tuned: tupl
     ],
     ids=["budget", "run", "rate", "output", "value"],
 )
-def test_a_mistake_is_told_before_anything_is_measured(
+def test_an_error_is_reported_before_anything_is_measured(
     words: tuple[str, ...], says: str, tuned: tuple[Workspace, Result]
 ) -> None:
     result = tuned[0].run("tune", "-c", "quick.yaml", *words)

@@ -73,7 +73,7 @@ def test_with_output_json_an_unchanged_fit_is_an_event(trained: Workspace) -> No
     assert (result.code, event["event"], event["run"]) == (6, "unchanged", f"job/{trained.only_run.name}")
 
 
-def test_unchanged_ok_without_if_changed_is_a_mistake(workspace: Workspace) -> None:
+def test_unchanged_ok_without_if_changed_is_an_error(workspace: Workspace) -> None:
     result = workspace.run("fit", "-c", "small.yaml", "--unchanged-ok")
     assert result.code == 2
     assert "--if-changed" in result.err

@@ -63,7 +63,9 @@ def test_a_link_to_a_folder_outside_is_followed(make_images: Any, tmp_path: Path
     ]
 
 
-def test_links_that_are_not_followed_are_told_in_one_line(make_images: Any, caplog: pytest.LogCaptureFixture) -> None:
+def test_links_that_are_not_followed_are_reported_in_one_line(
+    make_images: Any, caplog: pytest.LogCaptureFixture
+) -> None:
     root = make_images(*PLAIN)
     for name in ("rose", "tulip"):
         (root / name / "up").symlink_to("..")
@@ -73,7 +75,7 @@ def test_links_that_are_not_followed_are_told_in_one_line(make_images: Any, capl
     ]
 
 
-def test_a_photo_in_two_classes_is_told_once(make_images: Any, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_photo_in_two_classes_is_reported_once(make_images: Any, caplog: pytest.LogCaptureFixture) -> None:
     root = make_images(*PLAIN)
     for copy in ("tulip/copy.png", "tulip/again.png"):
         shutil.copyfile(root / "rose" / "0.png", root / copy)

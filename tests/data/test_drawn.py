@@ -81,7 +81,7 @@ def _accuracy(model: torch.nn.Module, images: torch.Tensor, labels: torch.Tensor
 
 
 @pytest.mark.long
-def test_shape_tells_the_flowers_apart_and_mean_colour_does_not(tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_shape_reports_the_flowers_apart_and_mean_colour_does_not(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Draws the default set into the user's cache, as `lightkit fit` would."""
     started = time.monotonic()
     data = DrawnFlowers(val_fraction=0.25, test_fraction=0)

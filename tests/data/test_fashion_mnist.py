@@ -85,13 +85,13 @@ def test_equal_pictures_stand_on_one_side(tmp_path: Path, idx_files: dict[str, b
     assert not sides[0] & sides[1]
 
 
-def test_missing_files_are_told_with_what_to_run(tmp_path: Path, idx_files: dict[str, bytes]) -> None:
+def test_missing_files_are_reported_with_what_to_run(tmp_path: Path, idx_files: dict[str, bytes]) -> None:
     del idx_files["t10k-labels-idx1-ubyte"]
     with pytest.raises(DataError, match=r"t10k-labels-idx1-ubyte missing\. Run `lightkit fetch` with the same -c FILE"):
         FashionMNIST(str(written(tmp_path, idx_files))).setup("fit")
 
 
-def test_broken_files_are_told(tmp_path: Path, idx_files: dict[str, bytes]) -> None:
+def test_broken_files_are_reported(tmp_path: Path, idx_files: dict[str, bytes]) -> None:
     idx_files["train-images-idx3-ubyte"] = b"no idx file"
     with pytest.raises(DataError, match="the training files are not what torchvision expects"):
         FashionMNIST(str(written(tmp_path, idx_files))).setup("fit")

@@ -203,7 +203,7 @@ def test_who_does_something_with_images_gets_images_and_they_are_kept_decoded(
     ],
     ids=["augmented", "trained"],
 )
-def test_what_cannot_be_kept_is_told_to_who_asked_for_it(
+def test_what_cannot_be_kept_is_reported_to_who_asked_for_it(
     fit: Fit, caplog: pytest.LogCaptureFixture, data: dict[str, Any], model: dict[str, Any], says: str
 ) -> None:
     seen = fit("once", data=data, model=model, limit_train_batches=2, limit_val_batches=0, max_epochs=1)
@@ -220,7 +220,7 @@ def test_features_for_which_the_disk_has_no_room_are_not_kept(
     assert re.search(r"computed at each step, as they cannot be kept on disk: there is no room for .* MB", caplog.text)
 
 
-def test_computing_features_is_told_every_ten_seconds(
+def test_computing_features_is_reported_every_ten_seconds(
     fit: Fit, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("lightkit.data.progress._LINE_EVERY_S", 0.0)

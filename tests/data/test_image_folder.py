@@ -117,7 +117,7 @@ def test_without_a_test_split_predictions_are_of_the_validation_split(make_image
     assert {Path(path).parts[-3] for path in data.predict_paths} == {"val"}
 
 
-def test_testing_without_a_test_split_is_told(make_images: Any) -> None:
+def test_testing_without_a_test_split_is_reported(make_images: Any) -> None:
     data = folder(make_images(*GIVEN))
     data.setup("fit")
     with pytest.raises(DataError, match=r"there is no test split\. Add a folder .*/test with the same class folders"):
@@ -200,7 +200,7 @@ def test_how_workers_and_memory_are_used_is_said_by_the_config(make_images: Any)
     ],
     ids=["cache", "augment"],
 )
-def test_what_has_no_effect_is_told_at_the_start_of_a_fit(
+def test_what_has_no_effect_is_reported_at_the_start_of_a_fit(
     make_images: Any, caplog: pytest.LogCaptureFixture, options: dict[str, Any], says: str
 ) -> None:
     data = folder(make_images(*PLAIN), cache="none", **options)

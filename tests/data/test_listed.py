@@ -55,7 +55,7 @@ def test_each_image_is_on_one_rank_and_all_ranks_have_equally_many_batches(
     assert sorted(index for own in indices for index in own) == list(range(num_images))
 
 
-def test_an_image_that_cannot_be_read_is_told_and_not_in_the_batch(make_images: MakeImages, tmp_path: Path) -> None:
+def test_an_image_that_cannot_be_read_is_reported_and_not_in_the_batch(make_images: MakeImages, tmp_path: Path) -> None:
     folder = make_images("a.png", "c.png", "d.png")
     (folder / "b.png").write_bytes(b"this is text")
     (first, told), (second, _) = taken(images_in(folder))
@@ -74,7 +74,7 @@ def test_a_batch_of_bad_images_alone_has_one_blank_row(tmp_path: Path) -> None:
     assert [entry.defect is None for _, entries in batches for entry in entries] == [False] * 3
 
 
-def test_odd_images_of_the_wild_are_read_or_told(odd_images: Path, tmp_path: Path) -> None:
+def test_odd_images_of_the_wild_are_read_or_reported(odd_images: Path, tmp_path: Path) -> None:
     entries = [entry for _, told in taken(images_in(odd_images)) for entry in told]
     bad = {Path(entry.path).name for entry in entries if entry.defect}
     assert {"badwidth.bmp", "shortfile.bmp", "truncated_jpeg.jpg"} <= bad

@@ -206,7 +206,7 @@ def test_batches_are_pinned_where_a_gpu_takes_them(device: str, asked: Any, is_p
     assert loader.pin_memory is is_pinned
 
 
-def test_pinning_for_no_gpu_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_pinning_for_no_gpu_is_reported_once(caplog: pytest.LogCaptureFixture) -> None:
     training: Any = TrainingOn("cpu")
     for _ in range(2):
         assert not predict_loader(Joined(5), batch_size=2, seed=0, trainer=training, pin_memory=True).pin_memory

@@ -119,7 +119,7 @@ def test_splits_with_other_classes_are_refused_by_name(make_images: Any) -> None
         read(root)
 
 
-def test_copies_across_given_splits_are_told(make_images: Any, caplog: pytest.LogCaptureFixture) -> None:
+def test_copies_across_given_splits_are_reported(make_images: Any, caplog: pytest.LogCaptureFixture) -> None:
     root = make_images(*GIVEN)
     shutil.copyfile(root / "train/a/0.png", root / "val/a/9.png")
     with caplog.at_level(logging.WARNING, logger="lightkit.data"):
@@ -139,7 +139,7 @@ def test_odd_names_are_read_and_what_is_no_image_is_passed_over(make_images: Any
     assert set(places(catalogue, root)) == {*PLAIN, *odd[:3]}
 
 
-def test_a_missing_folder_is_told_with_the_near_names(tmp_path: Path) -> None:
+def test_a_missing_folder_is_reported_with_the_near_names(tmp_path: Path) -> None:
     (tmp_path / "flower_photos").mkdir()
     with pytest.raises(
         DataError, match=r"this data folder does not exist \(data\.init_args\.root, from /.*did you mean"
@@ -148,12 +148,12 @@ def test_a_missing_folder_is_told_with_the_near_names(tmp_path: Path) -> None:
     assert "flower_photos" in str(e.value)
 
 
-def test_a_folder_without_classes_is_told(make_images: Any) -> None:
+def test_a_folder_without_classes_is_reported(make_images: Any) -> None:
     with pytest.raises(DataError, match=r"no class folders here\. Expected one folder a class"):
         read(make_images("1.png"))
 
 
-def test_a_class_without_images_is_told(make_images: Any) -> None:
+def test_a_class_without_images_is_reported(make_images: Any) -> None:
     root = make_images(*PLAIN)
     (root / "weed").mkdir()
     (root / "weed" / "notes.txt").write_text("none yet")
@@ -163,7 +163,7 @@ def test_a_class_without_images_is_told(make_images: Any) -> None:
         read(root)
 
 
-def test_an_empty_split_is_told(make_images: Any) -> None:
+def test_an_empty_split_is_reported(make_images: Any) -> None:
     with pytest.raises(
         DataError, match=r"the test split is empty\. Its 60 photos are too few .*test_fraction \(0 goes"
     ):
@@ -226,7 +226,7 @@ def with_bad(make_images: Any, num: int) -> Path:
     return root
 
 
-def test_bad_files_are_left_out_of_every_split_and_told(make_images: Any, caplog: pytest.LogCaptureFixture) -> None:
+def test_bad_files_are_left_out_of_every_split_and_reported(make_images: Any, caplog: pytest.LogCaptureFixture) -> None:
     root = with_bad(make_images, 3)
     catalogue = read(root)
     assert set(places(catalogue, root)) == {*PLAIN}
@@ -264,7 +264,7 @@ def test_more_bad_files_than_allowed_are_refused(make_images: Any, num: int, fra
 
 
 @pytest.mark.parametrize("on_bad_image", ["skip", "error"])
-def test_in_a_run_the_whole_list_is_beside_its_folder(make_images: Any, tmp_path: Path, on_bad_image: str) -> None:
+def test_in_a_run_the_whole_list_is_next_to_its_folder(make_images: Any, tmp_path: Path, on_bad_image: str) -> None:
     root = with_bad(make_images, 8)
     run = runs.Run(tmp_path / "runs" / "job" / "1", "job", "1", tmp_path / "runs")
     with runs.activate(run), pytest.raises(DataError) as caught:
@@ -277,7 +277,7 @@ def test_in_a_run_the_whole_list_is_beside_its_folder(make_images: Any, tmp_path
     assert rows[0] == BadImage(f"{root}/rose/a gone.jpg", "No such file or directory", "scan")
 
 
-def test_a_class_of_bad_files_only_is_told(make_images: Any) -> None:
+def test_a_class_of_bad_files_only_is_reported(make_images: Any) -> None:
     root = make_images(*PLAIN, "weed/1.png", "weed/2.png")
     for number in (1, 2):
         (root / "weed" / f"{number}.png").write_bytes(b"")
@@ -340,7 +340,7 @@ def test_reading_leaves_the_filters_of_warnings_as_they_were(make_images: Any) -
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
-def test_a_folder_that_cannot_be_read_is_told(make_images: Any) -> None:
+def test_a_folder_that_cannot_be_read_is_reported(make_images: Any) -> None:
     root = make_images(*PLAIN)
     root.chmod(0)
     with pytest.raises(DataError, match="cannot be read"):
@@ -348,7 +348,7 @@ def test_a_folder_that_cannot_be_read_is_told(make_images: Any) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
-def test_a_folder_below_a_class_that_cannot_be_read_is_told(make_images: Any) -> None:
+def test_a_folder_below_a_class_that_cannot_be_read_is_reported(make_images: Any) -> None:
     root = make_images(*PLAIN, "rose/more/1.png")
     (root / "rose" / "more").chmod(0)
     with pytest.raises(DataError, match=r"more: this folder cannot be read \(Permission denied\)\. Make it readable"):

@@ -78,7 +78,7 @@ def test_odd_images_come_as_the_one_rule_reads_them(odd_images: Path) -> None:
     assert num_read > 20
 
 
-def test_a_jpeg_that_fails_is_told_in_the_words_of_the_rule(tmp_path: Path) -> None:
+def test_a_jpeg_that_fails_is_reported_in_the_words_of_the_rule(tmp_path: Path) -> None:
     data = encoded(noise(), "JPEG")
     cut = tmp_path / "cut.jpg"
     cut.write_bytes(data[: len(data) // 2])

@@ -237,7 +237,7 @@ def test_the_number_of_workers_changes_no_sample(tmp_path: Path) -> None:
     assert trained(tmp_path, loading=(2, True)).seen == trained(tmp_path).seen
 
 
-def test_a_resume_within_an_epoch_of_other_data_is_told(
+def test_a_resume_within_an_epoch_of_other_data_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     kill = KillAt("on_train_batch_end", tmp_path / "last.ckpt", epoch=0, batches=2)

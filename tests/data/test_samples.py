@@ -71,7 +71,7 @@ def test_a_batch_is_its_samples_one_by_one() -> None:
     assert samples.sample_bytes == images[0].numel()
 
 
-def test_what_cannot_be_read_is_left_out_of_its_batch_and_told() -> None:
+def test_what_cannot_be_read_is_left_out_of_its_batch_and_reported() -> None:
     defects = Defects()
     samples = ImageSamples(Numbered(9, bad=[0], late=[7]), VIEW, seed=0, defects=defects)
     images, labels = samples.__getitems__([4, 0, 7, 8])

@@ -54,7 +54,7 @@ def two_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
     ids=["any", "many batches", "few batches", "none"],
 )
-def test_what_is_asked_for_is_taken_and_told_once(
+def test_what_is_asked_for_is_taken_and_reported_once(
     asked: int, num_batches: int, expected: int, says: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     training: Any = Training()
@@ -85,7 +85,7 @@ def test_without_a_trainer_nobody_else_loads() -> None:
     ids=["one", "cached", "two ranks"],
 )
 @pytest.mark.usefixtures("two_cores")
-def test_the_number_chosen_is_told_once_a_trainer(
+def test_the_number_chosen_is_reported_once_a_trainer(
     training: Any, is_cached: bool, says: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.INFO, "lightkit.data"):
@@ -95,7 +95,7 @@ def test_the_number_chosen_is_told_once_a_trainer(
 
 
 @pytest.mark.usefixtures("two_cores")
-def test_only_the_first_rank_tells(caplog: pytest.LogCaptureFixture) -> None:
+def test_only_the_first_rank_reports(caplog: pytest.LogCaptureFixture) -> None:
     training: Any = Training(devices=2, ranks=2, rank=1)
     with caplog.at_level(logging.INFO, "lightkit.data"):
         choose_num_workers("auto", trainer=training, is_cached=False, num_samples=100, batch_size=4)
@@ -169,7 +169,7 @@ def test_what_is_prepared_ahead_fits_into_the_shared_memory(
     assert bool(caplog.messages) == (expected != Ahead(4, 2))
 
 
-def test_too_little_shared_memory_is_told_with_what_to_do(
+def test_too_little_shared_memory_is_reported_with_what_to_do(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=100 * MB))
@@ -186,7 +186,7 @@ def test_where_there_is_no_such_memory_nothing_changes(monkeypatch: pytest.Monke
     assert ahead_that_fits(Ahead(4, 2), batch_bytes=10**15) == Ahead(4, 2)
 
 
-def test_a_loader_without_workers_is_told_nothing_of_them() -> None:
+def test_a_loader_without_workers_is_reported_nothing_of_them() -> None:
     assert worker_options(Ahead(0, 2), keep=True) == {"num_workers": 0}
 
 

@@ -61,7 +61,7 @@ def test_accumulation_sends_nothing_until_its_last_batch(ranks: Results) -> None
         assert found["sent"] == {1: 8 * 6, 4: 2 * 6}  # six tensors a step
 
 
-def test_buffers_are_those_of_rank_0_unless_told_otherwise(ranks: Results) -> None:
+def test_buffers_are_those_of_rank_0_unless_reported_otherwise(ranks: Results) -> None:
     first, second = (found["buffers"] for found in case(ranks, "buffers"))
     assert all(torch.equal(mine, other) for mine, other in zip(first[True], second[True], strict=True))
     assert not torch.allclose(first[False][0], second[False][0])

@@ -200,7 +200,7 @@ def test_a_finder_of_rates_does_not_go_together() -> None:
         fitted(Line(), more=[LearningRateFinder()])
 
 
-def test_the_rate_that_is_told_is_the_one_of_the_next_step() -> None:
+def test_the_rate_that_is_reported_is_the_one_of_the_next_step() -> None:
     told: list[float] = []
 
     class Telling(Callback):

@@ -69,7 +69,7 @@ def test_so_is_one_whose_external_data_are_not_or_are_gone(tmp_path: Path) -> No
     ],
     ids=["list", "number", "text"],
 )
-def test_a_damaged_record_is_told_in_words(tmp_path: Path, text: str) -> None:
+def test_a_damaged_record_is_reported_in_words(tmp_path: Path, text: str) -> None:
     (tmp_path / "model.onnx").write_bytes(b"graph")
     (tmp_path / "export.json").write_text(text)
     with pytest.raises(DataError, match=r"export.json: this record of an export is damaged; .* Export again"):

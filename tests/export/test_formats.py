@@ -74,7 +74,7 @@ ODD: dict[str, tuple[Any, int, str]] = {
 
 @pytest.mark.parametrize("kind", ["torch_export", "onnx"])
 @pytest.mark.parametrize(("model", "num", "says"), ODD.values(), ids=list(ODD))
-def test_what_has_no_graph_is_told_in_one_line_with_its_place(
+def test_what_has_no_graph_is_reported_in_one_line_with_its_place(
     tmp_path: Path, model: Any, num: int, says: str, kind: str
 ) -> None:
     file = FORMATS[kind].file

@@ -85,7 +85,7 @@ def test_a_process_that_has_torch_by_other_means_proves_nothing(
     ],
     ids=["abort", "exit", "exception", "hang"],
 )
-def test_a_process_that_fails_is_told_in_a_line(
+def test_a_process_that_fails_is_reported_in_a_line(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, text: str, timeout_s: float, says: str
 ) -> None:
     script(monkeypatch, tmp_path, text)
@@ -138,6 +138,6 @@ class HoldsAGenerator(LineOfThree):
         self.rows: Any = (row for row in range(3))
 
 
-def test_a_module_that_cannot_be_pickled_is_told(tmp_path: Path) -> None:
+def test_a_module_that_cannot_be_pickled_is_reported(tmp_path: Path) -> None:
     with pytest.raises(ExportError, match=r"HoldsAGenerator cannot be pickled \(TypeError: cannot pickle 'generator'"):
         asked(tmp_path, kind="safetensors", model=HoldsAGenerator())

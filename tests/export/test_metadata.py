@@ -66,7 +66,7 @@ def test_a_file_gives_back_what_was_written_into_it(suffix: str, tmp_path: Path)
     [lambda data: data[: len(data) // 2], lambda data: b"", lambda data: b"\x89PNG" + bytes(100), lambda data: b"text"],
     ids=["cut short", "empty", "picture", "text"],
 )
-def test_a_file_that_is_no_export_is_told_in_one_line(suffix: str, spoil, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+def test_a_file_that_is_no_export_is_reported_in_one_line(suffix: str, spoil, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     path = WRITERS[suffix](tmp_path / f"model{suffix}", SAID.dumps())
     path.write_bytes(spoil(path.read_bytes()))
     with pytest.raises(DataError, match=r"no export of lightkit, or it is damaged or cut short \(.+\)") as told:
@@ -97,7 +97,7 @@ def marked(offset: int, value: int) -> Callable[[bytes], bytes]:
 
 
 @pytest.mark.parametrize("spoil", [marked(8, 1), marked(10, 97), marked(10, 8)], ids=["locked", "packed", "deflated"])
-def test_an_archive_that_was_altered_is_told_in_one_line(spoil: Callable[[bytes], bytes], tmp_path: Path) -> None:
+def test_an_archive_that_was_altered_is_reported_in_one_line(spoil: Callable[[bytes], bytes], tmp_path: Path) -> None:
     path = torch_archive(tmp_path / "model.pt2", SAID.dumps())
     path.write_bytes(spoil(path.read_bytes()))
     with pytest.raises(DataError, match=r"no export of lightkit, or it is damaged or cut short \(.+\)"):
@@ -105,7 +105,7 @@ def test_an_archive_that_was_altered_is_told_in_one_line(spoil: Callable[[bytes]
 
 
 @pytest.mark.parametrize("suffix", WRITERS)
-def test_metadata_without_an_end_are_told_in_one_line(suffix: str, tmp_path: Path) -> None:
+def test_metadata_without_an_end_are_reported_in_one_line(suffix: str, tmp_path: Path) -> None:
     with pytest.raises(DataError, match="no export of lightkit"):
         read_metadata(WRITERS[suffix](tmp_path / f"model{suffix}", "[" * 100_000))
 
@@ -117,13 +117,13 @@ def test_fields_of_later_versions_are_left_out() -> None:
 
 
 @pytest.mark.parametrize("suffix", WRITERS)
-def test_a_missing_file_is_told(suffix: str, tmp_path: Path) -> None:
+def test_a_missing_file_is_reported(suffix: str, tmp_path: Path) -> None:
     with pytest.raises(DataError, match="there is no such file"):
         read_metadata(tmp_path / f"model{suffix}")
 
 
 @pytest.mark.parametrize(("name", "format_"), [(each.file, format_) for format_, each in FORMATS.items()])
-def test_the_end_of_a_name_tells_the_format(name: str, format_: str) -> None:
+def test_the_end_of_a_name_reports_the_format(name: str, format_: str) -> None:
     assert format_of(f"some/where/{name.upper()}") == format_
     assert format_of("model.ckpt") is None
 

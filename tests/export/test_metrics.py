@@ -72,7 +72,7 @@ class Unvalidated(LineOfThree):
     ],
     ids=["no forward", "other input", "fails", "no metric", "no step"],
 )
-def test_what_cannot_be_scored_is_told(reference_of: Any, model: LineOfThree, says: str) -> None:
+def test_what_cannot_be_scored_is_reported(reference_of: Any, model: LineOfThree, says: str) -> None:
     reference = reference_of(model)
     assert reference.metrics == {}
     assert reference.not_scored.startswith(says)

@@ -121,7 +121,7 @@ def _check_the_preprocessing_is_in_float(model: onnx.ModelProto) -> None:
     assert not [name for node in resizing for name in node.input if producers[name].op_type == "DequantizeLinear"]
 
 
-def test_a_model_without_anything_to_quantise_is_told(tmp_path: Path) -> None:
+def test_a_model_without_anything_to_quantise_is_reported(tmp_path: Path) -> None:
     subject = specimens.double_and_sum()
     subject = replace(subject, calibration=partial(calibration, subject))
     with pytest.raises(ExportError, match=r"model\.int8\.onnx: .*nothing to quantise in .*DoubleAndSum"):

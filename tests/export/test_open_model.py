@@ -86,7 +86,7 @@ def test_onnx_gives_what_the_module_gives(tmp_path: Path) -> None:
     ids=["onnx", "torch_export", "torchscript"],
 )
 @pytest.mark.parametrize("share", [0.0, 0.5, 0.98], ids=["empty", "half", "cut at the end"])
-def test_a_file_that_was_cut_is_told_in_a_line(
+def test_a_file_that_was_cut_is_reported_in_a_line(
     tmp_path: Path, write: Callable[[Path], Path], name: str, says: str, share: float
 ) -> None:
     path = write(tmp_path / name)
@@ -100,7 +100,7 @@ def test_a_file_that_was_cut_is_told_in_a_line(
 
 
 @pytest.mark.parametrize("name", ["model.ckpt", "absent.onnx"], ids=["another kind", "no file"])
-def test_what_is_no_export_is_told(tmp_path: Path, name: str) -> None:
+def test_what_is_no_export_is_reported(tmp_path: Path, name: str) -> None:
     with pytest.raises(ValueError, match=r"expected a file that ends in .onnx, .pt2, .ts|there is no such file"):
         open_model(tmp_path / name)
 

@@ -76,7 +76,7 @@ def noise(classes: int = 5) -> EvaluationSamples:
     return EvaluationSamples((x,), [f"row {at}" for at in range(len(x))])
 
 
-def test_a_match_is_told_with_what_it_was_judged_by(proved: Callable[..., Any]) -> None:
+def test_a_match_is_reported_with_what_it_was_judged_by(proved: Callable[..., Any]) -> None:
     found = proved(lambda outputs: outputs)
     assert found["samples"] == 20
     assert found["tolerance"] == {"rtol": 1e-4, "atol": 1e-5, "of_largest": 0.0}
@@ -85,7 +85,7 @@ def test_a_match_is_told_with_what_it_was_judged_by(proved: Callable[..., Any]) 
     assert found["loaded"] == ["onnxruntime"]
 
 
-def test_a_gap_that_a_tolerance_can_allow_is_told_with_that_advice(proved: Callable[..., Any]) -> None:
+def test_a_gap_that_a_tolerance_can_allow_is_reported_with_that_advice(proved: Callable[..., Any]) -> None:
     error = mismatch(proved, lambda outputs: [outputs[0] + np.float32(0.5)])
     assert "60 of 60 outputs differ at batch size 1 (at batch 7 and 32 too), by up to 5.00e-01" in str(error)
     assert "first for photos/00.jpg: class 'daisy' of 'logits' is" in str(error)
@@ -103,7 +103,7 @@ def test_a_gap_that_a_tolerance_can_allow_is_told_with_that_advice(proved: Calla
     ],
     ids=["whole_numbers", "dtype", "nan", "infinity"],
 )
-def test_a_gap_that_no_tolerance_allows_is_not_told_with_that_advice(
+def test_a_gap_that_no_tolerance_allows_is_not_reported_with_that_advice(
     proved: Callable[..., Any], change: Callable[[Outputs], Outputs], says: str
 ) -> None:
     error = mismatch(proved, change, model=AlsoWhole(), atol=100.0)

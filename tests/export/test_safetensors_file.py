@@ -43,7 +43,7 @@ def test_a_weight_that_was_changed_in_the_file_is_known_without_the_record_of_th
         check_digest(file)
 
 
-def test_preprocessing_is_told_and_never_in_the_weights(tmp_path: Path) -> None:
+def test_preprocessing_is_reported_and_never_in_the_weights(tmp_path: Path) -> None:
     subject = specimens.classifier_of_images()
     write_file("safetensors", subject, tmp_path / "model.safetensors")
     said = read_metadata(tmp_path / "model.safetensors")

@@ -164,7 +164,7 @@ def test_batches_that_are_padded_otherwise_are_left_out() -> None:
     assert _drawn(Summing(), Padded(), 64).inputs[0].shape == (2, 5)
 
 
-def test_an_empty_loader_is_a_mistake() -> None:
+def test_an_empty_loader_is_an_error() -> None:
     class Empty(LightningDataModule):
         def val_dataloader(self) -> Any:
             return DataLoader([])  # type: ignore[arg-type]
@@ -239,7 +239,7 @@ def test_calibration_without_images_takes_samples_of_the_training_loader() -> No
     assert sum(len(batch[0]) for batch in batches) == 128
 
 
-def test_calibration_without_training_data_is_a_mistake() -> None:
+def test_calibration_without_training_data_is_an_error() -> None:
     with pytest.raises(ConfigError, match="--int8 is calibrated on training samples"):
         list(read_calibration(Summing(), None, in_graph=False))
 

@@ -136,7 +136,7 @@ def test_a_module_without_an_example_has_none() -> None:
     assert example_from_module(TakesOne()) is None
 
 
-def test_an_example_that_forward_does_not_take_is_a_mistake() -> None:
+def test_an_example_that_forward_does_not_take_is_an_error() -> None:
     module = TakesOne()
     module.example_input_array = (A, B)  # type: ignore[assignment]
     with pytest.raises(ConfigError, match=r"example_input_array is a tuple of .* which forward\(image\) does not take"):
@@ -159,7 +159,7 @@ def test_shapes_make_the_same_float32_inputs_each_time() -> None:
     ],
     ids=["too_few", "too_many"],
 )
-def test_shapes_that_forward_does_not_take_are_a_mistake(shapes: list[Any], says: str) -> None:
+def test_shapes_that_forward_does_not_take_are_an_error(shapes: list[Any], says: str) -> None:
     with pytest.raises(ConfigError, match=says):
         example_from_shapes(TakesTwo(), shapes)
 

@@ -158,7 +158,7 @@ def test_a_gpu_that_is_lost_leaves_them_uncounted() -> None:
     assert visible_gpus({}, FakeNVML(lost=1)) == (None, None)
 
 
-def test_pynvml_has_the_errors_that_are_told_apart() -> None:
+def test_pynvml_has_the_errors_that_are_reported_apart() -> None:
     assert issubclass(pynvml.NVMLError_NoPermission, pynvml.NVMLError)
 
 

@@ -39,7 +39,7 @@ def test_asking_loads_nothing_heavy() -> None:
     assert done.stdout.strip() == "[]"
 
 
-def test_horovod_tells_what_it_was_built_with() -> None:
+def test_horovod_reports_what_it_was_built_with() -> None:
     found = find_horovod()
     if found.version is None:
         pytest.skip("horovod is not installed: make horovod")
@@ -58,6 +58,6 @@ def test_a_horovod_that_does_not_load_says_why(tmp_path: Path, monkeypatch: pyte
     assert find_horovod() == Horovod("0.28.1", problem="its library does not load: OSError: not a library")
 
 
-def test_no_horovod_is_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_horovod_is_reported_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lightkit.hardware.packages.describe_packages", lambda _: {})
     assert find_horovod() == Horovod()

@@ -113,7 +113,7 @@ def test_the_number_is_known_before_the_images_are_read(garden: Path) -> None:
         ("tables/list.csv", r"tables/list.csv: this table has no rows"),
     ],
 )
-def test_a_word_that_names_no_image_is_told_at_once(garden: Path, word: str, says: str) -> None:
+def test_a_word_that_names_no_image_is_reported_at_once(garden: Path, word: str, says: str) -> None:
     (garden / "empty").mkdir()
     (garden / "tables").mkdir()
     (garden / "tables" / "list.csv").write_text("path\n")
@@ -121,7 +121,7 @@ def test_a_word_that_names_no_image_is_told_at_once(garden: Path, word: str, say
         find_images([word])
 
 
-def test_what_is_missing_inside_a_table_is_for_the_reader_to_tell(garden: Path) -> None:
+def test_what_is_missing_inside_a_table_is_for_the_reader_to_report(garden: Path) -> None:
     (garden / "list.csv").write_text("path,n\nphotos/z.webp,1\nmissing.jpg,2\n,3\n")
     assert list(find_images(["list.csv"])) == ["photos/z.webp", "missing.jpg", ""]
 

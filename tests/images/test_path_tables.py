@@ -68,7 +68,7 @@ def test_a_table_without_a_column_of_paths_says_which_columns_it_has(tmp_path: P
     ids=["image", "capital", "paths of files that are elsewhere", "struct"],
 )
 @pytest.mark.parametrize("name", ["list.parquet", "delta"])
-def test_a_table_of_images_is_told_as_that(tmp_path: Path, name: str, columns: Any) -> None:
+def test_a_table_of_images_is_reported_as_that(tmp_path: Path, name: str, columns: Any) -> None:
     table = write(tmp_path / name, columns)
     with pytest.raises(
         DataError, match=r"holds images themselves, as bytes in the column '[Ii]mage'.*lightkit predict"
@@ -130,7 +130,7 @@ def test_a_delta_table_gives_the_rows_of_its_newest_version(tmp_path: Path) -> N
     [("list.parquet", b"PAR1 no"), ("list.parquet", b""), ("delta/_delta_log/00000000000000000000.json", b"{no")],
     ids=["parquet", "empty", "delta"],
 )
-def test_a_damaged_table_is_told_in_a_line(tmp_path: Path, name: str, content: bytes) -> None:
+def test_a_damaged_table_is_reported_in_a_line(tmp_path: Path, name: str, content: bytes) -> None:
     file = tmp_path / name
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_bytes(content)
@@ -169,7 +169,7 @@ def test_a_first_row_of_data_is_an_error(tmp_path: Path, text: str) -> None:
 
 
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-32"])
-def test_a_table_in_another_encoding_is_told_as_that(tmp_path: Path, encoding: str) -> None:
+def test_a_table_in_another_encoding_is_reported_as_that(tmp_path: Path, encoding: str) -> None:
     (tmp_path / "list.csv").write_text("path\na.jpg\n", encoding=encoding)
     with pytest.raises(DataError, match=r"list.csv: this table is not in UTF-8\. Save it as UTF-8"):
         open_path_table(tmp_path / "list.csv")

@@ -28,7 +28,7 @@ def test_images_come_in_the_order_of_their_paths(squares: list[str]) -> None:
     ]
 
 
-def test_a_bad_image_is_told_in_its_place(squares: list[str], tmp_path: Path) -> None:
+def test_a_bad_image_is_reported_in_its_place(squares: list[str], tmp_path: Path) -> None:
     (tmp_path / "bad.png").write_bytes(b"no image")
     paths = [squares[0], str(tmp_path / "bad.png"), str(tmp_path / "missing.png"), str(tmp_path), "", squares[1]]
     found = list(prepare_images(paths, lambda image: image.width, ahead=2))
@@ -41,7 +41,7 @@ def test_a_bad_image_is_told_in_its_place(squares: list[str], tmp_path: Path) ->
     ]
 
 
-def test_an_image_too_large_to_prepare_is_told_and_not_an_end(squares: list[str]) -> None:
+def test_an_image_too_large_to_prepare_is_reported_and_not_an_end(squares: list[str]) -> None:
     def prepare(image: Image.Image) -> int:
         if image.width == 2:
             raise MemoryError

@@ -61,7 +61,7 @@ def test_a_crop_beyond_the_image_is_black_as_in_torchvision(size: tuple[int, int
         ({"std": [0.5, 0, 0.5]}, "preprocessing: expected resize"),
     ],
 )
-def test_a_record_of_other_types_is_told_with_the_field(changes: dict[str, object], says: str) -> None:
+def test_a_record_of_other_types_is_reported_with_the_field(changes: dict[str, object], says: str) -> None:
     record = {"resize": 4, "crop": [2, 2], "mean": [0, 0, 0], "std": [1, 1, 1]}
     assert Preprocessing.from_dict(record).crop == (2, 2)
     with pytest.raises(TypeError, match=says):

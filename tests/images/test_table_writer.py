@@ -110,7 +110,7 @@ def test_an_overwritten_table_holds_the_new_images_only(place: TableTarget, make
 
 
 @KINDS
-def test_images_that_are_left_out_are_listed_beside_the_files(place: TableTarget, make_rows: MakeRows) -> None:
+def test_images_that_are_left_out_are_listed_next_to_the_files(place: TableTarget, make_rows: MakeRows) -> None:
     rows = make_rows(6)
     files = plan_files(rows, num_files=1, row_group_bytes=4_000)
     bad = [BadImage("a/\udcff.jpg", "Truncated File Read", "scan")]
@@ -175,7 +175,7 @@ def test_names_that_deltalake_does_not_take_are_refused(name: str, tmp_path: Pat
     _write(TableTarget(tmp_path / name, tmp_path / "photos", is_delta=False), rows)
 
 
-def test_a_delta_table_with_a_broken_log_is_told_as_that(tmp_path: Path, make_rows: MakeRows) -> None:
+def test_a_delta_table_with_a_broken_log_is_reported_as_that(tmp_path: Path, make_rows: MakeRows) -> None:
     pytest.importorskip("deltalake", reason="needs deltalake")
     place = TableTarget(tmp_path / "flowers", tmp_path / "photos", is_delta=True)
     rows = make_rows(3)
@@ -309,7 +309,7 @@ def test_no_room_in_the_middle_is_one_error_and_leaves_nothing(
 
 
 @KINDS
-def test_a_disk_with_too_little_room_is_told_before_anything_is_written(
+def test_a_disk_with_too_little_room_is_reported_before_anything_is_written(
     place: TableTarget, make_rows: MakeRows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     usage = namedtuple("usage", "total used free")
@@ -320,7 +320,7 @@ def test_a_disk_with_too_little_room_is_told_before_anything_is_written(
 
 
 @KINDS
-def test_a_place_that_cannot_be_written_is_told(place: TableTarget, make_rows: MakeRows) -> None:
+def test_a_place_that_cannot_be_written_is_reported(place: TableTarget, make_rows: MakeRows) -> None:
     place.table.parent.parent.mkdir(exist_ok=True)
     place.table.parent.write_bytes(b"a file")
     with pytest.raises(ConfigError, match=r"flowers: cannot write here \(.+\)\. (Choose|Use) another place"):
@@ -328,7 +328,7 @@ def test_a_place_that_cannot_be_written_is_told(place: TableTarget, make_rows: M
 
 
 @KINDS
-def test_of_two_writers_the_second_is_told_to_wait(place: TableTarget, make_rows: MakeRows) -> None:
+def test_of_two_writers_the_second_is_reported_to_wait(place: TableTarget, make_rows: MakeRows) -> None:
     rows = make_rows(6)
     with _lock(place.table), pytest.raises(RunLocked, match="another process is writing this table"):
         _write(place, rows)

@@ -151,7 +151,9 @@ def _loop(path: Path) -> None:
     ],
     ids=["vanished", "folder", "pipe", "loop"],
 )
-def test_what_is_no_content_is_told_and_not_kept(make_images: Any, spoil: Callable[[Path], None], reason: str) -> None:
+def test_what_is_no_content_is_reported_and_not_kept(
+    make_images: Any, spoil: Callable[[Path], None], reason: str
+) -> None:
     path = make_images("a.png") / "a.png"
     content = path.read_bytes()
     spoil(path)

@@ -103,7 +103,7 @@ def test_a_rank_that_is_stopped_comes_before_those_that_wait_for_it(store: Store
     assert "did not answer" in str(found.message)
 
 
-def test_a_mistake_that_all_ranks_meet_is_told_once(store: Store) -> None:
+def test_an_error_that_all_ranks_meet_is_reported_once(store: Store) -> None:
     for rank in range(2):
         store.record(Rank(rank, 2), "ended", code=2, kind="ConfigError", message="error: model: expected a class")
     found = result_of(store)
@@ -145,7 +145,7 @@ def test_a_launcher_that_is_content_without_ranks_is_no_success(store: Store) ->
     assert "1 of 2 ranks have arrived" in str(result_of(store, 0).message)
 
 
-def test_a_lock_is_told_without_those_who_waited_for_it(store: Store) -> None:
+def test_a_lock_is_reported_without_those_who_waited_for_it(store: Store) -> None:
     store.record(Rank(1, 2), "ended", code=1, kind="LeftAlone", message="error: rank 0 has ended")
     store.record(Rank(0, 2), "ended", code=75, kind="RunLocked", message="error: Job 'a' is being run")
     assert result_of(store) == LaunchResult(

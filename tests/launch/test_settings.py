@@ -60,7 +60,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize(("block", "says"), WRONG.values(), ids=WRONG)
-def test_a_mistake_is_told_with_its_place(tmp_path: Path, block: str, says: str) -> None:
+def test_an_error_is_reported_with_its_place(tmp_path: Path, block: str, says: str) -> None:
     with pytest.raises(ConfigError) as caught:
         settings(tmp_path, block)
     assert says in str(caught.value)

@@ -62,7 +62,7 @@ def test_the_place_is_the_innermost_line_of_the_users_own_code(
     assert Stack("a thread", "", tuple(lines)).own_line == place
 
 
-def test_a_place_is_told_from_the_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_place_is_reported_from_the_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     frame = FrameSummary(str(tmp_path / "src" / "mine.py"), 37, "__getitem__")
     assert Stack("a thread", "", [frame]).own_line == "src/mine.py:37 in __getitem__"

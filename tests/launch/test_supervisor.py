@@ -129,7 +129,7 @@ def test_a_signal_that_it_was_started_to_ignore_ends_no_launch(signum: signal.Si
         assert verdict(process) == [0, None, None]
 
 
-def test_a_full_disk_under_the_output_lets_ranks_save_and_is_told_in_a_sentence(tmp_path: Path) -> None:
+def test_a_full_disk_under_the_output_lets_ranks_save_and_is_reported_in_a_sentence(tmp_path: Path) -> None:
     launcher = "pathlib.Path(os.environ['_LIGHTKIT_LAUNCH'], 'rank-0.out').write_text('epoch 0\\n')\n" + ASKED
     script = SUPERVISE.replace("print(launch.folder, flush=True)", "sys.stdout = open('/dev/full', 'w')")
     command = [sys.executable, "-c", script, RANK + launcher, '{"processes": 1, "engine": "horovod"}']

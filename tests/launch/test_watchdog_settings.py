@@ -40,13 +40,13 @@ def test_a_flags_text_is_a_number() -> None:
     ],
     ids=["factor_zero", "negative", "nan"],
 )
-def test_a_mistake_is_told_with_its_place(tmp_path: Path, block: str, says: str) -> None:
+def test_an_error_is_reported_with_its_place(tmp_path: Path, block: str, says: str) -> None:
     with pytest.raises(ConfigError, match=says) as caught:
         settings(tmp_path, block)
     assert "job.yaml" in str(caught.value)
 
 
-def test_each_mistake_is_told_once(tmp_path: Path) -> None:
+def test_each_error_is_reported_once(tmp_path: Path) -> None:
     file = tmp_path / "job.yaml"
     file.write_text("watchdog: {floor: 3, factor: much, on_nonfinite: ignore}\n", encoding="utf-8")
     with SignalWatch() as watch, pytest.raises(ConfigErrors) as caught:

@@ -187,7 +187,7 @@ def test_a_resumed_run_continues_and_keeps_first_values(train: Train, net: Any, 
     [(KeyboardInterrupt(), "KILLED"), (SystemExit(143), "KILLED"), (ZeroDivisionError("no"), "FAILED")],
     ids=["interrupted", "terminated", "crashed"],
 )
-def test_the_status_tells_how_it_ended(train: Train, mlflow_run: runs.Run, error: BaseException, status: str) -> None:
+def test_the_status_reports_how_it_ended(train: Train, mlflow_run: runs.Run, error: BaseException, status: str) -> None:
     class Break(pl.Callback):
         def on_train_batch_end(self, *_: Any) -> None:
             raise error

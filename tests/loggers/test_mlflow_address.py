@@ -65,7 +65,7 @@ def test_databricks_is_no_folder(uri: str) -> None:
     assert find_address(uri).artifacts is None
 
 
-def test_who_names_the_address_is_told() -> None:
+def test_who_names_the_address_is_reported() -> None:
     assert find_address("http://tracker", origin="--tracking-uri").origin == "--tracking-uri"
     with pytest.raises(ConfigError, match=r"^--tracking-uri is 'mlruns', a folder"):
         find_address("mlruns", origin="--tracking-uri")

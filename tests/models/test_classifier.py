@@ -91,7 +91,7 @@ def test_classes_come_from_the_data(make_trainer: MakeTrainer, small_images: Mak
     [({"class_names": ["a", "b", "c"]}, ["a", "b", "c"]), ({"num_classes": 3}, ["0", "1", "2"])],
     ids=["names", "count"],
 )
-def test_classes_can_be_told_where_the_data_is_silent(
+def test_classes_can_be_reported_where_the_data_is_silent(
     make_trainer: MakeTrainer, small_images: MakeData, settings: dict[str, Any], names: list[str]
 ) -> None:
     model = ImageClassifier(**settings)
@@ -126,7 +126,7 @@ def test_an_unknown_backbone_is_refused_before_anything_is_built() -> None:
         ImageClassifier("resnet_50")
 
 
-def test_a_transformer_tells_which_image_size_it_takes(make_trainer: MakeTrainer, small_images: MakeData) -> None:
+def test_a_transformer_reports_which_image_size_it_takes(make_trainer: MakeTrainer, small_images: MakeData) -> None:
     with pytest.raises(ConfigError, match="vit_b_32 takes images of 224 x 224 pixels, and the data gives 32 x 32"):
         make_trainer().fit(ImageClassifier("vit_b_32"), datamodule=small_images())
 
@@ -245,7 +245,7 @@ def test_a_checkpoint_goes_on_without_its_pretrained_weights(
     assert torch.equal(model.state_dict()["network.features.0.0.weight"], frozen)
 
 
-def test_a_checkpoint_tells_its_classes_where_the_data_cannot(
+def test_a_checkpoint_reports_its_classes_where_the_data_cannot(
     checkpoint: Path, make_trainer: MakeTrainer, small_images: MakeData
 ) -> None:
     model = ImageClassifier("mobilenet_v3_small")

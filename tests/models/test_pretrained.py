@@ -263,7 +263,7 @@ def test_what_is_no_state_dict_in_torchs_cache_is_named(cached: Callable[..., Pa
         read("default", backbone="squeezenet1_1")
 
 
-def test_damaged_weights_in_torchs_cache_are_told_with_what_to_do(cached: Callable[..., Path]) -> None:
+def test_damaged_weights_in_torchs_cache_are_reported_with_what_to_do(cached: Callable[..., Path]) -> None:
     path = cached(state_of("squeezenet1_1"))
     path.write_bytes(path.read_bytes()[:-100])
     with pytest.raises(ConfigError, match=r"is damaged, or not what torchvision offers: .* Remove it, and it is"):

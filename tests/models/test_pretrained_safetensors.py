@@ -23,7 +23,7 @@ def test_the_network_is_read_with_and_without_its_prefix(tmp_path: Path, prefix:
 
 
 @pytest.mark.parametrize("content", [b"", b"text", b"\x00" * 100], ids=["empty", "text", "zeros"])
-def test_what_is_no_safetensors_file_is_told_with_its_key(tmp_path: Path, content: bytes) -> None:
+def test_what_is_no_safetensors_file_is_reported_with_its_key(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "x.safetensors").write_bytes(content)
     with pytest.raises(ConfigError, match=r"model\.init_args\.weights: .*x\.safetensors"):
         pretrained.read(str(tmp_path / "x.safetensors"), backbone="small_cnn")

@@ -74,7 +74,7 @@ def test_a_constant_input_is_no_division_by_zero(make_trainer: Callable[..., Tra
     ],
     ids=["inputs", "no columns", "targets"],
 )
-def test_a_batch_of_another_shape_is_told_in_words(
+def test_a_batch_of_another_shape_is_reported_in_words(
     make_trainer: Callable[..., Trainer], inputs: torch.Tensor, targets: torch.Tensor, says: str
 ) -> None:
     with pytest.raises(DataError, match=says):

@@ -164,7 +164,7 @@ def test_names_of_classes_are_of_an_output_that_has_one_number_for_each() -> Non
     ],
     ids=["rows", "scalar"],
 )
-def test_an_output_that_is_not_what_the_file_says_is_told_with_its_name(
+def test_an_output_that_is_not_what_the_file_says_is_reported_with_its_name(
     images: list[str], output: Any, says: str
 ) -> None:
     with pytest.raises(DataError, match=says):

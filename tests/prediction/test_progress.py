@@ -18,7 +18,7 @@ def test_a_pipe_gets_lines_without_carriage_return(total: int | None, line: str)
     assert "\r" not in stream.getvalue()
 
 
-def test_a_short_prediction_tells_nothing_in_a_pipe() -> None:
+def test_a_short_prediction_reports_nothing_in_a_pipe() -> None:
     stream = io.StringIO()
     assert list(show_progress("abc", 3, stream=stream, is_terminal=False)) == ["a", "b", "c"]
     assert stream.getvalue() == ""

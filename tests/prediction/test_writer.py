@@ -99,7 +99,7 @@ def test_standard_output_gets_csv_and_no_file(capsys: pytest.CaptureFixture[str]
     assert names_in(tmp_path) == []
 
 
-def test_a_folder_that_cannot_be_is_told_before_anything_is_predicted(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_is_reported_before_anything_is_predicted(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     writer = write_predictions(tmp_path / "file" / "t.csv", class_names=None, contact_sheet=tmp_path / "s.html")
     with pytest.raises(ConfigError, match="file: no file can be written there"), writer:
@@ -135,7 +135,7 @@ def small_disk() -> Iterator[None]:
 @pytest.mark.parametrize("num", [150, 20_000], ids=["at-the-end", "in-the-middle"])
 @pytest.mark.parametrize("name", ["t.csv", "t.jsonl", "t.parquet"])
 @pytest.mark.usefixtures("small_disk")
-def test_a_full_disk_is_told_with_the_file_and_nothing_is_left(tmp_path: Path, name: str, num: int) -> None:
+def test_a_full_disk_is_reported_with_the_file_and_nothing_is_left(tmp_path: Path, name: str, num: int) -> None:
     def written() -> None:
         with write_predictions(tmp_path / name, class_names=["x", "y"]) as writer:
             for index in range(num):

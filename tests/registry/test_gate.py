@@ -170,7 +170,7 @@ def test_no_block_judges_nothing(tmp_path: Path) -> None:
     ids=["train", "drop", "confidence", "drift key", "window", "part of a window", "drift drop", "half a drift",
          "min above max", "no baseline", "no metric", "slices of no metric", "drift of no metric"],
 )  # fmt: skip
-def test_a_mistake_is_told_with_its_places(tmp_path: Path, gate: str, says: str, places: int) -> None:
+def test_an_error_is_reported_with_its_places(tmp_path: Path, gate: str, says: str, places: int) -> None:
     with pytest.raises(ConfigError) as told:
         read_gate(resolved(tmp_path, gate))
     assert str(told.value).startswith(says)

@@ -45,7 +45,7 @@ def pictures(channels: int, number: int = 2) -> np.ndarray[Any, np.dtype[np.floa
 
 
 @pytest.mark.parametrize("address", ["runs:/", "runs:/ab12", "models:/", "models:/a@b@c", "models:/a/b/c"])
-def test_an_address_that_mlflow_cannot_have_is_told_before_it_is_asked(
+def test_an_address_that_mlflow_cannot_have_is_reported_before_it_is_asked(
     address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -131,7 +131,7 @@ def test_a_folder_with_two_models_is_refused_before_any_is_read(graph: Path) -> 
     ],
     ids=["another flavour", "code"],
 )
-def test_what_is_not_loaded_is_told(graph: Path, flavors: dict[str, Any], says: str) -> None:
+def test_what_is_not_loaded_is_reported(graph: Path, flavors: dict[str, Any], says: str) -> None:
     with pytest.raises(ConfigError, match=says):
         load(graph, flavors)
 
@@ -144,7 +144,7 @@ def test_a_pickled_module_is_refused_unread(graph: Path) -> None:
     assert not (graph / "sprung").exists()
 
 
-def test_a_program_that_was_cut_is_told(graph: Path) -> None:
+def test_a_program_that_was_cut_is_reported(graph: Path) -> None:
     (graph / "data" / "model.pt2").unlink()
     with zipfile.ZipFile(graph / "data" / "model.pth", "w") as archive:
         archive.writestr("model/constants.pkl", b"")

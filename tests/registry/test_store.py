@@ -41,7 +41,7 @@ def test_within_a_store_mlflow_speaks_to_its_address_and_not_after_it(database: 
 
 
 @pytest.mark.slow
-def test_what_mlflow_refuses_is_told_in_its_words_and_without_secrets(database: str) -> None:
+def test_what_mlflow_refuses_is_reported_in_its_words_and_without_secrets(database: str) -> None:
     says = r"^MLflow at sqlite:///.* cannot find it: Invalid model name 'http://\*\*\*@host'\. Names cannot .*'\.$"
     with (
         open_registry(find_address(database)) as registry,
@@ -77,7 +77,7 @@ def of_storage(name: str) -> Exception:
     ids=["away", "failing", "refusing", "locked", "no database", "full disk", "full disk of files", "no boto3",
          "no credentials", "storage away"],
 )  # fmt: skip
-def test_a_server_that_is_away_is_told_from_a_wrong_name(
+def test_a_server_that_is_away_is_reported_from_a_wrong_name(
     uri: str, error: Exception, kind: type[LightkitError], says: str
 ) -> None:
     address = find_address(uri, origin="here")
@@ -90,7 +90,7 @@ def test_a_server_that_is_away_is_told_from_a_wrong_name(
     ("uri", "answer"),
     [("databricks-uc", True), ("databricks-uc://work", True), ("databricks", False), ("sqlite:///x.db", False)],
 )
-def test_unity_catalog_is_told_from_other_registries(uri: str, answer: bool) -> None:
+def test_unity_catalog_is_reported_from_other_registries(uri: str, answer: bool) -> None:
     client: Any = None
     assert Registry(find_address("http://host"), client, uri).in_catalog is answer
 
@@ -104,7 +104,7 @@ def test_a_name_that_mlflow_takes_comes_back(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["", "a/b", "models:flowers", " flowers", "..", "f" * 300, "two\nlines"], ids=repr)
-def test_a_name_that_mlflow_refuses_is_told_with_the_rule(name: str) -> None:
+def test_a_name_that_mlflow_refuses_is_reported_with_the_rule(name: str) -> None:
     with pytest.raises(ConfigError, match=r"^--name: .* is no model's name: expected 1 to 256 printable"):
         check_name(name)
 
@@ -122,6 +122,6 @@ def test_an_alias_that_mlflow_takes_comes_back(alias: str) -> None:
 
 
 @pytest.mark.parametrize("alias", ["", "two words", "latest", "Latest", "v3", "a" * 256])
-def test_an_alias_that_mlflow_refuses_is_told_with_the_rule(alias: str) -> None:
+def test_an_alias_that_mlflow_refuses_is_reported_with_the_rule(alias: str) -> None:
     with pytest.raises(ConfigError, match=r"^--alias: .* is no alias: expected 1 to 255 letters"):
         check_alias(alias)

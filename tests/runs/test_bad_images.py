@@ -42,7 +42,7 @@ def test_without_a_bad_image_there_is_no_list(tmp_path: Path) -> None:
         assert not path.exists()
 
 
-def test_the_most_frequent_reasons_are_told() -> None:
+def test_the_most_frequent_reasons_are_reported() -> None:
     reasons = ["gone"] * 5 + ["cut\nshort"] * 4 + ["odd \x1b[31m"] * 3 + ["a", "b"]
     assert most_frequent(reasons) == "5 gone, 4 cut short, 3 odd \\x1b[31m, 2 for other reasons"
     assert most_frequent(["gone"]) == "1 gone"

@@ -26,7 +26,7 @@ def test_a_whole_file_has_no_fault(whole: Path) -> None:
     [b"", b"epoch: 3\n", b"\x89PNG\r\n\x1a\n", pickle.dumps({"a": 1}, protocol=0)],
     ids=["empty", "text", "picture", "old pickle"],
 )
-def test_another_kind_of_file_is_told(content: bytes, tmp_path: Path) -> None:
+def test_another_kind_of_file_is_reported(content: bytes, tmp_path: Path) -> None:
     (tmp_path / "a.ckpt").write_bytes(content)
     assert "expected an archive of torch.save" in str(runs.find_fault(tmp_path / "a.ckpt"))
 
@@ -39,12 +39,12 @@ def test_another_archive_is_refused(member: str, tmp_path: Path) -> None:
     assert "it is another archive" in str(runs.find_fault(tmp_path / "a.ckpt"))
 
 
-def test_a_file_that_is_cut_short_is_told(whole: Path) -> None:
+def test_a_file_that_is_cut_short_is_reported(whole: Path) -> None:
     whole.write_bytes(whole.read_bytes()[:3000])
     assert "its archive cannot be read" in str(runs.find_fault(whole))
 
 
-def test_a_byte_that_has_changed_is_told(whole: Path) -> None:
+def test_a_byte_that_has_changed_is_reported(whole: Path) -> None:
     content = bytearray(whole.read_bytes())
     content[len(content) // 2] ^= 0xFF
     whole.write_bytes(content)
@@ -56,6 +56,6 @@ def test_a_byte_that_has_changed_is_told(whole: Path) -> None:
     [(b"0" * 64, "its content is not what a.ckpt.sha256 promises"), (b"\xff\xfe", "a.ckpt.sha256 cannot be read")],
     ids=["another", "no text"],
 )
-def test_a_digest_beside_it_that_does_not_agree_is_told(digest: bytes, says: str, whole: Path) -> None:
+def test_a_digest_next_to_it_that_does_not_agree_is_reported(digest: bytes, says: str, whole: Path) -> None:
     runs.sidecar(whole).write_bytes(digest)
     assert runs.find_fault(whole) == says

@@ -23,7 +23,7 @@ def test_each_exit_code_has_its_sign(code: int, sign: str | None) -> None:
     [(0, ["/beat/*/start", "/beat/*"]), (1, ["/beat/*/start", "/beat/*/fail"]), (75, ["/beat/*/start"])],
     ids=["well", "failed", "later"],
 )
-def test_a_command_is_told_from_its_beginning_to_its_end(code: int, paths: list[str]) -> None:
+def test_a_command_is_reported_from_its_beginning_to_its_end(code: int, paths: list[str]) -> None:
     with receiving() as receiver:
         switch = DeadMansSwitch(receiver.url("beat"))
         switch.send("start")

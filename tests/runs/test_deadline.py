@@ -77,7 +77,7 @@ def test_a_time_of_day_is_the_next_on_the_local_clock(said: str, now: str, expec
         ("2026-11-22T20:00+00:00", "is over since 3 h 00 min"),
     ],
 )
-def test_what_is_no_deadline_is_told(said: str, says: str) -> None:
+def test_what_is_no_deadline_is_reported(said: str, says: str) -> None:
     with pytest.raises(ConfigError, match=says.replace("+", r"\+")) as caught:
         parse_deadline(said, now=NIGHT)
     assert "--deadline" in str(caught.value)

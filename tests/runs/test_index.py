@@ -78,7 +78,7 @@ def test_links_are_counted_and_not_followed(tmp_path: Path) -> None:
         ("val/accuracy_loss", None),
     ],
 )
-def test_the_name_of_a_metric_tells_what_is_best_where_it_is_usual(metric: str, mode: str | None) -> None:
+def test_the_name_of_a_metric_reports_what_is_best_where_it_is_usual(metric: str, mode: str | None) -> None:
     assert infer_mode(metric) == mode
 
 

@@ -20,13 +20,13 @@ def told() -> Iterator[Told]:
             yield heard
 
 
-def test_both_kinds_of_warning_are_told_with_their_source(told: Told) -> None:
+def test_both_kinds_of_warning_are_reported_with_their_source(told: Told) -> None:
     warnings.warn("slow", RuntimeWarning, stacklevel=1)
     logging.getLogger("package").error("lost %s", "it")
     assert told == [("slow", "RuntimeWarning"), ("lost it", "package")]
 
 
-def test_the_same_warning_is_told_once(told: Told) -> None:
+def test_the_same_warning_is_reported_once(told: Told) -> None:
     for _ in range(3):
         warnings.warn("slow", RuntimeWarning, stacklevel=1)
         logging.getLogger("package").warning("lost")
@@ -44,7 +44,7 @@ def test_a_warning_that_logging_captures_is_one_warning(told: Told) -> None:
 
 
 @pytest.mark.parametrize("category", [DeprecationWarning, PendingDeprecationWarning, FutureWarning])
-def test_what_is_for_the_authors_of_a_package_is_not_told(category: type[Warning], told: Told) -> None:
+def test_what_is_for_the_authors_of_a_package_is_not_reported(category: type[Warning], told: Told) -> None:
     warnings.warn("old name", category, stacklevel=1)
     assert told == []
 

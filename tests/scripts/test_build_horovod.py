@@ -95,7 +95,7 @@ def test_another_build_has_another_place_in_the_cache(changed: dict[str, object]
     assert key() == key()
 
 
-def test_the_key_tells_what_is_in_the_wheel() -> None:
+def test_the_key_reports_what_is_in_the_wheel() -> None:
     flags = build_horovod.wishes({"HOROVOD_WITH_MPI": "1", "HOROVOD_GPU_OPERATIONS": "NCCL"})
     expected = "horovod-0.28.1-torch-2.15.0+cpu-cpython-311-linux-x86_64-gloo-mpi-gpu-"
     assert key(flags=flags).startswith(expected)
@@ -139,7 +139,7 @@ def test_a_wheel_in_the_cache_is_taken_without_a_compiler(tmp_path: Path, monkey
     assert build_horovod.cached_wheel(tmp_path, TORCH, CPU, anew=False) == wheel
 
 
-def test_no_compiler_is_told_before_anything_is_fetched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_compiler_is_reported_before_anything_is_fetched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
     monkeypatch.delenv("CXX", raising=False)
     with pytest.raises(build_horovod.BuildError, match=r"a C\+\+ compiler and make not found"):

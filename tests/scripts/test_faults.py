@@ -82,14 +82,14 @@ def test_what_is_as_it_should_be_breaks_no_promise(script: dict[str, Any], tmp_p
     assert script["broken_promises"](killed, whole, saved=4) == []
 
 
-def test_a_checkpoint_that_was_lost_is_told(script: dict[str, Any], tmp_path: Path) -> None:
+def test_a_checkpoint_that_was_lost_is_reported(script: dict[str, Any], tmp_path: Path) -> None:
     killed, whole = _place(tmp_path / "killed"), _place(tmp_path / "whole")
     (told,) = script["broken_promises"](killed, whole, saved=6)
     assert told == "a checkpoint was lost: 6 steps were saved, and it went on from 4"
 
 
 @pytest.mark.parametrize(("damage", "says"), BREAKS.values(), ids=BREAKS)
-def test_a_broken_promise_is_told(
+def test_a_broken_promise_is_reported(
     script: dict[str, Any], damage: Callable[[runs.Run], object], says: str, tmp_path: Path
 ) -> None:
     killed, whole = _place(tmp_path / "killed"), _place(tmp_path / "whole")

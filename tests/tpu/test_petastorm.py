@@ -127,7 +127,7 @@ def test_ranks_share_all_rows_without_overlap_in_equally_many_batches(
     assert sorted(row for rows in of_ranks for row in {*rows}) == list(range(25))  # those with fewer begin again
 
 
-def test_more_ranks_than_row_groups_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_ranks_than_row_groups_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data = petastorm_table(write_images(tmp_path / "train", num_rows=4, num_files=1))
     data.setup("fit")
     with pytest.raises(DataError, match=r"divides whole row groups, and here are 2 for 3 processes"):
@@ -170,7 +170,7 @@ def test_a_delta_table_is_refused(tmp_path: Path) -> None:
         petastorm_table(folder)
 
 
-def test_a_column_that_petastorm_cannot_read_is_told(tmp_path: Path) -> None:
+def test_a_column_that_petastorm_cannot_read_is_reported(tmp_path: Path) -> None:
     (tmp_path / "train").mkdir()
     labels = pa.array(["a", "b"], pa.large_string())
     table = pa.table({"image": pa.array([jpeg_of(0), jpeg_of(1)], pa.binary()), "label": labels})

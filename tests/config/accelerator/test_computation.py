@@ -104,7 +104,7 @@ def test_what_is_wrong_is_shown_at_its_place(block: str, says: str, tmp_path: Pa
 
 
 @pytest.mark.parametrize("value", ["2", "auto"])
-def test_a_class_without_such_an_argument_is_told_with_those_that_it_has(value: str, tmp_path: Path) -> None:
+def test_a_class_without_such_an_argument_is_reported_with_those_that_it_has(value: str, tmp_path: Path) -> None:
     data = "data: {class_path: pytorch_lightning.demos.boring_classes.BoringDataModule}"
     with pytest.raises(ConfigError, match=r"BoringDataModule has no argument num_workers") as caught:
         layered(tmp_path, f"{data}\naccelerator: {{num_workers: {value}}}\n")
@@ -161,7 +161,7 @@ def test_threads_that_the_user_has_set_in_the_environment_are_kept(tmp_path: Pat
     assert "launch" not in hardware.resolved.values
 
 
-def test_a_fixed_value_without_effect_is_told_once(tmp_path: Path) -> None:
+def test_a_fixed_value_without_effect_is_reported_once(tmp_path: Path) -> None:
     block = "accelerator: {tpu_cores: 1, memory_format: channels_last, compile: false, tf32: true}"
     hardware = layered(tmp_path, block, machine=TPU)
     assert "accelerator" not in hardware.resolved.values

@@ -326,7 +326,7 @@ def test_the_variable_of_xla_counts_on_a_tpu_only(text: str, precision: str | No
     assert trainer_of(hardware_of(tmp_path, text, XLA_USE_BF16="1")).get("precision") == precision
 
 
-def test_pjrt_is_told_of_the_tpu_unless_it_was(tmp_path: Path) -> None:
+def test_pjrt_gets_the_tpu_unless_it_is_set(tmp_path: Path) -> None:
     assert hardware_of(tmp_path, "accelerator: tpu").environment == {"PJRT_DEVICE": "TPU"}
     assert hardware_of(tmp_path, "accelerator: tpu", PJRT_DEVICE="CPU").environment == {}
     assert hardware_of(tmp_path, "accelerator: cpu").environment == {}
@@ -338,7 +338,7 @@ def test_a_tpu_that_lightning_will_find_counts_as_asked_for(tmp_path: Path) -> N
     assert trainer_of(found) == {"precision": "bf16-true"}
 
 
-def test_xla_on_the_cpu_has_as_many_devices_as_it_is_told(tmp_path: Path) -> None:
+def test_xla_on_the_cpu_has_as_many_devices_as_it_is_reported(tmp_path: Path) -> None:
     machine = Machine(xla=Xla("2.9.0", "CPU"), versions={"torch": "2.9.0+cpu", "torch-xla": "2.9.0"})
     hardware = hardware_of(tmp_path, "accelerator: {tpu_cores: 8}", machine=machine, PJRT_DEVICE="CPU")
     assert trainer_of(hardware) == {"accelerator": "tpu", "devices": 8}

@@ -63,7 +63,7 @@ def test_the_models_signature_says_what_it_calls_its_learning_rate(
 
 
 @pytest.mark.usefixtures("own_models")
-def test_a_model_without_a_learning_rate_is_told() -> None:
+def test_a_model_without_a_learning_rate_is_reported() -> None:
     with pytest.raises(ConfigError, match=r"Neither has no argument learning_rate or lr, so that nothing takes it"):
         model_of("Neither", value="0.5")
 

@@ -112,7 +112,7 @@ def test_batches_of_a_sorted_table_with_small_row_groups_have_several_classes() 
     assert sum(classes) / len(classes) > 3  # of ten rows out of four classes at random: 3.8
 
 
-def test_a_row_group_that_has_lost_rows_is_told() -> None:
+def test_a_row_group_that_has_lost_rows_is_reported() -> None:
     reading = Reading({0: 5})
     rows = BatchRows([(0, 7)], reading, batch_size=7)
     with pytest.raises(DataError, match="row group 0 of the table has fewer than the 7 rows"):

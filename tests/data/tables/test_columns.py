@@ -54,7 +54,7 @@ def test_a_column_of_the_name_image_is_taken_unless_another_is_named() -> None:
     ],
     ids=lambda value: "-".join(value) if isinstance(value, dict) else None,
 )
-def test_a_column_that_is_missing_or_does_not_fit_is_told(arguments: dict[str, object], says: str) -> None:
+def test_a_column_that_is_missing_or_does_not_fit_is_reported(arguments: dict[str, object], says: str) -> None:
     with pytest.raises(DataError, match=says):
         find_columns(SCHEMA, **arguments)  # type: ignore[arg-type]
 

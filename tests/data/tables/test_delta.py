@@ -66,7 +66,7 @@ def test_a_timestamp_that_is_no_moment_is_refused(write_delta: WriteDelta) -> No
         open_table(str(write_delta(ROWS)), timestamp="yesterday")
 
 
-def test_a_version_that_does_not_exist_is_told_with_those_that_do(write_delta: WriteDelta) -> None:
+def test_a_version_that_does_not_exist_is_reported_with_those_that_do(write_delta: WriteDelta) -> None:
     table = write_delta(ROWS)
     with pytest.raises(DataError, match=r"this Delta table has no version 7; it has version 0 .* to version 0\."):
         open_table(str(table), version=7)

@@ -27,7 +27,7 @@ NAN = float("nan")
     ],
     ids=["integers", "floats", "large", "booleans", "lists", "nulls in lists", "fixed", "fixed in fixed", "tensors"],
 )  # fmt: skip
-def test_a_column_becomes_float32_and_tells_the_rows_that_cannot_be_used(
+def test_a_column_becomes_float32_and_reports_the_rows_that_cannot_be_used(
     column: pa.Array, shape: Shape, expected: list[list[float]], usable: list[bool]
 ) -> None:
     batch = pa.record_batch([pa.concat_arrays([column, column])], ["c"])
@@ -50,5 +50,5 @@ def test_several_columns_are_joined_in_the_order_in_which_they_are_named() -> No
     [(pa.int8(), ()), (pa.list_(pa.int8()), None), (pa.list_(FIXED, 3), (3, 2)), (TENSORS.type, (2, 3))],
     ids=["number", "list", "fixed", "tensor"],
 )
-def test_a_type_tells_the_shape_of_its_values(kind: pa.DataType, shape: Shape | None) -> None:
+def test_a_type_reports_the_shape_of_its_values(kind: pa.DataType, shape: Shape | None) -> None:
     assert column_shape(kind) == shape

@@ -74,12 +74,12 @@ def test_rows_pass_as_in_sql(asked: list[Any] | None, rows: list[int] | None) ->
     ],
     ids=str,
 )
-def test_a_filter_that_cannot_be_meant_is_told(asked: Any, says: str) -> None:
+def test_a_filter_that_cannot_be_meant_is_reported(asked: Any, says: str) -> None:
     with pytest.raises(ConfigError, match=rf"data\.init_args\.filter: .*{says}|data\.init_args\.filter: {says}"):
         parse_filter(asked, BATCH.schema)
 
 
-def test_a_column_that_is_not_there_is_told_with_near_names() -> None:
+def test_a_column_that_is_not_there_is_reported_with_near_names() -> None:
     with pytest.raises(DataError, match=r"data\.init_args\.filter: the table has no column 'nam'; did you mean 'name'"):
         parse_filter([["nam", "==", "a"]], BATCH.schema)
 
@@ -169,7 +169,7 @@ def test_statistics_take_away_no_row_that_passes(
 
 @pytest.mark.parametrize("with_statistics", [True, False], ids=["statistics", "no statistics"])
 @pytest.mark.parametrize(("operator", "value"), [("!=", 5.0), ("not in", [5.0])])
-def test_rows_of_nan_beside_a_single_value_pass(
+def test_rows_of_nan_next_to_a_single_value_pass(
     tmp_path: Path, with_statistics: bool, operator: str, value: Any
 ) -> None:
     table = pa.table({"q": [5.0, NAN] * 20, "x": range(40), "label": ["a", "b"] * 20})
@@ -200,7 +200,7 @@ UTC = pa.timestamp("us", "UTC")
     ],
     ids=lambda part: str(part)[:40],
 )
-def test_a_value_that_cannot_be_compared_is_told(value: Any, kind: pa.DataType, says: str) -> None:
+def test_a_value_that_cannot_be_compared_is_reported(value: Any, kind: pa.DataType, says: str) -> None:
     with pytest.raises(ConfigError, match=says):
         parse_filter([["x", ">", value]], pa.schema([("x", kind)]))
 

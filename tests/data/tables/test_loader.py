@@ -150,7 +150,7 @@ def test_a_checkpoint_of_a_resumed_epoch_says_how_that_was_cut() -> None:
     ],
     ids=["rows", "processes", "nothing"],
 )
-def test_other_data_than_the_checkpoint_had_is_told(
+def test_other_data_than_the_checkpoint_had_is_reported(
     changed: dict[str, int], says: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     loader = loader_of()

@@ -22,7 +22,7 @@ def xs(table: object) -> list[int]:
     ]
 
 
-def test_auto_tells_delta_from_parquet(write_parquet: WriteParquet, write_delta: WriteDelta) -> None:
+def test_auto_reports_delta_from_parquet(write_parquet: WriteParquet, write_delta: WriteDelta) -> None:
     assert open_table(str(write_parquet(ROWS))).kind == "parquet"
     assert open_table(str(write_delta(ROWS))).kind == "delta"
     assert xs(write_parquet(ROWS)) == xs(write_delta(ROWS, mode="overwrite")) == ROWS["x"]

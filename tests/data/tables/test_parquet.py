@@ -79,7 +79,7 @@ def test_a_folder_without_parquet_is_refused(tmp_path: Path) -> None:
         open_table(str(tmp_path))
 
 
-def test_a_file_that_is_written_over_while_the_table_is_read_is_told(write_parquet: WriteParquet) -> None:
+def test_a_file_that_is_written_over_while_the_table_is_read_is_reported(write_parquet: WriteParquet) -> None:
     table = write_parquet({"x": [1, 2, 3, 4]}, rows=2)
     snapshot = open_table(str(table))
     first, second = snapshot.groups
@@ -89,7 +89,7 @@ def test_a_file_that_is_written_over_while_the_table_is_read_is_told(write_parqu
         list(second.read(["x"], batch_rows=2))
 
 
-def test_damage_that_comes_while_a_file_is_read_is_told_as_what_it_is(write_parquet: WriteParquet) -> None:
+def test_damage_that_comes_while_a_file_is_read_is_reported_as_what_it_is(write_parquet: WriteParquet) -> None:
     table = write_parquet({"x": list(range(1000))}, rows=1000)
     (group,) = open_table(str(table)).groups
     file = table / "part-0.parquet"

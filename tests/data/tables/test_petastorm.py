@@ -40,7 +40,7 @@ WORKS = {"petastorm": "0.13.1", "pyarrow": "14.0.2", "numpy": "1.26.4"}
     ],
     ids=["no_petastorm", "newer_pyarrow", "newer_numpy"],
 )
-def test_versions_that_do_not_fit_are_told_with_what_reads_the_same_files(
+def test_versions_that_do_not_fit_are_reported_with_what_reads_the_same_files(
     versions: dict[str, str | None], says: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     have(monkeypatch, {**WORKS, **versions})
@@ -62,7 +62,7 @@ def test_those_that_fit_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
     ids=["workers", "capacity"],
 )
-def test_numbers_out_of_range_are_told(given: dict[str, int], says: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_numbers_out_of_range_are_reported(given: dict[str, int], says: str, monkeypatch: pytest.MonkeyPatch) -> None:
     have(monkeypatch, WORKS)
     with pytest.raises(ConfigError, match=says):
         PetastormTable("nowhere", **given)  # type: ignore[arg-type]

@@ -32,7 +32,7 @@ def test_all_ranks_have_the_table_of_rank_0_though_it_has_grown() -> None:
 
 
 @pytest.mark.parametrize("kind", [ConfigError, DataError])
-def test_what_rank_0_cannot_do_is_told_by_every_rank(kind: type[Exception]) -> None:
+def test_what_rank_0_cannot_do_is_reported_by_every_rank(kind: type[Exception]) -> None:
     told: list[Any] = []
 
     def fail() -> int:
@@ -45,7 +45,7 @@ def test_what_rank_0_cannot_do_is_told_by_every_rank(kind: type[Exception]) -> N
 
 
 @pytest.mark.parametrize("kind", [OSError, MemoryError, KeyError])
-def test_whatever_ends_rank_0_is_told_by_every_rank(kind: type[Exception]) -> None:
+def test_whatever_ends_rank_0_is_reported_by_every_rank(kind: type[Exception]) -> None:
     told: list[Any] = []
 
     def fail() -> Any:

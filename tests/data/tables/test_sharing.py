@@ -19,7 +19,7 @@ def sorted_table(folder: Path, *, row_group_size: int) -> Table:
 
 
 @pytest.mark.parametrize(("row_group_size", "is_told"), [(40, True), (11, True), (10, False)])
-def test_row_groups_of_more_rows_than_are_mixed_are_told_once(
+def test_row_groups_of_more_rows_than_are_mixed_are_reported_once(
     tmp_path: Path, row_group_size: int, is_told: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     data = sorted_table(tmp_path, row_group_size=row_group_size)
@@ -34,7 +34,7 @@ def test_row_groups_of_more_rows_than_are_mixed_are_told_once(
     assert [says in message for message in caplog.messages] == [True] * is_told
 
 
-def test_the_workers_share_of_the_buffer_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_workers_share_of_the_buffer_is_reported(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     data = sorted_table(tmp_path, row_group_size=6)
     data.num_workers = 2
     with caplog.at_level(logging.WARNING, logger="lightkit.data"):

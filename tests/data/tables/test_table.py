@@ -170,7 +170,7 @@ def test_a_row_to_predict_that_cannot_be_read_is_an_error(tmp_path: Path, write_
         trainer_of(tmp_path).predict(Recording(), data)
 
 
-def test_the_manifest_tells_what_was_read(write_delta: WriteTable) -> None:
+def test_the_manifest_reports_what_was_read(write_delta: WriteTable) -> None:
     path = write_delta(images())
     write_delta(images(), mode="append")
     said = table(path, version=0).describe()
@@ -201,7 +201,7 @@ def test_classes_are_those_of_the_checkpoint(write_parquet: WriteTable) -> None:
     assert {label for _, labels in other.test_dataloader() for label in labels.tolist()} == {1, 2}
 
 
-def test_a_table_within_another_is_told(write_parquet: WriteTable, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_table_within_another_is_reported(write_parquet: WriteTable, caplog: pytest.LogCaptureFixture) -> None:
     write_parquet(numbers(8), "nf/a.parquet")
     folder = write_parquet(numbers(4), "nf/val/b.parquet")
     data = Table(
@@ -342,7 +342,7 @@ def test_arguments_that_cannot_be_meant_are_refused(options: dict[str, Any], say
         Table(**options)
 
 
-def test_a_split_without_a_row_is_told(write_parquet: WriteTable) -> None:
+def test_a_split_without_a_row_is_reported(write_parquet: WriteTable) -> None:
     data = table(write_parquet(images(num_val=5, num_test=0)), test_fraction=0.0)
     with pytest.raises(DataError, match=r"no row is in the test split\. Set data\.init_args\.test"):
         data.setup("test")
@@ -358,7 +358,7 @@ def test_tables_may_be_given_for_each_split(write_parquet: WriteTable) -> None:
     assert data.describe()["root"] == {"train": str(folder / "a"), "val": str(folder / "b")}
 
 
-def test_tables_of_splits_that_are_the_same_have_the_same_rows_and_it_is_told_once(
+def test_tables_of_splits_that_are_the_same_have_the_same_rows_and_it_is_reported_once(
     write_parquet: WriteTable, caplog: pytest.LogCaptureFixture
 ) -> None:
     folder = write_parquet(numbers(10), rows=4)
