@@ -153,9 +153,10 @@ def load_config(
     Raises:
         ConfigError: If `--run` names no run.
     """
+    options = options_of(command) if options is None else options
     arguments = config.split_arguments(
-        args,
-        options=options_of(command) if options is None else options,
+        read_artefact_option(args) if "artefact" in options else args,
+        options=options,
         takes_inputs=takes_inputs or command == "predict",
         problems=problems,
     )

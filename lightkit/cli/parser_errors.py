@@ -16,8 +16,8 @@ from lightkit.errors import ConfigError, LightkitError, exception_chain
 
 _MISSING = re.compile(r"the following arguments are required: (.+)")
 _UNKNOWN_KEY = re.compile(r"does not accept option '([^']+)'|Key '([\w.+-]+)' is not expected")
-_AROUND = ("Does not validate against any of the Union", "Subtypes: ", "Errors:")
-"""Lines of jsonargparse 4.53 above the one with the error."""
+_AROUND = ("Does not validate against any of the Union", "Subtypes: ", "Errors:", "Expected a path but")
+"""Lines of jsonargparse 4.53 above the one with the error, and that of text that is no file either."""
 
 
 def explain_parser_error(error: Exception, resolved: Resolved, *, keys: Iterable[str]) -> ConfigError:
@@ -44,7 +44,7 @@ def explain_parser_error(error: Exception, resolved: Resolved, *, keys: Iterable
         elif match := re.match(r"Problem with given class_path '([^']+)'", line):
             path = next((found for found, node in walk(resolved.tree) if _names_class(node, match[1])), path)
             path = path[:-1] if path[-1:] == ("class_path",) else path
-        elif not line.startswith(_AROUND):
+        elif line and not line.startswith(_AROUND):
             break
     found = error_at(f"{dotted(original_path(path, resolved.removed))}: {line}", resolved.origin_of(path))
     if missing := _MISSING.search(line):

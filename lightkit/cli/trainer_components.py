@@ -480,8 +480,9 @@ def _describe_steps(trainer: Trainer) -> str:
     if isinstance(trainer.num_training_batches, int):
         parts.append(f"{-(-trainer.num_training_batches // accumulated)} an epoch")
     holders = (loader, getattr(loader, "batch_sampler", None), getattr(loader, "_loader", None))
-    if (size := next((size for each in holders if (size := getattr(each, "batch_size", None))), None)) is not None:
-        factors = {"": size, " accumulated": accumulated, " ranks": trainer.world_size}
+    sizes = [size for each in holders if isinstance(size := getattr(each, "batch_size", None), int)]
+    if sizes:
+        factors = {"": sizes[0], " accumulated": accumulated, " ranks": trainer.world_size}
         text = " x ".join(f"{number}{unit}" for unit, number in factors.items() if number > 1 or not unit)
         parts.append(f"batch {text}{f' = {math.prod(factors.values())}' if ' x ' in text else ''}")
     rates = dict.fromkeys(f"{float(group['lr']):.6g}" for opt in trainer.optimizers for group in opt.param_groups)

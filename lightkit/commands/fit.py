@@ -18,13 +18,13 @@ def run(command: str, args: list[str], watch: SignalWatch) -> int:
         watch: Handler of the signals.
     """
     is_predict, problems = command == "predict", config.Problems()
-    args = read_artefact_option(args) if is_predict else args
-    arguments = config.split_arguments(args, options=options_of(command), takes_inputs=is_predict, problems=problems)
+    words = read_artefact_option(args) if is_predict else args
+    arguments = config.split_arguments(words, options=options_of(command), takes_inputs=is_predict, problems=problems)
     artefact, reference = (str(arguments.options.get(name, "")) for name in ("artefact", "run"))
     if artefact and not arguments.passthrough and not holds_weights_alone(artefact):
         from lightkit.cli.predict_file import predict_by_file  # here: it loads numpy
 
-        return predict_by_file(args)  # which needs no config, no run, and for ONNX no torch
+        return predict_by_file(words)  # which needs no config, no run, and for ONNX no torch
     if command == "export" and reference.startswith(("models:/", "runs:/")) and not arguments.passthrough:
         from lightkit.cli.model_export import export_logged_model  # here: it loads torch
 

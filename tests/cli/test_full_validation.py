@@ -24,3 +24,9 @@ def test_a_number_in_the_place_of_a_section_is_an_error(house: House, section: s
     done = house("fit", "-c", "small.yaml", f"{section}=3")
     assert done.code == 2
     assert f"{section}: expected a mapping" in done.err
+
+
+def test_text_that_is_neither_class_nor_file_is_repeated_in_the_error(house: House) -> None:
+    done = house("check", "-c", "small.yaml", "--model=my_models/net.Net")
+    assert done.code == 2
+    assert "Unexpected import path format: my_models/net.Net" in done.err
