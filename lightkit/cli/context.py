@@ -19,18 +19,16 @@ from lightkit.cli.predict_options import check_predict_options
 from lightkit.cli.validation import validate
 from lightkit.config import Hardware, error_at
 from lightkit.config.loader import find_masked_values
-from lightkit.errors import ConfigError
+from lightkit.errors import ConfigError, RunLocked
 from lightkit.export.options import ExportOptions
 from lightkit.hardware import Machine
 from lightkit.launch.plan import LaunchSettings
 from lightkit.launch.worker import RankContext, join_launch
-from lightkit.runs.resume import RunStart, find_checkpoint
+from lightkit.runs.resume import RunSettings, RunStart, find_checkpoint, open_named_run
 from lightkit.runs.signals import SignalWatch
 
 if TYPE_CHECKING:
     from lightkit.callbacks import RunRecorder
-from lightkit.errors import RunLocked
-from lightkit.runs.resume import RunSettings, open_named_run
 
 _PRINT_FLAGS = ("skip_default", "skip_null", "skip_unset")
 

@@ -70,7 +70,6 @@ def check(args: list[str]) -> int:
 
     Args:
         args: The command line after the command.
-
     """
     began = time.monotonic()
     stage, args = (args[0], args[1:]) if args[:1] and args[0] in STAGES else ("fit", args)
