@@ -125,7 +125,7 @@ class Resolved:
 
     def named(self, config: Mapping[str, Any]) -> dict[str, Any]:
         """Put the named entries of a config that LightningCLI dumped back under their names."""
-        return named_config(config, self.tree, self.layering)
+        return named_config(config, self.tree, self.layering, self.ranks)
 
     def with_references(self, config: Mapping[str, Any]) -> dict[str, Any]:
         """Make a config fit to be saved, printed or logged: what came from the environment is a reference again.

@@ -111,8 +111,8 @@ def lightning_config(tree: MappingNode, layering: MergeRules, ranks: Mapping[Ori
     paths: dict[KeyPath, KeyPath] = {}
     given = tree.entries.get("trainer")
     for section in layering.default_classes:
-        entries = {name: entry for name, entry in (values.pop(section, None) or {}).items() if entry is not None}
-        if not entries:
+        entries, names = values.pop(section, None) or {}, _list_names(tree, section, ranks)
+        if not names:
             continue
         if given is not None and not isinstance(given, MappingNode) and plain(given) is not None:
             raise error_at(
@@ -121,33 +121,40 @@ def lightning_config(tree: MappingNode, layering: MergeRules, ranks: Mapping[Ori
         trainer = values["trainer"] = values.get("trainer") or {}
         source = section if section in trainer else f"{section}+"
         own = trainer.pop(source, None)
-        if isinstance(own, str) and isinstance(read := read_scalar(own), bool):  # from a flag, where `false` is text
-            own = read
-        if own is False:
-            off = _rank_of(tree, ("trainer", source), ranks)
-            entries = {name: entry for name, entry in entries.items() if _rank_of(tree, (section, name), ranks) > off}
-            if not entries:
-                trainer[section] = False
-                continue
-        if not own or own is True:  # Lightning's default logger, which the named ones replace
+        if not own or isinstance(_read_switch(own), bool):  # the named ones replace Lightning's default logger
             own = []
         own = own if isinstance(own, list) else [own]
         is_list = isinstance(find(given, (source,)), Items)
-        paths |= {("trainer", section, index): (section, name) for index, name in enumerate(entries)}
+        paths |= {("trainer", section, index): (section, name) for index, name in enumerate(names)}
         for index in range(len(own)):
             place = ("trainer", source, index) if is_list else ("trainer", source)
-            paths["trainer", section, len(entries) + index] = place
-        trainer[section] = [*entries.values(), *own]
+            paths["trainer", section, len(names) + index] = place
+        trainer[section] = [*(entries[name] for name in names), *own]
     return LightningConfig(values, paths)
 
 
-def _rank_of(tree: MappingNode, path: KeyPath, ranks: Mapping[Origin, int]) -> int:
-    """Return the number of the highest layer that sets a value or anything in it."""
-    node = find(tree, path)
-    return 0 if node is None else max(ranks.get(inner.origin, 0) for _, inner in walk(node))
+def _list_names(tree: MappingNode, section: str, ranks: Mapping[Origin, int]) -> list[str]:
+    """List the entries that count: those that are not null, and above a ``false`` under ``trainer``."""
+
+    def rank_of(node: Node) -> int:
+        return max(ranks.get(inner.origin, 0) for _, inner in walk(node))
+
+    entries, own = tree.entries.get(section), find(tree, ("trainer", section))
+    given = entries.entries if isinstance(entries, MappingNode) else {}
+    names = [name for name, entry in given.items() if plain(entry) is not None]
+    if own is None or _read_switch(plain(own)) is not False:
+        return names
+    return [name for name in names if rank_of(given[name]) > rank_of(own)]
 
 
-def named_config(config: Mapping[str, Any], tree: MappingNode, layering: MergeRules) -> dict[str, Any]:
+def _read_switch(value: Any) -> Any:
+    """Read a value that may come from a flag, where `false` is text."""
+    return read_scalar(value) if isinstance(value, str) else value
+
+
+def named_config(
+    config: Mapping[str, Any], tree: MappingNode, layering: MergeRules, ranks: Mapping[Origin, int]
+) -> dict[str, Any]:
     """Put the named entries of a config that LightningCLI dumped back under their names.
 
     Entries that a layer removed stay ``null``, as `callbacks: {checkpoint: null}`, which a replay keeps.
@@ -158,16 +165,15 @@ def named_config(config: Mapping[str, Any], tree: MappingNode, layering: MergeRu
         if not isinstance(entries, dict):
             continue
         trainer = result["trainer"] = dict(result.get("trainer") or {})
-        dumped = trainer.get(section)
+        dumped, names = trainer.get(section), _list_names(tree, section, ranks)
         items = list(dumped) if isinstance(dumped, list) else [dumped] if isinstance(dumped, Mapping) else []
-        kept = {name: entry for name, entry in entries.items() if entry is not None}
-        named = items[: len(kept)]  # they come first, which the last parts of their class names confirm
-        if [_class_name(entry) for entry in kept.values()] != [_class_name(item) for item in named]:
+        named = items[: len(names)]  # they come first, which the last parts of their class names confirm
+        if [_class_name(entries[name]) for name in names] != [_class_name(item) for item in named]:
             continue
-        found = dict(zip(kept, named, strict=True))
+        found = dict(zip(names, named, strict=True))
         result[section] = {name: found.get(name) for name in entries}
-        if kept:
-            trainer[section] = items[len(kept) :] or None
+        if names:
+            trainer[section] = items[len(names) :] or None
     return result
 
 

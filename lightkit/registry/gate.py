@@ -77,6 +77,10 @@ def _is_number(value: Any) -> TypeGuard[float]:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
 
 
+def _read_number(value: Any) -> Any:
+    return read_scalar(value) if isinstance(value, str) else value
+
+
 def read_gate(resolved: Resolved) -> GateSettings:
     """Read the `gate` block of a config, whose keys and types are checked with all others.
 
@@ -86,19 +90,24 @@ def read_gate(resolved: Resolved) -> GateSettings:
     block = resolved.values.get("gate")
     given = block if isinstance(block, dict) else {}
     values = {each.name: given[each.name] for each in fields(GateSettings) if each.name in given}
-    for key, value in values.items():
-        if isinstance(value, Mapping):
-            numbers = {name: read_scalar(child) if isinstance(child, str) else child for name, child in value.items()}
-            values[key] = numbers or None
-        elif isinstance(value, str) and key in _NUMBERS:
-            values[key] = read_scalar(value)
-    settings = GateSettings(**values)
 
     def error(message: str, *keys: str) -> ConfigError:
         return error_at(message, *(resolved.origin_of(("gate", key)) for key in keys))
 
     def refuse(key: str, expected: str) -> ConfigError:
         return error(f"gate.{key}: expected {expected}, got {values[key]!r}", key)
+
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            values[key] = {str(name): _read_number(child) for name, child in value.items()} or None
+        elif key in _NUMBERS:
+            values[key] = _read_number(value)
+        elif value == "" or (key == "mode" and value is None):
+            raise refuse(key, "max or min" if key == "mode" else "a name or null")
+        numbers = values[key].values() if isinstance(values[key], Mapping) else (values[key],)
+        if any(isinstance(number, float) and not math.isfinite(number) for number in numbers):
+            raise refuse(key, "finite numbers")
+    settings = GateSettings(**values)
 
     if isinstance(settings.metric, str) and _first_part(settings.metric) == "train":
         raise refuse("metric", "a metric of the test or the validation split, such as test/accuracy")

@@ -73,8 +73,8 @@ def match_samples(
     places = {key: at for at, key in enumerate(keys[1])}
     pairs = [(at, places[key]) for at, key in enumerate(keys[0]) if key in places]
     rows = np.array(pairs, dtype=np.int64).reshape(-1, 2)
-    targets = [map(each.describe, each.target[rows[:, at]]) for at, each in enumerate(both)]
-    is_same = np.array([one == other for one, other in zip(*targets, strict=True)], dtype=bool)
+    labels = [each.take(rows[:, at]).labels for at, each in enumerate(both)]
+    is_same = np.array([one == other for one, other in zip(*labels, strict=True)], dtype=bool)
     if not len(rows) or not (is_same.any() if have_paths else is_same.all()):
         return None
     same: NDArray[np.int64] = rows[is_same]
@@ -113,6 +113,8 @@ def describe_difference(
     metric = scores[0].metric
     found = compare_on_same_samples(metric, [score.value for score in scores], second, first, confidence=1 - level)
     detail = describe_significance(found, f"{metric} of {names[1]}", names[0], model=names[1])
+    if found["test"] is None:
+        return f"Whether {names[0]} and {names[1]} differ is unknown.", detail
     if not found["counts"]:
         return f"No difference beyond noise between {names[0]} and {names[1]}.", detail
     is_better = (found["difference"] < 0) == scores[0].is_loss

@@ -62,6 +62,11 @@ class Predictions:
         correct: NDArray[np.bool_] = self.prediction == self.target
         return correct
 
+    @property
+    def labels(self) -> list[Any]:
+        """The labels by name, for two models may number them differently; a regressor's targets."""
+        return [self.class_names[each] for each in self.target] if self.is_classifier else self.target.tolist()
+
     def take(self, positions: NDArray[np.int64]) -> Predictions:
         """Return the predictions at some positions of the arrays."""
         columns = ("index", "target", "prediction", "probability", "label_probability")

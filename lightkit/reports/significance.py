@@ -66,7 +66,7 @@ def _recompute(
     metric: str, score: float | None, predictions: Predictions | None
 ) -> tuple[_Array, Callable[[_Array], float]] | None:
     """Return the values of each sample and the metric of them; None where they do not give the logged score."""
-    if predictions is None or not len(predictions) or score is None:
+    if predictions is None or not len(predictions) or score is None or not math.isfinite(score):
         return None
     known = _CLASSIFICATION if predictions.is_classifier else _REGRESSION
     found = known.get(metric.replace("_", "/").rpartition("/")[2])
@@ -189,12 +189,7 @@ def describe_significance(
 
 def are_of_same_samples(candidate: Predictions, baseline: Predictions) -> bool:
     """Return whether the labels of two predictions are the same, by name, in the same order."""
-
-    def targets(predictions: Predictions) -> list[Any]:
-        names = predictions.class_names
-        return [names[label] for label in predictions.target] if names else predictions.target.tolist()
-
-    return targets(candidate) == targets(baseline)
+    return candidate.labels == baseline.labels
 
 
 def choose_deciding_samples(

@@ -53,7 +53,7 @@ def test_named_entries_come_first_in_their_order(tmp_path: Path) -> None:
         ("{logger: true}", [{"class_path": "CSV"}]),
         ("{logger: null}", [{"class_path": "CSV"}]),
         ("{logger: false}", False),
-        ("{logger: 'false'}", False),
+        ("{logger: 'false'}", "false"),
         ("{logger: TensorBoardLogger}", [{"class_path": "CSV"}, "TensorBoardLogger"]),
         ("{logger: {class_path: A}}", [{"class_path": "CSV"}, {"class_path": "A"}]),
         ("{logger: [A, B]}", [{"class_path": "CSV"}, "A", "B"]),
@@ -126,6 +126,12 @@ def test_a_saved_config_gives_lightning_the_same_again(tmp_path: Path) -> None:
     resolved = resolved_from(tmp_path, BOTH, "logger.csv.name=x")
     saved = dump_yaml(resolved.with_references(resolved.named(resolved.lightning().values)))
     assert resolved_from(tmp_path, saved).lightning().values == first
+
+
+def test_a_saved_config_names_the_loggers_that_count(tmp_path: Path) -> None:
+    resolved = resolved_from(tmp_path, "logger: {csv: {}}\ntrainer: {logger: false}", "--logger.board.class_path=B")
+    saved = resolved.named(resolved.lightning().values)
+    assert saved == {"trainer": {"logger": None}, "logger": {"csv": None, "board": {"class_path": "B"}}}
 
 
 @pytest.mark.parametrize(

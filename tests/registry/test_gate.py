@@ -156,6 +156,10 @@ def test_no_block_judges_nothing(tmp_path: Path) -> None:
         ("{metric: train/accuracy}", "gate.metric: expected a metric of the test or the validation split", 1),
         ("{metric: test/a, max_drop: -0.1}", "gate.max_drop: expected a number of at least 0, got -0.1", 1),
         ("{metric: test/a, confidence: 95}", "gate.confidence: expected a number between 0 and 1", 1),
+        ("{metric: test/a, max_drop: 0.1, confidence: .inf}", "gate.confidence: expected finite numbers, got inf", 1),
+        ("{metric: test/a, slices: {roses: .nan}}", "gate.slices: expected finite numbers", 1),
+        ("{metric: test/a, mode: null, max_drop: 0.1}", "gate.mode: expected max or min, got None", 1),
+        ("{metric: test/a, max_drop: 0.1, baseline: ''}", "gate.baseline: expected a name or null, got ''", 1),
         ("{metric: test/a, drift: {windw: 3, max_drop: 1}}", "gate.drift: expected a number of promoted", 1),
         ("{metric: test/a, drift: {window: 0, max_drop: 1}}", "gate.drift: expected a number of promoted", 1),
         ("{metric: test/a, drift: {window: 1.5, max_drop: 1}}", "gate.drift: expected a number of promoted", 1),
@@ -167,8 +171,9 @@ def test_no_block_judges_nothing(tmp_path: Path) -> None:
         ("{slices: {roses: 0.7}}", "gate.slices: of which metric?", 1),
         ("{metric: null, drift: {window: 2, max_drop: 1}}", "gate.drift: of which metric?", 1),
     ],
-    ids=["train", "drop", "confidence", "drift key", "window", "part of a window", "drift drop", "half a drift",
-         "min above max", "no baseline", "no metric", "slices of no metric", "drift of no metric"],
+    ids=["train", "drop", "confidence", "infinity", "NaN", "no mode", "no name", "drift key", "window",
+         "part of a window", "drift drop", "half a drift", "min above max", "no baseline", "no metric",
+         "slices of no metric", "drift of no metric"],
 )  # fmt: skip
 def test_an_error_is_reported_with_its_places(tmp_path: Path, gate: str, says: str, places: int) -> None:
     with pytest.raises(ConfigError) as told:

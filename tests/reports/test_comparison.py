@@ -86,6 +86,17 @@ def test_regressors_are_compared_by_their_errors() -> None:
     assert "paired bootstrap" in detail
 
 
+def test_whether_a_model_with_values_that_are_not_finite_differs_is_unknown() -> None:
+    pair = regress([0.0, 1.0], [0.0, 1.0]), regress([0.0, 1.0], [0.0, float("nan")])
+    assert describe_difference(*pair, "AB")[0] == "Whether A and B differ is unknown."
+
+
+def test_a_target_that_has_changed_by_little_is_another_sample() -> None:
+    rows = match_samples(regress([1.0, 2.0], [1.0, 2.0]), regress([1.00001, 2.0], [1.0, 2.0]))
+    assert rows is not None
+    assert rows.tolist() == [[1, 1]]
+
+
 def test_the_page_shows_what_differs_alone(tmp_path: Path) -> None:
     def trained(rate: float, commit: str) -> RunFacts:
         settings = [Setting("model.learning_rate", rate, "a.yaml:3"), Setting("data.root", "photos", "a.yaml:5")]
