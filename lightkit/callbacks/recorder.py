@@ -31,7 +31,7 @@ from pytorch_lightning.utilities import rank_zero_only
 
 from lightkit import runs
 from lightkit.callbacks.bad_images import BadImages
-from lightkit.errors import Interrupted, LightkitError, exit_code_of
+from lightkit.errors import Interrupted, LightkitError, OutOfTime, exit_code_of
 
 _log = logging.getLogger(__name__)
 _SUMMARY_INTERVAL_S = 1.0  # a fit of a thousand short epochs must not wait for the disk a thousand times
@@ -484,8 +484,9 @@ def describe_end(error: BaseException | None) -> tuple[str, int, str | None]:
         text = f"signal {error.signum}"
     else:
         text = str(error) if isinstance(error, LightkitError) else " ".join(f"{type(error).__name__}: {error}".split())
-    is_interruption = isinstance(error, (Interrupted, KeyboardInterrupt))
-    return "preempted" if code == 75 else "interrupted" if is_interruption else "failed", code, text
+    if isinstance(error, (Interrupted, OutOfTime)) and code == 75:  # and no server that does not answer
+        return "preempted", code, text
+    return "interrupted" if isinstance(error, (Interrupted, KeyboardInterrupt)) else "failed", code, text
 
 
 def _describe_hardware(trainer: Trainer) -> dict[str, Any]:
