@@ -224,7 +224,7 @@ def list_scores(facts: RunFacts) -> dict[str, Score]:
             score = score_predictions(prefix, found)
             scores[score.metric] = score
     for key, value in list_logged_metrics(facts).items():
-        if key not in NO_METRICS and isinstance(value, (int, float)):
+        if key not in NO_METRICS and not key.startswith("lr/") and isinstance(value, (int, float)):
             scores.setdefault(key, score_logged(facts, key, float(value)))
     return scores
 
