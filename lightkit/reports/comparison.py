@@ -23,6 +23,7 @@ from lightkit.reports.facts import (
     list_scores,
     read_facts,
     score_predictions,
+    split_order,
 )
 from lightkit.reports.pages import PageFigure, PageSample, SampleGroup, limit_images, render_page, shorten
 from lightkit.reports.predictions import Predictions, read_thumbnail
@@ -175,12 +176,10 @@ def _name_records(manifest: Mapping[str, Any]) -> list[tuple[str, Any]]:
 
 
 def _list_scores(compared: Sequence[RunFacts]) -> dict[str, list[Score | None]]:
-    """List each run's metrics by their name; those of training last."""
+    """List each run's metrics by their name, in the order of `split_order`."""
     found = [list_scores(facts) for facts in compared]
-    prefixes = (*SPLITS.values(), "", "train")
     keys = dict.fromkeys(key for scores in found for key in scores)
-    order = {key: prefixes.index(first) if (first := key.partition("/")[0]) in prefixes else 2 for key in keys}
-    return {key: [scores.get(key) for scores in found] for key in sorted(keys, key=lambda key: order[key])}
+    return {key: [scores.get(key) for scores in found] for key in sorted(keys, key=split_order)}
 
 
 def _draw_curves(compared: Sequence[RunFacts], names: Sequence[str]) -> list[PageFigure]:

@@ -226,7 +226,13 @@ def list_scores(facts: RunFacts) -> dict[str, Score]:
     for key, value in list_logged_metrics(facts).items():
         if key not in NO_METRICS and not key.startswith("lr/") and isinstance(value, (int, float)):
             scores.setdefault(key, score_logged(facts, key, float(value)))
-    return scores
+    return {key: scores[key] for key in sorted(scores, key=split_order)}
+
+
+def split_order(metric: str) -> int:
+    """Order metrics by their split: test, validation, unknown, training."""
+    prefixes, prefix = (*SPLITS.values(), "", "train"), metric.partition("/")[0]
+    return prefixes.index(prefix if prefix in prefixes else "")
 
 
 def score_logged(facts: RunFacts, metric: str, value: float) -> Score:
