@@ -220,7 +220,7 @@ def check_checkpoint_file(path: str) -> Path:
     except OSError as error:
         raise ConfigError(f"--ckpt_path: {path} cannot be read: {error.strerror or error}.") from error
     if fault is not None:
-        raise ConfigError(f"--ckpt_path: {path} is not a checkpoint: {fault}.")
+        raise ConfigError(f"--ckpt_path: {path} is not a valid checkpoint: {fault}.")
     return file
 
 

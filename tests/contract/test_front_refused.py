@@ -25,7 +25,7 @@ REFUSED: dict[str, tuple[list[str], str]] = {
     "no last checkpoint": (["--ckpt_path", "last"], r"--ckpt_path last: no run of 'small'"),
     "a file that is no checkpoint": (
         ["--ckpt_path=my_project.py"],
-        r"--ckpt_path: my_project\.py is not a checkpoint: it begins with .*; expected",
+        r"--ckpt_path: my_project\.py is not a valid checkpoint: it begins with .*; expected",
     ),
     "a GPU that is not there": (
         ["--trainer.accelerator=gpu"],

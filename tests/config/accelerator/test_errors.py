@@ -30,6 +30,7 @@ WRONG = [
         "accelerator: {gpu: 2}",
         r"accelerator.gpu: there is no such key; did you mean 'gpus'.*\nkeys: kind, gpus, tpu",
     ),
+    ("accelerator: {scale_lr: true}", r"scale_lr: there is no such key; say callbacks: {scale_lr: {}}"),
     ("accelerator: {gpus: true}", r"gpus: expected a number of GPUs.* got True"),
     ("accelerator: {gpus: -2}", r"accelerator.gpus: expected a number of GPUs, their numbers.*got -2"),
     ("accelerator: {gpus: 1.5}", r"got 1.5"),
