@@ -6,6 +6,7 @@ MY_GPU = '''\
 """Callbacks and a network of a user who looks at a GPU."""
 
 import json
+import statistics
 import time
 from pathlib import Path
 
@@ -44,29 +45,29 @@ class WriteComputation(Callback):
 
 
 class WriteTimes(Callback):
-    """Writes to times.json the seconds of steps and of the waits for data between them, without the first steps.
+    """Writes to times.json the median seconds of a step and of the wait for its batch, but of the first in an epoch.
 
     Args:
         skip: Steps that are not timed.
     """
 
     def __init__(self, skip: int = 10):
-        self.skip, self.count, self.began, self.waited, self.ended = skip, 0, None, 0.0, None
+        self.skip, self.steps, self.waits, self.ended = skip, [], [], 0.0
 
     def on_train_batch_start(self, trainer, module, batch, index):
-        if self.began is not None:
-            self.waited += time.perf_counter() - self.ended
+        if index > 0:
+            self.waits.append(time.perf_counter() - self.ended)
 
     def on_train_batch_end(self, trainer, module, outputs, batch, index):
         torch.cuda.synchronize()
-        self.ended = time.perf_counter()
-        self.count += 1
-        if self.count == self.skip:
-            self.began = self.ended
+        ended = time.perf_counter()
+        if index > 0:
+            self.steps.append(ended - self.ended)
+        self.ended = ended
 
     def on_train_end(self, trainer, module):
-        content = {"steps": self.count - self.skip, "seconds": self.ended - self.began, "waited": self.waited}
-        Path("times.json").write_text(json.dumps(content))
+        step, wait = statistics.median(self.steps[self.skip :]), statistics.median(self.waits[self.skip :])
+        Path("times.json").write_text(json.dumps({"steps": len(self.steps), "step_s": step, "wait_s": wait}))
 
 
 class Noise(Dataset):
@@ -113,18 +114,17 @@ class ResNet(LightningModule):
 '''
 
 PLAIN_LOOP = """\
-import json, sys, time
+import json, statistics, sys, time
 import torch
 from my_gpu import NoiseImages, ResNet
 
-skip, epochs = 10, int(sys.argv[1])
 torch.manual_seed(7)
 module, data = ResNet().cuda(), NoiseImages()
 optimizer = module.configure_optimizers()
 loader = data.train_dataloader()
-count, began = 0, None
-for epoch in range(epochs):
-    for images, labels in loader:
+steps = []
+for epoch in range(int(sys.argv[1])):
+    for index, (images, labels) in enumerate(loader):
         images, labels = images.cuda(non_blocking=True), labels.cuda(non_blocking=True)
         with torch.autocast("cuda", torch.bfloat16):
             loss = module.training_step((images, labels), 0)
@@ -132,12 +132,12 @@ for epoch in range(epochs):
         loss.backward()
         optimizer.step()
         torch.cuda.synchronize()
-        count += 1
-        if count == skip:
-            began = time.perf_counter()
-print(json.dumps((time.perf_counter() - began) / (count - skip)))
+        if index > 0:
+            steps.append(time.perf_counter() - ended)
+        ended = time.perf_counter()
+print(json.dumps(statistics.median(steps[10:])))
 """
-"""A training loop by hand in bfloat16: prints the seconds of a step."""
+"""A training loop by hand in bfloat16: prints the median seconds of a step, as WriteTimes counts them."""
 
 OCCUPY = """\
 import sys, time
