@@ -15,7 +15,7 @@ from lightkit.cli.help import OWN_OPTIONS
 from lightkit.config.loader import collect_errors, drop_paths
 from lightkit.config.packaged import packaged_configs
 from lightkit.config.secrets import HIDDEN
-from lightkit.config.tree import Leaf, MappingNode, find, plain, put, walk
+from lightkit.config.tree import Leaf, MappingNode, find, put, to_plain, walk
 from lightkit.errors import ConfigError
 from lightkit.export.formats import format_of, holds_weights_alone
 from lightkit.hardware import Machine, this_machine
@@ -217,7 +217,7 @@ def _find_run_of_weights(arguments: config.Arguments) -> dict[str, str | bool]:
 def _needs_several_machines(saved: MappingNode) -> bool:
     """Check whether a run's config starts processes on other machines, too."""
     launch, trainer = (
-        section if isinstance(section := plain(saved).get(name), dict) else {} for name in ("launch", "trainer")
+        section if isinstance(section := to_plain(saved).get(name), dict) else {} for name in ("launch", "trainer")
     )
     is_elsewhere = launch.get("engine") in ("spark", "ray", "slurm") or launch.get("hosts") or launch.get("slurm")
     return bool(is_elsewhere) or not {str(launch.get("nodes")), str(trainer.get("num_nodes"))} <= {"1", "None"}
@@ -230,7 +230,11 @@ def _drop_hidden_addresses(resolved: config.Resolved) -> config.Resolved:
     for path in paths:
         node = find(tree, path)
         is_address = path[0] == "run" or (path[0] == "callbacks" and path[-1] in ("webhook_url", "urls"))
-        if is_address and node is not None and HIDDEN in (value if isinstance(value := plain(node), list) else [value]):
+        if (
+            is_address
+            and node is not None
+            and HIDDEN in (value if isinstance(value := to_plain(node), list) else [value])
+        ):
             tree = put(tree, path, Leaf(None, node.origin))
     return replace(resolved, tree=tree)
 

@@ -19,7 +19,7 @@ from lightkit.cli.validation import find_section_class
 from lightkit.config import Resolved, dotted, shown_path
 from lightkit.config.display import RedactedConfig, iterate_leaves
 from lightkit.config.schema import load_schema
-from lightkit.config.tree import plain
+from lightkit.config.tree import to_plain
 from lightkit.errors import ConfigError
 from lightkit.images.flower_photos import flower_photos
 from lightkit.images.verdicts import compute_file_digests
@@ -185,7 +185,7 @@ def split_values(context: RunContext, salt: str) -> tuple[dict[str, Any], dict[s
             continue
         # the value that the hardware decides is no change of the config on other hardware
         shown[key] = "auto" if key in context.hardware.chosen else redacted.value(node, path)
-        value = json.dumps(plain(node), default=str, ensure_ascii=False)
+        value = json.dumps(to_plain(node), default=str, ensure_ascii=False)
         is_reference = any(path[: len(other)] == other[: len(path)] for other in resolved.references)
         if is_reference or resolved.masked(value) != value:
             hidden[key] = hashlib.sha256(json.dumps([salt, value]).encode()).hexdigest()[:32]

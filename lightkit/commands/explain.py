@@ -35,7 +35,7 @@ from lightkit.config.display import (
 )
 from lightkit.config.loader import collect_errors, drop_paths
 from lightkit.config.origins import NESTED_FILES
-from lightkit.config.tree import Items, Leaf, MappingNode, Node, descend, find, plain, put, supersede, walk
+from lightkit.config.tree import Items, Leaf, MappingNode, Node, descend, find, put, supersede, to_plain, walk
 from lightkit.errors import ConfigError, ConfigErrors, LightkitError
 from lightkit.hardware import this_machine
 
@@ -157,7 +157,7 @@ class _Config:
 def _resolve(loaded: LoadedConfig, problems: Problems) -> _Config:
     """Resolve the hardware keys of a config that may have errors, whether or not this machine has the hardware."""
     run = loaded.resolved.tree.entries.get("run", MappingNode({}, Origin("default")))
-    if isinstance(run, MappingNode) and ("name" not in run.entries or plain(run.entries["name"]) is None):
+    if isinstance(run, MappingNode) and ("name" not in run.entries or to_plain(run.entries["name"]) is None):
         rule = "the base run's name" if loaded.base is not None else "the first -c file's name"
         name = supersede(run.entries.get("name"), Leaf(loaded.default_name, Origin("default", rule)))
         tree = put(loaded.resolved.tree, ("run", "name"), name)
@@ -248,7 +248,7 @@ def _list_hardware(config: _Config, path: KeyPath, node: Node) -> list[dict[str,
         value = written if counts is None else counts
         if value is None or isinstance(value, MappingNode) or value.origin.kind == "default":
             continue
-        if key == path and plain(value) == plain(node):
+        if key == path and to_plain(value) == to_plain(node):
             continue
         redacted = RedactedConfig(config.written if counts is None else config.resolved)
         found.append({"key": dotted(key), **redacted.placed(value, key)})

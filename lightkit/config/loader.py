@@ -42,7 +42,7 @@ from lightkit.config.secrets import (
     mask_credentials,
     secret_forms,
 )
-from lightkit.config.tree import Items, Leaf, MappingNode, Node, descend, find, graft, plain, rebuild, walk
+from lightkit.config.tree import Items, Leaf, MappingNode, Node, descend, find, graft, rebuild, to_plain, walk
 from lightkit.config.yaml_reader import MAX_DEPTH, read_file
 from lightkit.errors import ConfigError, LightkitError
 
@@ -94,7 +94,7 @@ class Resolved:
     @property
     def values(self) -> dict[str, Any]:
         """The config as plain dicts, lists and scalars, a fresh copy."""
-        values: dict[str, Any] = plain(self.tree)
+        values: dict[str, Any] = to_plain(self.tree)
         return values
 
     @property
@@ -335,7 +335,7 @@ def _expand(
     for part in [] if block is None else _read_section(block, problems):
         if isinstance(part, MappingNode):
             layers += _expand(part, None, (), problems)
-        elif part is not None and plain(part) is not None:
+        elif part is not None and to_plain(part) is not None:
             problems.add(error_at(f"{subcommand}: expected a mapping of what {subcommand} sets", part.origin))
     return layers
 
@@ -398,7 +398,7 @@ def environment_secrets(environ: Mapping[str, str], public: str = "") -> dict[st
 
 def public_text(tree: MappingNode, files: Iterable[Path]) -> str:
     """Write what names a run's folder, which records and messages show: the root, and the job's name."""
-    run = plain(tree.entries["run"]) if "run" in tree.entries else {}
+    run = to_plain(tree.entries["run"]) if "run" in tree.entries else {}
     said = run if isinstance(run, dict) else {}
     root = Path(str(said.get("root") or "runs")).expanduser().absolute()
     return "\n".join([str(root), str(said.get("name") or ""), *(file.stem for file in files)])

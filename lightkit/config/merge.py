@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from lightkit.config.origins import NESTED_FILES, KeyPath, Origin, Problems, dotted, error_at
-from lightkit.config.tree import Items, Leaf, MappingNode, Node, plain, supersede
+from lightkit.config.tree import Items, Leaf, MappingNode, Node, supersede, to_plain
 from lightkit.config.yaml_reader import read_scalar
 
 SPEC_KEYS = ("class_path", "init_args", "dict_kwargs")
@@ -145,7 +145,7 @@ class MergeRules:
             raise error_at(f"{text}; append one first, with {dotted(path)}+=", upper.origin, lower.origin)
         element = _as_spec(lower.items[index])
         if not isinstance(element, MappingNode):
-            text = f"{dotted((*path, *keys))} reaches into a list whose element {index} is {plain(element)!r}"
+            text = f"{dotted((*path, *keys))} reaches into a list whose element {index} is {to_plain(element)!r}"
             raise error_at(f"{text}, not a mapping", upper.origin, element.origin)
         return _with_item(lower, index, self.merge(element, inner, (*path, index)))
 

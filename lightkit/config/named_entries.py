@@ -8,7 +8,7 @@ from typing import Any
 
 from lightkit.config.merge import MergeRules
 from lightkit.config.origins import KeyPath, Origin, Problems, dotted, error_at, near, shortened
-from lightkit.config.tree import Items, Leaf, MappingNode, Node, find, plain, walk
+from lightkit.config.tree import Items, Leaf, MappingNode, Node, find, to_plain, walk
 from lightkit.config.yaml_reader import read_scalar
 from lightkit.errors import ConfigError
 
@@ -51,7 +51,7 @@ def check_entries(tree: MappingNode, layering: MergeRules, problems: Problems) -
             if node is None or (isinstance(node, Leaf) and node.value is None):
                 continue
             if word != section or not isinstance(node, MappingNode):
-                text = f"{word}: expected a mapping from names to entries, got {plain(node)!r}"
+                text = f"{word}: expected a mapping from names to entries, got {to_plain(node)!r}"
                 problems.add(error_at(f"{text}; Lightning's own value goes under trainer.{word}", node.origin))
                 wrong.add((word,))
                 continue
@@ -83,7 +83,7 @@ def _check_entry(path: KeyPath, entry: Node, known: Mapping[str, str]) -> Config
     if isinstance(entry, Leaf) and entry.value is None:
         return None
     if not isinstance(entry, MappingNode):
-        text = f"{dotted(path)}: expected a class name, a mapping or null, got {plain(entry)!r}"
+        text = f"{dotted(path)}: expected a class name, a mapping or null, got {to_plain(entry)!r}"
         return error_at(f"{text}; {{}} takes the entry as it is", entry.origin)
     class_path = entry.entries.get("class_path")
     if class_path is None:
@@ -107,16 +107,16 @@ def lightning_config(tree: MappingNode, layering: MergeRules, ranks: Mapping[Ori
         ConfigError: If there are named entries, and ``trainer`` is no mapping to take them.
     """
     # An empty section sets nothing; jsonargparse would take its null for the section.
-    values = {key: value for key, value in plain(tree).items() if value is not None or key not in _GROUPS}
+    values = {key: value for key, value in to_plain(tree).items() if value is not None or key not in _GROUPS}
     paths: dict[KeyPath, KeyPath] = {}
     given = tree.entries.get("trainer")
     for section in layering.default_classes:
         entries, names = values.pop(section, None) or {}, _list_names(tree, section, ranks)
         if not names:
             continue
-        if given is not None and not isinstance(given, MappingNode) and plain(given) is not None:
+        if given is not None and not isinstance(given, MappingNode) and to_plain(given) is not None:
             raise error_at(
-                f"trainer: expected a mapping of the trainer's arguments, got {plain(given)!r}", given.origin
+                f"trainer: expected a mapping of the trainer's arguments, got {to_plain(given)!r}", given.origin
             )
         trainer = values["trainer"] = values.get("trainer") or {}
         source = section if section in trainer else f"{section}+"
@@ -141,8 +141,8 @@ def _list_names(tree: MappingNode, section: str, ranks: Mapping[Origin, int]) ->
 
     entries, own = tree.entries.get(section), find(tree, ("trainer", section))
     given = entries.entries if isinstance(entries, MappingNode) else {}
-    names = [name for name, entry in given.items() if plain(entry) is not None]
-    if own is None or _read_switch(plain(own)) is not False:
+    names = [name for name, entry in given.items() if to_plain(entry) is not None]
+    if own is None or _read_switch(to_plain(own)) is not False:
         return names
     return [name for name in names if rank_of(given[name]) > rank_of(own)]
 
@@ -161,7 +161,7 @@ def named_config(
     """
     result = dict(config)
     for section in layering.default_classes:
-        entries = plain(tree.entries[section]) if section in tree.entries else None
+        entries = to_plain(tree.entries[section]) if section in tree.entries else None
         if not isinstance(entries, dict):
             continue
         trainer = result["trainer"] = dict(result.get("trainer") or {})

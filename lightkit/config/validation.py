@@ -46,7 +46,7 @@ from lightkit.config.schema import (
     join_alternatives,
     list_branches,
 )
-from lightkit.config.tree import Items, Leaf, MappingNode, Node, plain, walk
+from lightkit.config.tree import Items, Leaf, MappingNode, Node, to_plain, walk
 from lightkit.config.upgrade_rules import OLD_ARGUMENTS, find_class
 from lightkit.config.yaml_reader import read_scalar
 from lightkit.errors import ConfigError
@@ -161,7 +161,7 @@ class _Validator:
         known = {*top, *CLASS_SECTIONS, *_ENTRIES, *data["sections"], "ckpt_path", "extends"}
         if key in known:
             self._check_value((key,), node, data["top"][key])
-            seed = read_scalar(str(plain(node))) if key == "seed_everything" else None
+            seed = read_scalar(str(to_plain(node))) if key == "seed_everything" else None
             if isinstance(seed, int) and not 0 <= seed <= _MAX_SEED:
                 text = f"expected true, false or an integer from 0 to {_MAX_SEED}, got {cut(str(seed))}"
                 self._report((key,), text, node)
@@ -202,9 +202,9 @@ class _Validator:
     def _check_section(self, key: str, node: Node) -> None:
         is_trainer = key == "trainer"
         if not isinstance(node, MappingNode):
-            if plain(node) is not None and not self._is_unresolved((key,)):
+            if to_plain(node) is not None and not self._is_unresolved((key,)):
                 owner = "the trainer's" if is_trainer else f"{key}'s"
-                text = f"expected a mapping of {owner} arguments, got {cut(repr(plain(node)))}"
+                text = f"expected a mapping of {owner} arguments, got {cut(repr(to_plain(node)))}"
                 is_squeezed = isinstance(node, Leaf) and re.match(r"\w+:\S", str(node.value)) is not None
                 self._report((key,), text + "; a space is missing after the colon" * is_squeezed, node)
             return
@@ -247,7 +247,7 @@ class _Validator:
     # -- values ------------------------------------------------------------------------------------------------
 
     def _check_value(self, path: KeyPath, node: Node, argument: Argument) -> None:
-        value, default = plain(node), argument.get("default")
+        value, default = to_plain(node), argument.get("default")
         is_default = type(value) is type(default) and value == default  # jsonargparse takes its text, of any type
         if value is None or is_default or (self._is_unresolved(path) and not isinstance(node, MappingNode)):
             return
@@ -272,7 +272,7 @@ class _Validator:
                 self.result.unverified.append(path)  # jsonargparse takes it for arguments of the base or the default
         elif isinstance(node, Items) and any(map(_has_classes, branches)):
             lists = [branch.get("items", {}) for branch in branches if branch.get("type") == "array"]
-            if any(plain(item) is None for item in node.items):
+            if any(to_plain(item) is None for item in node.items):
                 self._report_value(path, node, argument)
                 return
             for index, item in enumerate(node.items):
@@ -318,7 +318,7 @@ class _Validator:
         if self._is_unresolved(place):
             return
         named = entry.entries["class_path"]
-        name = plain(named)
+        name = to_plain(named)
         if not isinstance(name, str):
             self._report(place, f"expected the name of a class, got {_format_value(name)}", named)
             return
@@ -336,10 +336,12 @@ class _Validator:
         """Check what holds for any class."""
         for key, text in (("init_args", "{}'s arguments"), ("dict_kwargs", "arguments that {} passes on")):
             given = entry.entries.get(key)
-            is_wrong = given is not None and not isinstance(given, MappingNode) and (key == "init_args" or plain(given))
+            is_wrong = (
+                given is not None and not isinstance(given, MappingNode) and (key == "init_args" or to_plain(given))
+            )
             if given is not None and is_wrong:
                 what = text.format(_short(name))
-                self._report((*path, key), f"expected a mapping of {what}, got {_format_value(plain(given))}", given)
+                self._report((*path, key), f"expected a mapping of {what}, got {_format_value(to_plain(given))}", given)
             for argument, node in _entries(given).items():
                 if not isinstance(argument, str):
                     self._report_key_type((*path, key, argument), node)
@@ -445,7 +447,7 @@ class _Validator:
         described, name = self._schema.classes[found], str(place[-1])
         text = f"{_short(found)} has no such argument"
         for before in reversed(named.replaced):
-            earlier = self._schema.path_of(str(plain(before)), described["bases"])
+            earlier = self._schema.path_of(str(to_plain(before)), described["bases"])
             if earlier is not None and name in self._schema.classes[earlier]["arguments"]:
                 text = f"{text}; it is one of {_short(earlier)}, which {_short(found)} has replaced"
                 self._report(place, text, node, named.origin, at_key=True)
@@ -475,7 +477,7 @@ class _Validator:
         self._report(path, f"expected a name for a key, got {_format_value(path[-1])}", node, at_key=True)
 
     def _report_value(self, path: KeyPath, node: Node, argument: Argument) -> None:
-        value = plain(node)
+        value = to_plain(node)
         choices = [choice for branch in list_branches(argument["schema"]) for choice in branch.get("enum", ())]
         words = [choice for choice in choices if isinstance(choice, str)]
         hint = near(value, words) if isinstance(value, str) and len(value) < _LONGEST_WORD else ""
@@ -516,7 +518,7 @@ def _is_set(name: str, given: Mapping[Any, Node]) -> bool:
     inside = f"{name}."
     if f"{name}+" in given or any(isinstance(key, str) and key.startswith(inside) for key in given):
         return True
-    return name in given and plain(given[name]) is not None
+    return name in given and to_plain(given[name]) is not None
 
 
 def _entries(node: Node | None) -> Mapping[Any, Node]:

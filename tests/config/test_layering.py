@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from lightkit.config import Resolved, resolve, split_arguments
-from lightkit.config.tree import Node, find, plain
+from lightkit.config.tree import Node, find, to_plain
 from lightkit.errors import ConfigError
 
 DEFAULT_CLASSES = {
@@ -309,7 +309,7 @@ def test_each_layer_is_remembered(tmp_path: Path) -> None:
     rule = Rule(["a: {b: 1}", "a: {b: 2}"], {}, environ={"LIGHTKIT_A__B": "3"}, flags=["--a.b", "4"])
     resolved = rule.resolved(tmp_path)
     assert str(resolved.origin_of("a.b")) == "--a.b 4"
-    assert [(plain(was), str(was.origin)) for was in replaced(resolved, "a", "b")] == [
+    assert [(to_plain(was), str(was.origin)) for was in replaced(resolved, "a", "b")] == [
         (1, f"{tmp_path}/layer0.yaml:1:8"),
         (2, f"{tmp_path}/layer1.yaml:1:8"),
         ("3", "environment variable LIGHTKIT_A__B"),
@@ -318,7 +318,7 @@ def test_each_layer_is_remembered(tmp_path: Path) -> None:
 
 def test_a_new_class_remembers_what_its_arguments_replaced(tmp_path: Path) -> None:
     resolved = resolved_from(tmp_path, NET, "model: {class_path: Other, init_args: {depth: 3}}")
-    assert [(plain(was), str(was.origin)) for was in replaced(resolved, "model", "init_args", "depth")] == [
+    assert [(to_plain(was), str(was.origin)) for was in replaced(resolved, "model", "init_args", "depth")] == [
         (2, f"{tmp_path}/layer0.yaml:1:59")
     ]
 
@@ -328,13 +328,13 @@ def test_an_entry_removed_remembers_what_it_was(tmp_path: Path) -> None:
         tmp_path, "callbacks: {early_stopping: {patience: 4}}", "callbacks: {early_stopping: null}"
     )
     (was,) = replaced(resolved, "callbacks", "early_stopping")
-    assert plain(was)["init_args"] == {"patience": 4}
+    assert to_plain(was)["init_args"] == {"patience": 4}
     assert str(was.origin) == f"{tmp_path}/layer0.yaml:1:29"
 
 
 def test_what_was_replaced_is_the_text_that_was_written_there(tmp_path: Path) -> None:
     resolved = resolved_from(tmp_path, "a: {b: '${oc.env:TOKEN}'}", "a: {b: 2}", TOKEN="hush-hush")
-    assert [plain(was) for was in replaced(resolved, "a", "b")] == ["${oc.env:TOKEN}"]
+    assert [to_plain(was) for was in replaced(resolved, "a", "b")] == ["${oc.env:TOKEN}"]
 
 
 @pytest.mark.parametrize(

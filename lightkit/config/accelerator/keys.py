@@ -23,7 +23,7 @@ from lightkit.config.loader import Resolved
 from lightkit.config.merge import class_of
 from lightkit.config.origins import KeyPath, Origin, dotted, error_at, near
 from lightkit.config.schema import load_schema
-from lightkit.config.tree import MappingNode, Node, find, graft, plain
+from lightkit.config.tree import MappingNode, Node, find, graft, to_plain
 from lightkit.config.yaml_reader import read_scalar
 from lightkit.errors import ConfigError
 from lightkit.hardware import Machine
@@ -86,13 +86,13 @@ class RawSetting:
 
     def __str__(self) -> str:
         is_word = self.path == ("accelerator", "kind") and not self.origin.name.startswith("--accelerator.")
-        value = class_of(self.node) or plain(self.node)
+        value = class_of(self.node) or to_plain(self.node)
         text = "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value) or "''"
         return f"{dotted(self.path[:1] if is_word else self.path)}: {text}"
 
     def expect(self, expected: str, hint: str = "") -> ConfigError:
         """Make the error that says what was expected here instead, with a hint at what may be meant."""
-        return error_at(f"{dotted(self.path)}: expected {expected}, got {plain(self.node)!r}{hint}", self.origin)
+        return error_at(f"{dotted(self.path)}: expected {expected}, got {to_plain(self.node)!r}{hint}", self.origin)
 
 
 Targets = dict[KeyPath, tuple[Node, RawSetting]]
@@ -146,16 +146,16 @@ def read_settings(resolved: Resolved) -> list[RawSetting]:
     block = resolved.tree.entries.get("accelerator")
     expected = f"one of {', '.join(KINDS)}, or a mapping such as {{gpus: 2}}"
     found: list[tuple[KeyPath, Node | None]] = []
-    if block is not None and plain(block) is not None:
+    if block is not None and to_plain(block) is not None:
         if not isinstance(block, MappingNode):
-            raise error_at(f"accelerator: expected {expected}, got {plain(block)!r}", block.origin)
+            raise error_at(f"accelerator: expected {expected}, got {to_plain(block)!r}", block.origin)
         for key, node in block.entries.items():
             if key not in BLOCK_KEYS:
                 is_callback = key in ("scale_lr", "warmup_epochs")
                 hint = "; say callbacks: {scale_lr: {}}" if is_callback else near(str(key), BLOCK_KEYS)
                 text = f"accelerator.{key}: there is no such key{hint}"
                 raise error_at(f"{text}\nkeys: {', '.join(BLOCK_KEYS)}", node.origin.at_key())
-            word = plain(node)
+            word = to_plain(node)
             if key == "kind" and word is not None and not (isinstance(word, str) and word in KINDS):
                 hint = near(str(word), KINDS) or "; a strategy stands below it, as in accelerator: {strategy: ddp}"
                 raise error_at(f"accelerator: expected {expected}, got {word!r}{hint}", node.origin)
@@ -170,7 +170,7 @@ def read_settings(resolved: Resolved) -> list[RawSetting]:
 
 def parse_value(node: Node) -> Any:
     """Read a value whose text, from a flag or a variable, may be a number."""
-    value = plain(node)
+    value = to_plain(node)
     return read_scalar(value.strip()) if isinstance(value, str) else value
 
 
@@ -182,7 +182,7 @@ def contradiction(one: RawSetting, other: RawSetting, advice: str = "say one of 
 def make_node(value: Any, setting: RawSetting) -> Node:
     """Give a value the place that asked for it; the node itself where it is just that."""
     wanted = list(value) if isinstance(value, tuple) else value
-    return setting.node if plain(setting.node) == wanted else graft(wanted, setting.origin)
+    return setting.node if to_plain(setting.node) == wanted else graft(wanted, setting.origin)
 
 
 # -- how to compute ----------------------------------------------------------------------------------------------------
@@ -311,12 +311,12 @@ def target_key(key: str, setting: RawSetting, resolved: Resolved) -> KeyPath | N
     section, names = "data", [key]
     if key == "learning_rate":
         optimizer = find(resolved.tree, ("optimizer",))
-        has_optimizer = optimizer is not None and plain(optimizer) is not None
+        has_optimizer = optimizer is not None and to_plain(optimizer) is not None
         section, names = ("optimizer", ["lr"]) if has_optimizer else ("model", ["learning_rate", "lr"])
     is_fixed = section not in resolved.layering.class_sections  # its class is fixed in Python
     above: KeyPath = (section,) if is_fixed else (section, "init_args")
     node = find(resolved.tree, (section,))
-    if not is_fixed and (node is None or plain(node) is None):
+    if not is_fixed and (node is None or to_plain(node) is None):
         is_removed = any(path[:1] == (section,) for path in resolved.removed)
         if setting.value == AUTO or resolved.is_incomplete or is_removed:
             return None

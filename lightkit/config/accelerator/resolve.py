@@ -41,7 +41,7 @@ from lightkit.config.accelerator.vocabulary import (
 from lightkit.config.loader import Resolved
 from lightkit.config.merge import class_of
 from lightkit.config.origins import Origin, dotted, error_at, near
-from lightkit.config.tree import Items, Leaf, MappingNode, Node, find, graft, plain, put, rebuild
+from lightkit.config.tree import Items, Leaf, MappingNode, Node, find, graft, put, rebuild, to_plain
 from lightkit.config.yaml_reader import read_scalar
 from lightkit.hardware import Machine
 
@@ -197,7 +197,7 @@ def resolve_hardware(
 
     # what the trainer, the launcher and the callbacks get
     is_word = kind_by is not None and named is not None and kind_by.setting.subject == "accelerator"
-    word = plain(kind_by.setting.node) if kind_by is not None and is_word else named
+    word = to_plain(kind_by.setting.node) if kind_by is not None and is_word else named
     winners: dict[str, tuple[RawSetting | None, Any]] = {
         "accelerator": (kind_by.setting if kind_by else None, word),
         "devices": (strategy.setting, 1) if strategy is not None and is_horovod else (by, count),
@@ -214,9 +214,11 @@ def resolve_hardware(
         if winner is not None and value is not None:
             is_number = key in ("devices", "num_nodes") and one is not None and one.value is not None
             node = value if isinstance(value, (Leaf, Items, MappingNode)) else make_node(value, winner)
-            if one is None or not wins or not (is_number or plain(node) == plain(one.node)):  # else it stands there
+            if (
+                one is None or not wins or not (is_number or to_plain(node) == to_plain(one.node))
+            ):  # else it stands there
                 targets[path] = node, winner
-        elif one is not None and plain(one.node) != default:
+        elif one is not None and to_plain(one.node) != default:
             is_null = one.value is None and key != "precision"  # where null is Lightning's default, too
             targets |= {path: (Leaf(default, one.origin), one)} if is_null or one.is_strategy_word or not wins else {}
     launched = next((claim for claim in claims if claim.setting.subject == "launch.processes"), None)
@@ -274,7 +276,7 @@ def _parse_strategy(setting: RawSetting) -> _Claim:
     if word in GONE_STRATEGIES:
         raise error_at(f"{setting} is no strategy any more: {GONE_STRATEGIES[word]}", setting.origin)
     name, kind = OLD_STRATEGIES.get(word, (word, None))
-    return _Claim(setting, kind, strategy=name, node=node if name == plain(node) else Leaf(name, setting.origin))
+    return _Claim(setting, kind, strategy=name, node=node if name == to_plain(node) else Leaf(name, setting.origin))
 
 
 def _make_horovod(setting: RawSetting) -> _Claim:
@@ -604,7 +606,7 @@ def _write_targets(resolved: Resolved, targets: Targets) -> Resolved:
         tree = put(tree, path, node)
     for path in [*removed, *targets]:
         references = {old: text for old, text in references.items() if old[: len(path)] != path}
-        if path in targets and str(plain(targets[path][1].node)) == str(plain(targets[path][0])):
+        if path in targets and str(to_plain(targets[path][1].node)) == str(to_plain(targets[path][0])):
             source = targets[path][1].path
             below = {old: text for old, text in resolved.references.items() if old[: len(source)] == source}
             references |= {(*path, *old[len(source) :]): text for old, text in below.items()}
@@ -624,7 +626,7 @@ def _format_notices(settings: Sequence[RawSetting], targets: Targets) -> list[st
         for path, (node, by) in targets.items():
             if by.path == one.path:
                 named = class_of(node)
-                today.append(f"{dotted(path)}: {'horovod' if named == HOROVOD else named or plain(node)}")
+                today.append(f"{dotted(path)}: {'horovod' if named == HOROVOD else named or to_plain(node)}")
         if today or says_nothing:  # else a higher layer has replaced it
             text = f"{one} is a spelling of Lightning 1.x; today: {', '.join(sorted(today)) or 'leave it out'}"
             notices.append(f"{text} ({one.origin})")
