@@ -537,30 +537,15 @@ def drop_origins(resolved: Resolved, places: Collection[Origin]) -> Resolved:
     return drop_paths(resolved, there - above)
 
 
-def drop_paths(resolved: Resolved, paths: Collection[KeyPath]) -> Resolved:
-    """Leave out the values at ``paths``; with the name of a class its arguments go too."""
-    if not paths:
+def drop_paths(resolved: Resolved, paths: Iterable[KeyPath]) -> Resolved:
+    """Leave out the values at ``paths``; the name of a class goes with its arguments, an element with its list."""
+
+    def widen(path: KeyPath) -> KeyPath:
+        return widen(path[:-1]) if path and (path[-1] == "class_path" or isinstance(path[-1], int)) else path
+
+    dropped = {widen(path) for path in paths} - {()}
+    if not dropped:
         return resolved
-    paths = {path[:-1] if path[-1] == "class_path" else path for path in paths}
-    tree = rebuild(resolved.tree, lambda path, node: None if path in paths else node)
+    tree = rebuild(resolved.tree, lambda path, node: None if path in dropped else node)
     assert isinstance(tree, MappingNode)
-    written = {original_path(path, resolved.removed) for path in paths}
-    return replace(resolved, tree=tree, removed=resolved.removed | written)
-
-
-def original_path(path: KeyPath, removed: Collection[KeyPath]) -> KeyPath:
-    """Return the path that a value had before others were left out of the lists around it.
-
-    Args:
-        path: Its path now.
-        removed: What has been left out, by its original paths.
-    """
-    result: KeyPath = ()
-    for part in path:
-        index = part
-        if isinstance(part, int):
-            before = [other[-1] for other in removed if other[:-1] == result and isinstance(other[-1], int)]
-            for position in sorted(before):
-                index += position <= index
-        result = (*result, index)
-    return result
+    return replace(resolved, tree=tree, removed=resolved.removed | dropped)
