@@ -578,14 +578,18 @@ def _write_targets(resolved: Resolved, targets: Targets) -> Resolved:
         return resolved
     tree, references = rebuild(resolved.tree, lambda path, node: None if path in removed else node), resolved.references
     assert isinstance(tree, MappingNode)
-    for path, (node, _) in targets.items():
-        tree = put(tree, path, node)
+    for path, (node, by) in targets.items():
+        old = find(resolved.tree, path)
+        replaced: tuple[Node, ...] = () if old is None else old.replaced
+        replaced += () if old is None or old.origin == node.origin else (replace(old, replaced=()),)
+        replaced += () if path == by.path else by.node.replaced
+        tree = put(tree, path, replace(node, replaced=replaced))
     for path in [*removed, *targets]:
-        references = {old: text for old, text in references.items() if old[: len(path)] != path}
+        references = {key: text for key, text in references.items() if key[: len(path)] != path}
         if path in targets and str(to_plain(targets[path][1].node)) == str(to_plain(targets[path][0])):
             source = targets[path][1].path
-            below = {old: text for old, text in resolved.references.items() if old[: len(source)] == source}
-            references |= {(*path, *old[len(source) :]): text for old, text in below.items()}
+            below = {key: text for key, text in resolved.references.items() if key[: len(source)] == source}
+            references |= {(*path, *key[len(source) :]): text for key, text in below.items()}
     return replace(resolved, tree=tree, references=references)
 
 
