@@ -253,7 +253,7 @@ class _Writer:
             self._definitions[path] = {}
             properties = self._describe_arguments(self._schema.classes[path]["arguments"])
             init_args = {"anyOf": [_describe_table(properties), _REFERENCE]}
-            spec = {**properties, "class_path": True, "init_args": init_args, "dict_kwargs": True}
+            spec: dict[str, Any] = {**properties, "class_path": True, "init_args": init_args, "dict_kwargs": True}
             self._definitions[path] = _describe_table(spec)
         return {"$ref": f"#/$defs/{path}"}
 
