@@ -12,8 +12,8 @@ from typing import Any, Literal
 
 from lightkit import config, runs
 from lightkit.cli.help import OWN_OPTIONS
-from lightkit.config.loader import collect_errors, drop_paths
 from lightkit.config.packaged import packaged_configs
+from lightkit.config.resolved import collect_errors, drop_paths
 from lightkit.config.secrets import HIDDEN
 from lightkit.config.tree import Leaf, MappingNode, find, put, to_plain, walk
 from lightkit.errors import ConfigError
@@ -37,33 +37,6 @@ OPTIONS: dict[str, Takes] = {
     "trust": "switch",
 }
 """Options of every stage."""
-LIGHTNING = "pytorch_lightning.callbacks."
-NAMED_CLASSES = {
-    "callbacks": {
-        "checkpoint": "lightkit.callbacks.Checkpoint",
-        "device_stats": LIGHTNING + "DeviceStatsMonitor",
-        "early_stopping": LIGHTNING + "EarlyStopping",
-        "ema": LIGHTNING + "EMAWeightAveraging",
-        "gradient_accumulation": LIGHTNING + "GradientAccumulationScheduler",
-        "lr_finder": LIGHTNING + "LearningRateFinder",
-        "lr_monitor": LIGHTNING + "LearningRateMonitor",
-        "notify": "lightkit.callbacks.AppriseNotifier",
-        "pruning": LIGHTNING + "ModelPruning",
-        "scale_lr": "lightkit.distributed.ScaledLearningRate",
-        "slack": "lightkit.callbacks.SlackNotifier",
-        "swa": LIGHTNING + "StochasticWeightAveraging",
-        "timer": LIGHTNING + "Timer",
-        "webhook": "lightkit.callbacks.WebhookNotifier",
-    },
-    "logger": {
-        "comet": "lightkit.loggers.Comet",
-        "csv": "lightkit.loggers.CSV",
-        "mlflow": "lightkit.loggers.MLflow",
-        "tensorboard": "lightkit.loggers.TensorBoard",
-        "wandb": "lightkit.loggers.WandB",
-    },
-}
-"""What the name of an entry stands for where the entry has no class_path."""
 
 
 @dataclass(frozen=True)
@@ -178,7 +151,6 @@ def load_config(
                 subcommand=command,
                 subcommands=subcommands,
                 class_sections=class_sections,
-                default_classes=NAMED_CLASSES,
                 problems=problems,
             )
 

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 from lightkit import runs
 from lightkit.config import KeyPath, Origin, Resolved, dotted, error_at, near
-from lightkit.config.loader import Consequence
+from lightkit.config.resolved import Consequence
 from lightkit.config.tree import Leaf, Node, walk
 from lightkit.errors import ConfigError, LightkitError, exception_chain
 

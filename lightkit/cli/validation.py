@@ -14,8 +14,8 @@ from lightkit import runs
 from lightkit.cli.argument_lookup import import_class
 from lightkit.cli.config_loader import WITH_MODEL, LoadedConfig
 from lightkit.config import KeyPath, Origin, Problems, Resolved, dotted, error_at, near
-from lightkit.config.loader import drop_paths
 from lightkit.config.origins import near_files, shortened, shown_path
+from lightkit.config.resolved import drop_paths
 from lightkit.config.schema import ConfigSchema, join_alternatives, load_schema
 from lightkit.config.validation import ValidationResult, validate_values
 from lightkit.errors import ConfigError, DataError, LightkitError

@@ -16,8 +16,8 @@ from lightkit.cli.command_line import parse_options
 from lightkit.cli.config_loader import load_config
 from lightkit.config import PREFIX, RESERVED_VARIABLES, KeyPath, Problems, dotted, resolve_hardware
 from lightkit.config.display import describe_node, format_column, iterate_leaves
-from lightkit.config.loader import collect_errors
 from lightkit.config.origins import NESTED_FILES, shown_path
+from lightkit.config.resolved import collect_errors
 from lightkit.config.tree import MappingNode
 from lightkit.errors import ConfigError
 from lightkit.runs.index import flatten

@@ -24,8 +24,8 @@ from lightkit.config.display import (
     format_place,
     redact_node,
 )
-from lightkit.config.loader import collect_errors, drop_paths
 from lightkit.config.origins import NESTED_FILES
+from lightkit.config.resolved import collect_errors, drop_paths
 from lightkit.config.tree import Items, Leaf, MappingNode, Node, descend, find, put, supersede, to_plain, walk
 from lightkit.errors import ConfigError, ConfigErrors, LightkitError
 from lightkit.hardware import this_machine

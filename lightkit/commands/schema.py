@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from lightkit.cli.command_line import parse_options
-from lightkit.cli.config_loader import NAMED_CLASSES, STAGES
-from lightkit.config import SECTIONS, shown_path
+from lightkit.cli.config_loader import STAGES
+from lightkit.config import NAMED_CLASSES, SECTIONS, shown_path
 from lightkit.config.accelerator.vocabulary import (
     KEY_HELP,
     KINDS,

@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from lightkit.config.interpolation import escape
-from lightkit.config.loader import Resolved
 from lightkit.config.origins import KeyPath, Origin, dotted
+from lightkit.config.resolved import Resolved
 from lightkit.config.secrets import HIDDEN
 from lightkit.config.tree import Items, Leaf, MappingNode, Node
 from lightkit.config.yaml_reader import dump_yaml, read_scalar

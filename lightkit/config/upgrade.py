@@ -25,9 +25,10 @@ from ruamel.yaml.util import load_yaml_guess_indent
 
 from lightkit.config.accelerator import Hardware, resolve_hardware
 from lightkit.config.accelerator.vocabulary import GONE_STRATEGIES, HOROVOD, STRATEGIES_AS_ACCELERATORS
-from lightkit.config.loader import CLASS_SECTIONS, Resolved, collect_errors, layers_of
-from lightkit.config.merge import MergeRules, class_of
+from lightkit.config.loader import layers_of
+from lightkit.config.merge import class_of
 from lightkit.config.origins import KeyPath, Origin, Problems, dotted, error_at, shown_path
+from lightkit.config.resolved import Resolved, collect_errors
 from lightkit.config.schema import load_schema
 from lightkit.config.tree import Items, Leaf, MappingNode, Node, find, to_plain, walk
 from lightkit.config.upgrade_rules import (
@@ -500,7 +501,7 @@ def _make_config(trainers: Sequence[Mapping[str, Node]]) -> Resolved:
     nodes = {key: node for trainer in trainers for key, node in trainer.items() if key in HARDWARE_REASONS}
     tree = MappingNode({"trainer": MappingNode(nodes, _DEFAULT)}, _DEFAULT)
     ranks = {node.origin: rank for rank, trainer in enumerate(trainers) for node in trainer.values()}
-    return Resolved(tree, MergeRules(CLASS_SECTIONS), ranks=ranks)
+    return Resolved(tree, ranks=ranks)
 
 
 def _resolve(resolved: Resolved) -> Hardware:

@@ -24,9 +24,9 @@ from lightkit.config.accelerator.vocabulary import (
     STRATEGY_CLASSES,
     TRAINER_DEFAULTS,
 )
-from lightkit.config.loader import CLASS_SECTIONS, Resolved
-from lightkit.config.merge import SPEC_KEYS, is_append
+from lightkit.config.merge import CLASS_SECTIONS, SPEC_KEYS, is_append
 from lightkit.config.origins import NESTED_FILES, KeyPath, Origin, cut, dotted, error_at, near, shortened
+from lightkit.config.resolved import Resolved
 from lightkit.config.schema import ConfigSchema, accepts, any_of, describe_type, join_alternatives, list_branches
 from lightkit.config.tree import Items, Leaf, MappingNode, Node, to_plain, walk
 from lightkit.config.upgrade_rules import OLD_ARGUMENTS, find_class
@@ -108,7 +108,7 @@ class _Validator:
         data = self._schema.data
         if key in (*_ELSEWHERE, *_DROPPED) or "." in str(key):
             return
-        if key in CLASS_SECTIONS and key not in self._resolved.layering.class_sections:  # its class is fixed in Python
+        if key in CLASS_SECTIONS and key not in self._resolved.class_sections:  # its class is fixed in Python
             self.result.unjudged.add("")
         elif key in CLASS_SECTIONS:
             self._check_value((key,), node, {"schema": {"anyOf": [{"class": base} for base in data["bases"][key]]}})

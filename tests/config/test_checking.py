@@ -9,15 +9,11 @@ from pathlib import Path
 import pytest
 
 from lightkit.config import Resolved, resolve
-from lightkit.config.loader import drop_paths
 from lightkit.config.overrides import Flag
+from lightkit.config.resolved import drop_paths
 from lightkit.config.schema import ConfigSchema, load_schema
 from lightkit.config.validation import ValidationResult, validate_values
 
-ENTRIES = {
-    "callbacks": {"early_stopping": "pytorch_lightning.callbacks.EarlyStopping"},
-    "logger": {"csv": "lightkit.loggers.CSV"},
-}
 STAGES = ("fit", "validate", "test", "predict")
 RECORDED: Mapping[str, str] = load_schema().data["versions"]
 CONFIGS = Path(__file__).parents[2] / "configs"
@@ -28,7 +24,7 @@ def resolved_from(folder: Path, *texts: str, flags: tuple[str, ...] = ()) -> Res
     for file, text in zip(files, texts, strict=True):
         file.write_text(text)
     said = [Flag(key, value, f"--{key}={value}") for key, _, value in (flag.partition("=") for flag in flags)]
-    return resolve(files, flags=said, environ={}, subcommand="fit", subcommands=STAGES, default_classes=ENTRIES)
+    return resolve(files, flags=said, environ={}, subcommand="fit", subcommands=STAGES)
 
 
 def findings_in(folder: Path, *texts: str, flags: tuple[str, ...] = ()) -> ValidationResult:
@@ -275,11 +271,5 @@ def test_a_package_of_another_version_is_not_judged(
 @pytest.mark.parametrize("file", sorted(CONFIGS.rglob("*.yaml")), ids=lambda file: file.relative_to(CONFIGS).as_posix())
 def test_no_shipped_config_has_an_error(file: Path) -> None:
     environ = dict.fromkeys(("SLACK_WEBHOOK_URL", "WEBHOOK_URL", "HEARTBEAT_URL"), "https://hooks.example.com/night")
-    resolved = resolve([file], environ=environ, subcommand="fit", subcommands=STAGES, default_classes=_named_classes())
+    resolved = resolve([file], environ=environ, subcommand="fit", subcommands=STAGES)
     assert told(validate_values(resolved, load_schema(), is_complete=False)) == []
-
-
-def _named_classes() -> Mapping[str, Mapping[str, str]]:
-    from lightkit.cli.config_loader import NAMED_CLASSES
-
-    return NAMED_CLASSES

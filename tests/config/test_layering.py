@@ -13,10 +13,7 @@ from lightkit.config import Resolved, resolve, split_arguments
 from lightkit.config.tree import Node, find, to_plain
 from lightkit.errors import ConfigError
 
-DEFAULT_CLASSES = {
-    "callbacks": {"early_stopping": "EarlyStopping", "checkpoint": "Checkpoint"},
-    "logger": {"csv": "CSV", "mlflow": "MLflow"},
-}
+EARLY_STOPPING = "pytorch_lightning.callbacks.EarlyStopping"
 
 
 @dataclass
@@ -52,13 +49,12 @@ class Rule:
             subcommand=self.subcommand,
             subcommands=("fit", "test"),
             class_sections=self.class_sections,
-            default_classes=DEFAULT_CLASSES,
         )
 
 
 NET = "model: {class_path: my.Net, init_args: {hidden: 8, depth: 2}}"
 STOPPING = "callbacks: {early_stopping: {patience: 3}}"
-STOPPED = {"class_path": "EarlyStopping", "init_args": {"patience": 3}}
+STOPPED = {"class_path": EARLY_STOPPING, "init_args": {"patience": 3}}
 
 RULES = {
     "files-in-order": Rule(["a: 1\nb: 1", "a: 2"], {"a": 2, "b": 1}),
@@ -212,14 +208,14 @@ RULES = {
     "extends-nothing": Rule(["extends: []\na: 1", "extends:\nb: 1"], {"a": 1, "b": 1}),
     "entries-take-their-class-from-their-name": Rule([STOPPING], {"callbacks": {"early_stopping": STOPPED}}),
     "entries-by-class-name": Rule(["callbacks: {mine: my.Callback}"], {"callbacks": {"mine": {"class_path": "my.Callback"}}}),
-    "entries-empty": Rule(["logger: {csv: {}}"], {"logger": {"csv": {"class_path": "CSV"}}}),
+    "entries-empty": Rule(["logger: {csv: {}}"], {"logger": {"csv": {"class_path": "lightkit.loggers.CSV"}}}),
     "entries-change": Rule(
         [STOPPING, "callbacks: {early_stopping: {init_args: {min_delta: 0.1}}}"],
-        {"callbacks": {"early_stopping": {"class_path": "EarlyStopping", "init_args": {"patience": 3, "min_delta": 0.1}}}},
+        {"callbacks": {"early_stopping": {"class_path": EARLY_STOPPING, "init_args": {"patience": 3, "min_delta": 0.1}}}},
     ),
     "entries-add": Rule(
         [STOPPING, "callbacks: {checkpoint: {}}"],
-        {"callbacks": {"early_stopping": STOPPED, "checkpoint": {"class_path": "Checkpoint"}}},
+        {"callbacks": {"early_stopping": STOPPED, "checkpoint": {"class_path": "lightkit.callbacks.Checkpoint"}}},
     ),
     "entries-remove": Rule([STOPPING, "callbacks: {early_stopping: null}"], {"callbacks": {"early_stopping": None}}),
     "entries-remove-by-flag": Rule(
@@ -361,8 +357,7 @@ def test_what_was_replaced_is_the_text_that_was_written_there(tmp_path: Path) ->
             ["callbacks:\n  early_stoping: {}"],
             [],
             "callbacks.early_stoping: there is no class of that name; did you mean 'early_stopping'?\n"
-            "names: checkpoint, early_stopping; any other needs a class_path\n"
-            "  --> {tmp}/layer0.yaml:2:3\n    2 |   early_stoping: {{}}\n      |   ^^^^^^^^^^^^^",
+            "names: checkpoint, device_stats, early_stopping, ",
         ),
         (["callbacks: [A]"], [], "callbacks: expected a mapping from names to entries, got ['A']; Lightning's own"),
         (["callbacks+: [A]"], [], "callbacks+: expected a mapping from names to entries, got ['A']; Lightning's own "

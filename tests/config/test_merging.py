@@ -17,7 +17,7 @@ from lightkit.config.tree import MappingNode, Node, graft, to_plain
 
 HERE = Origin("default")
 MANY = settings(derandomize=True)
-LAYERING = MergeRules(("model",), {"callbacks": {"a": "A"}})
+LAYERING = MergeRules(("model",))
 NUMBERS = st.integers(0, 9)
 LISTS = st.lists(NUMBERS, max_size=3)
 

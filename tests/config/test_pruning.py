@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from lightkit.config import Problems, Resolved, error_at, resolve, split_arguments
-from lightkit.config.loader import Consequence, collect_errors, drop_origins, drop_paths
+from lightkit.config.resolved import Consequence, collect_errors, drop_origins, drop_paths
 from lightkit.errors import ConfigError
 
 

@@ -19,9 +19,9 @@ from lightkit.config.accelerator.vocabulary import (
     STRATEGIES_AS_ACCELERATORS,
     TRAINER_DEFAULTS,
 )
-from lightkit.config.loader import Resolved
 from lightkit.config.merge import class_of
 from lightkit.config.origins import KeyPath, Origin, dotted, error_at, near
+from lightkit.config.resolved import Resolved
 from lightkit.config.schema import load_schema
 from lightkit.config.tree import MappingNode, Node, find, graft, to_plain
 from lightkit.config.yaml_reader import read_scalar
@@ -307,7 +307,7 @@ def target_key(key: str, setting: RawSetting, resolved: Resolved) -> KeyPath | N
         optimizer = find(resolved.tree, ("optimizer",))
         has_optimizer = optimizer is not None and to_plain(optimizer) is not None
         section, names = ("optimizer", ["lr"]) if has_optimizer else ("model", ["learning_rate", "lr"])
-    is_fixed = section not in resolved.layering.class_sections  # its class is fixed in Python
+    is_fixed = section not in resolved.class_sections  # its class is fixed in Python
     above: KeyPath = (section,) if is_fixed else (section, "init_args")
     node = find(resolved.tree, (section,))
     if not is_fixed and (node is None or to_plain(node) is None):

@@ -38,9 +38,9 @@ from lightkit.config.accelerator.vocabulary import (
     XLA_PRECISIONS,
     XLA_STRATEGIES,
 )
-from lightkit.config.loader import Resolved
 from lightkit.config.merge import class_of
 from lightkit.config.origins import Origin, dotted, error_at, near
+from lightkit.config.resolved import Resolved
 from lightkit.config.tree import Items, Leaf, MappingNode, Node, find, graft, put, rebuild, to_plain
 from lightkit.config.yaml_reader import read_scalar
 from lightkit.hardware import Machine
