@@ -25,8 +25,8 @@ from lightkit import errors, runs
 from lightkit.cli.notifications import CommandNotifier
 from lightkit.cli.stage_runner import open_context, open_run_context, run_stage
 from lightkit.config import read_file
-from lightkit.config.display import RedactedConfig
-from lightkit.config.tree import plain
+from lightkit.config.display import redact_node
+from lightkit.config.tree import to_plain
 from lightkit.runs.index import index_runs
 from lightkit.runs.signals import SignalWatch
 
@@ -72,7 +72,7 @@ class TrainingRun:
     @property
     def config(self) -> dict[str, Any]:
         """`config.yaml`: the resolved config, with references such as `${oc.env:TOKEN}` in the place of secrets."""
-        values: dict[str, Any] = plain(read_file(self.folder / "config.yaml"))
+        values: dict[str, Any] = to_plain(read_file(self.folder / "config.yaml"))
         return values
 
     def model(self, checkpoint: PathLike = "best") -> LightningModule:
@@ -220,7 +220,7 @@ def load_config(config: Files, overrides: Mapping[str, Any] | None = None) -> di
     """
     with _command() as watch:
         resolved = open_context("fit", _config_args(config, overrides), watch).resolved
-        values: dict[str, Any] = RedactedConfig(resolved).value(resolved.tree, ())
+        values: dict[str, Any] = redact_node(resolved, resolved.tree, ())
         return values
 
 

@@ -106,7 +106,7 @@ def build_catalogue() -> dict[str, Any]:
     names = short_names(classes, _asked_for(sections, classes))
     return {
         "python": f"{sys.version_info[0]}.{sys.version_info[1]}",
-        "versions": {name: _public(metadata.version(name)) for name in sorted({*PACKAGES.values(), "jsonargparse"})},
+        "versions": {name: _public(metadata.version(name)) for name in ("jsonargparse", "pytorch-lightning", "torch")},
         "sections": sections,
         "top": _top_level(built),
         "strategies": StrategyRegistry.available_strategies(),

@@ -10,8 +10,7 @@ from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any
 
-from lightkit.cli.config_loader import NAMED_CLASSES
-from lightkit.config import KeyPath, near, shown_path
+from lightkit.config import NAMED_CLASSES, KeyPath, near, shown_path
 from lightkit.config.accelerator.vocabulary import KEY_HELP
 from lightkit.config.schema import load_schema
 from lightkit.config.tree import Leaf, MappingNode, Node, descend

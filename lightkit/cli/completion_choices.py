@@ -8,8 +8,8 @@ from contextlib import suppress
 
 from lightkit.cli.argument_lookup import list_arguments, list_class_names
 from lightkit.cli.command_line import OPTION_LINE
-from lightkit.cli.config_loader import NAMED_CLASSES, OPTIONS, STAGES, load_config, options_of
-from lightkit.config import Origin, Problems
+from lightkit.cli.config_loader import OPTIONS, STAGES, load_config, options_of
+from lightkit.config import NAMED_CLASSES, Origin, Problems
 from lightkit.config.packaged import PREFIX, packaged_configs
 from lightkit.config.schema import list_branches, load_schema
 from lightkit.config.tree import MappingNode, find

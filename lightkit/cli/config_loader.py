@@ -12,10 +12,10 @@ from typing import Any, Literal
 
 from lightkit import config, runs
 from lightkit.cli.help import OWN_OPTIONS
-from lightkit.config.loader import collect_errors, drop_paths
 from lightkit.config.packaged import packaged_configs
+from lightkit.config.resolved import collect_errors, drop_paths
 from lightkit.config.secrets import HIDDEN
-from lightkit.config.tree import Leaf, MappingNode, find, plain, put, walk
+from lightkit.config.tree import Leaf, MappingNode, find, put, to_plain, walk
 from lightkit.errors import ConfigError
 from lightkit.export.formats import format_of, holds_weights_alone
 from lightkit.hardware import Machine, this_machine
@@ -37,33 +37,6 @@ OPTIONS: dict[str, Takes] = {
     "trust": "switch",
 }
 """Options of every stage."""
-LIGHTNING = "pytorch_lightning.callbacks."
-NAMED_CLASSES = {
-    "callbacks": {
-        "checkpoint": "lightkit.callbacks.Checkpoint",
-        "device_stats": LIGHTNING + "DeviceStatsMonitor",
-        "early_stopping": LIGHTNING + "EarlyStopping",
-        "ema": LIGHTNING + "EMAWeightAveraging",
-        "gradient_accumulation": LIGHTNING + "GradientAccumulationScheduler",
-        "lr_finder": LIGHTNING + "LearningRateFinder",
-        "lr_monitor": LIGHTNING + "LearningRateMonitor",
-        "notify": "lightkit.callbacks.AppriseNotifier",
-        "pruning": LIGHTNING + "ModelPruning",
-        "scale_lr": "lightkit.distributed.ScaledLearningRate",
-        "slack": "lightkit.callbacks.SlackNotifier",
-        "swa": LIGHTNING + "StochasticWeightAveraging",
-        "timer": LIGHTNING + "Timer",
-        "webhook": "lightkit.callbacks.WebhookNotifier",
-    },
-    "logger": {
-        "comet": "lightkit.loggers.Comet",
-        "csv": "lightkit.loggers.CSV",
-        "mlflow": "lightkit.loggers.MLflow",
-        "tensorboard": "lightkit.loggers.TensorBoard",
-        "wandb": "lightkit.loggers.WandB",
-    },
-}
-"""What the name of an entry stands for where the entry has no class_path."""
 
 
 @dataclass(frozen=True)
@@ -178,7 +151,6 @@ def load_config(
                 subcommand=command,
                 subcommands=subcommands,
                 class_sections=class_sections,
-                default_classes=NAMED_CLASSES,
                 problems=problems,
             )
 
@@ -217,7 +189,7 @@ def _find_run_of_weights(arguments: config.Arguments) -> dict[str, str | bool]:
 def _needs_several_machines(saved: MappingNode) -> bool:
     """Check whether a run's config starts processes on other machines, too."""
     launch, trainer = (
-        section if isinstance(section := plain(saved).get(name), dict) else {} for name in ("launch", "trainer")
+        section if isinstance(section := to_plain(saved).get(name), dict) else {} for name in ("launch", "trainer")
     )
     is_elsewhere = launch.get("engine") in ("spark", "ray", "slurm") or launch.get("hosts") or launch.get("slurm")
     return bool(is_elsewhere) or not {str(launch.get("nodes")), str(trainer.get("num_nodes"))} <= {"1", "None"}
@@ -230,7 +202,11 @@ def _drop_hidden_addresses(resolved: config.Resolved) -> config.Resolved:
     for path in paths:
         node = find(tree, path)
         is_address = path[0] == "run" or (path[0] == "callbacks" and path[-1] in ("webhook_url", "urls"))
-        if is_address and node is not None and HIDDEN in (value if isinstance(value := plain(node), list) else [value]):
+        if (
+            is_address
+            and node is not None
+            and HIDDEN in (value if isinstance(value := to_plain(node), list) else [value])
+        ):
             tree = put(tree, path, Leaf(None, node.origin))
     return replace(resolved, tree=tree)
 

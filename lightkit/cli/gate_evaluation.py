@@ -23,7 +23,7 @@ from lightkit.cli.redaction import redact
 from lightkit.cli.stage_runner import open_run_context
 from lightkit.config import dump_yaml, read_file
 from lightkit.config.interpolation import escape
-from lightkit.config.tree import plain
+from lightkit.config.tree import to_plain
 from lightkit.errors import ConfigError, DataError, LightkitError
 from lightkit.registry.evaluation import (
     BaselineModel,
@@ -290,7 +290,7 @@ class _Evaluation:
         Raises:
             ConfigError: If its config cannot be used here.
         """
-        config, data = plain(read_file(model.config)), self.context.resolved.values.get("data")
+        config, data = to_plain(read_file(model.config)), self.context.resolved.values.get("data")
 
         def split_section(section: Any) -> tuple[str, Mapping[str, Any]]:
             """Return the name of the class, and its arguments."""

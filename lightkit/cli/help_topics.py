@@ -8,11 +8,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from lightkit.cli.argument_lookup import describe_class, list_class_names
-from lightkit.cli.config_loader import NAMED_CLASSES
 from lightkit.cli.validation import validate_signatures
-from lightkit.config import CLASS_SECTIONS, Origin, Problems, Resolved, near
+from lightkit.config import NAMED_CLASSES, Origin, Problems, Resolved, near
 from lightkit.config.accelerator.vocabulary import KEY_HELP
-from lightkit.config.merge import MergeRules
 from lightkit.config.schema import ConfigSchema, describe_type, load_schema
 from lightkit.config.tree import MappingNode, graft
 from lightkit.errors import ConfigError
@@ -115,7 +113,7 @@ def _format_class(command: str, section: str, name: str) -> str:
     tree = graft({section: {name: given} if entries else given}, Origin("default"))
     assert isinstance(tree, MappingNode)
     problems = Problems(is_incomplete=True)  # arguments are not missing here
-    validate_signatures(Resolved(tree, MergeRules(CLASS_SECTIONS, {}, problems)), problems)
+    validate_signatures(Resolved(tree), problems)
     if (error := problems.error()) is not None:
         raise error.reworded(lambda text: f"--help: {text}")
     path, description = describe_class(given["class_path"], load_schema().data["bases"][section])

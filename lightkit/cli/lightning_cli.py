@@ -48,7 +48,7 @@ from lightkit.cli.trainer_components import (
 )
 from lightkit.cli.validation import check_inputs, validate_signatures
 from lightkit.config.accelerator.keys import AcceleratorSettings
-from lightkit.config.loader import collect_errors, drop_paths
+from lightkit.config.resolved import collect_errors, drop_paths
 from lightkit.errors import ConfigError, LightkitError
 from lightkit.export.bare_trainer import build_bare_trainer
 from lightkit.launch.plan import LaunchSettings
@@ -227,7 +227,7 @@ class LightkitCLI(LightningCLI):
         return context
 
     def _parse(self, parser: LightningArgumentParser, command: list[str], resolved: config.Resolved) -> Any:
-        values = resolved.lightning().values
+        values = resolved.lightning_values
         values.pop("ckpt_path", None)  # `start_run` decides
         if self._exports and isinstance(trainer := values.get("trainer"), dict):
             values["trainer"] = {key: value for key, value in trainer.items() if key not in _TRAINING_HARDWARE}
@@ -254,7 +254,7 @@ class LightkitCLI(LightningCLI):
         left_out = ("config",) if self._is_script else _NOT_SAVED
         values = {key: value for key, value in json.loads(text).items() if key not in left_out}
         resolved = self.context.resolved
-        return resolved.with_references(resolved.named(values))
+        return resolved.with_references(resolved.name_entries(values))
 
     # -- the run -------------------------------------------------------------------------------------------------------
 

@@ -45,7 +45,7 @@ from lightkit.cli.context import RunContext
 from lightkit.cli.predict_images import build_prediction_callback
 from lightkit.cli.redaction import drop_nulls, redact, redact_hyperparameters
 from lightkit.config import Resolved, dotted, shown_path
-from lightkit.config.tree import Leaf, plain, walk
+from lightkit.config.tree import Leaf, to_plain, walk
 from lightkit.distributed.xla import HushXLA, trains_on_xla
 from lightkit.errors import DataChanged, Stalled, visible
 from lightkit.launch.plan import THREADS
@@ -233,7 +233,7 @@ def _check_same_data(context: RunContext, trainer: Trainer, _module: LightningMo
 def _log_config(context: RunContext, trainer: Trainer, _module: LightningModule) -> None:
     """Log the whole config, or what flags and variables changed in it to a logger that has the config as a file."""
     changed = {
-        dotted(path): plain(node)
+        dotted(path): to_plain(node)
         for path, node in walk(context.resolved.tree)
         if isinstance(node, Leaf) and node.origin.kind in ("flag", "variable") and path[0] != "run"
     }

@@ -17,9 +17,9 @@ from lightkit.cli.console import print_line
 from lightkit.cli.context import RunContext
 from lightkit.cli.validation import find_section_class
 from lightkit.config import Resolved, dotted, shown_path
-from lightkit.config.display import RedactedConfig, iterate_leaves
+from lightkit.config.display import iterate_leaves, redact_node
 from lightkit.config.schema import load_schema
-from lightkit.config.tree import plain
+from lightkit.config.tree import to_plain
 from lightkit.errors import ConfigError
 from lightkit.images.flower_photos import flower_photos
 from lightkit.images.verdicts import compute_file_digests
@@ -177,15 +177,14 @@ def record_inputs(context: RunContext, run: Run, previous: Mapping[str, Any] | N
 def split_values(context: RunContext, salt: str) -> tuple[dict[str, Any], dict[str, str]]:
     """Return the values as written, without secrets, and salted digests of those that are secret, by dotted key."""
     resolved = context.resolved
-    redacted = RedactedConfig(resolved)
     shown, hidden = {}, {}
     for path, node in iterate_leaves(resolved.tree, ()):
         key = dotted(path)
         if any(key == name or key.startswith(f"{name}.") for name in _IGNORED):
             continue
         # the value that the hardware decides is no change of the config on other hardware
-        shown[key] = "auto" if key in context.hardware.chosen else redacted.value(node, path)
-        value = json.dumps(plain(node), default=str, ensure_ascii=False)
+        shown[key] = "auto" if key in context.hardware.chosen else redact_node(resolved, node, path)
+        value = json.dumps(to_plain(node), default=str, ensure_ascii=False)
         is_reference = any(path[: len(other)] == other[: len(path)] for other in resolved.references)
         if is_reference or resolved.masked(value) != value:
             hidden[key] = hashlib.sha256(json.dumps([salt, value]).encode()).hexdigest()[:32]

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
-import sys
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -15,9 +14,9 @@ from lightkit import runs
 from lightkit.cli.argument_lookup import import_class
 from lightkit.cli.config_loader import WITH_MODEL, LoadedConfig
 from lightkit.config import KeyPath, Origin, Problems, Resolved, dotted, error_at, near
-from lightkit.config.loader import drop_paths
 from lightkit.config.origins import near_files, shortened, shown_path
-from lightkit.config.schema import PACKAGES, ConfigSchema, join_alternatives, load_schema
+from lightkit.config.resolved import drop_paths
+from lightkit.config.schema import ConfigSchema, join_alternatives, load_schema
 from lightkit.config.validation import ValidationResult, validate_values
 from lightkit.errors import ConfigError, DataError, LightkitError
 from lightkit.runs.resume import check_checkpoint_file, open_named_run
@@ -78,7 +77,7 @@ def validate_signatures(resolved: Resolved, problems: Problems) -> Resolved:
     catalogue, described = load_schema(), dict[str, Any]()
     while True:
         findings = _findings(resolved, catalogue, problems)
-        names = {name for name in findings.unjudged.values() if "." in name} - described.keys()
+        names = {name for name in findings.unjudged if "." in name} - described.keys()
         if not names:
             break
         for name in names:
@@ -98,11 +97,11 @@ def validate_signatures(resolved: Resolved, problems: Problems) -> Resolved:
 
 
 def _findings(resolved: Resolved, catalogue: ConfigSchema, problems: Problems) -> ValidationResult:
-    found = validate_values(resolved, catalogue, is_complete=not problems.is_incomplete, is_loaded=_is_loaded)
+    found = validate_values(resolved, catalogue, is_complete=not problems.is_incomplete)
     for section in _WITH_INPUTS:
         path = find_section_class(section, resolved, catalogue)
         # torchvision's names, for one, change with torch's version
-        if path is not None and (path in catalogue.imported or {*PACKAGES} == {*catalogue.trusted}):
+        if path is not None and catalogue.counts(path):
             given = resolved.values[section].get("init_args")
             if isinstance(given, dict):
                 found.problems += _find_wrong_choices(section, catalogue.classes[path], given, resolved)
@@ -110,19 +109,6 @@ def _findings(resolved: Resolved, catalogue: ConfigSchema, problems: Problems) -
         text = f"{name}: written for Lightning 1.x or the package lightning; `lightkit upgrade {name}` rewrites it"
         problems.add(ConfigError(text, places=[origin]))
     return found
-
-
-def _is_loaded(name: str, bases: Collection[str]) -> bool:
-    """Check whether jsonargparse or Lightning knows a short name of something that this process has loaded."""
-    pending = [getattr(sys.modules.get(path.rpartition(".")[0]), path.rpartition(".")[2], None) for path in bases]
-    while pending:
-        if isinstance(base := pending.pop(), type):
-            children: list[type] = base.__subclasses__()
-            pending += children
-            if name[:1] != "_" and name in (child.__name__ for child in children):
-                return True
-    registered = getattr(sys.modules.get("pytorch_lightning.strategies"), "StrategyRegistry", ())
-    return "pytorch_lightning.strategies.Strategy" in bases and name.lower() in registered
 
 
 def check_inputs(resolved: Resolved, *, starts_training: bool, parsed: Any = None) -> None:

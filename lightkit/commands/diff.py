@@ -15,9 +15,9 @@ from lightkit.cli.argument_lookup import find_default
 from lightkit.cli.command_line import parse_options
 from lightkit.cli.config_loader import load_config
 from lightkit.config import PREFIX, RESERVED_VARIABLES, KeyPath, Problems, dotted, resolve_hardware
-from lightkit.config.display import RedactedConfig, format_column, iterate_leaves
-from lightkit.config.loader import collect_errors
+from lightkit.config.display import describe_node, format_column, iterate_leaves
 from lightkit.config.origins import NESTED_FILES, shown_path
+from lightkit.config.resolved import collect_errors
 from lightkit.config.tree import MappingNode
 from lightkit.errors import ConfigError
 from lightkit.runs.index import flatten
@@ -105,8 +105,7 @@ def _read_input(name: str, root: str) -> tuple[str, MappingNode, _Values, bool]:
         problems.raise_any()
     hardware, resolved = collect_errors(loaded.resolved, partial(resolve_hardware, environ={}), problems)
     resolved = resolved if hardware is None else hardware.resolved
-    redacted = RedactedConfig(resolved)
-    values: _Values = {path: redacted.placed(node, path) for path, node in iterate_leaves(resolved.tree, ())}
+    values: _Values = {path: describe_node(resolved, node, path) for path, node in iterate_leaves(resolved.tree, ())}
     values |= {path: {"value": value} for path, value in recorded.items() if value not in (None, {})}
     return name, resolved.tree, values, is_run
 

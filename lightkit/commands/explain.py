@@ -4,38 +4,29 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import nullcontext, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from lightkit.cli.argument_lookup import find_default, list_arguments
 from lightkit.cli.config_loader import STAGES, LoadedConfig, Takes, load_config
-from lightkit.config import (
-    Arguments,
-    KeyPath,
-    Origin,
-    Problems,
-    Resolved,
-    dotted,
-    near,
-    resolve_hardware,
-    split_arguments,
-)
+from lightkit.config import KeyPath, Origin, Problems, Resolved, dotted, near, resolve_hardware, split_arguments
 from lightkit.config.accelerator.vocabulary import BLOCK_KEYS, OLD_TRAINER_KEYS, TRAINER_DEFAULTS
 from lightkit.config.display import (
-    RedactedConfig,
+    describe_node,
+    find_written,
     format_annotated,
     format_column,
     format_inline,
     format_place,
+    redact_node,
 )
-from lightkit.config.loader import collect_errors, drop_paths
 from lightkit.config.origins import NESTED_FILES
-from lightkit.config.tree import Items, Leaf, MappingNode, Node, descend, find, plain, put, supersede, walk
+from lightkit.config.resolved import collect_errors, drop_paths
+from lightkit.config.tree import Items, Leaf, MappingNode, Node, descend, find, put, supersede, to_plain, walk
 from lightkit.errors import ConfigError, ConfigErrors, LightkitError
 from lightkit.hardware import this_machine
 
@@ -69,27 +60,32 @@ def explain(args: list[str]) -> int:
         ConfigError: If there is no such key, or the config cannot be read.
     """
     arguments = split_arguments(args, options=_OPTIONS, takes_inputs=True)
-    stage, keys = _split_keys(arguments)
+    if file := next((word for word in arguments.inputs if word.endswith(NESTED_FILES)), None):
+        raise ConfigError(f"explain: a config file comes after -c: -c {file}")
+    stages = dict.fromkeys(word for word in arguments.inputs if word in STAGES)
+    if len(stages) > 1:
+        raise ConfigError(f"explain: expected one stage, got {' and '.join(stages)}")
+    stage = next(iter(stages), "validate" if "run" in arguments.options else "fit")
+    keys = [word for word in arguments.inputs if word not in STAGES]
     problems = Problems()
     loaded = load_config(stage, args, problems, options=_OPTIONS, takes_inputs=True)
     if problems.is_incomplete:
         problems.raise_any()
-    config = _resolve(loaded, problems)
-    tree, is_json, found = config.resolved.tree, "json" in arguments.options, list[tuple[dict[str, Any], str]]()
-    errors: list[ConfigError] = []
+    resolved, known = _resolve(loaded, problems)
+    found, errors = list[tuple[dict[str, Any], str]](), list[ConfigError]()
     for key in keys:
         try:
-            found.append(_explain_key(config, key))
+            found.append(_explain_key(resolved, known, key))
         except ConfigError as error:  # noqa: PERF203 (every key is explained)
-            errors.append(error.reworded(config.resolved.masked))
-    if is_json and (found or not keys):
-        whole = {} if keys else {"config": config.redact().value(tree, ())}
-        fields = [each for each, _ in found] if keys else _explain_leaves(config, (), tree)
+            errors.append(error.reworded(resolved.masked))
+    if "json" in arguments.options and (found or not keys):
+        whole = {} if keys else {"config": redact_node(resolved, resolved.tree, ())}
+        fields = [each for each, _ in found] if keys else _explain_leaves(resolved, known, (), resolved.tree)
         print(json.dumps({"schema": 1, **whole, "keys": fields}, indent=2))
     elif keys:
         print("\n".join(_format(fields, yaml) for fields, yaml in found), end="")
     else:
-        print(format_annotated(tree, (), config.redact(), replaced=config.list_replaced), end="")
+        print(format_annotated(resolved, resolved.tree, ()), end="")
     sys.stdout.flush()
     if num_mistakes := len(list(problems)):
         count = "is a mistake" if num_mistakes == 1 else f"are {num_mistakes} mistakes"
@@ -99,85 +95,44 @@ def explain(args: list[str]) -> int:
     return 0
 
 
-def _split_keys(arguments: Arguments) -> tuple[str, list[str]]:
-    """Split the words that stand alone into the stage and the keys."""
-    if file := next((word for word in arguments.inputs if word.endswith(NESTED_FILES)), None):
-        raise ConfigError(f"explain: a config file comes after -c: -c {file}")
-    stages = list(dict.fromkeys(word for word in arguments.inputs if word in STAGES))
-    if len(stages) > 1:
-        raise ConfigError(f"explain: expected one stage, got {' and '.join(stages)}")
-    default = "validate" if "run" in arguments.options else "fit"
-    return (stages or [default])[0], [word for word in arguments.inputs if word not in STAGES]
+def _resolve(loaded: LoadedConfig, problems: Problems) -> tuple[Resolved, Resolved]:
+    """Resolve the hardware keys of a config that may have errors, whether or not this machine has the hardware.
 
-
-# -- the config before and after its hardware keys are resolved --------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class _Config:
-    """A config as its layers write it, and with its hardware keys resolved to the trainer's.
-
-    Args:
-        written: As the layers write it.
-        resolved: With the trainer's keys.
+    Returns:
+        The config with the trainer's keys; and the same with the hardware keys as the layers write them beside those.
     """
-
-    written: Resolved
-    resolved: Resolved
-
-    def redact(self, path: KeyPath = ()) -> RedactedConfig:
-        """Return the printable values of the config that has the key: the resolved one where it can."""
-        is_resolved = path[:1] != ("accelerator",) and find(self.resolved.tree, path) is not None
-        return RedactedConfig(self.resolved if is_resolved else self.written)
-
-    def find(self, path: KeyPath) -> tuple[KeyPath, Node, KeyPath]:
-        """Find the value at a path in which ``init_args`` may be left out.
-
-        Returns:
-            Its whole path; the value; and the rest of the path that leads nowhere, if any.
-        """
-        configs = (self.written,) if path[:1] == ("accelerator",) else (self.resolved, self.written)
-        return min((descend(config.tree, path) for config in configs), key=lambda found: len(found[2]))
-
-    def list_sources(self, path: KeyPath, node: Node) -> list[tuple[KeyPath, Node]]:
-        """List the hardware keys that a value was derived from."""
-        keys = [key for key in _HARDWARE_KEYS if key != path and path[0] != "accelerator"]
-        found = [(key, source) for key in keys if (source := find(self.written.tree, key)) is not None]
-        return [(key, source) for key, source in found if source.origin == node.origin]
-
-    def list_replaced(self, path: KeyPath, node: Node) -> Sequence[Node]:
-        """List the values that a value replaced, lowest layer first, under any of its keys."""
-        own, sources = find(self.written.tree, path), self.list_sources(path, node)
-        before = [*(own.replaced if own is not None else () if sources else node.replaced)]
-        before += [own] if own is not None and own.origin != node.origin else []
-        before += [old for _, source in sources for old in source.replaced]
-        return [replace(old, replaced=()) for old in before]
-
-
-def _resolve(loaded: LoadedConfig, problems: Problems) -> _Config:
-    """Resolve the hardware keys of a config that may have errors, whether or not this machine has the hardware."""
-    run = loaded.resolved.tree.entries.get("run", MappingNode({}, Origin("default")))
-    if isinstance(run, MappingNode) and ("name" not in run.entries or plain(run.entries["name"]) is None):
+    written = loaded.resolved
+    run = written.tree.entries.get("run", MappingNode({}, Origin("default")))
+    if isinstance(run, MappingNode) and ("name" not in run.entries or to_plain(run.entries["name"]) is None):
         rule = "the base run's name" if loaded.base is not None else "the first -c file's name"
         name = supersede(run.entries.get("name"), Leaf(loaded.default_name, Origin("default", rule)))
-        tree = put(loaded.resolved.tree, ("run", "name"), name)
-        loaded = replace(loaded, resolved=replace(loaded.resolved, tree=tree))
-    unusable = {path[:2] for path in loaded.resolved.unresolved if path[:2] in _HARDWARE_KEYS or path[0] == "launch"}
-    resolved = drop_paths(loaded.resolved, unusable)
+        written = replace(written, tree=put(written.tree, ("run", "name"), name))
+    unusable = {path[:2] for path in written.unresolved if path[:2] in _HARDWARE_KEYS or path[0] == "launch"}
+    usable = drop_paths(written, unusable)
     try:
-        hardware = resolve_hardware(resolved, this_machine(), environ=os.environ)
-        return _Config(loaded.resolved, hardware.resolved)
+        resolved = resolve_hardware(usable, this_machine(), environ=os.environ).resolved
     except LightkitError as error:
         problems.add(error)
-        known, resolved = collect_errors(resolved, partial(resolve_hardware, environ={}), problems)
-        return _Config(loaded.resolved, resolved if known is None else known.resolved)
+        hardware, resolved = collect_errors(usable, partial(resolve_hardware, environ={}), problems)
+        resolved = resolved if hardware is None else hardware.resolved
+    tree = resolved.tree
+    for path in _HARDWARE_KEYS:
+        node = find(written.tree, path)
+        if node is not None and (path[0] == "accelerator" or find(tree, path) is None):
+            tree = put(tree, path, node)
+    return resolved, replace(resolved, tree=tree, references={**resolved.references, **written.references})
 
 
 # -- one key -----------------------------------------------------------------------------------------------------------
 
 
-def _explain_key(config: _Config, key: str) -> tuple[dict[str, Any], str]:
+def _explain_key(resolved: Resolved, known: Resolved, key: str) -> tuple[dict[str, Any], str]:
     """Explain one key, in lightkit's or in LightningCLI's notation.
+
+    Args:
+        resolved: The config with the trainer's keys.
+        known: The same with the hardware keys as they are written.
+        key: The key.
 
     Returns:
         Its fields, and a mapping or list as YAML with the place of each value in it.
@@ -185,40 +140,34 @@ def _explain_key(config: _Config, key: str) -> tuple[dict[str, Any], str]:
     Raises:
         ConfigError: If there is no such key.
     """
-    tree = config.resolved.tree
-    wanted = config.resolved.lightkit_path(key)
-    parts: list[Any] = [int(part) if part.isdigit() else part for part in re.split(r"[.\[\]]+", key) if part]
-    own = tuple(parts[1:] if parts[:1] == [config.resolved.subcommand] else parts)
-    if own != wanted and any(isinstance(part, int) for part in config.find(own)[0]):
-        wanted = own  # an index counts the user's own list where it has that element, else all callbacks
+    wanted = resolved.lightkit_path(key)
     if not wanted:
         raise ConfigError(f"{key!r}: expected a dotted key, such as trainer.max_epochs")
-    path, node, rest = config.find(wanted)
+    trees = (known.tree,) if wanted[0] == "accelerator" else (resolved.tree, known.tree)
+    path, node, rest = min((descend(tree, wanted) for tree in trees), key=lambda found: len(found[2]))
     default = None
     with suppress(ConfigError) if not rest else nullcontext():  # its class cannot be imported; what is set is known
-        default = find_default(tree, wanted if rest else path)
+        default = find_default(resolved.tree, wanted if rest else path)
     if rest and default is None:
-        raise _unknown_key(key, config, path, rest)
+        raise _unknown_key(key, known, path, rest)
     if rest:
         return {"key": dotted(wanted), "replaced": [], **(default or {})}, ""
-    fields = _explain_node(config, path, node) | {"help": (default or {"help": ""})["help"]}
-    is_whole = _has_children(node)
-    yaml = format_annotated(node, path, config.redact(path), replaced=config.list_replaced) if is_whole else ""
-    return fields | ({"within": _explain_leaves(config, path, node)} if is_whole else {}), yaml
+    fields = _explain_node(resolved, known, path, node) | {"help": (default or {"help": ""})["help"]}
+    if not _has_children(node):
+        return fields, ""
+    return fields | {"within": _explain_leaves(resolved, known, path, node)}, format_annotated(known, node, path)
 
 
-def _explain_leaves(config: _Config, path: KeyPath, tree: Node) -> list[dict[str, Any]]:
+def _explain_leaves(resolved: Resolved, known: Resolved, path: KeyPath, tree: Node) -> list[dict[str, Any]]:
     leaves = [(below, node) for below, node in walk(tree, path) if below and not _has_children(node)]
-    return [_explain_node(config, below, node) for below, node in leaves]
+    return [_explain_node(resolved, known, below, node) for below, node in leaves]
 
 
-def _explain_node(config: _Config, path: KeyPath, node: Node) -> dict[str, Any]:
+def _explain_node(resolved: Resolved, known: Resolved, path: KeyPath, node: Node) -> dict[str, Any]:
     """Return what is known of a value, without secrets: the fields of `--json`, of which the text is made."""
-    redacted = config.redact(path)
-    written = redacted.text(path)
-    replaced = [redacted.placed(old) for old in config.list_replaced(path, node)]
-    fields = {"key": dotted(path), **redacted.placed(node, path), "replaced": replaced}
-    hardware = _list_hardware(config, path, node)
+    written, hardware = find_written(known, path), _list_hardware(resolved, known, path, node)
+    replaced = [describe_node(known, replace(old, replaced=())) for old in node.replaced]
+    fields = {"key": dotted(path), **describe_node(known, node, path), "replaced": replaced}
     return fields | ({} if written is None else {"written": written}) | ({"hardware": hardware} if hardware else {})
 
 
@@ -237,35 +186,30 @@ def _format(fields: Mapping[str, Any], yaml: str) -> str:
     return head + "".join(f"  {label:9}{text}\n" for label, text in rows)
 
 
-def _list_hardware(config: _Config, path: KeyPath, node: Node) -> list[dict[str, Any]]:
+def _list_hardware(resolved: Resolved, known: Resolved, path: KeyPath, node: Node) -> list[dict[str, Any]]:
     """List the other hardware keys, as they count here, for a key that is one, or was set by one, with their places."""
-    same = [key for key, value in walk(config.resolved.tree) if key and value.origin == node.origin]
-    if path not in _HARDWARE_KEYS and not config.list_sources(path, node):
-        return []
+    same = [key for key, value in walk(known.tree) if key and value.origin == node.origin]
     found = []
-    for key in dict.fromkeys([*same, *_HARDWARE_KEYS]):
-        counts, written = find(config.resolved.tree, key), find(config.written.tree, key)
-        value = written if counts is None else counts
+    for key in dict.fromkeys([*same, *_HARDWARE_KEYS]) if {path, *same} & {*_HARDWARE_KEYS} else ():
+        counts = find(resolved.tree, key)
+        value = find(known.tree, key) if counts is None else counts
         if value is None or isinstance(value, MappingNode) or value.origin.kind == "default":
             continue
-        if key == path and plain(value) == plain(node):
-            continue
-        redacted = RedactedConfig(config.written if counts is None else config.resolved)
-        found.append({"key": dotted(key), **redacted.placed(value, key)})
+        if key != path or to_plain(value) != to_plain(node):
+            found.append({"key": dotted(key), **describe_node(known if counts is None else resolved, value, key)})
     return found
 
 
-def _unknown_key(key: str, config: _Config, path: KeyPath, rest: KeyPath) -> ConfigError:
-    tree, node = config.resolved.tree, config.find(path)[1]
+def _unknown_key(key: str, known: Resolved, path: KeyPath, rest: KeyPath) -> ConfigError:
+    node, above = find(known.tree, path), _shorten_key(path)
     if isinstance(node, Items) and str(rest[0]).isdigit():
         count = f"{len(node.items)} element{'' if len(node.items) == 1 else 's'}"
-        return ConfigError(f"{key}: there is no element {rest[0]} in {_short_key(path)}, which has {count}, from 0 on")
+        return ConfigError(f"{key}: there is no element {rest[0]} in {above}, which has {count}, from 0 on")
     in_config = node.entries if isinstance(node, MappingNode) else ()
-    siblings = [str(name) for name in list_arguments(tree, path)[1] or in_config]
-    above = _short_key(path)
+    siblings = [str(name) for name in list_arguments(known.tree, path)[1] or in_config]
     word = str(rest[1] if rest[0] == "init_args" and len(rest) > 1 else rest[0])
-    known = {_short_key(each) for each in (*config.resolved.origins, *config.written.origins)}
-    hint = near(word, siblings) if siblings else near(_short_key((*path, *rest)), known)
+    everywhere = {_shorten_key(each) for each in known.origins}
+    hint = near(word, siblings) if siblings else near(_shorten_key((*path, *rest)), everywhere)
     where = f"in {above}" if above else "at the top"
     choices = f"\nKeys {where}: {', '.join(siblings)}." if siblings and not hint and len(siblings) < 25 else ""
     return ConfigError(f"{key}: there is no {word!r} {where}{hint}{choices}")
@@ -275,5 +219,5 @@ def _has_children(node: Node) -> bool:
     return bool(node.entries if isinstance(node, MappingNode) else isinstance(node, Items) and node.items)
 
 
-def _short_key(path: KeyPath) -> str:
+def _shorten_key(path: KeyPath) -> str:
     return dotted(key for key in path if key != "init_args")

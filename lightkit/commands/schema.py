@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Collection, Mapping
 from pathlib import Path
+from typing import Any
 
 from lightkit.cli.command_line import parse_options
-from lightkit.cli.config_loader import NAMED_CLASSES, STAGES
-from lightkit.config import shown_path
-from lightkit.config.json_schema import file_schema
-from lightkit.config.schema import load_schema
+from lightkit.cli.config_loader import STAGES
+from lightkit.config import NAMED_CLASSES, SECTIONS, shown_path
+from lightkit.config.accelerator.vocabulary import (
+    KEY_HELP,
+    KINDS,
+    OLD_STRATEGIES,
+    OLD_TRAINER_KEYS,
+    PRECISIONS,
+    TRAINER_DEFAULTS,
+    XLA_STRATEGIES,
+)
+from lightkit.config.schema import Schema, list_branches, load_schema
 from lightkit.errors import ConfigError
 from lightkit.runs.summary import SUMMARY_SCHEMA
 
@@ -30,6 +40,31 @@ and as first line of a config:
 
   # yaml-language-server: $schema=lightkit.schema.json
 """
+_REFERENCE = {"$ref": "#/$defs/reference"}
+_FILE = {"type": "string", "pattern": r"\.(yaml|yml|json)$", "description": "A file that holds the section"}
+_DIGITS: dict[str, Schema] = {
+    "integer": {"type": "string", "pattern": r"^[-+]?[0-9][0-9_]*$"},
+    "number": {"type": "string", "pattern": r"^[-+]?(\.inf|[0-9][0-9_]*\.?[0-9_]*|\.[0-9_]+)([eE][-+]?[0-9]+)?$"},
+}
+"""Text that is read as a number where one belongs."""
+_SUGGESTED = {
+    "kind": [*KINDS],
+    "accelerator": [*KINDS],
+    "strategy": ["auto", "ddp", "ddp_spawn", "fsdp", "deepspeed", "horovod", *XLA_STRATEGIES, *OLD_STRATEGIES],
+    "precision": ["auto", *PRECISIONS],
+    "memory_format": ["auto", "contiguous", "channels_last"],
+}
+"""Words that an editor offers for hardware keys; other values are taken too, since a variable may stand there."""
+_CLASS_SECTIONS = {
+    "model": "The model: a LightningModule",
+    "data": "The data: a LightningDataModule",
+    "optimizer": "The optimizer, where the model leaves it to the config",
+    "lr_scheduler": "The learning rate's schedule, where the model leaves it to the config",
+}
+_ENTRIES = {
+    "callbacks": "Callbacks by name; a later layer changes, adds, or with null removes one",
+    "logger": "Loggers by name; a later layer changes, adds, or with null removes one",
+}
 
 
 def schema(args: list[str]) -> int:
@@ -42,12 +77,10 @@ def schema(args: list[str]) -> int:
         ConfigError: If a word is no option of this command, or the file cannot be written.
     """
     line = parse_options(HELP, args)
-    is_of_summary = "--summary" in line.options
-    if is_of_summary:
+    if "--summary" in line.options:
         text = SUMMARY_SCHEMA.read_text(encoding="utf-8")
     else:
-        config_schema = file_schema(load_schema(), default_classes=NAMED_CLASSES, subcommands=STAGES)
-        text = json.dumps(config_schema, ensure_ascii=False) + "\n"
+        text = json.dumps(_Writer().write_config(), ensure_ascii=False) + "\n"
     name = line.options.get("--output")
     if name is None:
         print(text, end="")
@@ -57,9 +90,183 @@ def schema(args: list[str]) -> int:
         file.write_text(text, encoding="utf-8")
     except OSError as error:
         raise ConfigError(f"schema: {shown_path(file)} cannot be written: {error.strerror or error}") from None
-    if is_of_summary:
-        print(f"{shown_path(file)} is written")
-    else:
-        print(f"{shown_path(file)} is written; as first line of a config:")
-        print(f"# yaml-language-server: $schema={shown_path(file)}")
+    print(f"{shown_path(file)} is written")
+    if "--summary" not in line.options:
+        print(f"as first line of a config:\n# yaml-language-server: $schema={shown_path(file)}")
     return 0
+
+
+def _describe_table(properties: Mapping[str, Schema], *, dotted: Collection[str] = (), others: Any = False) -> Schema:
+    """Take a mapping of these keys, and ``trainer.max_epochs: 3`` below some, of which only the first key is judged."""
+    pattern = rf"^({'|'.join(dotted)})\.[^.]+(\.[^.]+)*$"
+    below = {pattern: {"description": "A key below that, as on the command line"}} if dotted else {}
+    return {
+        "type": ["object", "null"],
+        "properties": {**properties},
+        "patternProperties": below,
+        "additionalProperties": others,
+    }
+
+
+def _describe_hardware(key: str, text: str) -> Schema:
+    """Take any value, as hardware keys have those of several Lightning versions."""
+    words = _SUGGESTED.get(key)
+    return {**({} if words is None else {"anyOf": [{"enum": words}, {}]}), "description": text}
+
+
+class _Writer:
+    """Writes the schema of a file, draft 2020-12, and collects the definitions that it refers to."""
+
+    def __init__(self) -> None:
+        self._schema = load_schema()
+        self._definitions: dict[str, Schema] = {}
+
+    def write_config(self) -> Schema:
+        """Describe a file: a layer, files below it, and a block for each stage."""
+        layer = self._describe_layer()
+        extends = {
+            "type": ["string", "array", "null"],
+            "items": {"type": "string"},
+            "description": "Files below this one, relative to it, such as [base, logger/mlflow]",
+        }
+        blocks = {
+            stage: {"anyOf": [{"$ref": "#/$defs/layer"}, _FILE], "description": f"What only {stage} sets"}
+            for stage in STAGES
+        }
+        return {
+            "$schema": "https://json-schema.org/draft/2020-12/schema",
+            "title": "lightkit config",
+            **_describe_table({"extends": extends, **layer, **blocks}, dotted=[*layer, *blocks]),
+            "$defs": {
+                "reference": {
+                    "type": "string",
+                    "pattern": r"\$\{.*\}",
+                    "description": "Another key, or ${oc.env:NAME}",
+                },
+                "layer": _describe_table(layer, dotted=[*layer]),
+                **self._definitions,
+            },
+        }
+
+    def _describe_layer(self) -> dict[str, Schema]:
+        data = self._schema.data
+        block = _describe_table({key: _describe_hardware(key, text) for key, text in KEY_HELP.items()})
+        places: dict[str, tuple[Schema, str]] = {
+            "accelerator": (
+                {"anyOf": [{"enum": list(KINDS)}, block]},
+                "The hardware: cpu, gpu, or a mapping such as {gpus: 2}",
+            )
+        }
+        places |= {name: (self._class_place(data["bases"][name]), text) for name, text in _CLASS_SECTIONS.items()}
+        places |= {name: (self._named_entries(name), text) for name, text in _ENTRIES.items()}
+        for name, section in data["sections"].items():
+            if name != "accelerator":
+                places[name] = (
+                    self._describe_section(name, section["arguments"]),
+                    section["help"] or "Lightning's Trainer",
+                )
+        layer = {
+            name: {"anyOf": [schema, *([_FILE] if name in SECTIONS else []), _REFERENCE], "description": text}
+            for name, (schema, text) in places.items()
+        }
+        return layer | self._describe_arguments(data["top"])
+
+    def _describe_section(self, name: str, arguments: Mapping[str, Any]) -> Schema:
+        properties = self._describe_arguments(arguments)
+        if name == "trainer":
+            old = {key: {**_describe_hardware(key, KEY_HELP[key]), "deprecated": True} for key in OLD_TRAINER_KEYS}
+            properties |= old | {key: _describe_hardware(key, arguments[key]["help"]) for key in TRAINER_DEFAULTS}
+        return _describe_table(properties)
+
+    def _describe_arguments(self, arguments: Mapping[str, Any]) -> dict[str, Schema]:
+        properties: dict[str, Schema] = {}
+        for name, argument in arguments.items():
+            default = {"default": argument["default"]} if argument.get("default") is not None else {}
+            help_text = {"description": argument["help"]} if argument["help"] else {}
+            properties[name] = {**self._describe_type(argument["schema"]), **help_text, **default}
+            lists = [branch for branch in list_branches(argument["schema"]) if branch.get("type") == "array"]
+            if lists:
+                item = self._describe_type(lists[0].get("items", {}))
+                added = [item, {"type": "array", "items": item}, {"type": "null"}]
+                properties[f"{name}+"] = {"anyOf": added, "description": f"Appended to {name}"}
+        return properties
+
+    def _describe_type(self, schema: Schema) -> Schema:
+        """Write a type of the catalogue: null stands for "not set", and a reference for anything."""
+        if not schema:
+            return {}
+        kinds: list[str] = ["null"]
+        others: list[Schema] = []
+        for branch in list_branches(schema):
+            if set(branch) == {"type"} and branch["type"] not in ("array", "object"):
+                kinds += [branch["type"]] if branch["type"] not in kinds else []
+            elif branch.get("callable"):
+                others.append({"type": ["string", "object"]})
+            elif "class" in branch:
+                others.append(self._class_place([branch["class"]]))
+            else:
+                inner = ("items", "additionalProperties")
+                others.append({**branch, **{key: self._describe_type(branch[key]) for key in inner if key in branch}})
+                if "prefixItems" in branch:
+                    others[-1]["prefixItems"] = [self._describe_type(item) for item in branch["prefixItems"]]
+        if "string" in kinds:
+            return {"anyOf": [{"type": kinds}, *others]}
+        digits = [_DIGITS[kind] for kind in ("number", "integer") if kind in kinds][:1]
+        return {"anyOf": [{"type": kinds}, *others, *digits, _REFERENCE]}
+
+    # -- classes -----------------------------------------------------------------------------------------------
+
+    def _class_place(self, bases: Collection[str]) -> Schema:
+        """Refer to what may stand where a class that derives from any of several does."""
+        named = self._schema.names_of(bases)
+        if not named:
+            return {"type": ["string", "object", "null"]}
+        key = f"any {' or '.join(bases)}"
+        if key not in self._definitions:
+            self._definitions[key] = {}  # an argument of such a class may ask for such a class
+            own = r"\.|\$\{"  # a short name of one's own class is good only where something else has loaded it
+            names = {
+                "anyOf": [
+                    {"enum": [name for names in named.values() for name in names]},
+                    {"type": "string", "pattern": own, "description": "A class of your own: package.module.Class"},
+                ]
+            }
+            properties = {
+                "class_path": {**names, "description": "The class, by its short name or its whole path"},
+                "init_args": {"type": ["object", "string"], "description": "Its arguments"},
+                "dict_kwargs": {"type": ["object", "string"], "description": "Arguments that it passes on to others"},
+            }
+            cases = [
+                {
+                    "if": {"properties": {"class_path": {"enum": given}}, "required": ["class_path"]},
+                    "then": self._describe_class(path),
+                }
+                for path, given in named.items()
+            ]
+            spec = {"type": "object", "properties": properties, "allOf": cases}
+            self._definitions[key] = {"anyOf": [{"type": "null"}, names, spec]}
+        return {"$ref": f"#/$defs/{key.replace(' ', '%20')}"}
+
+    def _describe_class(self, path: str) -> Schema:
+        """Refer to the mapping of one class: ``class_path``, ``init_args``, and its arguments next to them."""
+        if path not in self._definitions:
+            self._definitions[path] = {}
+            properties = self._describe_arguments(self._schema.classes[path]["arguments"])
+            init_args = {"anyOf": [_describe_table(properties), _REFERENCE]}
+            spec: dict[str, Any] = {**properties, "class_path": True, "init_args": init_args, "dict_kwargs": True}
+            self._definitions[path] = _describe_table(spec)
+        return {"$ref": f"#/$defs/{path}"}
+
+    def _named_entries(self, section: str) -> Schema:
+        """Take entries by name; the class of a known name is judged unless the entry names another one."""
+        place = self._class_place(self._schema.data["bases"][section])
+        known = {}
+        for name, path in NAMED_CLASSES[section].items():
+            if path in self._schema.classes:
+                known[name] = {
+                    "if": {"type": "object", "not": {"required": ["class_path"]}},
+                    "then": self._describe_class(path),
+                    "else": place,
+                    "description": f"{self._schema.classes[path]['help']} ({path})",
+                }
+        return _describe_table(known, others=place)

@@ -99,7 +99,7 @@ def tune(args: list[str]) -> int:
         found = [option for option in ("--batch-size", "--learning-rate") if option in line.options]
         for option in found:  # an error if the config's classes have no such argument
             key = option.removeprefix("--").replace("-", "_")
-            setting = RawSetting(("accelerator", key), Leaf("auto", Origin("flag", option)), 1)
+            setting = RawSetting(("accelerator", key), Leaf("auto", Origin("flag", option)))
             target_key(key, setting, context.resolved)
         if not keys and not found:
             raise ConfigError("tune: the config fixes all settings for speed; set accelerator.precision: auto")

@@ -4,13 +4,12 @@
 
     arguments = split_arguments(words, options={"run": "value", "quiet": "switch"})
     resolved = resolve(arguments.files, flags=arguments.flags, subcommand="fit", subcommands=("fit", "test"))
-    resolved.lightning().values        # what LightningCLI takes
+    resolved.lightning_values        # what LightningCLI takes
     resolved.origin_of("trainer.max_epochs").render()
-    dump_yaml(resolved.with_references(resolved.named(dumped)))  # what is saved
+    dump_yaml(resolved.with_references(resolved.name_entries(dumped)))  # what is saved
 
 - `split_arguments` parts a command line into config files, flags, the caller's options, and what jsonargparse reads.
-- `resolve` lays the layers and gives a `Resolved`: `values`, `origins`, `references`, `secrets`,
-  `origin_of(key)`, `lightkit_path(key)`, `lightning()`, `named(dumped)`, `with_references(config)`, `masked(text)`.
+- `resolve` merges the layers and gives a `Resolved`.
 - `resolve_hardware` turns hardware keys, ``accelerator: {gpus: 2}`` and those of Lightning 1.x, into the trainer's.
 - `dump_yaml` and `read_scalar` write and read YAML as jsonargparse does; `read_file` reads a file with its places.
 - `Problems` collects all errors instead of the first.
@@ -22,14 +21,16 @@ Apart, and without torch, so that mistakes in a config are reported before anyth
 """
 
 from lightkit.config.accelerator import Hardware, resolve_hardware
-from lightkit.config.loader import CLASS_SECTIONS, SECTIONS, Resolved, resolve
-from lightkit.config.named_entries import LightningConfig
+from lightkit.config.loader import SECTIONS, resolve
+from lightkit.config.merge import CLASS_SECTIONS, NAMED_CLASSES
 from lightkit.config.origins import KeyPath, Origin, Problems, dotted, error_at, near, shown_path
 from lightkit.config.overrides import PREFIX, RESERVED_VARIABLES, Arguments, Flag, split_arguments
+from lightkit.config.resolved import Resolved
 from lightkit.config.yaml_reader import dump_yaml, read_file, read_scalar
 
 __all__ = [
     "CLASS_SECTIONS",
+    "NAMED_CLASSES",
     "PREFIX",
     "RESERVED_VARIABLES",
     "SECTIONS",
@@ -37,7 +38,6 @@ __all__ = [
     "Flag",
     "Hardware",
     "KeyPath",
-    "LightningConfig",
     "Origin",
     "Problems",
     "Resolved",

@@ -4,74 +4,60 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from lightkit.config.interpolation import escape
-from lightkit.config.loader import Resolved
 from lightkit.config.origins import KeyPath, Origin, dotted
+from lightkit.config.resolved import Resolved
 from lightkit.config.secrets import HIDDEN
 from lightkit.config.tree import Items, Leaf, MappingNode, Node
 from lightkit.config.yaml_reader import dump_yaml, read_scalar
 
 _PLAIN_WORD = re.compile(r"[\w./][\w./+-]*")
 _INTERPOLATION = re.compile(r"(?<!\\)(\\\\)*\$\{")  # not escaped
-_OUTSIDE = ("flag", "variable")
 _LINE_BREAK = re.compile("[\x85\u2028\u2029]")
 _WIDEST = 60  # characters of a line for which the others' comments move to the right
 _LONGEST_LIST = 60
 _LONGEST_REPLACED = 40
 
 
-class RedactedConfig:
-    """The values of a config, fit to be shown.
+def redact_node(resolved: Resolved, node: Node, path: KeyPath | None = None) -> Any:
+    """Return the value at a path, fit to be shown: a reference where it came from the environment.
 
-    Args:
-        resolved: The config.
+    Without a path it is one that was replaced, as it was written.
     """
+    if path is not None and path in resolved.references:
+        return resolved.references[path]
 
-    def __init__(self, resolved: Resolved) -> None:
-        self._resolved = resolved
+    def below(key: Any) -> KeyPath | None:
+        return None if path is None else (*path, key)
 
-    def value(self, node: Node, path: KeyPath | None = None) -> Any:
-        """Return the value at a path; a reference where it came from the environment.
+    if isinstance(node, MappingNode):
+        return {key: redact_node(resolved, child, below(key)) for key, child in node.entries.items()}
+    if isinstance(node, Items):
+        return [redact_node(resolved, child, below(index)) for index, child in enumerate(node.items)]
+    value = node.value
+    if isinstance(value, str) and node.origin.kind in ("flag", "variable"):
+        value = read_scalar(str(value))  # text as yet; only its argument's type decides, and people mean a number
+    if not isinstance(value, str):
+        return HIDDEN if dict(resolved.secrets).get(str(value)) == HIDDEN else value
+    is_as_written = path is None or path in resolved.unresolved
+    return resolved.masked(str(value) if is_as_written else escape(value))
 
-        Without a path it is one that was replaced, as it was written.
-        """
-        if path is not None and path in self._resolved.references:
-            return self._resolved.references[path]
 
-        def below(key: Any) -> KeyPath | None:
-            return None if path is None else (*path, key)
+def describe_node(resolved: Resolved, node: Node, path: KeyPath | None = None) -> dict[str, Any]:
+    """Return the value as `redact_node`, and the place that set it as `set_by`, both fit for JSON."""
+    origin = node.origin
+    set_by: dict[str, Any] = {"kind": origin.kind, "name": resolved.masked(origin.name)}
+    set_by |= {"line": origin.line, "column": origin.column} if origin.kind == "file" else {}
+    return {"value": redact_node(resolved, node, path), "set_by": set_by}
 
-        if isinstance(node, MappingNode):
-            return {key: self.value(child, below(key)) for key, child in node.entries.items()}
-        if isinstance(node, Items):
-            return [self.value(child, below(index)) for index, child in enumerate(node.items)]
-        return self._scalar(node, as_written=path is None or path in self._resolved.unresolved)
 
-    def placed(self, node: Node, path: KeyPath | None = None) -> dict[str, Any]:
-        """Return the value as `value`, and the place that set it as `set_by`, both fit for JSON."""
-        fields = origin_fields(node.origin).items()
-        set_by = {name: self.masked(field) if isinstance(field, str) else field for name, field in fields}
-        return {"value": self.value(node, path), "set_by": set_by}
-
-    def text(self, path: KeyPath) -> str | None:
-        """Return the interpolation that gave a value without the environment's help."""
-        text = None if path in self._resolved.references else self._resolved.texts.get(path)
-        return text if text is not None and _INTERPOLATION.search(text) else None
-
-    def masked(self, text: str) -> str:
-        """Put references in the place of what the environment gave."""
-        return self._resolved.masked(text)
-
-    def _scalar(self, leaf: Leaf, *, as_written: bool) -> Any:
-        value = leaf.value
-        if isinstance(value, str) and leaf.origin.kind in _OUTSIDE:
-            value = read_scalar(str(value))  # text as yet; only its argument's type decides, and people mean a number
-        if not isinstance(value, str):
-            return HIDDEN if dict(self._resolved.secrets).get(str(value)) == HIDDEN else value
-        return self._resolved.masked(str(value) if as_written else escape(value))
+def find_written(resolved: Resolved, path: KeyPath) -> str | None:
+    """Return the interpolation that gave a value without the environment's help."""
+    text = None if path in resolved.references else resolved.texts.get(path)
+    return text if text is not None and _INTERPOLATION.search(text) else None
 
 
 def format_origin(origin: Origin) -> str:
@@ -80,18 +66,12 @@ def format_origin(origin: Origin) -> str:
 
 
 def format_place(place: Mapping[str, Any]) -> str:
-    """Write on one line what `origin_fields` returns."""
+    """Write on one line the fields of JSON that say where a value was set."""
     return format_origin(Origin(**place))
 
 
-def origin_fields(origin: Origin) -> dict[str, Any]:
-    """Return a place as fields of JSON."""
-    place: dict[str, Any] = {"kind": origin.kind, "name": origin.name}
-    return place | ({"line": origin.line, "column": origin.column} if origin.kind == "file" else {})
-
-
 def format_column(values: Sequence[Mapping[str, Any]], *, longest: int) -> list[str]:
-    """Write what `RedactedConfig.placed` returns on a line each, with the places in a column."""
+    """Write what `describe_node` returns on a line each, with the places in a column."""
     texts = [format_inline(each["value"], longest=longest) for each in values]
     width = max((len(text) for text in texts if len(text) <= longest // 2), default=0)
     places = [format_place(each["set_by"]) if "set_by" in each else "" for each in values]
@@ -121,22 +101,19 @@ def format_inline(value: Any, *, in_list: bool = False, longest: int | None = No
     return text if longest is None or len(text) <= longest else f"{text[:longest]}..."
 
 
-def format_annotated(
-    node: Node, path: KeyPath, redacted: RedactedConfig, *, replaced: Callable[[KeyPath, Node], Sequence[Node]]
-) -> str:
-    """Write a value and all below it as YAML, with the place of each in a comment.
+def format_annotated(resolved: Resolved, node: Node, path: KeyPath) -> str:
+    """Write a value and all below it as YAML, with the place of each, and what it replaced, in a comment.
 
     Args:
+        resolved: The config that holds it.
         node: The value.
         path: Its path, written as one dotted key before it; empty for the whole config.
-        redacted: The config that holds it.
-        replaced: Returns the values that a value replaced, lowest layer first.
     """
     lines: list[tuple[str, str]] = []
 
-    def comment(values: Sequence[Node]) -> str:
+    def format_replaced(values: Sequence[Node]) -> str:
         texts = [
-            f"{format_inline(redacted.value(was), longest=_LONGEST_REPLACED)} of {format_origin(was.origin)}"
+            f"{format_inline(redact_node(resolved, was), longest=_LONGEST_REPLACED)} of {format_origin(was.origin)}"
             for was in values
         ]
         return f"(replaced {', '.join(texts)})" if texts else ""
@@ -149,36 +126,34 @@ def format_annotated(
             isinstance(item, Leaf) and not item.replaced and (item.origin.file, item.origin.line) == place
             for item in node.items
         )
-        return is_plain and len(format_inline(redacted.value(node, path))) <= _LONGEST_LIST
+        return is_plain and len(format_inline(redact_node(resolved, node, path))) <= _LONGEST_LIST
 
     def write(head: str, node: Node, path: KeyPath, indent: str) -> None:
-        before = replaced(path, node)
         if fits_on_a_line(node, path):
-            text = redacted.text(path)
+            text, before = find_written(resolved, path), format_replaced(node.replaced)
             place = format_origin(node.origin) + (f", {format_inline(text)}" if text is not None else "")
-            place += f"  {comment(before)}" if before else ""
-            lines.append((f"{head} {format_inline(redacted.value(node, path))}", redacted.masked(place)))
+            place += f"  {before}" if before else ""
+            lines.append((f"{head} {format_inline(redact_node(resolved, node, path))}", resolved.masked(place)))
             return
-        lines.append((head, comment([was for was in before if not isinstance(was, type(node))])))
+        lines.append((head, format_replaced([was for was in node.replaced if not isinstance(was, type(node))])))
+        write_below(node, path, indent)
+
+    def write_below(node: Node, path: KeyPath, indent: str) -> None:
         if isinstance(node, Items):
             for index, item in enumerate(node.items):
                 write(f"{indent}-", item, (*path, index), indent + "  ")
         elif isinstance(node, MappingNode):
             for key, child in node.entries.items():
-                write(f"{indent}{_format_key(key)}:", child, (*path, key), indent + "  ")
+                name = dump_yaml({key: None}).removesuffix(": null\n")
+                write(f"{indent}{name}:", child, (*path, key), indent + "  ")
 
     if path:
         write(f"{dotted(key for key in path if key != 'init_args')}:", node, path, "  ")
-    elif isinstance(node, MappingNode):
-        for key, child in node.entries.items():
-            write(f"{_format_key(key)}:", child, (key,), "  ")
+    else:
+        write_below(node, path, "")
     lengths = (len(text) for text, place in lines if place)
     width = max((length for length in lengths if length <= _WIDEST), default=0)
     return "".join(f"{text:<{width}}  # {place}\n" if place else f"{text}\n" for text, place in lines or [("{}", "")])
-
-
-def _format_key(key: Any) -> str:
-    return dump_yaml({key: None}).removesuffix(": null\n")
 
 
 def iterate_leaves(node: Node, path: KeyPath) -> Iterator[tuple[KeyPath, Node]]:

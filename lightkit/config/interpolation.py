@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from lightkit.config.origins import KeyPath, Problems, dotted, error_at, near, shortened
-from lightkit.config.tree import Items, Leaf, MappingNode, Node, find, graft, plain, rebuild, walk
+from lightkit.config.tree import Items, Leaf, MappingNode, Node, find, graft, rebuild, to_plain, walk
 from lightkit.config.yaml_reader import MAX_DEPTH, MAX_NODES, TOO_LARGE
 from lightkit.errors import ConfigError
 
@@ -175,7 +175,7 @@ def _resolve(
             raise KeyError(f"Environment variable '{name}' not found")
         return value if value is not None else None if default is None else str(default)
 
-    container = OmegaConf.create(plain(tree), flags={"allow_objects": True})
+    container = OmegaConf.create(to_plain(tree), flags={"allow_objects": True})
     with _RESOLVER_LOCK:
         OmegaConf.register_resolver("oc.env", read_variable, replace=True)
         try:

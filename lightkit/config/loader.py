@@ -4,21 +4,13 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import cached_property
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-from lightkit.config.interpolation import Interpolated, escape, interpolate
-from lightkit.config.merge import MergeRules
-from lightkit.config.named_entries import (
-    LightningConfig,
-    check_class_names,
-    check_entries,
-    lightning_config,
-    named_config,
-)
+from lightkit.config.interpolation import escape, interpolate
+from lightkit.config.merge import CLASS_SECTIONS, NAMED_CLASSES, MergeRules
 from lightkit.config.origins import (
     NESTED_FILES,
     KeyPath,
@@ -29,135 +21,28 @@ from lightkit.config.origins import (
     error_at,
     near,
     near_files,
+    shortened,
     shown_path,
 )
 from lightkit.config.overrides import Flag, flag_layers, nest, variable_layers
 from lightkit.config.packaged import PREFIX, find_config
+from lightkit.config.resolved import Resolved
 from lightkit.config.secrets import (
     HIDDEN,
-    Mask,
     find_credentials,
     is_secret_key,
     is_value,
     mask_credentials,
     secret_forms,
 )
-from lightkit.config.tree import Items, Leaf, MappingNode, Node, descend, find, graft, plain, rebuild, walk
+from lightkit.config.tree import Items, Leaf, MappingNode, Node, find, to_plain, walk
 from lightkit.config.yaml_reader import MAX_DEPTH, read_file
-from lightkit.errors import ConfigError, LightkitError
+from lightkit.errors import ConfigError
 
-CLASS_SECTIONS = ("model", "data", "optimizer", "lr_scheduler")
-"""Top-level keys that hold one class each, unless the command line fixes the class in Python."""
 SECTIONS = ("trainer", "model", "data", "optimizer", "lr_scheduler", "callbacks", "logger", "run", "watchdog", "gate")
 """Top-level keys whose value may be the name of a file that holds the section."""
-_RANKED = ("accelerator", "trainer", "launch", "data", "optimizer", "model", "callbacks", "logger")
-"""Sections that can say the same thing in different words, so that the order of layers decides between them."""
-_MAX_ERRORS = 20  # a round of jsonargparse may take half a second
-_Result = TypeVar("_Result")
-
-
-class Consequence(ConfigError):
-    """An error only because something that was wrong has been left out; it is not reported."""
-
-
-@dataclass(frozen=True)
-class Resolved:
-    """A config after all layers and interpolations.
-
-    Args:
-        tree: The values with their origins.
-        layering: The rules that it was merged by.
-        references: What stands in saved configs for a value that came from the environment, also through other keys,
-            or whose key or form says that it is secret, by its path.
-        secrets: What the environment gave and what is secret, each with what stands for it, longest first.
-        subcommand: Subcommand that it is for.
-        unresolved: Paths of the values that have been reported already: interpolations, text that cannot be read,
-            and entries that name no class.
-        is_incomplete: Whether a layer could not be read, so that what seems missing may be there.
-        removed: Paths of what has been left out because it was wrong.
-        texts: Text of every interpolation, by its path.
-        ranks: Number of the layer from which the values of sections that can say the same come, by their origins; a
-            higher layer has a higher number.
-    """
-
-    tree: MappingNode
-    layering: MergeRules
-    references: dict[KeyPath, str] = field(default_factory=dict)
-    secrets: tuple[tuple[str, str], ...] = ()
-    subcommand: str | None = None
-    unresolved: frozenset[KeyPath] = frozenset()
-    is_incomplete: bool = False
-    removed: frozenset[KeyPath] = frozenset()
-    texts: Mapping[KeyPath, str] = field(default_factory=dict, repr=False, compare=False)
-    ranks: Mapping[Origin, int] = field(default_factory=dict, repr=False, compare=False)
-
-    @property
-    def values(self) -> dict[str, Any]:
-        """The config as plain dicts, lists and scalars, a fresh copy."""
-        values: dict[str, Any] = plain(self.tree)
-        return values
-
-    @property
-    def origins(self) -> dict[KeyPath, Origin]:
-        """The place that set each value; for a mapping, the lowest that did."""
-        return {path: node.origin for path, node in walk(self.tree) if path}
-
-    def origin_of(self, key: str | KeyPath) -> Origin | None:
-        """Return the place that set a value, or the nearest above it that is known.
-
-        Args:
-            key: Path, or dotted key as LightningCLI's errors write it (``trainer.callbacks.0.init_args.patience``).
-                In a dotted key, an index into ``trainer.callbacks`` counts the named entries too.
-        """
-        taken, node, _ = descend(self.tree, self.lightkit_path(key) if isinstance(key, str) else key)
-        return node.origin if taken else None
-
-    def lightkit_path(self, key: str) -> KeyPath:
-        """Return the path that the user knows for a dotted key of LightningCLI's."""
-        parts: list[Any] = [int(part) if part.isdigit() else part for part in re.split(r"[.\[\]]+", key) if part]
-        if parts and parts[0] == self.subcommand and self.subcommand not in self.tree.entries:
-            parts = parts[1:]
-        return self.lightning().lightkit_path(tuple(parts))
-
-    def lightning(self) -> LightningConfig:
-        """Return the config as LightningCLI takes it: named entries become lists under ``trainer``."""
-        return lightning_config(self.tree, self.layering, self.ranks)
-
-    def named(self, config: Mapping[str, Any]) -> dict[str, Any]:
-        """Put the named entries of a config that LightningCLI dumped back under their names."""
-        return named_config(config, self.tree, self.layering, self.ranks)
-
-    def with_references(self, config: Mapping[str, Any]) -> dict[str, Any]:
-        """Make a config fit to be saved, printed or logged: what came from the environment is a reference again.
-
-        A secret that a flag or a file gave is ``***``.
-
-        Args:
-            config: Values in lightkit's form, such as `values` or what `named` gives. Text that only looks like an
-                interpolation is escaped, so that reading the saved config gives it back.
-        """
-        held = {path for path, _ in walk(graft(config, Origin("default")))}
-        # What `key+` appended stands elsewhere in what LightningCLI dumps; it is known by its value then.
-        everywhere = dict(self.secrets) if self.references.keys() - held else {}
-
-        def visit(value: Any, path: KeyPath) -> Any:
-            if path in self.references:
-                return self.references[path]
-            if isinstance(value, Mapping):
-                return {key: visit(child, (*path, key)) for key, child in value.items()}
-            if isinstance(value, (list, tuple)):
-                return [visit(child, (*path, index)) for index, child in enumerate(value)]
-            return everywhere.get(value) or escape(value) if isinstance(value, str) else value
-
-        return {key: visit(child, (key,)) for key, child in config.items()}
-
-    def masked(self, text: str) -> str:
-        """Write a text for logs: what the environment gave, and what is secret, is replaced by what stands for it."""
-        return self._mask(text)
-
-    @cached_property
-    def _mask(self) -> Mask:
-        return Mask(self.secrets)
+_LONGEST_CLASS_NAME = 500
+_MOST_PACKAGES = 50
 
 
 # -- layers ------------------------------------------------------------------------------------------------------------
@@ -171,7 +56,6 @@ def resolve(
     subcommand: str | None = None,
     subcommands: Collection[str] = (),
     class_sections: Collection[str] = CLASS_SECTIONS,
-    default_classes: Mapping[str, Mapping[str, str]] | None = None,
     problems: Problems | None = None,
 ) -> Resolved:
     """Merge files, variables and flags, then resolve interpolations.
@@ -184,7 +68,6 @@ def resolve(
         subcommands: All subcommands; the blocks of others are dropped.
         class_sections: Top-level keys that hold one class each. A section whose class is fixed in Python, as in
             ``LightningCLI(Net)``, holds its arguments directly and must not be among them.
-        default_classes: Tables from an entry's name to its class, by the top-level key that holds named entries.
         problems: Collects all errors, after which the config is what is left; they are raised where it is None.
 
     Raises:
@@ -193,46 +76,51 @@ def resolve(
     found = Problems() if problems is None else problems
     environ = os.environ if environ is None else environ
     paths = [Path(file) for file in files]
-    named = {"callbacks": {}, "logger": {}} if default_classes is None else default_classes
-    rules = MergeRules(class_sections, named, found)
+    rules = MergeRules(class_sections, found)
     tree = MappingNode({}, Origin("default"))
     ranks: dict[Origin, int] = {}
 
-    def merge(layers: Iterable[MappingNode], *, as_one: bool = False) -> None:
+    def merge(layers: Iterable[MappingNode], rank: int) -> None:
+        """Merge layers of one rank over those before."""
         nonlocal tree
-        lowest = max(ranks.values(), default=0) + 1
-        for number, layer in enumerate(layers):
+        for layer in layers:
             for part in _expand(layer, subcommand, subcommands, found):
                 merged = rules.merge(tree, part)
                 assert isinstance(merged, MappingNode)
                 tree = merged
-                ranked = (part.entries[section] for section in _RANKED if section in part.entries)
-                rank = lowest if as_one else lowest + number
-                ranks.update((node.origin, rank) for section in ranked for _, node in walk(section))
+                ranks.update((node.origin, rank) for _, node in walk(part))
 
     seen: set[Path] = set()
-    for file in paths:
-        merge(layers_of(file, seen=seen, problems=found))
-    merge(variable_layers(environ, tree, found), as_one=True)
-    merge(flag_layers(flags, found), as_one=True)
+    in_files = [layer for file in paths for layer in layers_of(file, seen=seen, problems=found)]
+    for rank, layer in enumerate(in_files, 1):
+        merge([layer], rank)
+    merge(variable_layers(environ, tree, found), len(in_files) + 1)
+    merge(flag_layers(flags, found), len(in_files) + 2)
     if "extends" in tree.entries:
         found.add(error_at("extends: stands at the top of a config file only", tree.entries["extends"].origin))
         tree = _without_extends(tree)
-    result = _expand_classes(interpolate(tree, environ, found), rules)
-    wrong = check_entries(result.tree, rules, found) | check_class_names(result.tree, found)
+    result = interpolate(tree, environ, found)
+    references = dict(result.references)
+    for path in result.references:  # a class that is named by an interpolation: model: ${oc.env:NET}
+        node = find(result.tree, path)
+        if rules.is_class_place(path) and isinstance(node, Leaf) and isinstance(node.value, str):
+            references[(*path, "class_path")] = references.pop(path)
+    expanded = rules.merge(MappingNode({}, result.tree.origin), result.tree)
+    assert isinstance(expanded, MappingNode)
+    tree = expanded
+    unreadable = {path for path, node in walk(tree) if isinstance(getattr(node, "value", None), UnreadableText)}
+    unresolved = result.unresolved | unreadable | _check_entries(tree, found) | _check_class_names(tree, found)
     if problems is None:
         found.raise_any()
-    references, secrets = find_secrets(result.tree, result.references, result.texts)
-    public = public_text(result.tree, paths)
-    secrets = {**environment_secrets(environ, public), **secrets, **result.secrets}
-    unreadable = {path for path, node in walk(result.tree) if isinstance(getattr(node, "value", None), UnreadableText)}
+    own_references, own_secrets = find_secrets(tree, references, result.texts)
+    secrets = {**environment_secrets(environ, public_text(tree, paths)), **own_secrets, **result.secrets}
     return Resolved(
-        result.tree,
-        rules,
-        {**result.references, **references},
+        tree,
+        class_sections,
+        {**references, **own_references},
         tuple(sorted(secrets.items(), key=lambda pair: (-len(pair[0]), pair))),
         subcommand,
-        unresolved=result.unresolved | unreadable | wrong,
+        unresolved=unresolved,
         is_incomplete=found.is_incomplete,
         texts=result.texts,
         ranks=ranks,
@@ -335,7 +223,7 @@ def _expand(
     for part in [] if block is None else _read_section(block, problems):
         if isinstance(part, MappingNode):
             layers += _expand(part, None, (), problems)
-        elif part is not None and plain(part) is not None:
+        elif part is not None and to_plain(part) is not None:
             problems.add(error_at(f"{subcommand}: expected a mapping of what {subcommand} sets", part.origin))
     return layers
 
@@ -354,16 +242,58 @@ def _read_section(node: Node, problems: Problems) -> Sequence[Node | None]:
     return [None]
 
 
-def _expand_classes(found: Interpolated, rules: MergeRules) -> Interpolated:
-    """Write class names in full where an interpolation gave them: ``model: ${oc.env:NET}``."""
-    references = dict(found.references)
-    for path in found.references:
-        node = find(found.tree, path)
-        if rules.is_class_place(path) and isinstance(node, Leaf) and isinstance(node.value, str):
-            references[(*path, "class_path")] = references.pop(path)
-    tree = rules.merge(MappingNode({}, found.tree.origin), found.tree)
-    assert isinstance(tree, MappingNode)
-    return replace(found, tree=tree, references=references)
+def _check_entries(tree: MappingNode, problems: Problems) -> set[KeyPath]:
+    """Check that every named entry can name its class, and give the places of those that cannot.
+
+    An entry that is neither mapping, class name nor null, or whose name is unknown and that has no class, is a problem.
+    """
+    wrong: set[KeyPath] = set()
+    for section, known in NAMED_CLASSES.items():
+        for word in (section, f"{section}+"):
+            node = tree.entries.get(word)
+            if node is None or (isinstance(node, Leaf) and node.value is None):
+                continue
+            if word != section or not isinstance(node, MappingNode):
+                text = f"{word}: expected a mapping from names to entries, got {to_plain(node)!r}"
+                problems.add(error_at(f"{text}; Lightning's own value goes under trainer.{word}", node.origin))
+                wrong.add((word,))
+                continue
+            for name, entry in node.entries.items():
+                error = _check_entry((section, name), entry, known)
+                if error is None:
+                    continue
+                wrong.add((section, name))
+                if not problems.is_incomplete or str(name) in known:  # else a layer that cannot be read may name it
+                    problems.add(error)
+    return wrong
+
+
+def _check_class_names(tree: MappingNode, problems: Problems) -> set[KeyPath]:
+    """Give the places of class names that are too long to be any; to import one of a thousand parts takes minutes."""
+    wrong: set[KeyPath] = set()
+    for path, node in walk(tree):
+        if not isinstance(node, Leaf) or not isinstance(node.value, str) or len(node.value) <= _LONGEST_CLASS_NAME:
+            continue
+        is_deep = node.value.count(".") > _MOST_PACKAGES and node.value.replace(".", "").isidentifier()
+        if path[-1:] == ("class_path",) or is_deep:
+            text = f"{dotted(path)}: expected the name of a class, got {shortened(node.value)}"
+            problems.add(error_at(text, node.origin))
+            wrong.add(path)
+    return wrong
+
+
+def _check_entry(path: KeyPath, entry: Node, known: Mapping[str, str]) -> ConfigError | None:
+    if isinstance(entry, Leaf) and entry.value is None:
+        return None
+    if not isinstance(entry, MappingNode):
+        text = f"{dotted(path)}: expected a class name, a mapping or null, got {to_plain(entry)!r}"
+        return error_at(f"{text}; {{}} takes the entry as it is", entry.origin)
+    class_path = entry.entries.get("class_path")
+    if class_path is None:
+        names = f"\nnames: {', '.join(sorted(known))}; any other needs a class_path"
+        text = f"{dotted(path)}: there is no class of that name{near(str(path[1]), known)}"
+        return error_at(text + (names if known else "; give it a class_path"), entry.origin.at_key())
+    return None  # the schema checks its class
 
 
 # -- secrets of a config ---------------------------------------------------------------------------------------------
@@ -398,7 +328,7 @@ def environment_secrets(environ: Mapping[str, str], public: str = "") -> dict[st
 
 def public_text(tree: MappingNode, files: Iterable[Path]) -> str:
     """Write what names a run's folder, which records and messages show: the root, and the job's name."""
-    run = plain(tree.entries["run"]) if "run" in tree.entries else {}
+    run = to_plain(tree.entries["run"]) if "run" in tree.entries else {}
     said = run if isinstance(run, dict) else {}
     root = Path(str(said.get("root") or "runs")).expanduser().absolute()
     return "\n".join([str(root), str(said.get("name") or ""), *(file.stem for file in files)])
@@ -491,76 +421,3 @@ def _secrets_in(value: Any, *, is_secret: bool) -> dict[str, str]:
     if is_secret and is_value(value) and value != HIDDEN:
         return secret_forms(str(value), HIDDEN)
     return find_credentials(value) if isinstance(value, str) and "://" in value else {}
-
-
-# -- a config without its errors, so that a check which stops at the first one finds the next ----------------------
-
-
-def collect_errors(
-    resolved: Resolved, check: Callable[[Resolved], _Result], problems: Problems
-) -> tuple[_Result | None, Resolved]:
-    """Run a check until it finds nothing more, each time without the places of the error that it found.
-
-    Args:
-        resolved: The config.
-        check: Raises at the first error, with its places.
-        problems: Collects the errors.
-
-    Returns:
-        What the check gives for the config without its errors, None where it cannot go on; and that config.
-    """
-    for _ in range(_MAX_ERRORS):
-        try:
-            return check(resolved), resolved
-        except LightkitError as error:  # noqa: PERF203 - each round is a check of its own
-            if not isinstance(error, Consequence):
-                problems.add(error)
-            smaller = drop_origins(resolved, [place for place in error.places if isinstance(place, Origin)])
-            if smaller is resolved:
-                break
-            resolved = smaller
-    else:
-        problems.add(ConfigError("there may be more mistakes, which show once these are corrected"))
-    return None, resolved
-
-
-def drop_origins(resolved: Resolved, places: Collection[Origin]) -> Resolved:
-    """Leave out the values that were set at ``places``, or whose keys stand there; defaults stay.
-
-    Returns:
-        ``resolved`` itself where nothing of it is from there.
-    """
-    meant = {place for place in places if place.kind != "default"}
-    there = {path for path, node in walk(resolved.tree) if path and ({node.origin, node.origin.key} & meant)}
-    # The innermost: a flag also opens all mappings on its way.
-    above = {path[:length] for path in there for length in range(len(path))}
-    return drop_paths(resolved, there - above)
-
-
-def drop_paths(resolved: Resolved, paths: Collection[KeyPath]) -> Resolved:
-    """Leave out the values at ``paths``; with the name of a class its arguments go too."""
-    if not paths:
-        return resolved
-    paths = {path[:-1] if path[-1] == "class_path" else path for path in paths}
-    tree = rebuild(resolved.tree, lambda path, node: None if path in paths else node)
-    assert isinstance(tree, MappingNode)
-    written = {original_path(path, resolved.removed) for path in paths}
-    return replace(resolved, tree=tree, removed=resolved.removed | written)
-
-
-def original_path(path: KeyPath, removed: Collection[KeyPath]) -> KeyPath:
-    """Return the path that a value had before others were left out of the lists around it.
-
-    Args:
-        path: Its path now.
-        removed: What has been left out, by its original paths.
-    """
-    result: KeyPath = ()
-    for part in path:
-        index = part
-        if isinstance(part, int):
-            before = [other[-1] for other in removed if other[:-1] == result and isinstance(other[-1], int)]
-            for position in sorted(before):
-                index += position <= index
-        result = (*result, index)
-    return result

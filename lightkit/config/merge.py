@@ -2,42 +2,63 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from contextlib import nullcontext
+from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from lightkit.config.origins import NESTED_FILES, KeyPath, Origin, Problems, dotted, error_at
-from lightkit.config.tree import Items, Leaf, MappingNode, Node, plain, supersede
+from lightkit.config.tree import Items, Leaf, MappingNode, Node, supersede, to_plain
 from lightkit.config.yaml_reader import read_scalar
 
+CLASS_SECTIONS = ("model", "data", "optimizer", "lr_scheduler")
+"""Top-level keys that hold one class each, unless the command line fixes the class in Python."""
 SPEC_KEYS = ("class_path", "init_args", "dict_kwargs")
+_LIGHTNING = "pytorch_lightning.callbacks."
+NAMED_CLASSES = {
+    "callbacks": {
+        "checkpoint": "lightkit.callbacks.Checkpoint",
+        "device_stats": _LIGHTNING + "DeviceStatsMonitor",
+        "early_stopping": _LIGHTNING + "EarlyStopping",
+        "ema": _LIGHTNING + "EMAWeightAveraging",
+        "gradient_accumulation": _LIGHTNING + "GradientAccumulationScheduler",
+        "lr_finder": _LIGHTNING + "LearningRateFinder",
+        "lr_monitor": _LIGHTNING + "LearningRateMonitor",
+        "notify": "lightkit.callbacks.AppriseNotifier",
+        "pruning": _LIGHTNING + "ModelPruning",
+        "scale_lr": "lightkit.distributed.ScaledLearningRate",
+        "slack": "lightkit.callbacks.SlackNotifier",
+        "swa": _LIGHTNING + "StochasticWeightAveraging",
+        "timer": _LIGHTNING + "Timer",
+        "webhook": "lightkit.callbacks.WebhookNotifier",
+    },
+    "logger": {
+        "comet": "lightkit.loggers.Comet",
+        "csv": "lightkit.loggers.CSV",
+        "mlflow": "lightkit.loggers.MLflow",
+        "tensorboard": "lightkit.loggers.TensorBoard",
+        "wandb": "lightkit.loggers.WandB",
+    },
+}
+"""Top-level keys that hold named entries, each with what an entry's name stands for where it has no class_path."""
 
 
 @dataclass(frozen=True)
 class MergeRules:
     """The merge of layers, and which places in them name classes.
 
-    A mapping with ``class_path`` is a class wherever it stands. At the places given here it is one also where it
-    comes as a string, or with arguments beside ``class_path``.
+    A mapping with ``class_path`` is a class wherever it stands. At the places given here, and in named entries, it is
+    one also where it comes as a string, or with arguments beside ``class_path``.
 
     Args:
         class_sections: Top-level keys that hold one class each, such as ``model``.
-        default_classes: Top-level keys that hold named entries, each with its table from an entry's name to the
-            class it has where it says none: ``{"callbacks": {"early_stopping": "EarlyStopping"}}``.
-        problems: Takes values that cannot be merged; the lower value stays. They are raised where this is None.
+        problems: Takes values that cannot be merged; the lower value stays.
     """
 
-    class_sections: Collection[str] = ()
-    default_classes: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    problems: Problems | None = field(default=None, repr=False, compare=False)
+    class_sections: Collection[str] = CLASS_SECTIONS
+    problems: Problems = field(default_factory=Problems)
 
     def merge(self, lower: Node | None, upper: Node, path: KeyPath = ()) -> Node:
-        """Lay ``upper`` over ``lower``; neither is changed.
-
-        Raises:
-            ConfigError: If it appends to what is not a list.
-        """
+        """Lay ``upper`` over ``lower``; neither is changed."""
         if isinstance(lower, Items) and isinstance(upper, MappingNode) and upper.partial:
             return self._into_list(lower, upper, path)
         if path == ("accelerator",):  # `accelerator: cpu` is `accelerator: {kind: cpu}`
@@ -61,7 +82,7 @@ class MergeRules:
         return supersede(lower, self._merged(MappingNode({}, upper.origin, upper.replaced), upper, path))
 
     def _is_entry(self, path: KeyPath) -> bool:
-        return len(path) == 2 and path[0] in self.default_classes
+        return len(path) == 2 and path[0] in NAMED_CLASSES
 
     def is_class_place(self, path: KeyPath) -> bool:
         """Tell whether a path is that of a section or a named entry that holds one class."""
@@ -71,7 +92,7 @@ class MergeRules:
         """Move arguments given in short, beside ``class_path`` or without it, into ``init_args``."""
         lower_keys = set(lower.entries) if isinstance(lower, MappingNode) else set()
         if self._is_entry(path):
-            by_name = self.default_classes[path[0]].get(path[1])
+            by_name = NAMED_CLASSES[path[0]].get(path[1])
             if by_name and "class_path" not in lower_keys and "class_path" not in upper.entries:
                 named = Leaf(by_name, Origin("default", f"the name {dotted(path)}"))
                 upper = replace(upper, entries={"class_path": named, **upper.entries})
@@ -97,7 +118,7 @@ class MergeRules:
         """Merge key by key; what is appended comes after what is set."""
         entries = dict(lower.entries)
         for key, node in sorted(upper.entries.items(), key=lambda entry: is_append(entry[0])):
-            with nullcontext() if self.problems is None else self.problems.noted():
+            with self.problems.noted():
                 self._merge_key(entries, key, node, path)
         return replace(lower, entries=entries)
 
@@ -145,7 +166,7 @@ class MergeRules:
             raise error_at(f"{text}; append one first, with {dotted(path)}+=", upper.origin, lower.origin)
         element = _as_spec(lower.items[index])
         if not isinstance(element, MappingNode):
-            text = f"{dotted((*path, *keys))} reaches into a list whose element {index} is {plain(element)!r}"
+            text = f"{dotted((*path, *keys))} reaches into a list whose element {index} is {to_plain(element)!r}"
             raise error_at(f"{text}, not a mapping", upper.origin, element.origin)
         return _with_item(lower, index, self.merge(element, inner, (*path, index)))
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import difflib
-import importlib.util
 import os
-import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -105,24 +103,6 @@ def near(word: str, choices: Iterable[str]) -> str:
     """Say ``; did you mean 'x'?`` with the choices that look most like ``word``, or nothing where none does."""
     close = difflib.get_close_matches(word, sorted(set(choices)), n=3, cutoff=0.6)
     return f"; did you mean {' or '.join(repr(choice) for choice in close)}?" if close else ""
-
-
-def near_class(name: str, choices: Iterable[str]) -> str:
-    """Say it of classes: the one that begins so is meant by the name of an entry, as SlackNotifier is by ``slack``."""
-    begun = [each for each in set(choices) if each.lower().startswith(name.replace("_", "").lower())]
-    return f"; did you mean {begun[0]!r}?" if len(begun) == 1 else near(name, choices)
-
-
-def no_class(name: str, hint: str) -> str:
-    """Say that a name without a module is no class's; where it is a module's, a class in it is meant.
-
-    Args:
-        name: The name.
-        hint: What `near_class` says of it.
-    """
-    if name in sys.modules or (name.isidentifier() and importlib.util.find_spec(name) is not None):
-        return f"{name} is a module; name a class in it, as in {name}.MyClass"
-    return f"no class {name!r}{hint}; a class of your own is named with its module: my_models.{name}"
 
 
 def near_files(file: Path) -> str:

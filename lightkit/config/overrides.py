@@ -10,7 +10,7 @@ from typing import Literal
 from lightkit.config.origins import NESTED_FILES, Origin, Problems, cut, error_at, near
 from lightkit.config.packaged import find_config
 from lightkit.config.secrets import mask_line
-from lightkit.config.tree import Leaf, MappingNode, Node, graft, plain
+from lightkit.config.tree import Leaf, MappingNode, Node, graft, to_plain
 from lightkit.config.yaml_reader import MAX_DEPTH, TOO_LARGE, YamlSyntaxError, read_text
 from lightkit.errors import ConfigError
 
@@ -208,7 +208,7 @@ def _read_value(text: str, origin: Origin) -> Node:
     if not (stripped.startswith(("{", "[", "class_path:")) or "\n" in stripped):
         return Leaf(text, origin)
     try:
-        value = plain(read_text(text, name=str(origin)))
+        value = to_plain(read_text(text, name=str(origin)))
     except YamlSyntaxError:
         return Leaf(text, origin)
     except ConfigError as error:

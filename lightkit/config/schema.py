@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from importlib import metadata
@@ -148,18 +148,8 @@ def _takes_items(schema: Schema, items: Sequence[Any]) -> bool:
     return all(_takes_inside(schema.get("items", {}), item) for item in items)
 
 
-PACKAGES = {
-    "lightkit": "pytorch-lightning",
-    "lightning_fabric": "pytorch-lightning",
-    "pytorch_lightning": "pytorch-lightning",
-    "torch": "torch",
-}
-"""Packages whose classes are described, each with the distribution whose version decides whether that counts.
-
-Lightkit's own come with the catalogue, but take arguments of Lightning's over.
-"""
-MayMean = Callable[[str, Collection[str]], bool]
-"""Tells whether a short name may mean a class that derives from any of several bases, given by their paths."""
+PACKAGES = ("lightkit", "lightning_fabric", "pytorch_lightning", "torch")
+"""Packages whose classes are described."""
 _FILE = Path(__file__).with_name("schema.json")
 
 
@@ -185,11 +175,9 @@ class ConfigSchema:
         return replace(self, data=data, imported=self.imported | {*classes})
 
     @cached_property
-    def trusted(self) -> Collection[str]:
-        """Packages that were described as they are installed. None, where jsonargparse reads values by other rules."""
-        recorded = self.data["versions"]
-        same = {name for name in recorded if _find_version(name) == recorded[name]}
-        return {package for package, name in PACKAGES.items() if {name, "jsonargparse"} <= same}
+    def is_current(self) -> bool:
+        """Whether the installed versions are those that were described."""
+        return all(_find_version(name) == version for name, version in self.data["versions"].items())
 
     @property
     def classes(self) -> Mapping[str, Any]:
@@ -210,15 +198,6 @@ class ConfigSchema:
         found = [self.data["names"].get(base, {}).get(name) for base in bases]
         return next((path for path in found if isinstance(path, str) and path in self.classes), None)
 
-    def is_name(self, name: str, bases: Collection[str]) -> bool:
-        """Check whether a short name stands for any class that derives from any of several bases, or may do so."""
-        return any(name in self.data["names"].get(base, (name,)) for base in bases)
-
-    def namesakes(self, name: str, bases: Collection[str]) -> list[str]:
-        """List the classes that have one short name, where there are several."""
-        found = [self.data["names"].get(base, {}).get(name) for base in bases]
-        return next((paths for paths in found if isinstance(paths, list)), [])
-
     def names_of(self, bases: Collection[str]) -> dict[str, list[str]]:
         """List the described classes that derive from any of several bases, each with all its names, shortest first."""
         names: dict[str, list[str]] = {
@@ -233,8 +212,8 @@ class ConfigSchema:
         return names
 
     def counts(self, path: str) -> bool:
-        """Check whether the description of a class, or of a module, holds for what is installed."""
-        return path in self.imported or path.partition(".")[0] in self.trusted
+        """Check whether the description of a class holds for what is installed."""
+        return self.is_current or path in self.imported
 
     def section_of(self, path: str) -> str | None:
         """Give the top-level key under which a class goes."""

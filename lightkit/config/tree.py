@@ -60,12 +60,12 @@ class MappingNode:
 Node = Union[Leaf, Items, MappingNode]  # noqa: UP007 - evaluated at import, and `|` between forward references is not
 
 
-def plain(node: Node) -> Any:
+def to_plain(node: Node) -> Any:
     """Give the value of a tree as plain dicts, lists and scalars."""
     if isinstance(node, MappingNode):
-        return {key: plain(child) for key, child in node.entries.items()}
+        return {key: to_plain(child) for key, child in node.entries.items()}
     if isinstance(node, Items):
-        return [plain(child) for child in node.items]
+        return [to_plain(child) for child in node.items]
     return node.value
 
 
@@ -151,10 +151,10 @@ def put(table: MappingNode, path: KeyPath, node: Node) -> MappingNode:
     key, *rest = path
     inner = table.entries.get(key)
     if rest:
-        if inner is None or plain(inner) is None:
+        if inner is None or to_plain(inner) is None:
             inner = MappingNode({}, node.origin)
         if not isinstance(inner, MappingNode):
-            raise error_at(f"{key}: expected a mapping, got {plain(inner)!r}", inner.origin)
+            raise error_at(f"{key}: expected a mapping, got {to_plain(inner)!r}", inner.origin)
         node = put(inner, tuple(rest), node)
     return replace(table, entries={**table.entries, key: node})
 

@@ -25,11 +25,12 @@ from ruamel.yaml.util import load_yaml_guess_indent
 
 from lightkit.config.accelerator import Hardware, resolve_hardware
 from lightkit.config.accelerator.vocabulary import GONE_STRATEGIES, HOROVOD, STRATEGIES_AS_ACCELERATORS
-from lightkit.config.loader import CLASS_SECTIONS, Resolved, collect_errors, layers_of
-from lightkit.config.merge import MergeRules, class_of
+from lightkit.config.loader import layers_of
+from lightkit.config.merge import class_of
 from lightkit.config.origins import KeyPath, Origin, Problems, dotted, error_at, shown_path
+from lightkit.config.resolved import Resolved, collect_errors
 from lightkit.config.schema import load_schema
-from lightkit.config.tree import Items, Leaf, MappingNode, Node, find, plain, walk
+from lightkit.config.tree import Items, Leaf, MappingNode, Node, find, to_plain, walk
 from lightkit.config.upgrade_rules import (
     ARGUMENTS,
     CLASS_ARGUMENTS,
@@ -168,7 +169,7 @@ class _Upgrade:
             nested = re.search(r"^[\w'\"]+:[ \t]*(?:#.*)?\n(?:[ \t]*(?:#.*)?\n)*( +)[^\s#-]", text, re.MULTILINE)
             self._step = len(nested[1]) if nested else (indent or 2) - (offset or 0)
             self._yaml.indent(mapping=self._step, sequence=indent or self._step, offset=offset or 0)
-            is_same = plain(read_text(self._dump(), name=name)) == plain(tree)
+            is_same = to_plain(read_text(self._dump(), name=name)) == to_plain(tree)
         except (YAMLError, ConfigError):
             is_same = False
         if not is_same:
@@ -201,7 +202,7 @@ class _Upgrade:
         Args:
             below: The trainers of the files that this one extends, lowest first.
         """
-        if plain(self._tree.entries.get("tune", Leaf(None, _DEFAULT))) is not None:
+        if to_plain(self._tree.entries.get("tune", Leaf(None, _DEFAULT))) is not None:
             text = "tune: Lightning 2.0 dropped the command; say what it searched as callbacks of fit"
             self._refuse(self._tree.entries["tune"].origin.at_key(), f"{text}, such as lr_finder: {{}}")
         self._tree = self._move_arguments((), self._tree)
@@ -264,7 +265,7 @@ class _Upgrade:
             reason, result = results.get(key, ("", None))
             if result is None:
                 continue
-            value, replacements[key] = plain(node), {}
+            value, replacements[key] = to_plain(node), {}
             was, today = _format((*path, key), value), list[str]()
             if isinstance(result, str):
                 problem = result
@@ -282,8 +283,8 @@ class _Upgrade:
                         problem = f"{dotted(home)} stands here already; say it there, and take this out"
                 elif name not in nodes or name in results:
                     replacements[key][name] = written
-                elif plain(nodes[name]) != now:
-                    problem = f"contradicts {_format((*path, name), plain(nodes[name]))}; say one of them"
+                elif to_plain(nodes[name]) != now:
+                    problem = f"contradicts {_format((*path, name), to_plain(nodes[name]))}; say one of them"
             if problem:
                 self._refuse(node.origin, f"{was}: {reason}; {problem}")
             else:
@@ -318,12 +319,12 @@ class _Upgrade:
         for key, node in table.entries.items():
             if not _is_trainer_argument(key, node):
                 continue
-            was = _format((*path, key), plain(node))
-            today = _format((*path, "trainer", key), plain(nodes.get(key, node)))
+            was = _format((*path, key), to_plain(node))
+            today = _format((*path, "trainer", key), to_plain(nodes.get(key, node)))
             problem = self._find_obstacle((*path, key))
-            if not isinstance(own, MappingNode) and own is not None and plain(own) is not None:
+            if not isinstance(own, MappingNode) and own is not None and to_plain(own) is not None:
                 problem = "arguments of the trainer stand under trainer; put it there"
-            elif plain(nodes.get(key, node)) != plain(node):
+            elif to_plain(nodes.get(key, node)) != to_plain(node):
                 problem = f"contradicts {today}; say one"
             if problem:
                 self._refuse(node.origin.at_key(), f"{was}: {problem}")
@@ -394,16 +395,16 @@ class _Upgrade:
         given = {key: node for key, node in nodes.items() if key in HARDWARE_REASONS}
         if "plugins" in given and not _is_strategy_plugin(given["plugins"]):
             del given["plugins"]
-        for key in [key for key, node in given.items() if _is_interpolated(plain(node))]:
+        for key in [key for key, node in given.items() if _is_interpolated(to_plain(node))]:
             del given[key]
             if key in OLD_HARDWARE_KEYS:
                 text = "what it is today depends on its value; write the value out"
                 results[key] = HARDWARE_REASONS[key], text
         asked = {key: node for key, node in given.items() if key not in ("distributed_backend", "plugins")}
         for key, places in (("distributed_backend", ("accelerator", "strategy")), ("plugins", ("strategy",))):
-            if key not in given or plain(given[key]) is None:
+            if key not in given or to_plain(given[key]) is None:
                 continue
-            place = next((each for each in places if each not in asked or plain(asked[each]) is None), None)
+            place = next((each for each in places if each not in asked or to_plain(asked[each]) is None), None)
             if place is None:
                 results[key] = HARDWARE_REASONS[key], "contradicts strategy; say one of them"
             else:
@@ -464,7 +465,7 @@ def _format(path: KeyPath, value: Any) -> str:
 
 def _convert(nodes: Mapping[str, Node], rules: Mapping[str, Rule]) -> dict[str, tuple[str, Result]]:
     """Convert those arguments for which there is a rule, each with what Lightning changed."""
-    values = {key: plain(node) for key, node in nodes.items()}
+    values = {key: to_plain(node) for key, node in nodes.items()}
     return {key: (rule.reason, rule.convert(values[key], values)) for key, rule in rules.items() if key in values}
 
 
@@ -473,21 +474,21 @@ def _is_interpolated(value: Any) -> bool:
 
 
 def _without_interpolations(nodes: Mapping[str, Node]) -> dict[str, Node]:
-    return {key: node for key, node in nodes.items() if not _is_interpolated(plain(node))}
+    return {key: node for key, node in nodes.items() if not _is_interpolated(to_plain(node))}
 
 
 def _is_trainer_argument(key: str, node: Node) -> bool:
     """Return whether a key next to ``trainer`` is an argument of the trainer, and nothing else that lightkit knows."""
     if key == "accelerator":
-        return str(plain(node)).lower() in (*STRATEGIES_AS_ACCELERATORS, *GONE_STRATEGIES)
+        return str(to_plain(node)).lower() in (*STRATEGIES_AS_ACCELERATORS, *GONE_STRATEGIES)
     if key in ("callbacks", "logger"):
-        return isinstance(node, Items) or isinstance(plain(node), bool) or class_of(node) is not None
+        return isinstance(node, Items) or isinstance(to_plain(node), bool) or class_of(node) is not None
     return key in OLD_ARGUMENTS or key in load_schema().data["sections"]["trainer"]["arguments"]
 
 
 def _is_strategy_plugin(item: Node) -> bool:
     """Return whether an element of ``plugins`` is a strategy: by its class, or by its name."""
-    named = class_of(item) if isinstance(item, MappingNode) else plain(item)
+    named = class_of(item) if isinstance(item, MappingNode) else to_plain(item)
     if not isinstance(named, str):
         return False
     today, _ = find_class(named, "plugins") or (named, "")
@@ -500,7 +501,7 @@ def _make_config(trainers: Sequence[Mapping[str, Node]]) -> Resolved:
     nodes = {key: node for trainer in trainers for key, node in trainer.items() if key in HARDWARE_REASONS}
     tree = MappingNode({"trainer": MappingNode(nodes, _DEFAULT)}, _DEFAULT)
     ranks = {node.origin: rank for rank, trainer in enumerate(trainers) for node in trainer.values()}
-    return Resolved(tree, MergeRules(CLASS_SECTIONS), ranks=ranks)
+    return Resolved(tree, ranks=ranks)
 
 
 def _resolve(resolved: Resolved) -> Hardware:
@@ -515,8 +516,8 @@ def _list_keys(hardware: Hardware) -> dict[str, Node]:
 
 def _find_keys(key: str, node: Node, found: Mapping[str, Node]) -> Keys | None:
     """List today's keys that a value became; None where it stays."""
-    old = plain(node)
-    own = {name: plain(new) for name, new in found.items() if new.origin == node.origin}
+    old = to_plain(node)
+    own = {name: to_plain(new) for name, new in found.items() if new.origin == node.origin}
     same = [name for name, new in own.items() if (type(new) is type(old) and new == old) or new == {"class_path": old}]
     changed = {name: new for name, new in own.items() if new != HARDWARE_DEFAULTS[name]}
     kept = changed or {name: new for name, new in own.items() if name == key}

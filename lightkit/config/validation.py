@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import importlib.util
 import re
+import sys
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -21,37 +22,17 @@ from lightkit.config.accelerator.vocabulary import (
     OLD_TRAINER_KEYS,
     STRATEGIES_AS_ACCELERATORS,
     STRATEGY_CLASSES,
+    TRAINER_DEFAULTS,
 )
-from lightkit.config.loader import CLASS_SECTIONS, Resolved, original_path
-from lightkit.config.merge import SPEC_KEYS, is_append
-from lightkit.config.origins import (
-    NESTED_FILES,
-    KeyPath,
-    Origin,
-    cut,
-    dotted,
-    error_at,
-    near,
-    near_class,
-    no_class,
-    shortened,
-)
-from lightkit.config.schema import (
-    PACKAGES,
-    ConfigSchema,
-    MayMean,
-    accepts,
-    any_of,
-    describe_type,
-    join_alternatives,
-    list_branches,
-)
-from lightkit.config.tree import Items, Leaf, MappingNode, Node, plain, walk
+from lightkit.config.merge import CLASS_SECTIONS, SPEC_KEYS, is_append
+from lightkit.config.origins import NESTED_FILES, KeyPath, Origin, cut, dotted, error_at, near, shortened
+from lightkit.config.resolved import Resolved
+from lightkit.config.schema import ConfigSchema, accepts, any_of, describe_type, join_alternatives, list_branches
+from lightkit.config.tree import Items, Leaf, MappingNode, Node, to_plain, walk
 from lightkit.config.upgrade_rules import OLD_ARGUMENTS, find_class
 from lightkit.config.yaml_reader import read_scalar
 from lightkit.errors import ConfigError
 
-_HARDWARE = {*OLD_TRAINER_KEYS, "accelerator", "devices", "strategy", "precision", "num_nodes"}
 _ENTRIES = ("callbacks", "logger")
 _ELSEWHERE = ("accelerator", "ckpt_path", "extends", "fit", "launch", "predict", "test", "validate")
 """Top-level keys that other modules check."""
@@ -62,6 +43,7 @@ _CALLED = {"model": 1, "data": 1, "callbacks": 2, "logger": 2, "trainer": 3}
 
 Lightning makes optimizers and schedulers without them.
 """
+_STRATEGY = "pytorch_lightning.strategies.Strategy"
 _OWN_STRATEGIES = {"auto", "horovod", *OLD_STRATEGIES, *STRATEGIES_AS_ACCELERATORS, *STRATEGY_CLASSES}
 _DOTTED = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)+")
 _MAX_SEED = 2**32 - 1  # NumPy's
@@ -76,106 +58,88 @@ class ValidationResult:
 
     Args:
         problems: All errors, each with its place in the config.
-        unjudged: Paths of classes that the schema does not describe by their places: the user's own, those of other
-            packages, and those of another version; empty where Python fixes the class.
-        unverified: Places of values that only jsonargparse can judge, such as functions.
+        unjudged: Names of the classes that the schema does not describe: the user's own, those of other packages, and
+            those of another version; empty where Python fixes the class.
+        is_final: Whether jsonargparse would find no more: everything in the config is known.
         outdated: Files with what Lightning 1.x or the package lightning has, by their names.
     """
 
     problems: list[tuple[KeyPath, ConfigError]] = field(default_factory=list)
-    unjudged: dict[KeyPath, str] = field(default_factory=dict)
-    unverified: list[KeyPath] = field(default_factory=list)
+    unjudged: set[str] = field(default_factory=set)
+    is_final: bool = True
     outdated: dict[str, Origin] = field(default_factory=dict)
 
-    @property
-    def is_final(self) -> bool:
-        """Whether jsonargparse would find no more: everything in the config is known."""
-        return not self.unjudged and not self.unverified
 
-
-def validate_values(
-    resolved: Resolved,
-    schema: ConfigSchema,
-    *,
-    is_complete: bool = True,
-    is_loaded: MayMean = lambda _name, _bases: False,
-) -> ValidationResult:
+def validate_values(resolved: Resolved, schema: ConfigSchema, *, is_complete: bool = True) -> ValidationResult:
     """Validate a config by the schema.
 
     Args:
         resolved: The config, before or after its hardware keys are resolved; those are not checked here.
         schema: What can be named.
         is_complete: Whether all layers could be read, so that what is missing is missing.
-        is_loaded: Whether a short name means a class that is loaded in this process, such as a test's own.
     """
     texts = [node.value for _, node in walk(resolved.tree) if isinstance(node, Leaf) and isinstance(node.value, str)]
     # The module of a class that the schema lacks may bring others along, to which short names then lead.
-    is_known = not resolved.unresolved and not any(_is_foreign(text, schema) for text in texts)
-    is_final = is_known and {*PACKAGES} == {*schema.trusted}
-    may_mean = is_loaded if is_final else lambda _name, _bases: True
-    validator = _Validator(resolved, schema, may_mean, is_complete=is_complete)
+    is_known = schema.is_current and not resolved.unresolved and not any(_is_foreign(text, schema) for text in texts)
+    validator = _Validator(resolved, schema, is_complete=is_complete, is_known=is_known)
     for key, node in resolved.tree.entries.items():
         validator.check_top_level(key, node)
-    if is_known and "pytorch_lightning" in schema.trusted:
-        validator.check_strategy("trainer", is_loaded)
-        validator.check_strategy("accelerator", is_loaded)
-    if not is_final or any("." in str(key) for path, _ in walk(resolved.tree) for key in path):
-        validator.result.unverified.append(())
-    return validator.result
+    result = validator.result
+    if is_known:
+        validator.check_strategy("trainer")
+        validator.check_strategy("accelerator")
+    has_dotted_keys = any("." in str(key) for path, _ in walk(resolved.tree) for key in path)
+    result.is_final = result.is_final and is_known and not result.unjudged and not has_dotted_keys
+    return result
 
 
 class _Validator:
     """Checks keys by section, values by type, and classes by signature."""
 
-    def __init__(self, resolved: Resolved, schema: ConfigSchema, may_mean: MayMean, *, is_complete: bool) -> None:
+    def __init__(self, resolved: Resolved, schema: ConfigSchema, *, is_complete: bool, is_known: bool) -> None:
         self.result = ValidationResult()
         self._resolved, self._schema = resolved, schema
-        self._may_mean, self._is_complete = may_mean, is_complete
+        self._is_complete, self._is_known = is_complete, is_known
 
     # -- sections ----------------------------------------------------------------------------------------------
 
     def check_top_level(self, key: Any, node: Node) -> None:
         """Check a top-level key and all below it."""
         data = self._schema.data
-        if not isinstance(key, str):
-            self._report_key_type((key,), node)
-        elif key in (*_ELSEWHERE, *_DROPPED) or "." in key:
+        if key in (*_ELSEWHERE, *_DROPPED) or "." in str(key):
             return
+        if key in CLASS_SECTIONS and key not in self._resolved.class_sections:  # its class is fixed in Python
+            self.result.unjudged.add("")
         elif key in CLASS_SECTIONS:
-            if key not in self._resolved.layering.class_sections:  # its class is fixed in Python
-                self.result.unjudged[key,] = ""
-                return
             self._check_value((key,), node, {"schema": {"anyOf": [{"class": base} for base in data["bases"][key]]}})
-        elif key.removesuffix("+") in _ENTRIES:
-            for name, entry in _entries(node).items() if key in _ENTRIES else ():
+        elif key in _ENTRIES:
+            for name, entry in _entries(node).items():
                 if isinstance(entry, MappingNode) and "class_path" in entry.entries:  # else `resolve` has reported it
                     self._check_class((key, name), entry, [{"class": base} for base in data["bases"][key]])
         elif key in data["sections"]:
             self._check_section(key, node)
-        elif "pytorch_lightning" in self._schema.trusted:
+        elif self._schema.is_current and str(key).removesuffix("+") not in _ENTRIES:
             self._check_top_value(key, node)
 
-    def _check_top_value(self, key: str, node: Node) -> None:
+    def _check_top_value(self, key: Any, node: Node) -> None:
         data, command = self._schema.data, self._resolved.subcommand or None
         top = {name for name, key in data["top"].items() if command in (None, *key.get("commands", (command,)))}
-        known = {*top, *CLASS_SECTIONS, *_ENTRIES, *data["sections"], "ckpt_path", "extends"}
-        if key in known:
+        if key in top:
             self._check_value((key,), node, data["top"][key])
-            seed = read_scalar(str(plain(node))) if key == "seed_everything" else None
+            seed = read_scalar(str(to_plain(node))) if key == "seed_everything" else None
             if isinstance(seed, int) and not 0 <= seed <= _MAX_SEED:
                 text = f"expected true, false or an integer from 0 to {_MAX_SEED}, got {cut(str(seed))}"
                 self._report((key,), text, node)
             return
-        base = key.removesuffix("+")
-        hint = f"; {base} takes no list" if base in known else near(base, known)
-        if base == "trust":
+        known = {*top, *CLASS_SECTIONS, *_ENTRIES, *data["sections"], "ckpt_path", "extends"}
+        if key == "trust":
             hint = "; --trust is given on the command line, and by no config"
         elif key in OLD_ARGUMENTS:
             hint = self._note_outdated(OLD_ARGUMENTS[key], node)
-        elif base == "config":
+        elif key == "config":
             hint = "; files below this one stand under extends"
-        elif not hint:
-            inside = self._keys_by_word.get(base)
+        elif not (hint := near(str(key), known)):
+            inside = self._keys_by_word.get(str(key))
             hint = f"; did you mean {' or '.join(map(repr, inside))}?" if inside else ""
         self._report((key,), f"no such key{hint}", node, at_key=True)
 
@@ -202,58 +166,61 @@ class _Validator:
     def _check_section(self, key: str, node: Node) -> None:
         is_trainer = key == "trainer"
         if not isinstance(node, MappingNode):
-            if plain(node) is not None and not self._is_unresolved((key,)):
+            if to_plain(node) is not None and not self._is_unresolved((key,)):
                 owner = "the trainer's" if is_trainer else f"{key}'s"
-                text = f"expected a mapping of {owner} arguments, got {cut(repr(plain(node)))}"
+                text = f"expected a mapping of {owner} arguments, got {cut(repr(to_plain(node)))}"
                 is_squeezed = isinstance(node, Leaf) and re.match(r"\w+:\S", str(node.value)) is not None
                 self._report((key,), text + "; a space is missing after the colon" * is_squeezed, node)
             return
-        if is_trainer and "pytorch_lightning" not in self._schema.trusted:
+        if is_trainer and not self._schema.is_current:
             return
-        known = self._schema.data["sections"][key]["arguments"]
-        known = {**known, **dict.fromkeys(OLD_TRAINER_KEYS)} if is_trainer else known
-        for name, child in node.entries.items():
-            base = name.removesuffix("+") if is_append(name) else name
-            if is_trainer and name in _HARDWARE:
-                if not isinstance(child, Leaf) or "." in str(child.value):  # a class, or settings of one
-                    self.result.unverified.append((key, name))
-            elif base in known and not (is_append(name) and not _takes_lists(known[base])):
-                self._check_value((key, name), child, known[base])
-            elif not isinstance(name, str):
-                self._report_key_type((key, name), child)
-            elif "." not in name and name not in _DROPPED:
-                hint = f"; {base} takes no list" if base in known else near(base, known)
-                if is_trainer and name in OLD_ARGUMENTS:
-                    hint = self._note_outdated(OLD_ARGUMENTS[name], child)
-                owner = "the trainer has" if is_trainer else "there is"
-                self._report((key, name), f"{owner} no such argument{hint}", child, at_key=True)
+        known, entries = self._schema.data["sections"][key]["arguments"], dict(node.entries)
+        for name in (*OLD_TRAINER_KEYS, *TRAINER_DEFAULTS) if is_trainer else ():
+            child = entries.pop(name, None)
+            if child is not None and (not isinstance(child, Leaf) or "." in str(child.value)):  # settings of a class
+                self.result.is_final = False
+        for name, child in self._check_known((key,), entries, known):
+            base = str(name).removesuffix("+")
+            hint = f"; {base} takes no list" if base in known else near(base, known)
+            if is_trainer and name in OLD_ARGUMENTS:
+                hint = self._note_outdated(OLD_ARGUMENTS[name], child)
+            owner = "the trainer has" if is_trainer else "there is"
+            self._report((key, name), f"{owner} no such argument{hint}", child, at_key=True)
 
-    def check_strategy(self, section: str, is_loaded: MayMean) -> None:
+    def _check_known(
+        self, path: KeyPath, entries: Mapping[Any, Node], known: Mapping[str, Argument]
+    ) -> Iterator[tuple[Any, Node]]:
+        """Check the values of known keys by their types, and give the keys that are not known."""
+        for name, node in entries.items():
+            argument = known.get(name[:-1] if is_append(name) else name)
+            if argument is not None and not (is_append(name) and not _takes_lists(argument)):
+                self._check_value((*path, name), node, argument)
+            elif "." not in str(name) and name not in _DROPPED:
+                yield name, node
+
+    def check_strategy(self, section: str) -> None:
         """Check the name of a strategy, which Lightning's signature calls text.
 
         Only for a config that names no module of the user's own, since that may register strategies.
         """
         node = _entries(self._resolved.tree.entries.get(section)).get("strategy")
         word = node.value if isinstance(node, Leaf) else None
-        words, bases = [*self._schema.data["strategies"], *_OWN_STRATEGIES], ["pytorch_lightning.strategies.Strategy"]
         if node is None or not isinstance(word, str) or "." in word or not word.strip() or word == "null":
             return
-        is_known = word.lower() in map(str.lower, (*words, *GONE_STRATEGIES))
-        if not (is_known or self._schema.is_name(word, bases) or is_loaded(word, bases)):
-            some = ", ".join(sorted(name for name in self._schema.data["strategies"] if "find_unused" not in name))
-            hint = near(word, words) or f"; there are {some}"
-            self._report((section, "strategy"), f"there is no strategy {shortened(word)}{hint}", node)
+        words = [*self._schema.data["strategies"], *_OWN_STRATEGIES]
+        if word.lower() not in map(str.lower, (*words, *GONE_STRATEGIES)) and not self._may_mean(word, [_STRATEGY]):
+            self._report((section, "strategy"), f"there is no strategy {shortened(word)}{near(word, words)}", node)
 
     # -- values ------------------------------------------------------------------------------------------------
 
     def _check_value(self, path: KeyPath, node: Node, argument: Argument) -> None:
-        value, default = plain(node), argument.get("default")
+        value, default = to_plain(node), argument.get("default")
         is_default = type(value) is type(default) and value == default  # jsonargparse takes its text, of any type
         if value is None or is_default or (self._is_unresolved(path) and not isinstance(node, MappingNode)):
             return
         branches = list_branches(argument["schema"])
         if any(not branch or branch.get("callable") for branch in branches):
-            self.result.unverified.append(path)
+            self.result.is_final = False
         if is_append(path[-1]) and not isinstance(node, Items):  # one element, or a class that becomes one
             branches = [item for branch in branches for item in list_branches(branch.get("items", branch))]
         if any(
@@ -269,12 +236,9 @@ class _Validator:
             elif _entries(node.entries.get("init_args")) and default is None and self._is_complete and is_of_section:
                 self._report(path, "expected a class_path next to init_args", node)
             else:
-                self.result.unverified.append(path)  # jsonargparse takes it for arguments of the base or the default
-        elif isinstance(node, Items) and any(map(_has_classes, branches)):
+                self.result.is_final = False  # jsonargparse takes it for arguments of the base or the default
+        elif isinstance(node, Items) and any(map(_has_classes, branches)) and None not in value:
             lists = [branch.get("items", {}) for branch in branches if branch.get("type") == "array"]
-            if any(plain(item) is None for item in node.items):
-                self._report_value(path, node, argument)
-                return
             for index, item in enumerate(node.items):
                 self._check_value((*path, index), item, {"schema": any_of(lists)})
         elif isinstance(value, str) and classes:
@@ -288,20 +252,23 @@ class _Validator:
         """Check a class that text names, as in ``callbacks: [RichProgressBar]``; a file or function may stand there."""
         is_file = name.endswith(NESTED_FILES) or "/" in name or Path(name).exists()
         if is_file or any(branch.get("callable") for branch in classes):
-            self.result.unverified.append(path)
+            self.result.is_final = False
             return
-        wanted = [branch["class"] for branch in classes]
         takes_others = not all(
             "class" in branch or branch.get("type") == "null" or _has_classes(branch)
             for branch in list_branches(argument["schema"])
         )
-        is_name = "." in name or self._schema.is_name(name, wanted) or self._may_mean(name, wanted)
-        if takes_others and not is_name:
+        if takes_others and "." not in name and not self._may_mean(name, [branch["class"] for branch in classes]):
             self._report_value(path, node, argument)
         else:
             self._check_class(path, MappingNode({"class_path": node}, node.origin), classes, place=path)
 
     # -- classes -----------------------------------------------------------------------------------------------
+
+    def _may_mean(self, name: str, bases: Collection[str]) -> bool:
+        """Check whether a short name may stand for a class that derives from any of several bases."""
+        is_name = any(name in self._schema.data["names"].get(base, (name,)) for base in bases)
+        return is_name or not self._is_known or _is_loaded(name, bases)
 
     def _check_class(
         self, path: KeyPath, entry: MappingNode, bases: Sequence[Schema], *, place: KeyPath | None = None
@@ -318,120 +285,89 @@ class _Validator:
         if self._is_unresolved(place):
             return
         named = entry.entries["class_path"]
-        name = plain(named)
+        name = to_plain(named)
         if not isinstance(name, str):
             self._report(place, f"expected the name of a class, got {_format_value(name)}", named)
             return
-        if read_scalar(name) is None:
-            self.result.unverified.append(place)
+        if read_scalar(name) is None:  # null in quotes
+            self.result.is_final = False
             return
-        self._check_spec(path, entry, name)
-        found = self._find_class(path, place, named, name, bases)
-        if found is not None:
-            if self._schema.classes[found].get("check_installed"):
-                self.result.unverified.append(path)
-            self._check_arguments(path, entry, found, named, num_given=max(base.get("given", 0) for base in bases))
-
-    def _check_spec(self, path: KeyPath, entry: MappingNode, name: str) -> None:
-        """Check what holds for any class."""
         for key, text in (("init_args", "{}'s arguments"), ("dict_kwargs", "arguments that {} passes on")):
             given = entry.entries.get(key)
-            is_wrong = given is not None and not isinstance(given, MappingNode) and (key == "init_args" or plain(given))
-            if given is not None and is_wrong:
+            if given is not None and not isinstance(given, MappingNode) and (key == "init_args" or to_plain(given)):
                 what = text.format(_short(name))
-                self._report((*path, key), f"expected a mapping of {what}, got {_format_value(plain(given))}", given)
-            for argument, node in _entries(given).items():
-                if not isinstance(argument, str):
-                    self._report_key_type((*path, key, argument), node)
-        for key, node in entry.entries.items():
-            if not isinstance(key, str):
-                self._report_key_type((*path, key), node)
-            elif key not in SPEC_KEYS and key not in _DROPPED:
-                self._report((*path, key), "stands next to class_path; put it under init_args", node, at_key=True)
+                self._report((*path, key), f"expected a mapping of {what}, got {_format_value(to_plain(given))}", given)
+        for key in [key for key in entry.entries if key not in (*SPEC_KEYS, *_DROPPED)]:
+            text = "stands next to class_path; put it under init_args"
+            self._report((*path, key), text, entry.entries[key], at_key=True)
+        if (found := self._find_class(place, named, name, bases)) is not None:
+            if self._schema.classes[found].get("check_installed"):
+                self.result.is_final = False
+            self._check_arguments(path, entry, found, named, num_given=max(base.get("given", 0) for base in bases))
 
-    def _find_class(self, path: KeyPath, place: KeyPath, named: Node, name: str, bases: Sequence[Schema]) -> str | None:
+    def _find_class(self, place: KeyPath, named: Node, name: str, bases: Sequence[Schema]) -> str | None:
         """Find a class that the schema describes, and whose installed version is the described one."""
         schema, wanted = self._schema, [base["class"] for base in bases]
         makes_function = any(base.get("callable") for base in bases)
         found = schema.path_of(name, wanted)
-        if found is None and "." not in name and not self._may_mean(name, wanted):
-            others = (schema.path_of(name, [base]) for base in schema.data["names"])
-            other = next(filter(None, others), None)
-            if other is not None and schema.counts(other):
-                self._report_base(place, named, other, bases)
-                return None
+        if found is None and "." not in name and not self._may_mean(name, wanted):  # maybe it belongs elsewhere
+            found = next(filter(None, (schema.path_of(name, [base]) for base in schema.data["names"])), None)
         if found is None or not schema.counts(found):
-            self._report_unknown_class(path, place, named, name, wanted)
+            self._report_unknown_class(place, named, name, wanted)
             return None
         described = schema.classes[found]
-        if "error" in described:  # what its import raised
-            self._report(place, described["error"], named)
-            return None
         has_all_bases = found in schema.imported or {*wanted} <= {*schema.data["names"]}
-        if not makes_function and has_all_bases and not {*described["bases"]} & {*wanted}:
-            self._report_base(place, named, found, bases)
-            return None
-        if described.get("abstract"):
+        if "error" in described:  # what its import raised
+            text = described["error"]
+        elif not makes_function and has_all_bases and not {*described["bases"]} & {*wanted}:
+            section = schema.section_of(found)
+            goes = f"; it goes under {section}" if section and section != place[0] else ""
+            text = f"{_short(found)} is no {join_alternatives(map(_short, wanted))}{goes}"
+        elif described.get("abstract"):
             text = f"{_short(found)} is a base class, which cannot be used by itself; name a class that derives from it"
-            self._report(place, text, named)
-            return None
-        return found
+        else:
+            return found
+        self._report(place, text, named)
+        return None
 
-    def _report_base(self, place: KeyPath, named: Node, found: str, bases: Sequence[Schema]) -> None:
-        if any(base.get("callable") for base in bases):
-            return
-        section = self._schema.section_of(found)
-        goes = f"; it goes under {section}" if section and section != place[0] else ""
-        wanted = join_alternatives(_short(base["class"]) for base in bases)
-        self._report(place, f"{_short(found)} is no {wanted}{goes}", named)
-
-    def _report_unknown_class(
-        self, path: KeyPath, place: KeyPath, named: Node, name: str, bases: Collection[str]
-    ) -> None:
+    def _report_unknown_class(self, place: KeyPath, named: Node, name: str, bases: Collection[str]) -> None:
         """Report a name that leads to no class; one that only an import can find is unjudged."""
         schema = self._schema
         module, _, short = name.rpartition(".")
-        several = [found for found in schema.namesakes(name, bases) if schema.counts(found)]
         exported: Sequence[str] | None = schema.data["rooms"].get(module)
         is_foreign = name.startswith("lightning.") and importlib.util.find_spec("lightning") is None
         old = find_class(name) if is_foreign or name.startswith("pytorch_lightning.") else None
         if old is not None:
             today, reason = old
             text = f"there is no {name} here{self._note_outdated(reason, named)}{f': {today}' if today else ''}"
-        elif len(several) > 1:
-            text = f"{len(several)} classes are called {name}: {', '.join(several)}; give the whole name of one"
-        elif not module and not schema.is_name(name, bases) and not self._may_mean(name, bases):
-            text = no_class(name, near_class(name, _short_names(bases, schema)))
-        elif exported is not None and short not in exported and schema.counts(module):
+        elif not module and not self._may_mean(name, bases):
+            text = _describe_no_class(name, _short_names(bases, schema))
+        elif exported is not None and short not in exported and schema.is_current:
             here = [known for known in exported if f"{module}.{known}" in schema.classes]
             text = f"{module} has no class {short!r}{near(short, here) or near(short, _short_names(bases, schema))}"
         else:
-            self.result.unjudged[path] = schema.path_of(name, bases) or name
+            self.result.unjudged.add(schema.path_of(name, bases) or name)
             return
         self._report(place, text, named)
 
-    def _check_arguments(
-        self, path: KeyPath, entry: MappingNode, found: str, named: Node, *, num_given: int = 0
-    ) -> None:
+    def _check_arguments(self, path: KeyPath, entry: MappingNode, found: str, named: Node, *, num_given: int) -> None:
         described = self._schema.classes[found]
         known: Mapping[str, Argument] = described["arguments"]
-        given, free = entry.entries.get("init_args"), entry.entries.get("dict_kwargs")
-        if _entries(free):  # they may be for others
-            self.result.unverified.append((*path, "dict_kwargs"))
+        given, free = entry.entries.get("init_args"), _entries(entry.entries.get("dict_kwargs"))
+        if free:  # they may be for others
+            self.result.is_final = False
         if not described.get("open") and len(path) <= _CALLED.get(path[0], 0):
-            for name in _entries(free).keys() - known.keys():
-                self._report_argument((*path, "dict_kwargs", name), _entries(free)[name], found, named)
-        for name, node in _entries(given).items():
-            argument = name[:-1] if is_append(name) else name
-            if argument in known:
-                self._check_value((*path, "init_args", name), node, known[argument])
-            elif isinstance(name, str) and "." not in name and name not in _DROPPED:
-                self._report_argument((*path, "init_args", name), node, found, named)
+            for name in free.keys() - known.keys():
+                self._report_argument((*path, "dict_kwargs", name), free[name], found, named)
+        for name, node in self._check_known((*path, "init_args"), _entries(given), known):
+            self._report_argument((*path, "init_args", name), node, found, named)
         if not self._is_complete or (given is not None and not isinstance(given, MappingNode)):
             return
-        given_here, whole = {**_entries(free), **_entries(given)}, (*path, "init_args")
+        whole = (*path, "init_args")
+        if whole in self._resolved.unresolved:
+            return
         for name, argument in [*known.items()][num_given:]:  # the first ones are given by who calls a function
-            if not argument["required"] or _is_set(name, given_here) or whole in self._resolved.unresolved:
+            if not argument["required"] or _is_set(name, {**free, **_entries(given)}):
                 continue
             if self._is_unresolved((*whole, name)) or self._is_removed((*whole, name)):
                 continue
@@ -445,7 +381,7 @@ class _Validator:
         described, name = self._schema.classes[found], str(place[-1])
         text = f"{_short(found)} has no such argument"
         for before in reversed(named.replaced):
-            earlier = self._schema.path_of(str(plain(before)), described["bases"])
+            earlier = self._schema.path_of(str(to_plain(before)), described["bases"])
             if earlier is not None and name in self._schema.classes[earlier]["arguments"]:
                 text = f"{text}; it is one of {_short(earlier)}, which {_short(found)} has replaced"
                 self._report(place, text, node, named.origin, at_key=True)
@@ -470,12 +406,8 @@ class _Validator:
             self.result.outdated.setdefault(node.origin.name, replace(node.origin, line=None, column=None))
         return f"; {reason}"
 
-    def _report_key_type(self, path: KeyPath, node: Node) -> None:
-        """Report a key that is no text, such as ``5`` or ``true``."""
-        self._report(path, f"expected a name for a key, got {_format_value(path[-1])}", node, at_key=True)
-
     def _report_value(self, path: KeyPath, node: Node, argument: Argument) -> None:
-        value = plain(node)
+        value = to_plain(node)
         choices = [choice for branch in list_branches(argument["schema"]) for choice in branch.get("enum", ())]
         words = [choice for choice in choices if isinstance(choice, str)]
         hint = near(value, words) if isinstance(value, str) and len(value) < _LONGEST_WORD else ""
@@ -487,24 +419,43 @@ class _Validator:
 
     def _is_removed(self, path: KeyPath) -> bool:
         """Check whether a value, or what it stood in, was left out because it was wrong."""
-        written = original_path(path, self._resolved.removed)
-        return any(written[: len(gone)] == gone for gone in self._resolved.removed)
+        return any(path[: len(gone)] == gone for gone in self._resolved.removed)
+
+
+def _is_loaded(name: str, bases: Collection[str]) -> bool:
+    """Check whether jsonargparse or Lightning knows a short name of something that this process has loaded."""
+    pending = [getattr(sys.modules.get(path.rpartition(".")[0]), path.rpartition(".")[2], None) for path in bases]
+    while pending:
+        if isinstance(base := pending.pop(), type):
+            children: list[type] = base.__subclasses__()
+            pending += children
+            if name[:1] != "_" and name in (child.__name__ for child in children):
+                return True
+    registered = getattr(sys.modules.get("pytorch_lightning.strategies"), "StrategyRegistry", ())
+    return _STRATEGY in bases and name.lower() in registered
 
 
 def _is_foreign(text: str, schema: ConfigSchema) -> bool:
     """Check whether a text may name a class that the schema does not describe."""
-    if not _DOTTED.fullmatch(text):
-        return False
-    return schema.path_of(text) is None or not schema.counts(text)
+    return _DOTTED.fullmatch(text) is not None and schema.path_of(text) is None
 
 
 def _short_names(bases: Collection[str], schema: ConfigSchema) -> list[str]:
     return [name for names in schema.names_of(bases).values() for name in names if "." not in name]
 
 
-def _takes_lists(argument: Argument | None) -> bool:
-    branches = list_branches((argument or {}).get("schema", {}))
-    return any(not branch or branch.get("type") == "array" for branch in branches)
+def _describe_no_class(name: str, choices: Collection[str]) -> str:
+    """Describe that a name without a module is no class's; where it is a module's, a class in it is meant."""
+    if name in sys.modules or (name.isidentifier() and importlib.util.find_spec(name) is not None):
+        return f"{name} is a module; name a class in it, as in {name}.MyClass"
+    # the name of an entry may be meant, such as `slack`, which stands for SlackNotifier
+    begun = [each for each in {*choices} if each.lower().startswith(name.replace("_", "").lower())]
+    hint = f"; did you mean {begun[0]!r}?" if len(begun) == 1 else near(name, choices)
+    return f"no class {name!r}{hint}; a class of your own is named with its module: my_models.{name}"
+
+
+def _takes_lists(argument: Argument) -> bool:
+    return any(not branch or branch.get("type") == "array" for branch in list_branches(argument["schema"]))
 
 
 def _has_classes(schema: Schema) -> bool:
@@ -516,7 +467,7 @@ def _is_set(name: str, given: Mapping[Any, Node]) -> bool:
     inside = f"{name}."
     if f"{name}+" in given or any(isinstance(key, str) and key.startswith(inside) for key in given):
         return True
-    return name in given and plain(given[name]) is not None
+    return name in given and to_plain(given[name]) is not None
 
 
 def _entries(node: Node | None) -> Mapping[Any, Node]:

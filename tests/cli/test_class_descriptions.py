@@ -109,10 +109,9 @@ class _Judges:
     def disagree(self, said: dict[str, Any]) -> ValidationResult | None:
         """Give what lightkit finds wrong in a config that LightningCLI takes."""
         self._file.write_text(config.dump_yaml({"model": "Regressor", **said}))
-        named: dict[str, dict[str, str]] = {"callbacks": {}, "logger": {}}
         try:
-            resolved = config.resolve([self._file], environ={}, subcommands=STAGES, default_classes=named)
-            values = resolved.lightning().values
+            resolved = config.resolve([self._file], environ={}, subcommands=STAGES)
+            values = resolved.lightning_values
         except ConfigError:
             return None
         findings = validate_values(replace(resolved, subcommand="fit"), CATALOGUE)

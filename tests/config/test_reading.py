@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from lightkit.config import Origin, read_file, resolve
-from lightkit.config.tree import Leaf, plain, walk
+from lightkit.config.tree import Leaf, to_plain, walk
 from lightkit.config.yaml_reader import TOO_LARGE
 from lightkit.errors import ConfigError
 
@@ -64,7 +64,7 @@ def test_an_escape_code_in_a_file_does_not_reach_the_terminal() -> None:
 def test_places_do_not_care_for_line_ends_and_byte_order_marks(tmp_path: Path) -> None:
     (tmp_path / "x.yaml").write_bytes(b"\xef\xbb\xbfa: 1\r\nb:\r\n  c: 2\r\n")
     tree = read_file(tmp_path / "x.yaml")
-    assert plain(tree) == {"a": 1, "b": {"c": 2}}
+    assert to_plain(tree) == {"a": 1, "b": {"c": 2}}
     assert [(str(node.origin)[-3:], node.value) for _, node in walk(tree) if isinstance(node, Leaf)] == [
         ("1:4", 1),
         ("3:6", 2),

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from lightkit.config import resolve, split_arguments
-from lightkit.config.loader import Resolved
+from lightkit.config.resolved import Resolved
 from lightkit.errors import ConfigError
 from lightkit.registry.gate import GateSettings, ModelScores, decide, read_gate, split_of
 

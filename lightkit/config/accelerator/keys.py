@@ -19,11 +19,11 @@ from lightkit.config.accelerator.vocabulary import (
     STRATEGIES_AS_ACCELERATORS,
     TRAINER_DEFAULTS,
 )
-from lightkit.config.loader import Resolved
 from lightkit.config.merge import class_of
 from lightkit.config.origins import KeyPath, Origin, dotted, error_at, near
+from lightkit.config.resolved import Resolved
 from lightkit.config.schema import load_schema
-from lightkit.config.tree import MappingNode, Node, find, graft, plain
+from lightkit.config.tree import MappingNode, Node, find, graft, to_plain
 from lightkit.config.yaml_reader import read_scalar
 from lightkit.errors import ConfigError
 from lightkit.hardware import Machine
@@ -55,14 +55,18 @@ class RawSetting:
     Args:
         path: Keys that lead to it.
         node: The value with its origin.
-        value: The value as parsed: text that is a number, from a flag or a variable, is one here.
         rank: Number of its layer.
     """
 
     path: KeyPath
     node: Node
-    value: Any
     rank: int = 0
+
+    @property
+    def value(self) -> Any:
+        """The value as parsed: text that is a number, from a flag or a variable, is one here."""
+        value = to_plain(self.node)
+        return read_scalar(value.strip()) if isinstance(value, str) else value
 
     @property
     def subject(self) -> str:
@@ -82,17 +86,17 @@ class RawSetting:
     def is_strategy_word(self) -> bool:
         """Whether ``trainer.accelerator`` names a strategy, as it did up to Lightning 1.5."""
         words = (*STRATEGIES_AS_ACCELERATORS, *GONE_STRATEGIES)
-        return self.path == ("trainer", "accelerator") and isinstance(self.value, str) and self.value.lower() in words
+        return self.path == ("trainer", "accelerator") and str(self.value).lower() in words
 
     def __str__(self) -> str:
         is_word = self.path == ("accelerator", "kind") and not self.origin.name.startswith("--accelerator.")
-        value = class_of(self.node) or plain(self.node)
+        value = class_of(self.node) or to_plain(self.node)
         text = "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value) or "''"
         return f"{dotted(self.path[:1] if is_word else self.path)}: {text}"
 
     def expect(self, expected: str, hint: str = "") -> ConfigError:
         """Make the error that says what was expected here instead, with a hint at what may be meant."""
-        return error_at(f"{dotted(self.path)}: expected {expected}, got {plain(self.node)!r}{hint}", self.origin)
+        return error_at(f"{dotted(self.path)}: expected {expected}, got {to_plain(self.node)!r}{hint}", self.origin)
 
 
 Targets = dict[KeyPath, tuple[Node, RawSetting]]
@@ -106,22 +110,18 @@ def is_int(value: Any, least: int | None = None) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and (least is None or value >= least)
 
 
-def _is_rate(value: Any) -> bool:
-    return (is_int(value) or isinstance(value, float)) and 0 < value < math.inf
-
-
-_SWITCH = (lambda value: isinstance(value, bool), "auto, true or false", (AUTO, "true", "false"))
-_LAYOUTS = ("contiguous", "channels_last")
-_ACCEPTED: dict[str, tuple[Callable[[Any], bool], str, Sequence[str]]] = {
-    "precision": (lambda value: value == AUTO, "", ()),  # a fixed one is parsed with the trainer's
-    "memory_format": (lambda value: value in _LAYOUTS, "auto, contiguous or channels_last", (AUTO, *_LAYOUTS)),
+_SWITCH = (lambda value: isinstance(value, bool), "auto, true or false")
+_COMPUTING: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "precision": (lambda value: value == AUTO, ""),  # a fixed one is parsed with the trainer's
+    "memory_format": (lambda value: value in ("contiguous", "channels_last"), "auto, contiguous or channels_last"),
     **dict.fromkeys(("compile", "tf32", "fused"), _SWITCH),
-    "threads": (lambda value: is_int(value, 1), "auto, or a number of threads from 1", (AUTO,)),
-    "num_workers": (lambda value: is_int(value, 0), "auto, or a number of processes from 0", (AUTO,)),
-    "batch_size": (lambda value: is_int(value, 1), "a number of samples from 1", ()),
-    "learning_rate": (_is_rate, "a number above 0", ()),
+    "threads": (lambda value: is_int(value, 1), "auto, or a number of threads from 1"),
+    "num_workers": (lambda value: is_int(value, 0), "auto, or a number of processes from 0"),
+    "batch_size": (lambda value: is_int(value, 1), "a number of samples from 1"),
+    "learning_rate": (lambda value: type(value) in (int, float) and 0 < value < math.inf, "a number above 0"),
 }
-"""Keys for computing: which fixed values each takes, what is expected, and the words it knows."""
+"""Keys for computing: which fixed values each takes, and what is expected."""
+_WORDS = (AUTO, "contiguous", "channels_last")
 _MEASURED = ("batch_size", "learning_rate")
 """Keys for which no rule is any good: `lightkit tune` measures them."""
 _WITHOUT_EFFECT = {
@@ -145,33 +145,28 @@ def read_settings(resolved: Resolved) -> list[RawSetting]:
     """
     block = resolved.tree.entries.get("accelerator")
     expected = f"one of {', '.join(KINDS)}, or a mapping such as {{gpus: 2}}"
-    found: list[tuple[KeyPath, Node | None]] = []
-    if block is not None and plain(block) is not None:
-        if not isinstance(block, MappingNode):
-            raise error_at(f"accelerator: expected {expected}, got {plain(block)!r}", block.origin)
-        for key, node in block.entries.items():
-            if key not in BLOCK_KEYS:
-                is_callback = key in ("scale_lr", "warmup_epochs")
-                hint = "; say callbacks: {scale_lr: {}}" if is_callback else near(str(key), BLOCK_KEYS)
-                text = f"accelerator.{key}: there is no such key{hint}"
-                raise error_at(f"{text}\nkeys: {', '.join(BLOCK_KEYS)}", node.origin.at_key())
-            word = plain(node)
-            if key == "kind" and word is not None and not (isinstance(word, str) and word in KINDS):
-                hint = near(str(word), KINDS) or "; a strategy stands below it, as in accelerator: {strategy: ddp}"
-                raise error_at(f"accelerator: expected {expected}, got {word!r}{hint}", node.origin)
-            found.append((("accelerator", key), node))
-    found += [(path, find(resolved.tree, path)) for path in _TRAINER_AND_LAUNCH]
-    return [
-        RawSetting(path, node, parse_value(node), resolved.ranks.get(node.origin, 0))
-        for path, node in found
-        if node is not None
-    ]
+    if block is not None and to_plain(block) is not None and not isinstance(block, MappingNode):
+        raise error_at(f"accelerator: expected {expected}, got {to_plain(block)!r}", block.origin)
+    entries = block.entries if isinstance(block, MappingNode) else {}
+    for key, node in entries.items():
+        if key not in BLOCK_KEYS:
+            is_callback = key in ("scale_lr", "warmup_epochs")
+            hint = "; say callbacks: {scale_lr: {}}" if is_callback else near(str(key), BLOCK_KEYS)
+            text = f"accelerator.{key}: there is no such key{hint}\nkeys: {', '.join(BLOCK_KEYS)}"
+            raise error_at(text, node.origin.at_key())
+        word = to_plain(node)
+        if key == "kind" and word is not None and str(word) not in KINDS:
+            hint = near(str(word), KINDS) or "; a strategy stands below it, as in accelerator: {strategy: ddp}"
+            raise error_at(f"accelerator: expected {expected}, got {word!r}{hint}", node.origin)
+    found = (
+        _read_setting(resolved, path) for path in [*(("accelerator", key) for key in entries), *_TRAINER_AND_LAUNCH]
+    )
+    return [setting for setting in found if setting is not None]
 
 
-def parse_value(node: Node) -> Any:
-    """Read a value whose text, from a flag or a variable, may be a number."""
-    value = plain(node)
-    return read_scalar(value.strip()) if isinstance(value, str) else value
+def _read_setting(resolved: Resolved, path: KeyPath) -> RawSetting | None:
+    node = find(resolved.tree, path)
+    return None if node is None else RawSetting(path, node, resolved.ranks.get(node.origin, 0))
 
 
 def contradiction(one: RawSetting, other: RawSetting, advice: str = "say one of them") -> ConfigError:
@@ -182,7 +177,7 @@ def contradiction(one: RawSetting, other: RawSetting, advice: str = "say one of 
 def make_node(value: Any, setting: RawSetting) -> Node:
     """Give a value the place that asked for it; the node itself where it is just that."""
     wanted = list(value) if isinstance(value, tuple) else value
-    return setting.node if plain(setting.node) == wanted else graft(wanted, setting.origin)
+    return setting.node if to_plain(setting.node) == wanted else graft(wanted, setting.origin)
 
 
 # -- how to compute ----------------------------------------------------------------------------------------------------
@@ -212,25 +207,24 @@ def resolve_computing(
     for one in settings:
         key, value = str(one.path[-1]), one.value
         is_fixed_precision = key == "precision" and value != AUTO
-        if one.path[0] != "accelerator" or key not in _ACCEPTED or value is None or is_fixed_precision:
+        if one.path[0] != "accelerator" or key not in _COMPUTING or value is None or is_fixed_precision:
             continue
-        accepts, expected, words = _ACCEPTED[key]
+        accepts, expected = _COMPUTING[key]
         if key in _MEASURED and value == AUTO:
             option = key.replace("_", "-")
             text = f"{one}: no training measures; `lightkit tune --{option}` finds a number, and writes it into a layer"
             raise error_at(text, one.origin)
         if value != AUTO and not accepts(value):
-            raise one.expect(expected, near(str(value).lower(), words))
+            raise one.expect(expected, near(str(value).lower(), [word for word in _WORDS if word in expected]))
         target = target_key(key, one, resolved)
         if target is None:
             continue
-        there = None if target == one.path else find(resolved.tree, target)
-        if there is not None:
-            other = RawSetting(target, there, parse_value(there), resolved.ranks.get(there.origin, 0))
-            if other.rank > one.rank:
-                continue
-            if other.rank == one.rank and AUTO not in (value, other.value) and other.value not in (None, value):
-                raise contradiction(one, other)
+        other = None if target == one.path else _read_setting(resolved, target)
+        if other is not None and other.rank > one.rank:
+            continue
+        differs = other is not None and AUTO not in (value, other.value) and other.value not in (None, value)
+        if other is not None and differs and other.rank == one.rank:
+            raise contradiction(one, other)
         if key in _WITHOUT_EFFECT.get(str(kind), ()):
             if value not in (AUTO, "contiguous", False):
                 notices.append(f"{one} has no effect on {'a TPU' if kind == 'tpu' else kind} ({one.origin})")
@@ -301,7 +295,7 @@ def target_key(key: str, setting: RawSetting, resolved: Resolved) -> KeyPath | N
         resolved: The config.
 
     Returns:
-        None where no key is known: the section was wrong and has been left out, or ``auto`` stands in a layer alone.
+        None where ``auto`` stands in a layer alone, or the section was wrong and has been left out.
 
     Raises:
         ConfigError: If nothing takes it.
@@ -311,14 +305,13 @@ def target_key(key: str, setting: RawSetting, resolved: Resolved) -> KeyPath | N
     section, names = "data", [key]
     if key == "learning_rate":
         optimizer = find(resolved.tree, ("optimizer",))
-        has_optimizer = optimizer is not None and plain(optimizer) is not None
+        has_optimizer = optimizer is not None and to_plain(optimizer) is not None
         section, names = ("optimizer", ["lr"]) if has_optimizer else ("model", ["learning_rate", "lr"])
-    is_fixed = section not in resolved.layering.class_sections  # its class is fixed in Python
+    is_fixed = section not in resolved.class_sections  # its class is fixed in Python
     above: KeyPath = (section,) if is_fixed else (section, "init_args")
     node = find(resolved.tree, (section,))
-    if not is_fixed and (node is None or plain(node) is None):
-        is_removed = any(path[:1] == (section,) for path in resolved.removed)
-        if setting.value == AUTO or resolved.is_incomplete or is_removed:
+    if not is_fixed and (node is None or to_plain(node) is None):
+        if setting.value == AUTO or resolved.is_incomplete or any(path[0] == section for path in resolved.removed):
             return None
         raise error_at(f"{setting}: nothing takes it, because {section} is not set; name its class", setting.origin)
     given = next((name for name in names if find(resolved.tree, (*above, name)) is not None), None)
@@ -326,23 +319,22 @@ def target_key(key: str, setting: RawSetting, resolved: Resolved) -> KeyPath | N
         return *above, given or names[0]
     named = str(class_of(node))
     arguments = _list_arguments(named, section)
-    if arguments is None or "**" in arguments:
-        return *above, next((name for name in names if name in (arguments or ())), names[0])
-    if not (known := [name for name in names if name in arguments]):
+    known = [name for name in names if name in arguments]
+    if not known and "**" not in arguments:
         text = f"{setting}: {named.rpartition('.')[2]} has no argument {' or '.join(names)}, so that nothing takes it"
         raise error_at(f"{text}\narguments of {named}: {', '.join(arguments) or 'none'}", setting.origin)
-    return *above, known[0]
+    return *above, (known or names)[0]
 
 
 def _takes_auto(resolved: Resolved) -> bool:
     """Return whether the config's data chooses its number of loading processes itself, as it knows what is cached."""
     node = find(resolved.tree, ("data",))
-    arguments = None if node is None else _list_arguments(str(class_of(node)), "data")
-    return AUTO in str(((arguments or {}).get("num_workers") or {}).get("schema"))
+    arguments = {} if node is None else _list_arguments(str(class_of(node)), "data")
+    return AUTO in str((arguments.get("num_workers") or {}).get("schema"))
 
 
-def _list_arguments(named: str, section: str) -> Mapping[str, Any] | None:
-    """List a class's arguments, with ``**`` where it takes any; None where nothing is known of it."""
+def _list_arguments(named: str, section: str) -> Mapping[str, Any]:
+    """List a class's arguments, with ``**`` where it takes any, or nothing is known of it."""
     schema = load_schema()
     path = schema.path_of(named, schema.data["bases"][section])
     if path is not None and schema.counts(path):
@@ -353,4 +345,4 @@ def _list_arguments(named: str, section: str) -> Mapping[str, Any] | None:
         parameters = inspect.signature(getattr(importlib.import_module(module), name)).parameters
         is_open = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
         return {name: {} for name in (*parameters, *(["**"] if is_open else []))}
-    return None
+    return {"**": {}}

@@ -38,10 +38,10 @@ from lightkit.config.accelerator.vocabulary import (
     XLA_PRECISIONS,
     XLA_STRATEGIES,
 )
-from lightkit.config.loader import Resolved
 from lightkit.config.merge import class_of
 from lightkit.config.origins import Origin, dotted, error_at, near
-from lightkit.config.tree import Items, Leaf, MappingNode, Node, find, graft, plain, put, rebuild
+from lightkit.config.resolved import Resolved
+from lightkit.config.tree import Items, Leaf, MappingNode, Node, find, graft, put, rebuild, to_plain
 from lightkit.config.yaml_reader import read_scalar
 from lightkit.hardware import Machine
 
@@ -145,16 +145,13 @@ def resolve_hardware(
     environ = os.environ if environ is None else environ
     settings = read_settings(resolved)
     launch = {one.path[-1]: one for one in settings if one.path[0] == "launch" and one.value is not None}
-    engine = launch.get("engine")
-    is_remote, has_hosts = engine is not None and engine.value in _REMOTE_ENGINES, "hosts" in launch
+    engine, has_hosts = launch.get("engine"), "hosts" in launch
+    is_remote = engine is not None and engine.value in _REMOTE_ENGINES
     here, machine = machine, None if is_remote or has_hosts else machine
 
     # strategy, kind of device, number of devices, number of machines, each of the highest layer
     strategies = [_parse_strategy(one) for one in settings if one.subject == "strategy"]
-    with_arguments = [
-        one for one in strategies if isinstance(one.node, MappingNode) and "init_args" in one.node.entries
-    ]
-    strategy = strategy_by = _pick([*with_arguments, *strategies], "strategy")
+    strategy = _pick(strategies, "strategy")
     if engine is not None and engine.value == "horovod" and (strategy is None or strategy.node is None):
         strategy = _make_horovod(engine)
     is_horovod = strategy is not None and strategy.strategy == "horovod"
@@ -165,28 +162,25 @@ def resolve_hardware(
     kind_by = _pick_kind(claims)
     named = None if kind_by is None or kind_by.kind == AUTO else kind_by.kind
     count_by = _pick_count(claims, kind_by, is_horovod=is_horovod, has_hosts=has_hosts)
-    count = None if count_by is None else count_by.count
-    is_launched = count_by is not None and count_by.setting.path[0] == "launch"
+    by, count = (None, None) if count_by is None else (count_by.setting, count_by.count)
+    is_launched = by is not None and by.path[0] == "launch"
+    if is_launched and engine is not None and engine.value == "torchrun":
+        count = None  # its ranks learn their number from it
+    is_of_processes = by is not None and by.path[-1] in ("num_processes", "processes") and is_int(count, 2)
+    if by is not None and is_of_processes and strategy is None and named not in ("tpu", "mps"):
+        strategy = _Claim(by, strategy="ddp", node=Leaf("ddp", by.origin))
     nodes = [one for one in settings if one.subject == "num_nodes"]
     for each in nodes:
         if each.value is not None and not is_int(each.value, 1):
             raise each.expect("a number from 1")
     nodes_by = _pick([_Claim(each, count=each.value, is_weak=each.value is None) for each in nodes], "count")
-    by = None if count_by is None else count_by.setting
-    if is_launched and engine is not None and engine.value == "torchrun":
-        count = None  # its ranks learn their number from it
-    others = None if takes_processes else launch.get("processes")
-    if by is not None and others is not None and is_int(others.value) and is_int(count, 2):
-        _pick([_Claim(by, count=count), _Claim(replace(others, rank=by.rank), count=abs(others.value))], "count")
-    is_of_processes = by is not None and by.path[-1] in ("num_processes", "processes") and is_int(count, 2)
-    if by is not None and is_of_processes and strategy is None and named not in ("tpu", "mps"):
-        strategy = _Claim(by, strategy="ddp", node=Leaf("ddp", by.origin))
-    kind = named or _find_default_kind(machine)
-    if machine is not None:
-        _check_machine(kind_by if named else None, kind, count_by, machine, environ)
-    _check_combination(kind_by if named else None, kind, count_by, strategy, nodes_by, engine)
-    precision_by, precision = _resolve_precision(settings, on_xla=kind == "tpu", environ=environ)
 
+    kind = named or _find_default_kind(machine)
+    asked_by = kind_by if named else None
+    if machine is not None and (count_by or asked_by) is not None:
+        _check_machine(asked_by, kind, count_by, machine, environ)
+    _check_combination(asked_by, kind, count_by, strategy, engine)
+    precision_by, precision = _resolve_precision(settings, on_xla=kind == "tpu", environ=environ)
     processes = None
     if is_horovod and by is not None and is_int(count):
         processes = count
@@ -195,30 +189,29 @@ def resolve_hardware(
             if machine is not None and processes is None:
                 raise error_at(f"{by}: this machine's GPUs cannot be counted without CUDA; say how many", by.origin)
 
-    # what the trainer, the launcher and the callbacks get
-    is_word = kind_by is not None and named is not None and kind_by.setting.subject == "accelerator"
-    word = plain(kind_by.setting.node) if kind_by is not None and is_word else named
+    # what the trainer and the launcher get
+    kind_setting = kind_by and kind_by.setting
+    is_word = kind_setting is not None and named is not None and kind_setting.subject == "accelerator"
     winners: dict[str, tuple[RawSetting | None, Any]] = {
-        "accelerator": (kind_by.setting if kind_by else None, word),
+        "accelerator": (kind_setting, kind_setting.node if kind_setting is not None and is_word else named),
         "devices": (strategy.setting, 1) if strategy is not None and is_horovod else (by, count),
-        "strategy": (strategy.setting, strategy.node) if strategy else (strategy_by and strategy_by.setting, None),
-        "num_nodes": (nodes_by.setting, nodes_by.count) if nodes_by else (None, None),
+        "strategy": (strategy and strategy.setting, strategy and strategy.node),
+        "num_nodes": (nodes_by and nodes_by.setting, nodes_by and nodes_by.count),
         "precision": (precision_by, precision),
     }
-    own = {one.path: one for one in settings if one.path[0] == "trainer" and one.path[-1] in TRAINER_DEFAULTS}
+    own = {one.path[-1]: one for one in settings if one.path[0] == "trainer"}
     targets: Targets = {}
     for key, (winner, value) in winners.items():
-        path, default = ("trainer", key), TRAINER_DEFAULTS[key]
-        one = own.get(path)
-        wins = one is not None and winner is not None and winner.path == path
-        if winner is not None and value is not None:
-            is_number = key in ("devices", "num_nodes") and one is not None and one.value is not None
+        one, default = own.get(key), TRAINER_DEFAULTS[key]
+        if winner is None or value is None:
+            if one is not None and to_plain(one.node) != default:
+                is_null = one.value is None and key != "precision"  # where null is Lightning's default, too
+                if is_null or one.is_strategy_word or one is not winner:
+                    targets["trainer", key] = Leaf(default, one.origin), one
+        elif one is None or one is not winner or one.value is None or key not in ("devices", "num_nodes"):
             node = value if isinstance(value, (Leaf, Items, MappingNode)) else make_node(value, winner)
-            if one is None or not wins or not (is_number or plain(node) == plain(one.node)):  # else it stands there
-                targets[path] = node, winner
-        elif one is not None and plain(one.node) != default:
-            is_null = one.value is None and key != "precision"  # where null is Lightning's default, too
-            targets |= {path: (Leaf(default, one.origin), one)} if is_null or one.is_strategy_word or not wins else {}
+            if one is None or node is not one.node:
+                targets["trainer", key] = node, winner
     launched = next((claim for claim in claims if claim.setting.subject == "launch.processes"), None)
     if processes is not None and by is not None and not is_launched:
         targets["launch", "processes"] = make_node(processes, by), by
@@ -274,12 +267,14 @@ def _parse_strategy(setting: RawSetting) -> _Claim:
     if word in GONE_STRATEGIES:
         raise error_at(f"{setting} is no strategy any more: {GONE_STRATEGIES[word]}", setting.origin)
     name, kind = OLD_STRATEGIES.get(word, (word, None))
-    return _Claim(setting, kind, strategy=name, node=node if name == plain(node) else Leaf(name, setting.origin))
+    return _Claim(setting, kind, strategy=name, node=node if name == to_plain(node) else Leaf(name, setting.origin))
 
 
 def _make_horovod(setting: RawSetting) -> _Claim:
     node = setting.node if isinstance(setting.node, MappingNode) else MappingNode({}, setting.origin)
-    return _Claim(setting, strategy="horovod", node=put(node, ("class_path",), Leaf(HOROVOD, node.origin)))
+    if class_of(node) != HOROVOD:
+        node = put(node, ("class_path",), Leaf(HOROVOD, node.origin))
+    return _Claim(setting, strategy="horovod", node=node)
 
 
 # -- kind and number -------------------------------------------------------------------------------------------------
@@ -297,11 +292,10 @@ def _make_claims(
     for one in settings:
         subject, value = one.subject, one.value
         numbers = _parse_numbers(one) if subject in ("gpus", "tpu_cores", "devices") else None
-        if subject in ("ipus", "hpus") and value not in (None, 0, [], ""):
-            raise error_at(f"{one}: {GONE_DEVICES[subject[:-1]]}", one.origin)
+        gone = subject[:-1] if subject in ("ipus", "hpus") and value not in (None, 0, [], "") else str(value)
+        if gone in GONE_DEVICES and subject in ("accelerator", "ipus", "hpus"):
+            raise error_at(f"{one}: {GONE_DEVICES[gone]}", one.origin)
         if subject == "accelerator":
-            if str(value) in GONE_DEVICES:
-                raise error_at(f"{one}: {GONE_DEVICES[str(value)]}", one.origin)
             named = class_of(one.node)
             kind = KINDS.get(str(value)) or str(value)
             kind = ACCELERATOR_CLASSES.get(named.rpartition(".")[2], named) if named else kind
@@ -392,8 +386,6 @@ def _pick_count(
                 text = f"{one.setting}: Horovod's processes take the visible GPUs in their order; set the variable "
                 advice = f"CUDA_VISIBLE_DEVICES={listed}, and say gpus: {len(one.count)}"
                 raise error_at(f"{text}{advice}", one.setting.origin)
-            if one.count != AUTO and not is_int(one.count):
-                raise one.setting.expect("a number of processes, each with one device")
             fits = is_launch or not (has_hosts or one.count in (1, AUTO))
         elif kind_by is None:
             fits = True
@@ -443,7 +435,7 @@ def _resolve_precision(
             raise error_at(text, by.origin)
         word = XLA_PRECISIONS[str(by.value)]
     if on_xla and (variable := environ.get("XLA_USE_BF16", "")).lower() in ("1", "true", "yes"):
-        source = RawSetting(("XLA_USE_BF16",), Leaf(variable, Origin("variable", "XLA_USE_BF16")), "bf16-true")
+        source = RawSetting(("XLA_USE_BF16",), Leaf(variable, Origin("variable", "XLA_USE_BF16")))
         if by is not None and word not in (None, "bf16-true"):
             raise contradiction(by, source, "say precision: bf16-true, or unset the variable")
         if word is None:
@@ -458,7 +450,13 @@ def _is_old_precision(setting: RawSetting) -> bool:
     return setting.path[-1] == "precision" and str(setting.value) in ("16", "bf16")
 
 
-# -- checks ----------------------------------------------------------------------------------------------------------
+# -- what the machine has, and what goes together ----------------------------------------------------------------------
+
+
+def _usable_gpus(machine: Machine) -> int | None:
+    """Count NVIDIA's GPUs that torch can use; None where only CUDA could count them."""
+    is_for_cpus = "+cpu" in machine.versions.get("torch", "")
+    return 0 if is_for_cpus else None if machine.gpus is None else len(machine.gpus)
 
 
 def _count_visible(kind: str | None, machine: Machine | None) -> int | None:
@@ -470,7 +468,7 @@ def _count_visible(kind: str | None, machine: Machine | None) -> int | None:
         return machine.xla.tpu_cores if on_chips else None  # XLA on the CPU has any number
     if machine.mps or kind == "mps":
         return int(machine.mps)
-    return None if machine.gpus is None else len(machine.gpus)
+    return _usable_gpus(machine)
 
 
 def _find_default_kind(machine: Machine | None) -> str | None:
@@ -481,9 +479,7 @@ def _find_default_kind(machine: Machine | None) -> str | None:
         return "tpu"
     if machine.mps:
         return "mps"
-    if machine.gpus is None:
-        return None
-    return "gpu" if machine.gpus and "+cpu" not in machine.versions.get("torch", "") else "cpu"
+    return {None: None, 0: "cpu"}.get(_usable_gpus(machine), "gpu")
 
 
 def _check_machine(
@@ -498,26 +494,16 @@ def _check_machine(
     if asks is None or kind not in ("gpu", "mps", "tpu"):
         return
     by, count, torch = asks.setting, asks.count, machine.versions.get("torch", "")
-    if kind == "tpu" and machine.xla.tpu_cores and count_by is not None and count != ALL:
-        _check_tpu_cores(by, count, machine.xla.tpu_cores)
     if kind == "tpu" and kind_by is not None:
         xla = machine.versions.get("torch-xla")
-        needed = ".".join((xla or "2.9").split(".")[:2])
+        needed = ".".join((xla or "2.9").split(".")[:2])  # 2.9 is the last version of torch-xla
         if xla is None or torch.split(".")[:2] != needed.split("."):
-            missing = "TPUs need torch-xla, which is not installed; its last version, 2.9, needs"
-            what = missing if xla is None else f"torch-xla {xla} needs"
-            text = f"{kind_by.setting}: {what} torch {needed}, and here is torch {torch or 'none'}; {_INSTALL}"
+            there = f"here are torch-xla {xla or '(not installed)'} and torch {torch or '(not installed)'}"
+            text = f"{kind_by.setting}: TPUs need torch-xla and torch {needed}, and {there}; {_INSTALL}"
             raise error_at(text, kind_by.setting.origin)
     num_there = _count_visible(kind, machine)
-    if num_there is None:
-        return
-    block = "" if by.path[0] == "accelerator" else "accelerator."
-    cpu = "trainer.accelerator: cpu" if by.path[0] == "trainer" else f"{block}gpus: 0, which is the CPU"
     wanted = max(count) + 1 if isinstance(count, tuple) else 1 if count == ALL or not is_int(count) else abs(count)
-    if num_there >= wanted:
-        if kind == "gpu" and machine.gpus and "+cpu" in torch:
-            text = f"{by}: torch {torch} is built for CPUs only; install one that is built with CUDA, or say {cpu}"
-            raise error_at(text, by.origin)
+    if num_there is None or num_there >= wanted:
         return
     if kind == "tpu":
         found = f"this machine has {num_there or 'no'} TPU cores"
@@ -528,7 +514,10 @@ def _check_machine(
         names = ", ".join(f"{gpu.index}: {gpu.name} ({gpu.memory_bytes / 2**30:.0f} GiB)" for gpu in gpus)
         found = f"this machine shows {len(gpus)} GPU{'s' if len(gpus) > 1 else ''}, {names}"
         found = found if gpus else "this machine shows no GPU"
+        found += f", and torch {torch} is built for CPUs only" if gpus and "+cpu" in torch else ""
         found += f" (CUDA_VISIBLE_DEVICES is {hidden!r})" if hidden is not None else ""
+    block = "" if by.path[0] == "accelerator" else "accelerator."
+    cpu = "trainer.accelerator: cpu" if by.path[0] == "trainer" else f"{block}gpus: 0, which is the CPU"
     advice = f"say {f'at most {num_there}, or ' if num_there else ''}{cpu}, or leave it out"
     raise error_at(f"{by}: {found}; {advice}", by.origin)
 
@@ -538,56 +527,45 @@ def _check_combination(
     kind: str | None,
     count_by: _Claim | None,
     strategy: _Claim | None,
-    nodes_by: _Claim | None,
     engine: RawSetting | None,
 ) -> None:
-    """Check that kind of device, number, strategy, machines and launcher go together.
+    """Check that kind of device, number, strategy and launcher go together, as far as Lightning does not.
 
     Raises:
         ConfigError: If they do not; it shows both places.
     """
     name, engine_name = str((strategy and strategy.strategy) or ""), None if engine is None else engine.value
-    count, length = (None, None) if count_by is None else (count_by.count, count_by.length)
-    by, num_nodes = None if count_by is None else count_by.setting, 1 if nodes_by is None else nodes_by.count or 1
-    in_keys, is_horovod = by is not None and by.path[0] != "launch", name == "horovod"
-    if by is not None and in_keys and (count in (0, [], "") or (is_int(count) and not is_int(count, ALL))):
-        raise by.expect("a number of devices from 1, their numbers, or -1 for all of them")
-    nodes, kinds, own = nodes_by and nodes_by.setting, kind_by and kind_by.setting, strategy and strategy.setting
-    is_known = bool(name) and "." not in name  # else a class of the user's
+    by, count = (None, None) if count_by is None else (count_by.setting, count_by.count)
+    kinds, own = kind_by and kind_by.setting, strategy and strategy.setting
+    is_launch = by is not None and by.path[0] == "launch"
+    is_no_number = (
+        isinstance(count, tuple) or (isinstance(count, str) and count != AUTO) or (count == ALL and not is_launch)
+    )
     rules = [
-        (by, kinds, kind == "cpu" and count != AUTO and (isinstance(count, (tuple, str)) or (count == ALL and in_keys)),
-         "on CPUs it is the number of processes, such as 2"),
-        (own, kinds, kind == "tpu" and is_known and name not in (*XLA_STRATEGIES, "single_device"),
-         "a TPU takes the strategy xla, which Lightning chooses by itself"),
+        (by, kinds, kind == "cpu" and is_no_number, "on CPUs it is the number of processes, such as 2"),
         (own, kinds, kind in ("cpu", "gpu", "mps") and name in XLA_STRATEGIES, "the strategy xla is for TPUs only"),
-        (own, kinds, kind == "cpu" and is_known and name.startswith(("fsdp", "deepspeed")),
+        (own, kinds, kind == "cpu" and name.startswith(("fsdp", "deepspeed")),
          f"{name} works on NVIDIA's GPUs only; on CPUs there is ddp"),
-        (own, kinds, kind == "mps" and is_known and not name.startswith("single_device"),
-         "Apple's GPU works alone, without a strategy"),
-        (own, by, name == "single_device" and is_int(length, 2),
+        (own, by, name == "single_device" and count_by is not None and is_int(count_by.length, 2),
          "it trains on one device; for several there is ddp"),
-        (own, nodes, is_horovod and num_nodes > 1, "for Horovod the machines stand under launch.hosts: 'a:4,b:4'"),
-        (own, engine, engine_name == "horovod" and not is_horovod,
+        (own, engine, engine_name == "horovod" and name != "horovod",
          "Horovod's launcher starts processes for strategy: horovod only"),
-        (own, engine, is_horovod and engine_name in ("torchrun", "ray", "local"),
+        (own, engine, engine_name in ("torchrun", "ray", "local") and name == "horovod",
          "Horovod's processes are started by the engine horovod or spark"),
     ]  # fmt: skip
     for one, other, is_wrong, advice in rules:
-        if one is None or not is_wrong:
-            continue
-        if other is None:
+        if one is not None and is_wrong and other is not None:
+            raise contradiction(one, other, advice)
+        if one is not None and is_wrong:
             text = f"{one}: Lightning finds {_FOUND[str(kind)]} on this machine; {advice}"
             raise error_at(text, one.origin)
-        if other.origin == one.origin:
-            raise error_at(f"{one}: {advice}", one.origin)
-        raise contradiction(one, other, advice)
 
 
 # -- the resolved config ---------------------------------------------------------------------------------------------
 
 
 def _write_targets(resolved: Resolved, targets: Targets) -> Resolved:
-    """Write values into a config, and take the old hardware keys out.
+    """Write values into a config, each with what it replaces, and take the old hardware keys out.
 
     What the environment gave is a reference at its new place too, unless it reads differently there.
 
@@ -600,14 +578,18 @@ def _write_targets(resolved: Resolved, targets: Targets) -> Resolved:
         return resolved
     tree, references = rebuild(resolved.tree, lambda path, node: None if path in removed else node), resolved.references
     assert isinstance(tree, MappingNode)
-    for path, (node, _) in targets.items():
-        tree = put(tree, path, node)
+    for path, (node, by) in targets.items():
+        old = find(resolved.tree, path)
+        replaced: tuple[Node, ...] = () if old is None else old.replaced
+        replaced += () if old is None or old.origin == node.origin else (replace(old, replaced=()),)
+        replaced += () if path == by.path else by.node.replaced
+        tree = put(tree, path, replace(node, replaced=replaced))
     for path in [*removed, *targets]:
-        references = {old: text for old, text in references.items() if old[: len(path)] != path}
-        if path in targets and str(plain(targets[path][1].node)) == str(plain(targets[path][0])):
+        references = {key: text for key, text in references.items() if key[: len(path)] != path}
+        if path in targets and str(to_plain(targets[path][1].node)) == str(to_plain(targets[path][0])):
             source = targets[path][1].path
-            below = {old: text for old, text in resolved.references.items() if old[: len(source)] == source}
-            references |= {(*path, *old[len(source) :]): text for old, text in below.items()}
+            below = {key: text for key, text in resolved.references.items() if key[: len(source)] == source}
+            references |= {(*path, *key[len(source) :]): text for key, text in below.items()}
     return replace(resolved, tree=tree, references=references)
 
 
@@ -624,7 +606,7 @@ def _format_notices(settings: Sequence[RawSetting], targets: Targets) -> list[st
         for path, (node, by) in targets.items():
             if by.path == one.path:
                 named = class_of(node)
-                today.append(f"{dotted(path)}: {'horovod' if named == HOROVOD else named or plain(node)}")
+                today.append(f"{dotted(path)}: {'horovod' if named == HOROVOD else named or to_plain(node)}")
         if today or says_nothing:  # else a higher layer has replaced it
             text = f"{one} is a spelling of Lightning 1.x; today: {', '.join(sorted(today)) or 'leave it out'}"
             notices.append(f"{text} ({one.origin})")

@@ -36,11 +36,6 @@ TRAINER_DEFAULTS = {
     "precision": "32-true",
 }
 """Today's keys of the trainer for hardware, with their defaults."""
-COMPUTING_KEYS = (
-    *("precision", "memory_format", "compile", "tf32", "fused"),
-    *("threads", "num_workers", "batch_size", "learning_rate"),
-)
-"""Keys of the block that say how to compute, not on what."""
 KEY_HELP = {
     "kind": "auto, cpu, gpu, mps or tpu; default: auto, the best that the machine has",
     "gpus": "2: that many; [0, 3]: those; -1 or all: every visible one; 0 or null: the CPU",

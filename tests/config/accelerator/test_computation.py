@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from lightkit.config import Hardware, resolve, resolve_hardware
-from lightkit.config.accelerator.vocabulary import COMPUTING_KEYS
 from lightkit.errors import ConfigError
 from lightkit.hardware import Gpu, Machine
 from tests.config.accelerator.test_precedence import layered
@@ -19,7 +18,8 @@ from tests.config.accelerator.test_resolve import NOTHING, TPU
 CLASSES = "model: {class_path: ImageClassifier}\ndata: {class_path: Flowers, init_args: {batch_size: 16}}\n"
 ADAM = "optimizer: {class_path: Adam}\n"
 BF16 = replace(NOTHING, cores=4, instruction_sets=("avx512f", "avx512_bf16"))
-AUTO = f"accelerator: {{{', '.join(f'{key}: auto' for key in COMPUTING_KEYS[:-2])}}}"
+CHOSEN_BY_RULE = ("precision", "memory_format", "compile", "tf32", "fused", "threads", "num_workers")
+AUTO = f"accelerator: {{{', '.join(f'{key}: auto' for key in CHOSEN_BY_RULE)}}}"
 OWN_DATA = "data: {class_path: my_data.Own}"
 
 

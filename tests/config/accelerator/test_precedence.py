@@ -114,8 +114,6 @@ def test_as_many_processes_are_launched(layers: tuple[str, ...], processes: Any,
         (("gpu.yaml", "tpu.yaml"), "gpus: -1 contradicts accelerator.tpu_cores: all"),
         (("", "--accelerator=cpu", "--accelerator.gpus=2"), "accelerator: cpu contradicts accelerator.gpus: 2"),
         (("trainer: {gpus: 2, accelerator: cpu}",), "trainer.accelerator: cpu contradicts trainer.gpus: 2"),
-        (("accelerator: {gpus: 2}\nlaunch: {engine: slurm, processes: 3}",), "gpus: 2 contradicts launch.processes: 3"),
-        (("accelerator: {gpus: 2}\nlaunch: {engine: ray, processes: 3}",), "gpus: 2 contradicts launch.processes: 3"),
     ],
 )
 def test_what_contradicts_all_the_same(layers: tuple[str, ...], says: str, tmp_path: Path) -> None:

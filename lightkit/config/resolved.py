@@ -1,0 +1,261 @@
+"""A config after all layers: its values with their places, what LightningCLI takes, and what may be saved."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, TypeVar
+
+from lightkit.config.interpolation import escape
+from lightkit.config.merge import CLASS_SECTIONS, NAMED_CLASSES
+from lightkit.config.origins import KeyPath, Origin, Problems
+from lightkit.config.secrets import Mask
+from lightkit.config.tree import Items, MappingNode, Node, descend, find, graft, rebuild, to_plain, walk
+from lightkit.config.yaml_reader import read_scalar
+from lightkit.errors import ConfigError, LightkitError
+
+_GROUPS = ("trainer", "run", "launch", "watchdog", "gate", "accelerator")
+_MAX_ERRORS = 20  # a round of jsonargparse may take half a second
+_Result = TypeVar("_Result")
+
+
+@dataclass(frozen=True)
+class Resolved:
+    """A config after all layers and interpolations.
+
+    Args:
+        tree: The values with their origins.
+        class_sections: Top-level keys that hold one class each.
+        references: What stands in saved configs for a value that came from the environment, also through other keys,
+            or whose key or form says that it is secret, by its path.
+        secrets: What the environment gave and what is secret, each with what stands for it, longest first.
+        subcommand: Subcommand that it is for.
+        unresolved: Paths of the values that have been reported already: interpolations, text that cannot be read,
+            and entries that name no class.
+        is_incomplete: Whether a layer could not be read, so that what seems missing may be there.
+        removed: Paths of what has been left out because it was wrong.
+        texts: Text of every interpolation, by its path.
+        ranks: Number of the layer from which a value comes, by its origin; a higher layer has a higher number.
+    """
+
+    tree: MappingNode
+    class_sections: Collection[str] = CLASS_SECTIONS
+    references: dict[KeyPath, str] = field(default_factory=dict)
+    secrets: tuple[tuple[str, str], ...] = ()
+    subcommand: str | None = None
+    unresolved: frozenset[KeyPath] = frozenset()
+    is_incomplete: bool = False
+    removed: frozenset[KeyPath] = frozenset()
+    texts: Mapping[KeyPath, str] = field(default_factory=dict, repr=False, compare=False)
+    ranks: Mapping[Origin, int] = field(default_factory=dict, repr=False, compare=False)
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """The config as plain dicts, lists and scalars, a fresh copy."""
+        values: dict[str, Any] = to_plain(self.tree)
+        return values
+
+    @property
+    def origins(self) -> dict[KeyPath, Origin]:
+        """The place that set each value; for a mapping, the lowest that did."""
+        return {path: node.origin for path, node in walk(self.tree) if path}
+
+    def origin_of(self, key: str | KeyPath) -> Origin | None:
+        """Return the place that set a value, or the nearest above it that is known.
+
+        Args:
+            key: Path, or dotted key as LightningCLI's errors write it (``trainer.callbacks.0.init_args.patience``).
+                In a dotted key, an index into ``trainer.callbacks`` counts the named entries too.
+        """
+        taken, node, _ = descend(self.tree, self.lightkit_path(key) if isinstance(key, str) else key)
+        return node.origin if taken else None
+
+    # -- named entries, and the lists under ``trainer`` that LightningCLI takes in their place -------------------------
+
+    @property
+    def lightning_values(self) -> dict[str, Any]:
+        """The config as LightningCLI takes it: named entries are lists under ``trainer``, before the user's own."""
+        return self._list_entries()[0]
+
+    def lightkit_path(self, key: str) -> KeyPath:
+        """Return the path that the user knows for a dotted key of LightningCLI's."""
+        path: KeyPath = tuple(int(part) if part.isdigit() else part for part in re.split(r"[.\[\]]+", key) if part)
+        moved = self._list_entries()[1]
+        for length in range(len(path), 0, -1):
+            if path[:length] in moved:
+                return (*moved[path[:length]], *path[length:])
+        return path
+
+    def name_entries(self, config: Mapping[str, Any]) -> dict[str, Any]:
+        """Put the named entries of a config that LightningCLI dumped back under their names.
+
+        Entries that a layer removed stay ``null``, as `callbacks: {checkpoint: null}`, which a replay keeps.
+        """
+        result = dict(config)
+        for section in NAMED_CLASSES:
+            entries = self.values.get(section)
+            if not isinstance(entries, dict):
+                continue
+            trainer = result["trainer"] = dict(result.get("trainer") or {})
+            dumped, names = trainer.get(section), self._list_names(section)
+            items = list(dumped) if isinstance(dumped, list) else [dumped] if isinstance(dumped, Mapping) else []
+            named = items[: len(names)]  # they come first, which the last parts of their class names confirm
+            if [_class_name(entries[name]) for name in names] != [_class_name(item) for item in named]:
+                continue
+            found = dict(zip(names, named, strict=True))
+            result[section] = {name: found.get(name) for name in entries}
+            if names:
+                trainer[section] = items[len(names) :] or None
+        return result
+
+    def _list_entries(self) -> tuple[dict[str, Any], dict[KeyPath, KeyPath]]:
+        """Turn named entries into the lists under ``trainer``: the entries in their order, then the user's own list.
+
+        ``trainer.logger: false`` leaves only the entries of higher layers.
+
+        Returns:
+            The values; and for each that stands elsewhere in this config, its path here:
+            ``("trainer", "callbacks", 0)`` is ``("callbacks", "early_stopping")``. What lies below moves along.
+        """
+        # An empty section sets nothing; jsonargparse would take its null for the section.
+        values = {key: value for key, value in self.values.items() if value is not None or key not in _GROUPS}
+        paths: dict[KeyPath, KeyPath] = {}
+        for section in NAMED_CLASSES:
+            entries, names = values.pop(section, None) or {}, self._list_names(section)
+            if not names:
+                continue
+            trainer = values.get("trainer")
+            trainer = values["trainer"] = trainer if isinstance(trainer, dict) else {}
+            source = section if section in trainer else f"{section}+"
+            own = trainer.pop(source, None)
+            if not own or isinstance(_read_switch(own), bool):  # the named ones replace Lightning's default logger
+                own = []
+            own = own if isinstance(own, list) else [own]
+            is_list = isinstance(find(self.tree, ("trainer", source)), Items)
+            paths |= {("trainer", section, index): (section, name) for index, name in enumerate(names)}
+            for index in range(len(own)):
+                place = ("trainer", source, index) if is_list else ("trainer", source)
+                paths["trainer", section, len(names) + index] = place
+            trainer[section] = [*(entries[name] for name in names), *own]
+        return values, paths
+
+    def _list_names(self, section: str) -> list[str]:
+        """List the entries that count: those that are not null, and above a ``false`` under ``trainer``."""
+
+        def rank_of(node: Node) -> int:
+            return max(self.ranks.get(inner.origin, 0) for _, inner in walk(node))
+
+        entries, own = self.tree.entries.get(section), find(self.tree, ("trainer", section))
+        given = entries.entries if isinstance(entries, MappingNode) else {}
+        names = [name for name, entry in given.items() if to_plain(entry) is not None]
+        if own is None or _read_switch(to_plain(own)) is not False:
+            return names
+        return [name for name in names if rank_of(given[name]) > rank_of(own)]
+
+    # -- what may be saved, printed and logged ---------------------------------------------------------------------
+
+    def with_references(self, config: Mapping[str, Any]) -> dict[str, Any]:
+        """Make a config fit to be saved, printed or logged: what came from the environment is a reference again.
+
+        A secret that a flag or a file gave is ``***``.
+
+        Args:
+            config: Values in lightkit's form, such as `values` or what `named` gives. Text that only looks like an
+                interpolation is escaped, so that reading the saved config gives it back.
+        """
+        held = {path for path, _ in walk(graft(config, Origin("default")))}
+        # What `key+` appended stands elsewhere in what LightningCLI dumps; it is known by its value then.
+        everywhere = dict(self.secrets) if self.references.keys() - held else {}
+
+        def visit(value: Any, path: KeyPath) -> Any:
+            if path in self.references:
+                return self.references[path]
+            if isinstance(value, Mapping):
+                return {key: visit(child, (*path, key)) for key, child in value.items()}
+            if isinstance(value, (list, tuple)):
+                return [visit(child, (*path, index)) for index, child in enumerate(value)]
+            return everywhere.get(value) or escape(value) if isinstance(value, str) else value
+
+        return {key: visit(child, (key,)) for key, child in config.items()}
+
+    def masked(self, text: str) -> str:
+        """Write a text for logs: what the environment gave, and what is secret, is replaced by what stands for it."""
+        return self._mask(text)
+
+    @cached_property
+    def _mask(self) -> Mask:
+        return Mask(self.secrets)
+
+
+def _read_switch(value: Any) -> Any:
+    """Read a value that may come from a flag, where `false` is text."""
+    return read_scalar(value) if isinstance(value, str) else value
+
+
+def _class_name(entry: Any) -> str:
+    class_path = entry.get("class_path") if isinstance(entry, Mapping) else entry
+    return str(class_path).rpartition(".")[2]
+
+
+# -- a config without its errors, so that a check which stops at the first one finds the next ----------------------
+
+
+class Consequence(ConfigError):
+    """An error only because something that was wrong has been left out; it is not reported."""
+
+
+def collect_errors(
+    resolved: Resolved, check: Callable[[Resolved], _Result], problems: Problems
+) -> tuple[_Result | None, Resolved]:
+    """Run a check until it finds nothing more, each time without the places of the error that it found.
+
+    Args:
+        resolved: The config.
+        check: Raises at the first error, with its places.
+        problems: Collects the errors.
+
+    Returns:
+        What the check gives for the config without its errors, None where it cannot go on; and that config.
+    """
+    for _ in range(_MAX_ERRORS):
+        try:
+            return check(resolved), resolved
+        except LightkitError as error:  # noqa: PERF203 - each round is a check of its own
+            if not isinstance(error, Consequence):
+                problems.add(error)
+            smaller = drop_origins(resolved, [place for place in error.places if isinstance(place, Origin)])
+            if smaller is resolved:
+                break
+            resolved = smaller
+    else:
+        problems.add(ConfigError("there may be more mistakes, which show once these are corrected"))
+    return None, resolved
+
+
+def drop_origins(resolved: Resolved, places: Collection[Origin]) -> Resolved:
+    """Leave out the values that were set at ``places``, or whose keys stand there; defaults stay.
+
+    Returns:
+        ``resolved`` itself where nothing of it is from there.
+    """
+    meant = {place for place in places if place.kind != "default"}
+    there = {path for path, node in walk(resolved.tree) if path and ({node.origin, node.origin.key} & meant)}
+    # The innermost: a flag also opens all mappings on its way.
+    above = {path[:length] for path in there for length in range(len(path))}
+    return drop_paths(resolved, there - above)
+
+
+def drop_paths(resolved: Resolved, paths: Iterable[KeyPath]) -> Resolved:
+    """Leave out the values at ``paths``; the name of a class goes with its arguments, an element with its list."""
+
+    def widen(path: KeyPath) -> KeyPath:
+        return widen(path[:-1]) if path and (path[-1] == "class_path" or isinstance(path[-1], int)) else path
+
+    dropped = {widen(path) for path in paths} - {()}
+    if not dropped:
+        return resolved
+    tree = rebuild(resolved.tree, lambda path, node: None if path in dropped else node)
+    assert isinstance(tree, MappingNode)
+    return replace(resolved, tree=tree, removed=resolved.removed | dropped)
