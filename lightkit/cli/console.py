@@ -153,13 +153,17 @@ def _keep_own_frames(error: traceback.TracebackException) -> bool:
     own = []
     for each in chain:
         entry = next((at for at, frame in enumerate(each.stack) if frame.filename.startswith(_LIBRARIES[0])), 0)
-        found = [frame for frame in each.stack[entry:] if not frame.filename.startswith(_LIBRARIES)]
-        own.append([frame for frame in found if f"-packages{os.sep}" not in frame.filename])
+        own.append([frame for frame in each.stack[entry:] if not is_library_file(frame.filename)])
     if not own[0]:
         return False
     for each, frames in zip(chain, own, strict=True):
         each.stack[:] = frames
     return True
+
+
+def is_library_file(name: str) -> bool:
+    """Check whether a file of source code belongs to Python, lightkit or an installed package, and not to the user."""
+    return name.startswith(_LIBRARIES) or f"-packages{os.sep}" in name
 
 
 FULL_TRACEBACK = "_LIGHTKIT_TRACEBACK"

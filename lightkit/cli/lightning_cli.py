@@ -21,9 +21,7 @@ import yaml
 from jsonargparse import Namespace, set_dumper
 from lightning_fabric.utilities.exceptions import MisconfigurationException
 from pytorch_lightning import LightningModule, Trainer
-from pytorch_lightning.accelerators import XLAAccelerator
 from pytorch_lightning.cli import ArgsType, LightningArgumentParser, LightningCLI
-from pytorch_lightning.utilities.model_helpers import is_overridden
 
 # The classes of these packages are known by their short names once they are imported.
 from lightkit import config, data, loggers, models, runs  # noqa: F401
@@ -99,7 +97,6 @@ class LightkitCLI(LightningCLI):
 
     def __init__(self, *args: Any, context: RunContext | None = None, **kwargs: Any) -> None:
         self.context = context
-        self._is_script = context is None
         self._is_recorded = False
         self._ckpt_path: str | None = None
         if context is not None:
@@ -120,6 +117,10 @@ class LightkitCLI(LightningCLI):
     def __getstate__(self) -> dict[str, Any]:
         """Leave the invocation out: a strategy that spawns processes pickles the parser, which knows this object."""
         return {**vars(self), "context": None, "_script_stack": None}
+
+    @property
+    def _is_script(self) -> bool:
+        return self.context is None or self.context.is_script
 
     @property
     def _exports(self) -> bool:
@@ -174,24 +175,23 @@ class LightkitCLI(LightningCLI):
             self.config = parse(context.resolved)
         except ConfigError:  # the first error: collect all of them
             problems, resolved = config.Problems(), context.resolved
-            if not context.has_own_parser:
+            if not context.is_script:
                 resolved = validate_signatures(resolved, problems)
             self.config, _ = collect_errors(resolved, parse, problems)
-            if (error := problems.error()) is not None:
-                raise error.reworded(context.resolved.masked) from None
+            problems.raise_any(context.resolved.masked)
         if self.config is None:  # the rest of the config depends on an error that is reported already
             raise Checked
         section = self.config[command[0]] if command else self.config
         if command:
-            section["run"]["name"] = section["run"]["name"] or context.default_name
+            section["run"]["name"] = section["run"]["name"] or context.job_name
             self._is_recorded = not self._exports and not spawns(section["trainer"].get("strategy"))
-        if context.print_config is not None and not context.only_checks:
+        if context.print_config is not None:
             parser = parsers[command[0]] if command else parser
-            for line in (parser.dump_header or ()) if self._is_script else ():
+            for line in (parser.dump_header or ()) if context.is_script else ():
                 print(f"# {line}")
             print(config.dump_yaml(self._dump(parser, section, context.print_config)), end="")
             raise SystemExit(0)
-        if command and not context.inputs and context.print_config is None:  # images need none of the data
+        if command and not context.inputs:  # images need none of the data
             starts = context.only_checks and command == ["fit"] and context.ckpt_path is None
             check_inputs(context.resolved, starts_training=starts, parsed=section)
         if context.only_checks:
@@ -211,15 +211,19 @@ class LightkitCLI(LightningCLI):
         known = parsers.get(command) or next(iter(parsers.values()), parser)
         own = {str(action.dest) for action in known._actions} - {*_SECTIONS, "ckpt_path", "print_config"}
         fixed = ["model"] * (not self.subclass_mode_model) + ["data"] * (not self.subclass_mode_data)
-        self.context = context = load_context(
+        problems = config.Problems()
+        context, loaded = load_context(
             command,
             [*files, *_join_values(words, known)],
             SignalWatch(owns_process=False),
+            problems,
             class_sections=[section for section in config.CLASS_SECTIONS if section not in fixed],
             subcommands=[*LightningCLI.subcommands(), *parsers],
-            has_own_parser=True,
+            is_script=True,
             options={name: takes for name, takes in options_of(command).items() if name not in own},
         )
+        problems.raise_any(loaded.resolved.masked)
+        self.context = context
         context.resolved = drop_paths(context.resolved, {("subcommand",)})
         if (path := context.ckpt_path) and path not in ("best", "last") and not Path(path).is_file():
             self._ckpt_path, context.ckpt_path = path, None  # Lightning knows more places than files
@@ -251,7 +255,7 @@ class LightkitCLI(LightningCLI):
             skip_unset="skip_unset" in flags or "skip_null" in flags,
             skip_default="skip_default" in flags,
         )
-        left_out = ("config",) if self._is_script else _NOT_SAVED
+        left_out = ("config",) if self.context.is_script else _NOT_SAVED
         values = {key: value for key, value in json.loads(text).items() if key not in left_out}
         resolved = self.context.resolved
         return resolved.with_references(resolved.named(values))
@@ -259,15 +263,9 @@ class LightkitCLI(LightningCLI):
     # -- the run -------------------------------------------------------------------------------------------------------
 
     def instantiate_classes(self) -> None:
-        """Start the run, then build data, model and trainer; optimizers wait for a model without parameters yet.
-
-        LightningCLI 2.6 takes the model's parameters here: before `configure_model` has made them, and before an XLA
-        device has put others in their place, so that the optimizer would train nothing.
-        """
-        context = self.context
-        if context is not None and self._is_recorded:
-            self.start_run(context, self.config[self.subcommand])
-        automatic, self.auto_configure_optimizers = self.auto_configure_optimizers, False
+        """Start the run, then build data, model and trainer."""
+        if self._is_recorded:
+            self.start_run()
         try:
             with unwrap_errors():
                 super().instantiate_classes()
@@ -277,28 +275,14 @@ class LightkitCLI(LightningCLI):
                 for value in listed:
                     self.build_part("trainer.logger", value)
             raise
-        self.auto_configure_optimizers = automatic
-        if self._exports:
-            return
-        if context is not None and self._is_recorded:
-            method = self.config_init[self.subcommand]  # the config itself keeps the user's value
-            if "weights_only" in method and not (self._is_script and method["weights_only"] is None):
-                if method["weights_only"] is False and not runs.is_trusting():
-                    logging.getLogger("lightkit").warning(
-                        "weights_only: false has no effect: checkpoints are loaded as tensors and plain values; "
-                        "--trust on the command line allows more"
-                    )
-                method["weights_only"] = not runs.is_trusting()  # strategies and checkpoint plugins follow it
-            if context.inputs:
-                self.datamodule = build_image_data(context, self.model, self.datamodule, context.start)
-        on_xla = isinstance(self.trainer.accelerator, XLAAccelerator)
-        if not on_xla and not is_overridden("configure_model", self.model):
-            self._add_configure_optimizers_method_to_model(self.subcommand)
-        elif automatic:
-            self.defer_optimizers(self.model)
+        context = self.context
+        if context is not None and context.inputs:
+            self.datamodule = build_image_data(context, self.model, self.datamodule, context.start)
 
-    def start_run(self, context: RunContext, section: Namespace) -> None:
+    def start_run(self) -> None:
         """Start the run, and set the keys of the config that depend on it."""
+        context, section = self.context, self.config[self.subcommand]
+        assert context is not None
         trainer = section["trainer"]
         saved = self._dump(self._parser(self.subcommand), section)
         context.saved_config = {key: value for key, value in saved.items() if key not in _NOT_SAVED}
@@ -313,10 +297,18 @@ class LightkitCLI(LightningCLI):
         if "ckpt_path" in section:
             checkpoint = context.start.checkpoint
             section["ckpt_path"] = self._ckpt_path if checkpoint is None else str(checkpoint)
+        if "weights_only" in section and not (context.is_script and section["weights_only"] is None):
+            if section["weights_only"] is False and not runs.is_trusting():
+                logging.getLogger("lightkit").warning(
+                    "weights_only: false has no effect: checkpoints are loaded as tensors and plain values; "
+                    "--trust on the command line allows more"
+                )
+            section["weights_only"] = not runs.is_trusting()  # strategies and checkpoint plugins follow it
         redact_tags(trainer.get("logger"), context.resolved)
-        if self._is_script and context.run.resumed:  # its own config is there
-            self.save_config_kwargs = {**self.save_config_kwargs, "overwrite": True}
-        if not self._is_script:
+        if context.is_script:
+            if context.run.resumed:  # its own config is there
+                self.save_config_kwargs = {**self.save_config_kwargs, "overwrite": True}
+        else:
             trainer["default_root_dir"] = trainer["default_root_dir"] or str(context.run.folder)
             if self.subcommand in ("validate", "test"):  # else Lightning prints a table of its own
                 section["verbose"] = bool(context.resolved.values.get("verbose", False))
@@ -338,17 +330,22 @@ class LightkitCLI(LightningCLI):
         with unwrap_errors():
             return self.parser.instantiate_classes(alone)[place]
 
-    def defer_optimizers(self, model: LightningModule) -> None:
-        """Let the model take the config's optimizer when the trainer asks for it, if the config has one."""
-        registered = self._parser(self.subcommand)._optimizers
-        automatic = [key for key, (_, link_to) in registered.items() if link_to == "AUTOMATIC"]
-        if any(self._get(self.config_init, key) for key in automatic):
-            model.configure_optimizers = MethodType(self.create_optimizers, model)  # type: ignore[method-assign]
+    def _add_configure_optimizers_method_to_model(self, subcommand: str | None) -> None:
+        """Let the model take the config's optimizer when the trainer asks for it, if the config has one.
+
+        LightningCLI 2.6 takes the parameters as soon as the model is built: before `setup` or `configure_model` has
+        made them, and before an XLA device has put others in their place, so that the optimizer would train nothing.
+        """
+        registered = self._parser(subcommand)._optimizers
+        keys = [key for key, (_, link_to) in registered.items() if link_to == "AUTOMATIC"]
+        is_given = any(self._get(self.config_init, key) for key in keys)
+        if self.auto_configure_optimizers and is_given and not self._exports:
+            self.model.configure_optimizers = MethodType(self.create_optimizers, self.model)
 
     def create_optimizers(self, module: LightningModule) -> Any:
         """Build the config's optimizer for a model whose parameters exist by now."""
         del module.configure_optimizers  # `create_optimizers`, set on the instance
-        self._add_configure_optimizers_method_to_model(self.subcommand)
+        super()._add_configure_optimizers_method_to_model(self.subcommand)
         return module.configure_optimizers()
 
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
@@ -382,11 +379,10 @@ class LightkitCLI(LightningCLI):
 
     def _run_subcommand(self, subcommand: str) -> None:
         if self._exports:
-            if self._is_script:  # the command exports itself
-                from lightkit.cli.model_export import export_model  # here: it loads what writes and proves exports
+            from lightkit.cli.model_export import export_model  # here: it loads what writes and proves exports
 
-                assert self.context is not None
-                export_model(self.context, self.model, self.datamodule)
+            assert self.context is not None
+            export_model(self.context, self.model, self.datamodule)
             return
         try:
             super()._run_subcommand(subcommand)

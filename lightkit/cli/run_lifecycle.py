@@ -86,8 +86,6 @@ def start_run(context: RunContext, settings: RunSettings, *, seed: int | None, i
         )
         lock.note_folder(context.run.folder)
         runs.remove_leftovers(context.run.checkpoints)
-        if context.start.is_old and settings.resume == "auto":
-            context.data_before = (runs.read_json(context.run.manifest_path) or {}).get("data")
         manifest = _record_start(context, seed=seed, is_trial=is_trial)
         if file := os.environ.get(RUN_FILE):
             runs.write_json(file, {"folder": str(context.run.folder)})
@@ -190,8 +188,7 @@ def _finish_run(context: RunContext, *, is_reported: bool) -> Iterator[None]:
     finally:
         with watch.deferring():  # a signal now would leave half of the end
             context.recorder.close(raised)
-        has_no_use = isinstance(raised, (ConfigError, DataError)) or context.nothing_left
-        if has_no_use and not (context.start.is_old or context.keeps_folder.is_set()):
+        if isinstance(raised, (ConfigError, DataError)) and not (context.start.is_old or context.has_trained):
             shutil.rmtree(run.folder, ignore_errors=True)
         elif context.command == "fit":
             add_fit_page(run)
@@ -207,18 +204,14 @@ def _finish_run(context: RunContext, *, is_reported: bool) -> Iterator[None]:
 
 def _add_checkpoint(error: BaseException, context: RunContext) -> BaseException:
     """Return the interruption of a fit with the checkpoint that it resumes from, where it does not know it."""
-    watch = context.watch
-    if isinstance(error, Interrupted):
-        if error.checkpoint is not None or context.command != "fit":
-            return error
-        return Interrupted(error.signum, checkpoint=runs.last_good(context.run.checkpoints))
+    watch, signum = context.watch, error.signum if isinstance(error, Interrupted) else context.watch.received
     # A signal to the whole process group has ended the loaders' processes before the batch was done, or a library that
     # was being imported has raised an error of its own in place of the interruption.
-    if watch.received is None or not isinstance(error, Exception):
+    is_of_signal = isinstance(error, Exception) and (watch.explains(error) or "DataLoader worker" in str(error))
+    if signum is None or not (isinstance(error, Interrupted) or is_of_signal) or getattr(error, "checkpoint", None):
         return error
-    if not (watch.explains(error) or "DataLoader worker" in str(error)):
-        return error
-    return Interrupted(watch.received, checkpoint=runs.last_good(context.run.checkpoints))
+    checkpoint = runs.last_good(context.run.checkpoints) if context.command == "fit" else None
+    return Interrupted(signum, checkpoint=checkpoint)
 
 
 def _finish_by_force(context: RunContext, signum: int) -> int:

@@ -7,7 +7,6 @@ import re
 import resource
 import shutil
 import sys
-import sysconfig
 import tempfile
 import time
 import traceback
@@ -30,14 +29,14 @@ from pytorch_lightning.loggers import CSVLogger, TensorBoardLogger
 from pytorch_lightning.loggers.logger import DummyLogger, Logger
 from pytorch_lightning.utilities.model_helpers import is_overridden
 
-import lightkit
 from lightkit import runs
 from lightkit.callbacks import Checkpoint
 from lightkit.callbacks.checkpoint_io import CheckpointReader
 from lightkit.callbacks.notifiers import Notifier
+from lightkit.cli.console import is_library_file
 from lightkit.cli.context import RunContext
 from lightkit.cli.lightning_cli import TRAINER_ERRORS
-from lightkit.cli.model_builder import ModelFactory
+from lightkit.cli.model_builder import ModelBuilder
 from lightkit.cli.parser_errors import explain_lightning_errors, locate_lightning_error, unwrap_errors
 from lightkit.cli.stage_runner import make_plan
 from lightkit.cli.trainer_components import list_checkpoint_callbacks
@@ -72,10 +71,6 @@ _NOT_RUN = {
 _MAX_FRAMES = 3
 _FRAME = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')
 _WORKER_ERROR = "Original Traceback"  # torch's loader repeats the traceback of its process as text
-_LIBRARIES = {
-    Path(lightkit.__file__).resolve().parent,
-    *(Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "platstdlib", "purelib", "platlib")),
-}
 
 
 def run_smoke_check(context: RunContext) -> dict[str, Any]:
@@ -98,7 +93,6 @@ def run_smoke_check(context: RunContext) -> dict[str, Any]:
             "data with `lightkit fetch` and the same -c FILE, weights with a first fit or by hand."
         )
 
-    name = (context.resolved.values.get("run") or {}).get("name") or context.default_name
     for message in (".* available but not used", ".* conditioned on metric"):
         warnings.filterwarnings("ignore", message=message)
     with (
@@ -107,7 +101,7 @@ def run_smoke_check(context: RunContext) -> dict[str, Any]:
         patch.object(urllib.request, "urlopen", refuse),
         patch.object(torch.hub, "urlopen", refuse),
         context.stack,
-        runs.activate(runs.create(Path(folder), str(name))) as run,  # for code that asks for the run's folder
+        runs.activate(runs.create(Path(folder), context.job_name)) as run,  # for code that asks for the run's folder
     ):
         check = _SmokeCheck(context, run)
         report = check.run()
@@ -229,6 +223,19 @@ class _Probe(Callback):
     on_validation_batch_end = on_test_batch_end = on_predict_batch_end = _stop
 
 
+class _Parts(ModelBuilder):
+    """The parsed config, of which each part is built by itself."""
+
+    def instantiate_classes(self) -> None:
+        """Build nothing yet."""
+        self.config_init = self.config
+
+    def start_optimizer(self, model: LightningModule) -> None:
+        """Let the model have the optimizer of the config."""
+        self.model = model
+        self._add_configure_optimizers_method_to_model(self.subcommand)
+
+
 class _SmokeCheck:
     """Builds each part by itself, so that each error is found, and runs one batch.
 
@@ -243,10 +250,9 @@ class _SmokeCheck:
         plan = make_plan(context)
         self._num_processes = 1 if plan is None else max(1, plan.local_processes)
         self._run, self._resolved, self._stage = run, context.resolved, context.command
-        self._parsed = ModelFactory(context=context)
-        self._parsed.config_init = self._parsed.config
-        self._section = self._parsed.config[self._stage]
-        self._trainer_section = dict(vars(self._section["trainer"]))
+        self._parts = _Parts(context=context)
+        self._section = self._parts.config[self._stage]
+        self._trainer_section = vars(self._section["trainer"])
         self._built_from: dict[int, tuple[KeyPath, Any]] = {}
         """Key and arguments of each callback, by its `id`."""
         self._not_tried: dict[str, str] = {}
@@ -273,8 +279,7 @@ class _SmokeCheck:
                     self._data.prepare_data()
                     self._data.setup(stage)
             return {}
-        self._parsed.model = self._model
-        self._parsed.defer_optimizers(self._model)
+        self._parts.start_optimizer(self._model)
         with self._collect(("trainer",), "the trainer cannot be built"):
             trainer = self._make_trainer([*callbacks, probe])
             self._run_loops(trainer)
@@ -328,9 +333,9 @@ class _SmokeCheck:
         with self._collect(self._resolved.lightkit_path(key), f"{name} cannot be built"):
             # one callback as a list, and one logger as none: else the constructor's error is lost
             if place == "trainer.callbacks":
-                (built,) = self._parsed.build_part(place, [value])
+                (built,) = self._parts.build_part(place, [value])
             else:
-                built = self._parsed.build_part(place, value)
+                built = self._parts.build_part(place, value)
         return built
 
     def _build_entries(self, name: str) -> list[Any]:
@@ -435,17 +440,15 @@ class _SmokeCheck:
 
     def _list_monitors(self) -> Iterator[tuple[KeyPath, str, str]]:
         """List the metrics that are needed: key, metric, and the reader where the model's code makes it."""
-        values = self._resolved.values
         for reader, metric in self._probe.monitors:
             if id(reader) in self._built_from:
                 yield (*self._built_from[id(reader)][0], "init_args", "monitor"), metric, ""
-            elif not isinstance(reader, Callback) and isinstance(values.get("lr_scheduler"), dict):
+            elif not isinstance(reader, Callback) and self._resolved.section("lr_scheduler"):
                 yield ("lr_scheduler", "init_args", "monitor"), metric, ""
             else:
                 yield ("model",), metric, f"{type(reader).__name__}, which its code makes, monitors a metric: "
-        gate = values.get("gate")
-        named = gate.get("metric") if isinstance(gate, dict) and self._stage == "fit" else None
-        if isinstance(named, str) and "test" not in self._not_tried:
+        named = self._resolved.section("gate").get("metric")
+        if isinstance(named, str) and self._stage == "fit" and "test" not in self._not_tried:
             yield ("gate", "metric"), named, ""
 
     def _check_disks(self, trainer: Trainer) -> list[dict[str, Any]]:
@@ -476,7 +479,7 @@ def _list_user_frames(error: BaseException) -> list[tuple[Path, int, str]]:
     """List file, line and function of the user's code that led to an error, innermost first; else the last frame."""
     text = "".join(traceback.format_exception(error, chain=False))
     frames = [(Path(file), int(line), name) for file, line, name in _FRAME.findall(text) if Path(file).is_file()]
-    own = [frame for frame in frames if _LIBRARIES.isdisjoint(frame[0].resolve().parents)]
+    own = [frame for frame in frames if not is_library_file(str(frame[0]))]
     return own[: -_MAX_FRAMES - 1 : -1] or frames[-1:]
 
 

@@ -48,7 +48,7 @@ def check_up_to_date(context: RunContext) -> int | None:
         ConfigError: If ``--unchanged-ok`` is given without ``--if-changed``.
         DataError: If LIGHTKIT_DATA names a folder without the photos that it should hold.
     """
-    if context.command != "fit" or context.passthrough or context.print_config is not None:
+    if context.command != "fit" or context.only_prints:
         return None
     if "unchanged-ok" in context.options and "if-changed" not in context.options:
         raise ConfigError("--unchanged-ok: has no effect without --if-changed; add that, or leave it out")
@@ -78,9 +78,7 @@ def check_up_to_date(context: RunContext) -> int | None:
 
 def _find_last_fit(context: RunContext) -> tuple[Run | None, str]:
     """Return the newest fit of the job if it has ended well; else None and why there is nothing to compare with."""
-    values = context.resolved.values
-    section: dict[str, Any] = values.get("run") or {}
-    root, name = str(section.get("root") or "runs"), str(section.get("name") or context.default_name)
+    root, name = context.run_root, context.job_name
     for run in runs.list_runs(root, name):
         manifest, summary = runs.read_json(run.manifest_path) or {}, runs.read_json(run.summary_path) or {}
         if manifest.get("subcommand", "fit") != "fit" or manifest.get("fast_dev_run"):

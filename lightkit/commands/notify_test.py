@@ -88,8 +88,7 @@ def _load_config(args: Sequence[str]) -> Resolved:
     problems = Problems()
     is_of_run = any(word.partition("=")[0] == "--run" for word in args)
     resolved = load_config("test" if is_of_run else "fit", args, problems).resolved
-    if (error := problems.error()) is not None:
-        raise error.reworded(resolved.masked)
+    problems.raise_any(resolved.masked)
     return resolved
 
 
