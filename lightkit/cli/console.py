@@ -123,9 +123,8 @@ def _print_uncaught(_kind: type[BaseException], error: BaseException, _trace: Tr
 
 
 def _print_uncaught_in_thread(raised: Any) -> None:
-    words = "".join(traceback.format_exception(raised.exc_value))
     name = raised.thread.name if raised.thread else "a thread"
-    print(_masks[-1](f"Exception in thread {name}:\n{words}"), end="", file=sys.stderr)
+    print(f"Exception in thread {name}:\n{format_traceback(raised.exc_value)}", end="", file=sys.stderr)
 
 
 def format_traceback(error: BaseException) -> str:

@@ -21,6 +21,7 @@ from lightkit.errors import ConfigError, RunLocked
 from lightkit.export.options import ExportOptions
 from lightkit.hardware import Machine
 from lightkit.launch.plan import LaunchSettings
+from lightkit.launch.ranks import Rank
 from lightkit.launch.worker import RankContext, join_launch
 from lightkit.runs.resume import RunSettings, RunStart, find_checkpoint, open_named_run
 from lightkit.runs.signals import SignalWatch
@@ -48,7 +49,7 @@ class RunContext:
         resolved: The config.
         hardware: The resolved hardware keys.
         launch: The config's `launch` section.
-        default_name: Name of the job where the config has none: that of the base run, or of the first config file.
+        job_name: Name of the job.
         needs_imports: Whether classes must be imported for a complete verdict on the config.
         base: Run that `--run` names.
         ckpt_path: Checkpoint that the user names: a path, `last`, `best`, or None.
@@ -75,7 +76,7 @@ class RunContext:
     resolved: config.Resolved
     hardware: Hardware
     launch: LaunchSettings = field(default_factory=LaunchSettings)
-    default_name: str = "default"
+    job_name: str = "default"
     needs_imports: bool = True
     base: runs.Run | None = None
     ckpt_path: str | None = None
@@ -96,14 +97,14 @@ class RunContext:
         return bool(self.passthrough) or self.print_config is not None
 
     @property
-    def job_name(self) -> str:
-        """Name of the job."""
-        return str(self.resolved.section("run").get("name") or self.default_name)
-
-    @property
     def run_root(self) -> Path:
         """Folder of all runs."""
         return Path(str(self.resolved.section("run").get("root") or "runs"))
+
+    @property
+    def rank(self) -> Rank | None:
+        """Which of several processes this one is."""
+        return None if self.rank_context is None else self.rank_context.rank
 
     @property
     def run(self) -> runs.Run:
@@ -122,7 +123,7 @@ class RunContext:
             ConfigError: If `run.heartbeat_url` is no address.
         """
         self.notifier = notifier
-        notifier.begin(self.resolved, runs_stage=not self.only_prints)
+        notifier.begin(self.resolved, self.job_name, runs_stage=not self.only_prints)
 
     def tell(self, text: str) -> None:
         """Print information on standard error."""
@@ -181,7 +182,7 @@ def load_context(
         resolved=resolved,
         hardware=hardware,
         launch=launch,
-        default_name=loaded.default_name,
+        job_name=loaded.job_name,
         base=loaded.base,
         watch=watch,
     )

@@ -37,10 +37,10 @@ from lightkit.cli.predict_images import build_image_data, drop_limits
 from lightkit.cli.redaction import redact_tags
 from lightkit.cli.run_lifecycle import start_run
 from lightkit.cli.trainer_components import (
+    as_list,
     build_components,
     build_computation,
     finish_trainer,
-    list_callbacks,
     set_devices,
     set_threads,
 )
@@ -69,7 +69,7 @@ _SECTIONS = {
 """Sections that lightkit adds to LightningCLI's."""
 _EXPORT = "export"
 _NOT_SAVED = ("ckpt_path", "weights_only", "verbose", "return_predictions", "config")
-TRAINER_ERRORS = (MisconfigurationException, ValueError, TypeError, RuntimeError, ImportError)
+_TRAINER_ERRORS = (MisconfigurationException, ValueError, TypeError, RuntimeError, ImportError)
 _TRAINING_HARDWARE = (
     *("accelerator", "devices", "num_nodes", "strategy", "precision", "plugins", "sync_batchnorm"),
     *("callbacks", "logger", "profiler", "model_registry"),
@@ -361,15 +361,16 @@ class LightkitCLI(LightningCLI):
         if context is None or not self._is_recorded:
             section = self._get(self.config_init, "accelerator")
             if computation := build_computation({} if section is None else vars(section)):
-                kwargs["callbacks"] = [*computation, *list_callbacks(trainer_config)]
+                kwargs["callbacks"] = [*computation, *as_list(trainer_config.get("callbacks"))]
         else:  # a script may have a function for the trainer that takes few arguments
             added = [self._get(self.config_init, key) for key in self._parser(self.subcommand).callback_keys]
-            components = build_components(context, trainer_config, [*added, *list_callbacks(self.trainer_defaults)])
+            added += as_list(self.trainer_defaults.get("callbacks"))
+            components = build_components(context, trainer_config, added)
             known = self._get(self.config, "trainer", default={})
             kwargs |= {key: value for key, value in components.items() if key in kwargs or key in known}
         try:
             trainer = super().instantiate_trainer(**kwargs)
-        except TRAINER_ERRORS as error:
+        except _TRAINER_ERRORS as error:
             if context is None:
                 raise
             raise locate_lightning_error(error, context.resolved) from error

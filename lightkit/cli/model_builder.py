@@ -14,7 +14,7 @@ from pytorch_lightning.plugins.precision import Precision
 from lightkit.cli.context import RunContext
 from lightkit.cli.lightning_cli import LightkitCLI
 from lightkit.cli.parser_errors import explain_lightning_errors
-from lightkit.cli.trainer_components import build_computation
+from lightkit.cli.trainer_components import as_list, build_computation
 from lightkit.distributed.process_group import process_group_left
 from lightkit.tuning.benchmark import Parts, Variant, make_trainer
 
@@ -85,8 +85,7 @@ class TrialBuilder(ModelBuilder):
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
         """Build a trainer for a short fit; a plugin of the config may decide the precision."""
         given = self._get(self.config_init, "trainer")
-        plugins = given.get("plugins") or []
-        own = [each for each in (plugins if isinstance(plugins, list) else [plugins]) if isinstance(each, Precision)]
+        own = [each for each in as_list(given.get("plugins")) if isinstance(each, Precision)]
         kept = {key: given[key] for key in _OF_A_STEP if given.get(key) is not None}
         if own:
             del kept["precision"]

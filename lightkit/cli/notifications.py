@@ -9,8 +9,8 @@ from contextlib import suppress
 from pydoc import locate
 from typing import TYPE_CHECKING, Any
 
-from lightkit.cli.config_loader import WITH_MODEL, first_file_name, load_config, options_of
-from lightkit.config import Problems, Resolved, error_at, read_scalar, split_arguments
+from lightkit.cli.config_loader import WITH_MODEL, load_config
+from lightkit.config import Problems, Resolved, error_at, read_scalar
 from lightkit.errors import Interrupted, LightkitError, exit_code_of
 from lightkit.launch.ranks import LAUNCH, this_rank
 from lightkit.launch.worker import INHERITED
@@ -41,6 +41,7 @@ class CommandNotifier:
         self._is_supervised = LAUNCH in os.environ  # by a process that sends what goes wrong here
         self._heartbeat: DeadMansSwitch | None = None
         self._resolved: Resolved | None = None
+        self._job_name = ""
         self._notifiers: Sequence[Notifier] = ()  # those of the trainer, once there is one
         self.message = ""
         """Error output of an end that is no exception here."""
@@ -61,17 +62,18 @@ class CommandNotifier:
             self.send_end(_ChildFailed(self.message, code) if code else None)
         return code
 
-    def begin(self, resolved: Resolved, *, runs_stage: bool) -> None:
+    def begin(self, resolved: Resolved, job_name: str, *, runs_stage: bool) -> None:
         """Send the beginning: the config is known.
 
         Args:
             resolved: The config.
+            job_name: Name of the job.
             runs_stage: Whether a stage runs, and not only help or the config is printed.
 
         Raises:
             ConfigError: If `run.heartbeat_url` is no address.
         """
-        self._resolved = resolved
+        self._resolved, self._job_name = resolved, job_name
         if runs_stage:
             self._open_heartbeat(resolved)
         if self._heartbeat is not None:
@@ -119,18 +121,17 @@ class CommandNotifier:
         is_interruption = isinstance(error, (BrokenPipeError, Interrupted, KeyboardInterrupt))  # no time to load torch
         if sys.stderr.isatty() or is_interruption or heartbeat_sign(code) != "fail":
             return []
-        resolved = self._resolved
         notifiers: list[Notifier] = []
         with suppress(LightkitError):  # the command has failed already, and prints why
             only_prints = {"-h", "--help", "--print_config"} & {*self._args}
-            if resolved is None and self._command in WITH_MODEL and not only_prints:
-                resolved = load_config(self._command, self._args, Problems()).resolved
-                self._open_heartbeat(resolved)
-            if resolved is not None and not _is_trial(resolved):
-                notifiers = [notifier for _, notifier in build_notifiers(resolved)]
-                for notifier in notifiers:
-                    job = find_job_name(resolved, self._command, self._args)
-                    notifier.send_end(error, job=job, stage=self._command)
+            if self._resolved is None and self._command in WITH_MODEL and not only_prints:
+                loaded = load_config(self._command, self._args, Problems())
+                self._resolved, self._job_name = loaded.resolved, loaded.job_name
+                self._open_heartbeat(loaded.resolved)
+            if self._resolved is not None and not _is_trial(self._resolved):
+                notifiers = [notifier for _, notifier in build_notifiers(self._resolved)]
+        for notifier in notifiers:
+            notifier.send_end(error, job=self._job_name, stage=self._command)
         return notifiers
 
     def _open_heartbeat(self, resolved: Resolved) -> None:
@@ -204,14 +205,6 @@ def build_notifiers(resolved: Resolved) -> list[tuple[str, Notifier]]:
         notifier.mask = resolved.masked
         found.append((key.removeprefix("callbacks."), notifier))
     return found
-
-
-def find_job_name(resolved: Resolved, command: str, args: Sequence[str]) -> str:
-    """Return the name of a job, as far as it is known: that of the config, else of its first file."""
-    if name := resolved.section("run").get("name"):
-        return str(name)
-    arguments = split_arguments(args, options=options_of(command), takes_inputs=True, problems=Problems())
-    return first_file_name(arguments)
 
 
 def _is_trial(resolved: Resolved) -> bool:

@@ -35,7 +35,6 @@ from lightkit.callbacks.checkpoint_io import CheckpointReader
 from lightkit.callbacks.notifiers import Notifier
 from lightkit.cli.console import is_library_file
 from lightkit.cli.context import RunContext
-from lightkit.cli.lightning_cli import TRAINER_ERRORS
 from lightkit.cli.model_builder import ModelBuilder
 from lightkit.cli.parser_errors import explain_lightning_errors, locate_lightning_error, unwrap_errors
 from lightkit.cli.stage_runner import make_plan
@@ -151,11 +150,11 @@ class _Probe(Callback):
 
     Args:
         folder: Folder for checkpoints, removed at the end.
-        weights: Checkpoint whose weights a training starts from.
+        checkpoint: Checkpoint that the config names: a training starts from its weights.
     """
 
-    def __init__(self, folder: Path, weights: str | None) -> None:
-        self._folder, self._weights = folder, weights
+    def __init__(self, folder: Path, checkpoint: str | None) -> None:
+        self._folder, self.checkpoint = folder, checkpoint
         self.folders: dict[int, Any] = {}
         """Folder that each checkpoint callback is to write to, by its `id`."""
         self.phase = ""
@@ -173,8 +172,8 @@ class _Probe(Callback):
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Load weights alone: a checkpoint's loops would be at their end."""
-        if self._weights is not None:
-            content = trainer.strategy.load_checkpoint(self._weights, weights_only=True)
+        if self.checkpoint is not None:
+            content = trainer.strategy.load_checkpoint(self.checkpoint, weights_only=True)
             trainer.strategy.load_model_state_dict(content, strict=pl_module.strict_loading)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -223,21 +222,8 @@ class _Probe(Callback):
     on_validation_batch_end = on_test_batch_end = on_predict_batch_end = _stop
 
 
-class _Parts(ModelBuilder):
-    """The parsed config, of which each part is built by itself."""
-
-    def instantiate_classes(self) -> None:
-        """Build nothing yet."""
-        self.config_init = self.config
-
-    def start_optimizer(self, model: LightningModule) -> None:
-        """Let the model have the optimizer of the config."""
-        self.model = model
-        self._add_configure_optimizers_method_to_model(self.subcommand)
-
-
-class _SmokeCheck:
-    """Builds each part by itself, so that each error is found, and runs one batch.
+class _SmokeCheck(ModelBuilder):
+    """Parses the config; builds each part by itself, so that each error is found, and runs one batch.
 
     Args:
         context: The invocation.
@@ -250,15 +236,18 @@ class _SmokeCheck:
         plan = make_plan(context)
         self._num_processes = 1 if plan is None else max(1, plan.local_processes)
         self._run, self._resolved, self._stage = run, context.resolved, context.command
-        self._parts = _Parts(context=context)
-        self._section = self._parts.config[self._stage]
+        super().__init__(context=context)
+        self._section = self.config[self._stage]
         self._trainer_section = vars(self._section["trainer"])
         self._built_from: dict[int, tuple[KeyPath, Any]] = {}
         """Key and arguments of each callback, by its `id`."""
         self._not_tried: dict[str, str] = {}
         checkpoint = None if context.ckpt_path in ("best", "last") else context.ckpt_path  # which a run will have
-        self._probe = _Probe(run.checkpoints, checkpoint if self._stage == "fit" else None)
-        self._arguments = {} if self._stage == "fit" else {"ckpt_path": checkpoint}
+        self._probe = _Probe(run.checkpoints, checkpoint)
+
+    def instantiate_classes(self) -> None:
+        """Build nothing yet."""
+        self.config_init = self.config
 
     def run(self) -> dict[str, Any]:
         """Build the parts, run one batch of each loop, and return the report; errors are added to the problems."""
@@ -268,18 +257,18 @@ class _SmokeCheck:
         if is_classifier and arguments.get("weights") == "default" and arguments.get("backbone") != SMALL_CNN:
             arguments["weights"] = None  # they change no shape, and training fetches them
             self._not_tried["model.init_args.weights"] = "default, which the first fit downloads unless it has them"
-        self._data, self._model = self._build("data", self._section.get("data")), self._build("model", model)
+        self.datamodule, self.model = self._build("data", self._section.get("data")), self._build("model", model)
         callbacks = self._build_entries("callbacks")
         if stage == "fit":
             callbacks += list_checkpoint_callbacks(self._resolved, self._trainer_section, callbacks)
         self._build_entries("logger")  # their constructors check the arguments; a stand-in gets the records
-        if self._model is None or (self._data is None and self._section.get("data")):
-            if self._data is not None:
+        if self.model is None or (self.datamodule is None and self._section.get("data")):
+            if self.datamodule is not None:
                 with suppress(Exception), self.problems.noted():  # other errors may be for lack of a trainer
-                    self._data.prepare_data()
-                    self._data.setup(stage)
+                    self.datamodule.prepare_data()
+                    self.datamodule.setup(stage)
             return {}
-        self._parts.start_optimizer(self._model)
+        self._add_configure_optimizers_method_to_model(stage)
         with self._collect(("trainer",), "the trainer cannot be built"):
             trainer = self._make_trainer([*callbacks, probe])
             self._run_loops(trainer)
@@ -294,7 +283,7 @@ class _SmokeCheck:
         if "train" in probe.batches:
             with self._collect(("model",), "its state cannot be written to a checkpoint"):
                 checkpoints = self._check_disks(trainer)
-        sizes = [(parameter.numel(), parameter.requires_grad) for parameter in self._model.parameters()]
+        sizes = [(parameter.numel(), parameter.requires_grad) for parameter in self.model.parameters()]
         num_parameters, num_trained = sum(size for size, _ in sizes), sum(size for size, trained in sizes if trained)
         peak_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
         needed_bytes, available = peak_bytes * self._num_processes, self._available_bytes
@@ -305,8 +294,8 @@ class _SmokeCheck:
         return {
             "stage": stage,
             "mistakes": [],
-            "model": {"class": type(self._model).__name__, "parameters": num_parameters, "trained": num_trained},
-            "data": {"class": type(self._model if self._data is None else self._data).__name__},
+            "model": {"class": type(self.model).__name__, "parameters": num_parameters, "trained": num_trained},
+            "data": {"class": type(self.model if self.datamodule is None else self.datamodule).__name__},
             "batches": probe.batches,
             "metrics": sorted(metrics),
             "checkpoints": checkpoints,
@@ -324,19 +313,14 @@ class _SmokeCheck:
 
     def _build(self, key: str, value: Any) -> Any:
         """Build one part; None where that fails."""
-        if value is None:
-            return None
-        place, _, last = key.rpartition(".")
-        place = place if last.isdigit() else key
-        name = str(getattr(value, "class_path", value)).rpartition(".")[2]
-        built = None
-        with self._collect(self._resolved.lightkit_path(key), f"{name} cannot be built"):
-            # one callback as a list, and one logger as none: else the constructor's error is lost
-            if place == "trainer.callbacks":
-                (built,) = self._parts.build_part(place, [value])
-            else:
-                built = self._parts.build_part(place, value)
-        return built
+        place, name = re.sub(r"\.\d+$", "", key), str(getattr(value, "class_path", value)).rpartition(".")[2]
+        if value is not None:
+            with self._collect(self._resolved.lightkit_path(key), f"{name} cannot be built"):
+                # one callback as a list, and one logger as none: else the constructor's error is lost
+                if place == "trainer.callbacks":
+                    return self.build_part(place, [value])[0]
+                return self.build_part(place, value)
+        return None
 
     def _build_entries(self, name: str) -> list[Any]:
         """Build the trainer's callbacks or loggers; list those that take part in the batch, and note their keys."""
@@ -371,10 +355,7 @@ class _SmokeCheck:
         if values.get("check_val_every_n_epoch") is not None:
             given["check_val_every_n_epoch"] = 1
         self._not_tried |= {f"trainer.{key}": "left out" for key in ("plugins", "profiler") if values.get(key)}
-        try:
-            trainer = Trainer(**given)
-        except TRAINER_ERRORS as error:
-            raise locate_lightning_error(error, self._resolved) from error
+        trainer = Trainer(**given)
         for limit in ("limit_val_batches", "limit_test_batches", "limit_predict_batches"):
             if getattr(trainer, limit):  # 0 means no such batch
                 setattr(trainer, limit, 1)
@@ -384,20 +365,20 @@ class _SmokeCheck:
 
     def _run_loops(self, trainer: Trainer) -> None:
         """Run one batch of each loop of the stage, and after a training the test of the model."""
-        arguments: dict[str, Any] = dict(self._arguments)
+        arguments: dict[str, Any] = {} if self._stage == "fit" else {"ckpt_path": self._probe.checkpoint}
         if self._stage != "fit":
             arguments["return_predictions" if self._stage == "predict" else "verbose"] = False
         with self._collect():
-            getattr(trainer, self._stage)(self._model, datamodule=self._data, **arguments)
+            getattr(trainer, self._stage)(self.model, datamodule=self.datamodule, **arguments)
         self._probe.metrics |= set(trainer.callback_metrics)
-        sources = [source for source in (self._data, self._model) if source is not None]
-        has_test = is_overridden("test_step", self._model) and any(is_overridden("test_dataloader", s) for s in sources)
+        sources = [source for source in (self.datamodule, self.model) if source is not None]
+        has_test = is_overridden("test_step", self.model) and any(is_overridden("test_dataloader", s) for s in sources)
         if self.problems or self._stage != "fit" or not has_test:
             return
         self._probe.phase = ""
         with self._collect():
             try:
-                trainer.test(self._model, datamodule=self._data, verbose=False)
+                trainer.test(self.model, datamodule=self.datamodule, verbose=False)
             except DataError as error:  # the run needs none
                 self._not_tried["test"] = str(error).partition("\n")[0]
 

@@ -56,9 +56,12 @@ def run_stage(command: str, args: list[str], watch: SignalWatch, notifier: Comma
 
 
 def _run_stage(command: str, args: list[str], watch: SignalWatch, notifier: CommandNotifier) -> int:
-    if command == "fit":
-        args = fix_deadline(args)
     context = open_context(command, args, watch)
+    if (given := context.options.get("deadline")) is not None:
+        is_resolved = bool(os.environ.get(INHERITED) or os.environ.get(RUN_FILE)) or join_launch(os.environ) is not None
+        moment = parse_deadline(str(given), is_resolved=is_resolved).isoformat()
+        context.options = {**context.options, "deadline": moment}
+        context.args.append(f"--deadline={moment}")  # from which ranks that start later count, too
     context.attach_notifier(notifier)
     configure_console(context.mode, context.resolved.masked)
     ranks = context.rank_context
@@ -76,7 +79,7 @@ def _run_stage(command: str, args: list[str], watch: SignalWatch, notifier: Comm
         return _start(context)
     except DataChanged as change:
         context.tell(f"begins a new run: {change}")
-        again = open_context(command, [*args, "--run.resume=never"], watch)
+        again = open_context(command, [*context.args, "--run.resume=never"], watch)
         again.notifier = notifier
         return _start(again)
 
@@ -86,21 +89,6 @@ def _start(context: RunContext) -> int:
     if (plan := make_plan(context)) is not None:
         return supervise(context, plan)
     return run_in_process(context)
-
-
-def fix_deadline(args: Sequence[str]) -> list[str]:
-    """Replace ``05:30`` or ``4h`` by its moment, from which ranks that start later count, too.
-
-    Raises:
-        ConfigError: If it cannot be read, or is over; processes that another one started may find it over.
-    """
-    is_resolved = bool(os.environ.get(INHERITED) or os.environ.get(RUN_FILE)) or join_launch(os.environ) is not None
-    fixed = list(args)
-    for at, word in enumerate(fixed):
-        if word.startswith("--deadline=") or (at and fixed[at - 1] == "--deadline"):
-            option, equals, given = word.rpartition("=")
-            fixed[at] = f"{option}{equals}{parse_deadline(given, is_resolved=is_resolved).isoformat()}"
-    return fixed
 
 
 def run_in_process(context: RunContext) -> int:
@@ -205,14 +193,11 @@ def supervise(context: RunContext, plan: Plan) -> int:
     supervisor = Supervisor(plan, [context.command, *context.args], root=root, num_cores=num_cores)
     try:
         result = supervisor.run()
-        announced = supervisor.newest_run()
-        run = None
-        if announced is not None and Path(announced["folder"]).is_dir():
-            context.notifier.run = run = runs.open_run(announced["folder"])
+        folder = Path((supervisor.newest_run() or {}).get("folder", ""))
+        run = context.notifier.run = runs.open_run(folder) if folder.name and folder.is_dir() else None
         signum = supervisor.signum
         if signum is not None and (result.code not in (0, 75) or (signum == signal.SIGHUP and result.code == 75)):
-            checkpoint = None if run is None else runs.last_good(run.checkpoints)
-            interruption = Interrupted(signum, checkpoint=checkpoint)
+            interruption = Interrupted(signum, checkpoint=None if run is None else runs.last_good(run.checkpoints))
             result = LaunchResult(interruption.exit_code, format_interruption(interruption), f"signal {signum}")
         message, summary = (text and context.resolved.masked(text) for text in (result.message, result.summary))
         result = replace(result, message=message, summary=summary)

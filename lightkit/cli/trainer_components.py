@@ -60,7 +60,7 @@ from lightkit.runs.retrain_state import RUN_FILE
 
 def set_devices(trainer: Namespace, context: RunContext) -> None:
     """Set the trainer's devices, nodes and strategy as the launcher counts them; the saved config keeps the user's."""
-    rank = None if context.rank_context is None else context.rank_context.rank
+    rank = context.rank
     if rank is None or rank.engine not in ("torchrun", "slurm", "ray"):
         return
     in_ray = rank.engine == "ray"  # it shows each rank one device, and knows the others itself
@@ -79,8 +79,7 @@ def set_threads(num_threads: int | None, context: RunContext) -> None:
             variable, or torch, decides.
         context: The invocation.
     """
-    rank = None if context.rank_context is None else context.rank_context.rank
-    before, variable = torch.get_num_threads(), os.environ.get(THREADS)
+    rank, before, variable = context.rank, torch.get_num_threads(), os.environ.get(THREADS)
     if num_threads is None and rank is not None and rank.engine != "local" and not variable:
         num_threads = share_cores(this_machine().cores or 1, rank.local_size)
         num_threads = int(os.environ.get("SLURM_CPUS_PER_TASK", num_threads)) if rank.engine == "slurm" else num_threads
@@ -105,10 +104,9 @@ def share_cores(num_cores: int, num_ranks: int) -> int:
     return max(1, min(num_cores, num_shared // num_ranks))
 
 
-def list_callbacks(trainer: Mapping[str, Any]) -> list[Callback]:
-    """List the callbacks among a trainer's arguments, where a single one may stand."""
-    own = trainer.get("callbacks") or []
-    return list(own) if isinstance(own, list) else [own]
+def as_list(value: Any) -> list[Any]:
+    """List the callbacks or plugins of a trainer's argument, where a single one, or nothing, may stand."""
+    return list(value) if isinstance(value, list) else [value] if value else []
 
 
 def list_checkpoint_callbacks(
@@ -123,7 +121,7 @@ def list_checkpoint_callbacks(
     """
     kept = [callback for callback in callbacks if isinstance(callback, ModelCheckpoint)]
     is_off = trainer.get("enable_checkpointing") is False or trainer.get("barebones")
-    is_removed = (resolved.values.get("callbacks") or {}).get("checkpoint", "") is None
+    is_removed = resolved.section("callbacks").get("checkpoint", "") is None
     if is_off or is_removed or any(isinstance(callback, Checkpoint) for callback in kept):
         return []
     return [Checkpoint.for_resume() if kept else Checkpoint()]
@@ -152,8 +150,7 @@ def build_components(context: RunContext, trainer: Mapping[str, Any], added: Seq
     """
     callbacks = _build_callbacks(context, trainer)
     callbacks += list_checkpoint_callbacks(context.resolved, trainer, [*callbacks, *added])
-    own = trainer.get("plugins")
-    plugins = list(own) if isinstance(own, list) else [] if own is None else [own]
+    plugins = as_list(trainer.get("plugins"))
     if not any(isinstance(plugin, CheckpointIO) for plugin in plugins):
         kind = VerifiedXLACheckpointIO if _is_on_xla(trainer) else VerifiedCheckpointIO
 
@@ -170,7 +167,7 @@ def build_components(context: RunContext, trainer: Mapping[str, Any], added: Seq
         arguments["logger"] = [TensorBoard()]
     if trainer.get("profiler") is None and not trainer.get("barebones"):  # which takes no profiler
         arguments["profiler"] = _NoProfiler()
-    engine = None if context.rank_context is None else context.rank_context.rank.engine
+    engine = None if context.rank is None else context.rank.engine
     if engine == "slurm":  # the batch script requeues the job, with our own checkpoint
         plugins.append(SLURMEnvironment(auto_requeue=False))
     elif engine == "ray":
@@ -194,7 +191,7 @@ class _NoProfiler(PassThroughProfiler):
 def _build_callbacks(context: RunContext, trainer: Mapping[str, Any]) -> list[Callback]:
     run, recorder, trains = context.run, context.recorder, context.command == "fit"
     saved, last_good = context.saved_config, partial(runs.last_good, context.run.checkpoints)
-    own = list_callbacks(trainer)
+    own = as_list(trainer.get("callbacks"))
     first: list[Callback] = build_computation(saved.get("accelerator") or {}, trains=trains)
     if _is_on_xla(trainer):
         first.append(HushXLA())
@@ -355,10 +352,9 @@ class _StallReport:
     def record(self, stall: Stall) -> None:
         """Write the stacks and the event."""
         self._text = self._context.resolved.masked(f"{stall}.")  # should what follows hang too
-        rank, rank_context = 0, self._context.rank_context
-        if rank_context is not None:
-            rank_context.end_stalled(stall)
-            rank = rank_context.rank.rank
+        rank = 0 if self._context.rank is None else self._context.rank.rank
+        if self._context.rank_context is not None:
+            self._context.rank_context.end_stalled(stall)
         now, batch = datetime.now(timezone.utc), stall.culprit.batch
         path = self._context.run.folder / "stalls" / f"{now:%Y%m%d-%H%M%S}-rank-{rank}.txt"
         indices = "" if batch is None else f"its batch: {', '.join(map(str, batch))}\n"

@@ -48,11 +48,9 @@ def check_up_to_date(context: RunContext) -> int | None:
         ConfigError: If ``--unchanged-ok`` is given without ``--if-changed``.
         DataError: If LIGHTKIT_DATA names a folder without the photos that it should hold.
     """
-    if context.command != "fit" or context.only_prints:
-        return None
     if "unchanged-ok" in context.options and "if-changed" not in context.options:
         raise ConfigError("--unchanged-ok: has no effect without --if-changed; add that, or leave it out")
-    if "if-changed" not in context.options:
+    if "if-changed" not in context.options or context.only_prints:
         return None
     run, reason = _find_last_fit(context)
     if run is None:
@@ -127,9 +125,9 @@ def compute_inputs(context: RunContext, *, salt: str, asked: bool) -> Inputs:
     addresses = [key for key, text in texts.items() if _ADDRESS.match(text)]
     unseen = tuple(key for key in addresses if not (is_own and texts[key].startswith("http")))
     config, hidden = split_values(context, salt)
-    inputs = Inputs(config, hidden, unseen=unseen, code=compute_code_digests(resolved), salt=salt)
+    inputs = Inputs(config, hidden, unseen=unseen, code=compute_code_digests(context.run_root), salt=salt)
     places = {key: path for key, text in texts.items() if (path := _find_path(text)) is not None}
-    files = ((key, *file) for key, path in places.items() for file in _list_files(path, _find_run_root(resolved)))
+    files = ((key, *file) for key, path in places.items() for file in _list_files(path, context.run_root))
     found = list(islice(files, None if asked else _CHEAP_FILES + 1))
     if not asked and (len(found) > _CHEAP_FILES or sum(os.path.getsize(path) for *_, path in found) > _CHEAP_BYTES):  # noqa: PTH202
         return inputs
@@ -141,7 +139,7 @@ def compute_inputs(context: RunContext, *, salt: str, asked: bool) -> Inputs:
     return replace(inputs, data=digests, size_bytes=size_bytes)
 
 
-def compute_code_digests(resolved: Resolved) -> dict[str, str]:
+def compute_code_digests(run_root: Path) -> dict[str, str]:
     """Compute the digests of the Python files of the working directory, by their paths in it.
 
     In a git work tree they are the files that git tracks or would add; else all but those in hidden folders, virtual
@@ -149,7 +147,7 @@ def compute_code_digests(resolved: Resolved) -> dict[str, str]:
     """
     tracked = git_output(None, "ls-files", "-z", "--cached", "--others", "--exclude-standard", "--", "*.py") or ""
     names = sorted({name for name in tracked.split("\0") if Path(name).is_file()})
-    names = names or [name for name, _ in _walk(Path(), _find_run_root(resolved)) if name.endswith(".py")]
+    names = names or [name for name, _ in _walk(Path(), run_root) if name.endswith(".py")]
     return {_printable(name): found.digest for name, found in zip(names, compute_file_digests(names), strict=True)}
 
 
@@ -254,10 +252,6 @@ def _walk(top: Path, run_root: Path) -> Iterator[tuple[str, str]]:
             path = os.path.join(folder, name)  # noqa: PTH118 (pathlib would make an object of each of very many)
             if name[0] != "." and os.path.isfile(path):  # noqa: PTH113
                 yield os.path.relpath(path, top), path
-
-
-def _find_run_root(resolved: Resolved) -> Path:
-    return Path(str((resolved.values.get("run") or {}).get("root") or "runs")).absolute()
 
 
 def _printable(name: str) -> str:

@@ -146,7 +146,7 @@ def _retrain(args: list[str], options: Mapping[str, str], notifier: CommandNotif
         key: read_scalar(value) if key in ("wait_s", "stale_s") and isinstance(value, str) else value
         for key, value in (context.resolved.values.get("run") or {}).items()
     }
-    settings = RunSettings(**{**values, "name": values.get("name") or context.default_name})
+    settings = RunSettings(**{**values, "name": context.job_name})
     _check(context, options)
     if context.launch.threads is not None:
         os.environ[THREADS] = str(context.launch.threads)  # which torch reads when it is imported
