@@ -189,7 +189,9 @@ class LightkitCLI(LightningCLI):
             parser = parsers[command[0]] if command else parser
             for line in (parser.dump_header or ()) if context.is_script else ():
                 print(f"# {line}")
-            print(config.dump_yaml(self._dump(parser, section, context.print_config)), end="")
+            left_out = ("config",) if context.is_script else _NOT_SAVED
+            values = self._dump(parser, section, left_out=left_out, flags=context.print_config)
+            print(config.dump_yaml(values), end="")
             raise SystemExit(0)
         if command and not context.inputs:  # images need none of the data
             starts = context.only_checks and command == ["fit"] and context.ckpt_path is None
@@ -246,7 +248,14 @@ class LightkitCLI(LightningCLI):
         except SystemExit as end:
             raise ConfigError(f"a module that the config imports calls sys.exit({end.code})") from end
 
-    def _dump(self, parser: LightningArgumentParser, section: Namespace, flags: Sequence[str] = ()) -> dict[str, Any]:
+    def _dump(
+        self,
+        parser: LightningArgumentParser,
+        section: Namespace,
+        *,
+        left_out: Sequence[str] = _NOT_SAVED,
+        flags: Sequence[str] = (),
+    ) -> dict[str, Any]:
         """Return the config as it is saved: in lightkit's form, with references in the place of secrets."""
         assert self.context is not None
         text = parser.dump(
@@ -255,7 +264,6 @@ class LightkitCLI(LightningCLI):
             skip_unset="skip_unset" in flags or "skip_null" in flags,
             skip_default="skip_default" in flags,
         )
-        left_out = ("config",) if self.context.is_script else _NOT_SAVED
         values = {key: value for key, value in json.loads(text).items() if key not in left_out}
         resolved = self.context.resolved
         return resolved.with_references(resolved.named(values))
@@ -284,8 +292,7 @@ class LightkitCLI(LightningCLI):
         context, section = self.context, self.config[self.subcommand]
         assert context is not None
         trainer = section["trainer"]
-        saved = self._dump(self._parser(self.subcommand), section)
-        context.saved_config = {key: value for key, value in saved.items() if key not in _NOT_SAVED}
+        context.saved_config = self._dump(self._parser(self.subcommand), section)
         seed = None if section["seed_everything"] is False else section["seed_everything"]
         settings = RunSettings(**section["run"].as_dict())
         start_run(context, settings, seed=seed, is_trial=bool(trainer.get("fast_dev_run")))

@@ -220,7 +220,6 @@ class Benchmark:
             if not self.trials:  # it is no fault of a variant
                 raise
             trial.refused = f"{type(error).__name__}: {next(iter(str(error).strip().splitlines()), '')[:200]}"
-        del trainer, model, source
         if variant.compile:
             torch.compiler.reset()
         gc.collect()
