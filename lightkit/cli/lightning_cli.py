@@ -272,6 +272,9 @@ class LightkitCLI(LightningCLI):
 
     def instantiate_classes(self) -> None:
         """Start the run, then build data, model and trainer."""
+        context = self.context
+        if context is not None and self.subcommand is not None:
+            set_threads(self.config[self.subcommand]["launch"]["threads"], context)
         if self._is_recorded:
             self.start_run()
         try:
@@ -283,7 +286,6 @@ class LightkitCLI(LightningCLI):
                 for value in listed:
                     self.build_part("trainer.logger", value)
             raise
-        context = self.context
         if context is not None and context.inputs:
             self.datamodule = build_image_data(context, self.model, self.datamodule, context.start)
 
@@ -299,7 +301,6 @@ class LightkitCLI(LightningCLI):
         context.notifier.run = context.run
         if self.subcommand == "fit" and context.start.checkpoint is None:
             check_inputs(context.resolved, starts_training=True, parsed=section)
-        set_threads(section["launch"]["threads"], context)
         set_devices(trainer, context)
         if "ckpt_path" in section:
             checkpoint = context.start.checkpoint
