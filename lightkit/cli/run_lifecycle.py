@@ -46,9 +46,11 @@ def start_run(context: RunContext, settings: RunSettings, *, seed: int | None, i
         ConfigError: If what the user names is not there, or the run root cannot be written.
         RunLocked: If another process runs this job.
     """
-    rank, trains = context.rank_context, context.command == "fit" and context.base is None
+    rank = context.rank_context
+    trains = context.command == "fit" and context.base is None
     if (announced := _read_announcement(context)) is not None:
-        run, checkpoint = runs.open_run(announced["folder"], resumed=announced["resumed"]), announced["checkpoint"]
+        run = runs.open_run(announced["folder"], resumed=announced["resumed"])
+        checkpoint = announced["checkpoint"]
         context.start = RunStart(run, checkpoint=None if checkpoint is None else Path(checkpoint))
         if rank is not None:
             rank.keep_log(run.folder)

@@ -313,14 +313,18 @@ class _SmokeCheck(ModelBuilder):
 
     def _build(self, key: str, value: Any) -> Any:
         """Build one part; None where that fails."""
-        place, name = re.sub(r"\.\d+$", "", key), str(getattr(value, "class_path", value)).rpartition(".")[2]
-        if value is not None:
-            with self._collect(self._resolved.lightkit_path(key), f"{name} cannot be built"):
-                # one callback as a list, and one logger as none: else the constructor's error is lost
-                if place == "trainer.callbacks":
-                    return self.build_part(place, [value])[0]
-                return self.build_part(place, value)
-        return None
+        if value is None:
+            return None
+        place = re.sub(r"\.\d+$", "", key)
+        name = str(getattr(value, "class_path", value)).rpartition(".")[2]
+        built = None
+        with self._collect(self._resolved.lightkit_path(key), f"{name} cannot be built"):
+            # one callback as a list, and one logger as none: else the constructor's error is lost
+            if place == "trainer.callbacks":
+                (built,) = self.build_part(place, [value])
+            else:
+                built = self.build_part(place, value)
+        return built
 
     def _build_entries(self, name: str) -> list[Any]:
         """Build the trainer's callbacks or loggers; list those that take part in the batch, and note their keys."""

@@ -189,15 +189,19 @@ def supervise(context: RunContext, plan: Plan) -> int:
             "-: standard input has the images, and the processes that predict are started without it. Write the paths "
             "to a table such as list.csv, or predict in one process, with --trainer.devices=1."
         )
-    root, num_cores = context.base.root if context.base else context.run_root, this_machine().cores or 1
-    supervisor = Supervisor(plan, [context.command, *context.args], root=root, num_cores=num_cores)
+    root = context.base.root if context.base else context.run_root
+    args, num_cores = [context.command, *context.args], this_machine().cores or 1
+    supervisor = Supervisor(plan, args, root=root, num_cores=num_cores)
     try:
         result = supervisor.run()
-        folder = Path((supervisor.newest_run() or {}).get("folder", ""))
-        run = context.notifier.run = runs.open_run(folder) if folder.name and folder.is_dir() else None
+        announced = supervisor.newest_run()
+        run = None
+        if announced is not None and Path(announced["folder"]).is_dir():
+            context.notifier.run = run = runs.open_run(announced["folder"])
         signum = supervisor.signum
         if signum is not None and (result.code not in (0, 75) or (signum == signal.SIGHUP and result.code == 75)):
-            interruption = Interrupted(signum, checkpoint=None if run is None else runs.last_good(run.checkpoints))
+            checkpoint = None if run is None else runs.last_good(run.checkpoints)
+            interruption = Interrupted(signum, checkpoint=checkpoint)
             result = LaunchResult(interruption.exit_code, format_interruption(interruption), f"signal {signum}")
         message, summary = (text and context.resolved.masked(text) for text in (result.message, result.summary))
         result = replace(result, message=message, summary=summary)

@@ -79,12 +79,14 @@ def set_threads(num_threads: int | None, context: RunContext) -> None:
             variable, or torch, decides.
         context: The invocation.
     """
-    rank, before, variable = context.rank, torch.get_num_threads(), os.environ.get(THREADS)
+    rank, variable = context.rank, os.environ.get(THREADS)
     if num_threads is None and rank is not None and rank.engine != "local" and not variable:
         num_threads = share_cores(this_machine().cores or 1, rank.local_size)
-        num_threads = int(os.environ.get("SLURM_CPUS_PER_TASK", num_threads)) if rank.engine == "slurm" else num_threads
+        if rank.engine == "slurm":
+            num_threads = int(os.environ.get("SLURM_CPUS_PER_TASK", num_threads))
     if num_threads is None:
         return
+    before = torch.get_num_threads()
 
     def restore() -> None:
         torch.set_num_threads(before)
@@ -106,7 +108,9 @@ def share_cores(num_cores: int, num_ranks: int) -> int:
 
 def as_list(value: Any) -> list[Any]:
     """List the callbacks or plugins of a trainer's argument, where a single one, or nothing, may stand."""
-    return list(value) if isinstance(value, list) else [value] if value else []
+    if isinstance(value, list):
+        return list(value)
+    return [value] if value else []
 
 
 def list_checkpoint_callbacks(

@@ -89,9 +89,12 @@ def collect(args: list[str]) -> int:
     elif not is_quiet:
         for each in deleted:
             print(f"{'would delete' if is_dry else 'deleted'}  {format_run(each, now=now)}")
-        freed = f"{'would free' if is_dry else 'freed'}  {_count_runs(len(deleted))}, {in_bytes(freed_bytes)}"
         left = _count_runs(len(plan.kept) + len(plan.deleted) - len(deleted))
-        print(f"{freed if deleted else 'nothing to delete'}; {left} left, {in_bytes(left_bytes)}")
+        if deleted:
+            freed = f"{_count_runs(len(deleted))}, {in_bytes(freed_bytes)}"
+            print(f"{'would free' if is_dry else 'freed'}  {freed}; {left} left, {in_bytes(left_bytes)}")
+        else:
+            print(f"nothing to delete: {left}, {in_bytes(left_bytes)}")
     return 0
 
 
@@ -133,13 +136,16 @@ def _ask_registries(root: Path, tracking_uri: str | None, entries: Sequence[Inde
         ConfigError: If the address is unknown.
     """
     uris = set() if tracking_uri else {uri for each in entries for uri in _list_uris(each.run)}
-    addresses = [address_of_root(uri, root) for uri in uris if not uri.startswith("file:")]
-    needed, answered = set[str](), set[str]()
-    for address in {each.uri: each for each in (address_of_root(tracking_uri or None, root), *addresses)}.values():
-        if address.database is None or address.database.is_file():  # else nothing was ever registered there
-            with open_registry(address, creates=False) as registry:
-                needed |= needed_runs(registry)
-                answered.add(mask_password(registry.registry_uri))
+    addresses = [address_of_root(tracking_uri or None, root)]
+    addresses += [address_of_root(uri, root) for uri in uris if not uri.startswith("file:")]
+    needed: set[str] = set()
+    answered: set[str] = set()
+    for address in {each.uri: each for each in addresses}.values():
+        if address.database is not None and not address.database.is_file():
+            continue  # nothing was ever registered there
+        with open_registry(address, creates=False) as registry:
+            needed |= needed_runs(registry)
+            answered.add(mask_password(registry.registry_uri))
     for each in entries:
         registries = _list_registries(each.run)
         if each.is_promoted and not (registries and answered.issuperset(registries)):

@@ -166,7 +166,10 @@ def _list_differences(run: runs.Run, manifest: Mapping[str, Any], context: RunCo
             code={file: digest for file, digest in now.code.items() if file in before.code},
         )
         for change in runs.list_changes(before, seen):
-            (code if change.startswith("code: ") else data).append(change.removeprefix("code: "))
+            if change.startswith("code: "):
+                code.append(change.removeprefix("code: "))
+            else:
+                data.append(change)
         data += [f"the data behind {key} cannot be seen" for key in before.unseen]
     hardware_before, hardware_here = manifest.get("hardware") or {}, runs.describe_hardware()
     hardware = [

@@ -58,14 +58,14 @@ def submit_fit(args: list[str]) -> int:
 def _make_script(context: RunContext, args: list[str]) -> tuple[str, str]:
     """Write the batch script; return it with the file that takes its output."""
     make_plan(context)  # refuses what Slurm cannot start
-    name, num_nodes = context.job_name, context.resolved.section("trainer").get("num_nodes")
+    name = context.job_name
     fewest, nodes = context.launch.num_nodes
     if fewest != nodes:
         raise error_at(
             f"launch.nodes: Slurm gives a fixed number of machines, got {context.launch.nodes!r}",
             context.resolved.origin_of("launch.nodes"),
         )
-    devices = context.hardware.devices
+    num_nodes, devices = context.resolved.section("trainer").get("num_nodes"), context.hardware.devices
     num_nodes = read_scalar(num_nodes) if isinstance(num_nodes, str) else num_nodes  # a flag's value is text
     processes = context.launch.processes or count_devices(context.hardware)  # each has one device
     if processes is None and devices in (None, "auto") and context.hardware.kind != "gpu":
