@@ -62,6 +62,7 @@ class RunContext:
         start: The run and the checkpoint that it starts from, once it has begun.
         recorder: Keeps the run folder up to date.
         has_trained: Whether training has begun: an error in the config that shows before leaves no folder.
+        nothing_left: Whether the checkpoint of another run has left nothing to train.
     """
 
     command: str
@@ -88,6 +89,7 @@ class RunContext:
     start: RunStart = field(init=False)
     recorder: RunRecorder = field(init=False)
     has_trained: bool = False
+    nothing_left: bool = False
 
     @property
     def only_prints(self) -> bool:

@@ -185,7 +185,8 @@ def _finish_run(context: RunContext, *, is_reported: bool) -> Iterator[None]:
     finally:
         with watch.deferring():  # a signal now would leave half of the end
             context.recorder.close(raised)
-        if isinstance(raised, (ConfigError, DataError)) and not (context.start.is_old or context.has_trained):
+        has_no_use = context.nothing_left or isinstance(raised, (ConfigError, DataError))
+        if has_no_use and not (context.start.is_old or context.has_trained):
             shutil.rmtree(run.folder, ignore_errors=True)
         elif context.command == "fit":
             add_fit_page(run)

@@ -120,8 +120,7 @@ def run_in_process(context: RunContext) -> int:
         if context.command == "fit" and not getattr(trainer, "fast_dev_run", False):
             if (limit := find_reached_limit(trainer, context)) is not None:
                 logging.getLogger("lightkit").warning(limit)
-                if trainer.is_global_zero:
-                    shutil.rmtree(context.run.folder)
+                context.nothing_left = True
                 return 0
             if trainer.is_global_zero and (fault := missing_checkpoint(trainer)):
                 raise CheckpointError(
