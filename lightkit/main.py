@@ -155,15 +155,10 @@ def _dispatch(words: list[str], watch: SignalWatch) -> int:
         return 0
     rest = _spell_options(rest, help_text)
     if is_stage:
-        code: int = target(name, rest, watch)
-    elif name == "completion":
-        code = target(
-            rest,
-            {each: None if each in _STAGES else f"lightkit.commands.{each.replace('-', '_')}" for each in COMMANDS},
-        )
-    else:
-        code = target(rest)
-    return code
+        return int(target(name, rest, watch))
+    if name == "completion":
+        return int(target(rest, {each: None if each in _STAGES else _module_of(each) for each in COMMANDS}))
+    return int(target(rest))
 
 
 def _module_of(command: str) -> str:
@@ -174,11 +169,7 @@ def _spell_options(words: list[str], help_text: str) -> list[str]:
     """Write an option that has two names with the one that the command's help has."""
     names = {"-o": "--output", **({"--run.root": "--root"} if "  --root " in help_text else {"--root": "--run.root"})}
     parts = [word.partition("=") for word in words]
-    words = [f"{names.get(option, option)}{equals}{value}" for option, equals, value in parts]
-    takes_json = "  --json " in help_text and "  --output " not in help_text
-    if takes_json and ("--output=json" in words or "--output" in words):  # the form of other commands
-        words = ["--json" if word in ("--output=json", "--output") else word for word in words if word != "json"]
-    return words
+    return [f"{names.get(option, option)}{equals}{value}" for option, equals, value in parts]
 
 
 def _help_topics(words: list[str]) -> list[str] | None:

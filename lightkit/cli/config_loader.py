@@ -56,12 +56,13 @@ class LoadedConfig:
     @property
     def default_name(self) -> str:
         """Name of the job where the config has none: that of the base run, or of the first config file."""
-        return self.base.name if self.base is not None else first_file_name(self.arguments)
+        files = (Path(file).stem for file in self.arguments.files if not is_yaml_text(file))
+        return self.base.name if self.base is not None else next(files, "default")
 
-
-def first_file_name(arguments: config.Arguments) -> str:
-    """Return the name of the first config file without its suffix, or `default` where there is no file."""
-    return next((Path(file).stem for file in arguments.files if not is_yaml_text(file)), "default")
+    @property
+    def job_name(self) -> str:
+        """Name of the job."""
+        return str(self.resolved.section("run").get("name") or self.default_name)
 
 
 def options_of(command: str) -> dict[str, Takes]:

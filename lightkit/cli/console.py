@@ -123,9 +123,8 @@ def _print_uncaught(_kind: type[BaseException], error: BaseException, _trace: Tr
 
 
 def _print_uncaught_in_thread(raised: Any) -> None:
-    words = "".join(traceback.format_exception(raised.exc_value))
     name = raised.thread.name if raised.thread else "a thread"
-    print(_masks[-1](f"Exception in thread {name}:\n{words}"), end="", file=sys.stderr)
+    print(f"Exception in thread {name}:\n{format_traceback(raised.exc_value)}", end="", file=sys.stderr)
 
 
 def format_traceback(error: BaseException) -> str:
@@ -153,13 +152,17 @@ def _keep_own_frames(error: traceback.TracebackException) -> bool:
     own = []
     for each in chain:
         entry = next((at for at, frame in enumerate(each.stack) if frame.filename.startswith(_LIBRARIES[0])), 0)
-        found = [frame for frame in each.stack[entry:] if not frame.filename.startswith(_LIBRARIES)]
-        own.append([frame for frame in found if f"-packages{os.sep}" not in frame.filename])
+        own.append([frame for frame in each.stack[entry:] if not is_library_file(frame.filename)])
     if not own[0]:
         return False
     for each, frames in zip(chain, own, strict=True):
         each.stack[:] = frames
     return True
+
+
+def is_library_file(name: str) -> bool:
+    """Check whether a file of source code belongs to Python, lightkit or an installed package, and not to the user."""
+    return name.startswith(_LIBRARIES) or f"-packages{os.sep}" in name
 
 
 FULL_TRACEBACK = "_LIGHTKIT_TRACEBACK"

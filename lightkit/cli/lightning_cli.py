@@ -21,9 +21,7 @@ import yaml
 from jsonargparse import Namespace, set_dumper
 from lightning_fabric.utilities.exceptions import MisconfigurationException
 from pytorch_lightning import LightningModule, Trainer
-from pytorch_lightning.accelerators import XLAAccelerator
 from pytorch_lightning.cli import ArgsType, LightningArgumentParser, LightningCLI
-from pytorch_lightning.utilities.model_helpers import is_overridden
 
 # The classes of these packages are known by their short names once they are imported.
 from lightkit import config, data, loggers, models, runs  # noqa: F401
@@ -39,10 +37,10 @@ from lightkit.cli.predict_images import build_image_data, drop_limits
 from lightkit.cli.redaction import redact_tags
 from lightkit.cli.run_lifecycle import start_run
 from lightkit.cli.trainer_components import (
+    as_list,
     build_components,
     build_computation,
     finish_trainer,
-    list_callbacks,
     set_devices,
     set_threads,
 )
@@ -71,7 +69,7 @@ _SECTIONS = {
 """Sections that lightkit adds to LightningCLI's."""
 _EXPORT = "export"
 _NOT_SAVED = ("ckpt_path", "weights_only", "verbose", "return_predictions", "config")
-TRAINER_ERRORS = (MisconfigurationException, ValueError, TypeError, RuntimeError, ImportError)
+_TRAINER_ERRORS = (MisconfigurationException, ValueError, TypeError, RuntimeError, ImportError)
 _TRAINING_HARDWARE = (
     *("accelerator", "devices", "num_nodes", "strategy", "precision", "plugins", "sync_batchnorm"),
     *("callbacks", "logger", "profiler", "model_registry"),
@@ -99,7 +97,6 @@ class LightkitCLI(LightningCLI):
 
     def __init__(self, *args: Any, context: RunContext | None = None, **kwargs: Any) -> None:
         self.context = context
-        self._is_script = context is None
         self._is_recorded = False
         self._ckpt_path: str | None = None
         if context is not None:
@@ -120,6 +117,10 @@ class LightkitCLI(LightningCLI):
     def __getstate__(self) -> dict[str, Any]:
         """Leave the invocation out: a strategy that spawns processes pickles the parser, which knows this object."""
         return {**vars(self), "context": None, "_script_stack": None}
+
+    @property
+    def _is_script(self) -> bool:
+        return self.context is None or self.context.is_script
 
     @property
     def _exports(self) -> bool:
@@ -174,24 +175,25 @@ class LightkitCLI(LightningCLI):
             self.config = parse(context.resolved)
         except ConfigError:  # the first error: collect all of them
             problems, resolved = config.Problems(), context.resolved
-            if not context.has_own_parser:
+            if not context.is_script:
                 resolved = validate_signatures(resolved, problems)
             self.config, _ = collect_errors(resolved, parse, problems)
-            if (error := problems.error()) is not None:
-                raise error.reworded(context.resolved.masked) from None
+            problems.raise_any(context.resolved.masked)
         if self.config is None:  # the rest of the config depends on an error that is reported already
             raise Checked
         section = self.config[command[0]] if command else self.config
         if command:
-            section["run"]["name"] = section["run"]["name"] or context.default_name
+            section["run"]["name"] = section["run"]["name"] or context.job_name
             self._is_recorded = not self._exports and not spawns(section["trainer"].get("strategy"))
-        if context.print_config is not None and not context.only_checks:
+        if context.print_config is not None:
             parser = parsers[command[0]] if command else parser
-            for line in (parser.dump_header or ()) if self._is_script else ():
+            for line in (parser.dump_header or ()) if context.is_script else ():
                 print(f"# {line}")
-            print(config.dump_yaml(self._dump(parser, section, context.print_config)), end="")
+            left_out = ("config",) if context.is_script else _NOT_SAVED
+            values = self._dump(parser, section, left_out=left_out, flags=context.print_config)
+            print(config.dump_yaml(values), end="")
             raise SystemExit(0)
-        if command and not context.inputs and context.print_config is None:  # images need none of the data
+        if command and not context.inputs:  # images need none of the data
             starts = context.only_checks and command == ["fit"] and context.ckpt_path is None
             check_inputs(context.resolved, starts_training=starts, parsed=section)
         if context.only_checks:
@@ -211,15 +213,19 @@ class LightkitCLI(LightningCLI):
         known = parsers.get(command) or next(iter(parsers.values()), parser)
         own = {str(action.dest) for action in known._actions} - {*_SECTIONS, "ckpt_path", "print_config"}
         fixed = ["model"] * (not self.subclass_mode_model) + ["data"] * (not self.subclass_mode_data)
-        self.context = context = load_context(
+        problems = config.Problems()
+        context, loaded = load_context(
             command,
             [*files, *_join_values(words, known)],
             SignalWatch(owns_process=False),
+            problems,
             class_sections=[section for section in config.CLASS_SECTIONS if section not in fixed],
             subcommands=[*LightningCLI.subcommands(), *parsers],
-            has_own_parser=True,
+            is_script=True,
             options={name: takes for name, takes in options_of(command).items() if name not in own},
         )
+        problems.raise_any(loaded.resolved.masked)
+        self.context = context
         context.resolved = drop_paths(context.resolved, {("subcommand",)})
         if (path := context.ckpt_path) and path not in ("best", "last") and not Path(path).is_file():
             self._ckpt_path, context.ckpt_path = path, None  # Lightning knows more places than files
@@ -242,7 +248,14 @@ class LightkitCLI(LightningCLI):
         except SystemExit as end:
             raise ConfigError(f"a module that the config imports calls sys.exit({end.code})") from end
 
-    def _dump(self, parser: LightningArgumentParser, section: Namespace, flags: Sequence[str] = ()) -> dict[str, Any]:
+    def _dump(
+        self,
+        parser: LightningArgumentParser,
+        section: Namespace,
+        *,
+        left_out: Sequence[str] = _NOT_SAVED,
+        flags: Sequence[str] = (),
+    ) -> dict[str, Any]:
         """Return the config as it is saved: in lightkit's form, with references in the place of secrets."""
         assert self.context is not None
         text = parser.dump(
@@ -251,7 +264,6 @@ class LightkitCLI(LightningCLI):
             skip_unset="skip_unset" in flags or "skip_null" in flags,
             skip_default="skip_default" in flags,
         )
-        left_out = ("config",) if self._is_script else _NOT_SAVED
         values = {key: value for key, value in json.loads(text).items() if key not in left_out}
         resolved = self.context.resolved
         return resolved.with_references(resolved.name_entries(values))
@@ -259,15 +271,12 @@ class LightkitCLI(LightningCLI):
     # -- the run -------------------------------------------------------------------------------------------------------
 
     def instantiate_classes(self) -> None:
-        """Start the run, then build data, model and trainer; optimizers wait for a model without parameters yet.
-
-        LightningCLI 2.6 takes the model's parameters here: before `configure_model` has made them, and before an XLA
-        device has put others in their place, so that the optimizer would train nothing.
-        """
+        """Start the run, then build data, model and trainer."""
         context = self.context
-        if context is not None and self._is_recorded:
-            self.start_run(context, self.config[self.subcommand])
-        automatic, self.auto_configure_optimizers = self.auto_configure_optimizers, False
+        if context is not None and self.subcommand is not None:
+            set_threads(self.config[self.subcommand]["launch"]["threads"], context)
+        if self._is_recorded:
+            self.start_run()
         try:
             with unwrap_errors():
                 super().instantiate_classes()
@@ -277,46 +286,37 @@ class LightkitCLI(LightningCLI):
                 for value in listed:
                     self.build_part("trainer.logger", value)
             raise
-        self.auto_configure_optimizers = automatic
-        if self._exports:
-            return
-        if context is not None and self._is_recorded:
-            method = self.config_init[self.subcommand]  # the config itself keeps the user's value
-            if "weights_only" in method and not (self._is_script and method["weights_only"] is None):
-                if method["weights_only"] is False and not runs.is_trusting():
-                    logging.getLogger("lightkit").warning(
-                        "weights_only: false has no effect: checkpoints are loaded as tensors and plain values; "
-                        "--trust on the command line allows more"
-                    )
-                method["weights_only"] = not runs.is_trusting()  # strategies and checkpoint plugins follow it
-            if context.inputs:
-                self.datamodule = build_image_data(context, self.model, self.datamodule, context.start)
-        on_xla = isinstance(self.trainer.accelerator, XLAAccelerator)
-        if not on_xla and not is_overridden("configure_model", self.model):
-            self._add_configure_optimizers_method_to_model(self.subcommand)
-        elif automatic:
-            self.defer_optimizers(self.model)
+        if context is not None and context.inputs:
+            self.datamodule = build_image_data(context, self.model, self.datamodule, context.start)
 
-    def start_run(self, context: RunContext, section: Namespace) -> None:
+    def start_run(self) -> None:
         """Start the run, and set the keys of the config that depend on it."""
+        context, section = self.context, self.config[self.subcommand]
+        assert context is not None
         trainer = section["trainer"]
-        saved = self._dump(self._parser(self.subcommand), section)
-        context.saved_config = {key: value for key, value in saved.items() if key not in _NOT_SAVED}
+        context.saved_config = self._dump(self._parser(self.subcommand), section)
         seed = None if section["seed_everything"] is False else section["seed_everything"]
         settings = RunSettings(**section["run"].as_dict())
         start_run(context, settings, seed=seed, is_trial=bool(trainer.get("fast_dev_run")))
         context.notifier.run = context.run
         if self.subcommand == "fit" and context.start.checkpoint is None:
             check_inputs(context.resolved, starts_training=True, parsed=section)
-        set_threads(section["launch"]["threads"], context)
         set_devices(trainer, context)
         if "ckpt_path" in section:
             checkpoint = context.start.checkpoint
             section["ckpt_path"] = self._ckpt_path if checkpoint is None else str(checkpoint)
+        if "weights_only" in section and not (context.is_script and section["weights_only"] is None):
+            if section["weights_only"] is False and not runs.is_trusting():
+                logging.getLogger("lightkit").warning(
+                    "weights_only: false has no effect: checkpoints are loaded as tensors and plain values; "
+                    "--trust on the command line allows more"
+                )
+            section["weights_only"] = not runs.is_trusting()  # strategies and checkpoint plugins follow it
         redact_tags(trainer.get("logger"), context.resolved)
-        if self._is_script and context.run.resumed:  # its own config is there
-            self.save_config_kwargs = {**self.save_config_kwargs, "overwrite": True}
-        if not self._is_script:
+        if context.is_script:
+            if context.run.resumed:  # its own config is there
+                self.save_config_kwargs = {**self.save_config_kwargs, "overwrite": True}
+        else:
             trainer["default_root_dir"] = trainer["default_root_dir"] or str(context.run.folder)
             if self.subcommand in ("validate", "test"):  # else Lightning prints a table of its own
                 section["verbose"] = bool(context.resolved.values.get("verbose", False))
@@ -338,17 +338,22 @@ class LightkitCLI(LightningCLI):
         with unwrap_errors():
             return self.parser.instantiate_classes(alone)[place]
 
-    def defer_optimizers(self, model: LightningModule) -> None:
-        """Let the model take the config's optimizer when the trainer asks for it, if the config has one."""
-        registered = self._parser(self.subcommand)._optimizers
-        automatic = [key for key, (_, link_to) in registered.items() if link_to == "AUTOMATIC"]
-        if any(self._get(self.config_init, key) for key in automatic):
-            model.configure_optimizers = MethodType(self.create_optimizers, model)  # type: ignore[method-assign]
+    def _add_configure_optimizers_method_to_model(self, subcommand: str | None) -> None:
+        """Let the model take the config's optimizer when the trainer asks for it, if the config has one.
+
+        LightningCLI 2.6 takes the parameters as soon as the model is built: before `setup` or `configure_model` has
+        made them, and before an XLA device has put others in their place, so that the optimizer would train nothing.
+        """
+        registered = self._parser(subcommand)._optimizers
+        keys = [key for key, (_, link_to) in registered.items() if link_to == "AUTOMATIC"]
+        is_given = any(self._get(self.config_init, key) for key in keys)
+        if self.auto_configure_optimizers and is_given and not self._exports:
+            self.model.configure_optimizers = MethodType(self.create_optimizers, self.model)
 
     def create_optimizers(self, module: LightningModule) -> Any:
         """Build the config's optimizer for a model whose parameters exist by now."""
         del module.configure_optimizers  # `create_optimizers`, set on the instance
-        self._add_configure_optimizers_method_to_model(self.subcommand)
+        super()._add_configure_optimizers_method_to_model(self.subcommand)
         return module.configure_optimizers()
 
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
@@ -364,15 +369,16 @@ class LightkitCLI(LightningCLI):
         if context is None or not self._is_recorded:
             section = self._get(self.config_init, "accelerator")
             if computation := build_computation({} if section is None else vars(section)):
-                kwargs["callbacks"] = [*computation, *list_callbacks(trainer_config)]
+                kwargs["callbacks"] = [*computation, *as_list(trainer_config.get("callbacks"))]
         else:  # a script may have a function for the trainer that takes few arguments
             added = [self._get(self.config_init, key) for key in self._parser(self.subcommand).callback_keys]
-            components = build_components(context, trainer_config, [*added, *list_callbacks(self.trainer_defaults)])
+            added += as_list(self.trainer_defaults.get("callbacks"))
+            components = build_components(context, trainer_config, added)
             known = self._get(self.config, "trainer", default={})
             kwargs |= {key: value for key, value in components.items() if key in kwargs or key in known}
         try:
             trainer = super().instantiate_trainer(**kwargs)
-        except TRAINER_ERRORS as error:
+        except _TRAINER_ERRORS as error:
             if context is None:
                 raise
             raise locate_lightning_error(error, context.resolved) from error
@@ -382,11 +388,10 @@ class LightkitCLI(LightningCLI):
 
     def _run_subcommand(self, subcommand: str) -> None:
         if self._exports:
-            if self._is_script:  # the command exports itself
-                from lightkit.cli.model_export import export_model  # here: it loads what writes and proves exports
+            from lightkit.cli.model_export import export_model  # here: it loads what writes and proves exports
 
-                assert self.context is not None
-                export_model(self.context, self.model, self.datamodule)
+            assert self.context is not None
+            export_model(self.context, self.model, self.datamodule)
             return
         try:
             super()._run_subcommand(subcommand)

@@ -3,29 +3,20 @@
 from __future__ import annotations
 
 import copy
-from argparse import ArgumentError
 from collections.abc import Iterator
 from contextlib import contextmanager
+from tempfile import TemporaryDirectory
 from typing import Any
 
-from jsonargparse import Namespace
 from pytorch_lightning import LightningDataModule, LightningModule, Trainer
-from pytorch_lightning.cli import LightningArgumentParser
 from pytorch_lightning.plugins.precision import Precision
 
-from lightkit import data  # noqa: F401 (its classes are known by their short names)
 from lightkit.cli.context import RunContext
 from lightkit.cli.lightning_cli import LightkitCLI
-from lightkit.cli.parser_errors import explain_lightning_errors, explain_parser_error, unwrap_errors
-from lightkit.config import Resolved
+from lightkit.cli.parser_errors import explain_lightning_errors
+from lightkit.cli.trainer_components import as_list, build_computation
 from lightkit.distributed.process_group import process_group_left
-from lightkit.tuning.benchmark import make_trainer
-
-
-def build_model(context: RunContext) -> tuple[LightningModule, LightningDataModule | None]:
-    """Build the model, without its weights, and the data, as `lightkit export` does."""
-    built = LightkitCLI(context=context)
-    return built.model, built.datamodule
+from lightkit.tuning.benchmark import Parts, Variant, make_trainer
 
 
 @contextmanager
@@ -39,83 +30,64 @@ def translate_model_errors(context: RunContext) -> Iterator[None]:
         yield
 
 
-_OF_A_STEP = (
-    "accelerator",
-    "accumulate_grad_batches",
-    "benchmark",
-    "detect_anomaly",
-    "deterministic",
-    "gradient_clip_algorithm",
-    "gradient_clip_val",
-    "inference_mode",
-    "precision",
-)
-
-
-class ModelFactory(LightkitCLI):
-    """Parses a config as `fit` does; builds its parts when `build` is called, and runs nothing."""
-
-    def instantiate_classes(self) -> None:
-        """Keep the config, from which `build` makes its parts."""
-        self._config_to_build = self.config
-
-    def build(self, **data_arguments: Any) -> tuple[LightningModule, LightningDataModule | None]:
-        """Build a fresh model, with the optimizers of the config, and its data.
-
-        Args:
-            data_arguments: In place of the config's arguments of the data.
-        """
-        self.config = copy.deepcopy(self._config_to_build)
-        self.config[self.subcommand]["trainer"]["callbacks"] = None
-        self.config[self.subcommand]["trainer"]["logger"] = False
-        for key, value in data_arguments.items():
-            self.data_arguments[key] = value
-        super().instantiate_classes()
-        return self.model, self.datamodule
-
-    @property
-    def data_arguments(self) -> Any:
-        """Arguments of the data; empty where the config has none."""
-        section = self.config[self.subcommand].get("data")
-        if section is None:
-            return {}
-        return section if "class_path" not in section else section.get("init_args") or {}
-
-    @property
-    def trainer_arguments(self) -> dict[str, Any]:
-        """Arguments of the config's trainer that change a step, and the plugin that decides the precision, if any."""
-        given = self._get(self.config_init, "trainer")
-        kept = {key: given[key] for key in _OF_A_STEP if given.get(key) is not None}
-        plugins = given.get("plugins")
-        own = [one for one in (plugins if isinstance(plugins, list) else [plugins]) if isinstance(one, Precision)]
-        if own:
-            kept.pop("precision", None)
-            kept["plugins"] = own
-        return kept
-
-    def instantiate_trainer(self, **kwargs: Any) -> Trainer:
-        """Build a trainer that nothing is trained with."""
-        return make_trainer(self.trainer_arguments, [])
-
-    def start_run(self, context: RunContext, section: Namespace) -> None:
-        """Start no run."""
+class ModelBuilder(LightkitCLI):
+    """Build the parts of a config as its command does, and run nothing."""
 
     def _run_subcommand(self, subcommand: str) -> None:
         """Run nothing."""
 
 
-def build_data(section: Any, resolved: Resolved) -> LightningDataModule:
-    """Build the data module of a config alone.
+def build_model(context: RunContext) -> tuple[LightningModule, LightningDataModule | None]:
+    """Build the model, without its weights, and the data, as `lightkit export` does."""
+    built = ModelBuilder(context=context)
+    return built.model, built.datamodule
 
-    Raises:
-        ConfigError: If the section is wrong.
-    """
-    parser = LightningArgumentParser(exit_on_error=False)
-    parser.add_lightning_class_args(LightningDataModule, "data", subclass_mode=True)
-    try:
-        with unwrap_errors():
-            built = parser.instantiate_classes(parser.parse_object({"data": section}))
-    except ArgumentError as error:
-        raise explain_parser_error(error, resolved, keys=()) from error
-    module: LightningDataModule = built["data"]
-    return module
+
+_OF_A_STEP = (
+    *("accelerator", "accumulate_grad_batches", "benchmark", "default_root_dir", "detect_anomaly", "deterministic"),
+    *("gradient_clip_algorithm", "gradient_clip_val", "inference_mode", "precision"),
+)
+"""Arguments of the trainer that `lightkit tune` takes from the config."""
+
+
+class TrialBuilder(ModelBuilder):
+    """Parse a config as `fit` does; build its parts anew for each variant of `lightkit tune`, in a temporary folder."""
+
+    def instantiate_classes(self) -> None:
+        """Keep the config, from which `build` makes its parts."""
+        assert self.context is not None
+        folder = self.context.stack.enter_context(TemporaryDirectory(prefix="lightkit-tune-"))
+        vars(self.config["fit"]["trainer"]).update(default_root_dir=folder, callbacks=None, logger=False)
+        self._parsed = self.config
+
+    def start_run(self) -> None:
+        """Start no run."""
+
+    def build(self, variant: Variant) -> Parts:
+        """Build a trainer that computes with a variant, a fresh model with the optimizers of the config, and data."""
+        self.config = copy.deepcopy(self._parsed)
+        section = self.config["fit"]
+        section["trainer"]["precision"] = variant.precision
+        for key in ("memory_format", "compile", "tf32", "fused"):
+            section["accelerator"][key] = getattr(variant, key)
+        for key in ("num_workers", "batch_size"):
+            if (value := getattr(variant, key)) is not None:
+                self.data_arguments[key] = value
+        super().instantiate_classes()
+        return self.trainer, self.model, self.datamodule
+
+    @property
+    def data_arguments(self) -> Any:
+        """Arguments of the data; empty where the config has none."""
+        section = self.config["fit"].get("data")
+        return {} if section is None else section.get("init_args") or {}
+
+    def instantiate_trainer(self, **kwargs: Any) -> Trainer:
+        """Build a trainer for a short fit; a plugin of the config may decide the precision."""
+        given = self._get(self.config_init, "trainer")
+        own = [each for each in as_list(given.get("plugins")) if isinstance(each, Precision)]
+        kept = {key: given[key] for key in _OF_A_STEP if given.get(key) is not None}
+        if own:
+            del kept["precision"]
+        computation = build_computation(vars(self.config["fit"]["accelerator"]))
+        return make_trainer({**kept, "plugins": own}, computation)

@@ -9,13 +9,14 @@ from contextlib import suppress
 from pydoc import locate
 from typing import TYPE_CHECKING, Any
 
-from lightkit.cli.config_loader import WITH_MODEL, first_file_name, load_config, options_of
-from lightkit.config import Problems, Resolved, error_at, read_scalar, split_arguments
-from lightkit.errors import Interrupted, LightkitError, exit_code_of, format_interruption
+from lightkit.cli.config_loader import WITH_MODEL, load_config
+from lightkit.config import Problems, Resolved, error_at, read_scalar
+from lightkit.errors import Interrupted, LightkitError, exit_code_of
 from lightkit.launch.ranks import LAUNCH, this_rank
 from lightkit.launch.worker import INHERITED
 from lightkit.runs import Run
-from lightkit.runs.webhook import CLOSE_TIMEOUT_S, HELD, DeadMansSwitch, close_all, heartbeat_sign
+from lightkit.runs.retrain_state import RUN_FILE
+from lightkit.runs.webhook import CLOSE_TIMEOUT_S, DeadMansSwitch, close_all, heartbeat_sign
 
 if TYPE_CHECKING:
     from lightkit.callbacks.notifiers import Notifier
@@ -33,17 +34,15 @@ class CommandNotifier:
         args: The command line after it.
     """
 
-    def __init__(self, command: str = "", args: list[str] | None = None) -> None:
+    def __init__(self, command: str = "", args: Sequence[str] = ()) -> None:
         rank = this_rank(os.environ)
-        self._command, self._args = command, list(args or [])
+        self._command, self._args = command, args
         self._is_first_rank = INHERITED not in os.environ and (rank is None or rank.rank == 0)
-        self._is_outermost = self._is_first_rank and LAUNCH not in os.environ  # else a supervisor sends
-        self._close_timeout_s = CLOSE_TIMEOUT_S
+        self._is_supervised = LAUNCH in os.environ  # by a process that sends what goes wrong here
         self._heartbeat: DeadMansSwitch | None = None
         self._resolved: Resolved | None = None
-        self._is_supervised = False
-        self.notifiers: list[Notifier] = []
-        """Those of the trainer, once there is one."""
+        self._job_name = ""
+        self._notifiers: Sequence[Notifier] = ()  # those of the trainer, once there is one
         self.message = ""
         """Error output of an end that is no exception here."""
         self.run: Run | None = None
@@ -57,38 +56,27 @@ class CommandNotifier:
             code = work()
         except BaseException as error:
             with suppress(Interrupted, KeyboardInterrupt):  # it ends already
-                self._send_end(error, exit_code_of(error))
+                self.send_end(error)
             raise
         with suppress(Interrupted, KeyboardInterrupt):  # the work is done
-            self._send_end(_ChildFailed(self.message, code) if code else None, code)
+            self.send_end(_ChildFailed(self.message, code) if code else None)
         return code
 
-    def send_now(self, error: BaseException, *, within_s: float) -> None:
-        """Send the end of a process that is about to be ended by force.
-
-        Args:
-            error: What is sent.
-            within_s: Seconds that may be spent on it.
-        """
-        self._close_timeout_s = within_s
-        self._send_end(error, exit_code_of(error))
-
-    def begin(self, resolved: Resolved, *, is_supervised: bool, runs_stage: bool) -> None:
+    def begin(self, resolved: Resolved, job_name: str, *, runs_stage: bool) -> None:
         """Send the beginning: the config is known.
 
         Args:
             resolved: The config.
-            is_supervised: Whether a supervisor reports what goes wrong here.
+            job_name: Name of the job.
             runs_stage: Whether a stage runs, and not only help or the config is printed.
 
         Raises:
             ConfigError: If `run.heartbeat_url` is no address.
         """
-        self._resolved, self._is_supervised = resolved, is_supervised
+        self._resolved, self._job_name = resolved, job_name
         if runs_stage:
             self._open_heartbeat(resolved)
         if self._heartbeat is not None:
-            os.environ[HELD] = "1"  # for the processes that this one starts
             self._heartbeat.send("start")
 
     def adopt(self, notifiers: Sequence[Notifier], resolved: Resolved) -> None:
@@ -98,32 +86,31 @@ class CommandNotifier:
             notifiers: Those among the trainer's callbacks.
             resolved: The config, which masks secrets.
         """
-        self.notifiers.clear()
         for notifier in notifiers:
             notifier.mask = resolved.masked
-        if self._is_first_rank and not _is_trial(resolved):
-            self.notifiers += notifiers
+        self._notifiers = notifiers if self._is_first_rank and not _is_trial(resolved) else ()
 
-    def _send_end(self, error: BaseException | None, code: int) -> None:
-        """Send the end through the trainer's notifiers, or those of the config, and wait a few seconds for answers."""
-        senders: list[Any] = list(self.notifiers)
+    def send_end(self, error: BaseException | None, *, timeout_s: float = CLOSE_TIMEOUT_S) -> None:
+        """Send the end through the trainer's notifiers, or those of the config, and wait for answers.
+
+        Args:
+            error: What ended the command; None where all is well.
+            timeout_s: Seconds to wait; fewer after a signal.
+        """
+        code = 0 if error is None else exit_code_of(error)
+        senders = [notifier.sender for notifier in self._notifiers]
         if error is None or not self._is_supervised:
-            for notifier in self.notifiers:
+            for notifier in self._notifiers:
                 notifier.send_end(error)
-        if error is not None and not self.notifiers and not self.has_sent_end and self._is_outermost:
-            senders += self._send_early_failure(error, code)
+            if error is not None and not self._notifiers and self._is_first_rank and not self.has_sent_end:
+                senders = [notifier.sender for notifier in self._send_early_failure(error, code)]
         if self._heartbeat is not None:
-            os.environ.pop(HELD, None)
-            text = " ".join(f"{type(error).__name__}: {error}".split())
-            if error is None or isinstance(error, (Interrupted, LightkitError)):
-                text = format_interruption(error) if isinstance(error, Interrupted) else str(error or "")
-            text = text if self._resolved is None else self._resolved.masked(text)
-            self._heartbeat.send(heartbeat_sign(code), text)
-            senders.append(self._heartbeat)
-        timeout_s = self._close_timeout_s
-        if isinstance(error, (Interrupted, KeyboardInterrupt)):
-            timeout_s = min(timeout_s, _INTERRUPTED_CLOSE_S)
-        close_all((sender.sender for sender in senders), timeout_s)
+            text = "" if error is None else f"{type(error).__name__}: {' '.join(str(error).split())}"
+            text = str(error) if isinstance(error, LightkitError) else text
+            self._heartbeat.send(heartbeat_sign(code), text if self._resolved is None else self._resolved.masked(text))
+            senders.append(self._heartbeat.sender)
+        is_interruption = isinstance(error, (Interrupted, KeyboardInterrupt))
+        close_all(senders, min(timeout_s, _INTERRUPTED_CLOSE_S) if is_interruption else timeout_s)
 
     def _send_early_failure(self, error: BaseException, code: int) -> list[Notifier]:
         """Send a failure from before there was a trainer, unless a terminal has shown it.
@@ -134,23 +121,22 @@ class CommandNotifier:
         is_interruption = isinstance(error, (BrokenPipeError, Interrupted, KeyboardInterrupt))  # no time to load torch
         if sys.stderr.isatty() or is_interruption or heartbeat_sign(code) != "fail":
             return []
-        resolved = self._resolved
-        if resolved is None and self._command in WITH_MODEL and not {"-h", "--help", "--print_config"} & {*self._args}:
-            with suppress(LightkitError):
-                resolved = load_config(self._command, self._args, Problems()).resolved
-        if resolved is None or _is_trial(resolved):
-            return []
         notifiers: list[Notifier] = []
         with suppress(LightkitError):  # the command has failed already, and prints why
-            if self._resolved is None:
-                self._open_heartbeat(resolved)
-            notifiers = [notifier for _, notifier in build_notifiers(resolved)]
+            only_prints = {"-h", "--help", "--print_config"} & {*self._args}
+            if self._resolved is None and self._command in WITH_MODEL and not only_prints:
+                loaded = load_config(self._command, self._args, Problems())
+                self._resolved, self._job_name = loaded.resolved, loaded.job_name
+                self._open_heartbeat(loaded.resolved)
+            if self._resolved is not None and not _is_trial(self._resolved):
+                notifiers = [notifier for _, notifier in build_notifiers(self._resolved)]
         for notifier in notifiers:
-            notifier.send_end(error, job=find_job_name(resolved, self._command, self._args), stage=self._command)
+            notifier.send_end(error, job=self._job_name, stage=self._command)
         return notifiers
 
     def _open_heartbeat(self, resolved: Resolved) -> None:
-        if self._is_outermost and HELD not in os.environ and not _is_trial(resolved):
+        is_outermost = self._is_first_rank and not self._is_supervised and RUN_FILE not in os.environ  # of a retrain
+        if is_outermost and not _is_trial(resolved):
             self._heartbeat = create_heartbeat(resolved)
 
 
@@ -168,7 +154,7 @@ def create_heartbeat(resolved: Resolved) -> DeadMansSwitch | None:
     Raises:
         ConfigError: If `run.heartbeat_url` is no address.
     """
-    url = _section(resolved, "run").get("heartbeat_url")
+    url = resolved.section("run").get("heartbeat_url")
     if url is None or (isinstance(url, str) and read_scalar(url) is None):
         return None
     try:
@@ -186,8 +172,8 @@ def build_notifiers(resolved: Resolved) -> list[tuple[str, Notifier]]:
     Raises:
         ConfigError: If one refuses its arguments.
     """
-    named, listed = resolved.values.get("callbacks"), _section(resolved, "trainer").get("callbacks")
-    entries = {f"callbacks.{name}": entry for name, entry in named.items()} if isinstance(named, dict) else {}
+    entries = {f"callbacks.{name}": entry for name, entry in resolved.section("callbacks").items()}
+    listed = resolved.section("trainer").get("callbacks")
     listed = listed if isinstance(listed, list) else [listed]
     entries |= {f"trainer.callbacks.{number}": entry for number, entry in enumerate(listed)}
     found = []
@@ -221,21 +207,7 @@ def build_notifiers(resolved: Resolved) -> list[tuple[str, Notifier]]:
     return found
 
 
-def find_job_name(resolved: Resolved, command: str, args: Sequence[str]) -> str:
-    """Return the name of a job, as far as it is known: that of the config, else of its first file."""
-    if name := _section(resolved, "run").get("name"):
-        return str(name)
-    arguments = split_arguments(args, options=options_of(command), takes_inputs=True, problems=Problems())
-    return first_file_name(arguments)
-
-
-def _section(resolved: Resolved, name: str) -> dict[str, Any]:
-    """Return a section; an empty one where it is missing, or an error is in its place."""
-    section = resolved.values.get(name)
-    return section if isinstance(section, dict) else {}
-
-
 def _is_trial(resolved: Resolved) -> bool:
     """Return whether it is a ``fast_dev_run``, which is no sign of life."""
-    value = _section(resolved, "trainer").get("fast_dev_run")
+    value = resolved.section("trainer").get("fast_dev_run")
     return bool(read_scalar(value) if isinstance(value, str) else value)

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from lightkit import config, runs
 from lightkit.callbacks import RunRecorder
@@ -47,69 +47,65 @@ def start_run(context: RunContext, settings: RunSettings, *, seed: int | None, i
         RunLocked: If another process runs this job.
     """
     rank = context.rank_context
+    trains = context.command == "fit" and context.base is None
     if (announced := _read_announcement(context)) is not None:
         run = runs.open_run(announced["folder"], resumed=announced["resumed"])
         checkpoint = announced["checkpoint"]
         context.start = RunStart(run, checkpoint=None if checkpoint is None else Path(checkpoint))
         if rank is not None:
             rank.keep_log(run.folder)
-        events = runs.EventStream(run.events_path, redact=partial(redact, context.resolved))
-        context.recorder = RunRecorder(run, events=events)
+        context.recorder = RunRecorder(run, events=_open_events(context))
         return
-    earlier = None
-    manifest: dict[str, Any] | None = None
+    earlier = rank.earlier_run() if rank is not None and trains else None
+    lock = _lock_job(context, settings) if trains else None
     if context.base is not None:
-        context.start = RunStart(
-            context.base, checkpoint=Path(context.ckpt_path) if context.ckpt_path else None, is_old=True
-        )
-    elif context.command == "fit":
-        lock = create_job_lock(context, settings)
-        earlier = None if rank is None else rank.earlier_run()
-        lock.acquire()
-
-        def release(*_: object) -> None:
-            with context.watch.deferring():
-                lock.release()
-
-        context.stack.push(release)
-        context.start = (
-            choose_start(
-                settings,
-                config=context.saved_config,
-                ckpt_path=context.ckpt_path,
-                fresh=is_trial,
-                environment=lambda salt: split_values(context, salt)[1],
-                by_rule=context.hardware.chosen,
-            )
-            if earlier is None
-            else restart_run(runs.open_run(earlier["folder"]), first=earlier["first_checkpoint"])
-        )
-        lock.note_folder(context.run.folder)
-        runs.remove_leftovers(context.run.checkpoints)
-        if context.start.is_old and settings.resume == "auto":
-            context.data_before = (runs.read_json(context.run.manifest_path) or {}).get("data")
-        manifest = _record_start(context, seed=seed, is_trial=is_trial)
-        if file := os.environ.get(RUN_FILE):
-            runs.write_json(file, {"folder": str(context.run.folder)})
+        checkpoint = None if context.ckpt_path is None else Path(context.ckpt_path)
+        context.start = RunStart(context.base, checkpoint=checkpoint, is_old=True)
+    elif earlier is not None:
+        context.start = restart_run(runs.open_run(earlier["folder"]), first=earlier["first_checkpoint"])
     else:
-        context.start = choose_start(settings, config=context.saved_config, ckpt_path=context.ckpt_path, fresh=True)
-        if context.start.checkpoint is None and context.weights is None:
-            context.tell("the model is untrained: neither --run nor --ckpt_path names a checkpoint")
-        manifest = _record_start(context, seed=seed, is_trial=False)
-    mirror = sys.stdout if context.mode == "json" else None
-    events = runs.EventStream(context.run.events_path, mirror=mirror, redact=partial(redact, context.resolved))
-    context.recorder = RunRecorder(context.run, events=events, manifest=manifest, checkpoint=context.start.checkpoint)
-    for path, fault in context.start.passed_over:
-        used, folder = context.start.checkpoint, context.run.folder
-        events.write(
-            "fallback",
-            path=runs.relative(path, folder),
-            used=None if used is None else runs.relative(used, folder),
-            reason=fault,
+        context.start = choose_start(
+            settings,
+            config=context.saved_config,
+            ckpt_path=context.ckpt_path,
+            fresh=is_trial or not trains,
+            environment=lambda salt: split_values(context, salt)[1],
+            by_rule=context.hardware.chosen,
         )
+    run, used = context.run, context.start.checkpoint
+    if lock is not None:
+        lock.note_folder(run.folder)
+        runs.remove_leftovers(run.checkpoints)
+    elif used is None and context.weights is None:
+        context.tell("the model is untrained: neither --run nor --ckpt_path names a checkpoint")
+    manifest = None if context.base is not None else _record_start(context, seed=seed, is_trial=is_trial)
+    if trains and (file := os.environ.get(RUN_FILE)):
+        runs.write_json(file, {"folder": str(run.folder)})
+    events = _open_events(context, mirror=sys.stdout if context.mode == "json" else None)
+    context.recorder = RunRecorder(run, events=events, manifest=manifest, checkpoint=used)
+    for path, fault in context.start.passed_over:
+        taken = used and runs.relative(used, run.folder)
+        events.write("fallback", path=runs.relative(path, run.folder), used=taken, reason=fault)
     is_reported = settings.report and not is_trial and context.command in ("fit", "test") and RUN_FILE not in os.environ
     context.stack.enter_context(_finish_run(context, is_reported=is_reported))
     _announce(context, earlier)
+
+
+def _lock_job(context: RunContext, settings: RunSettings) -> runs.Lock:
+    """Take the job's lock until the context ends."""
+    lock = create_job_lock(context, settings)
+    lock.acquire()
+
+    @context.stack.callback
+    def release() -> None:
+        with context.watch.deferring():
+            lock.release()
+
+    return lock
+
+
+def _open_events(context: RunContext, *, mirror: TextIO | None = None) -> runs.EventStream:
+    return runs.EventStream(context.run.events_path, mirror=mirror, redact=partial(redact, context.resolved))
 
 
 def _record_start(context: RunContext, *, seed: int | None, is_trial: bool) -> dict[str, Any]:
@@ -128,9 +124,8 @@ def _record_start(context: RunContext, *, seed: int | None, is_trial: bool) -> d
         parent=None if start.parent is None else str(start.parent.folder),
         previous=previous,
     )
-    manifest["ckpt_path"] = context.ckpt_path
+    manifest |= {"ckpt_path": context.ckpt_path, "fast_dev_run": is_trial}
     manifest["environment"] = split_values(context, run.id)[1]
-    manifest["fast_dev_run"] = is_trial
     names = {path: f"{PREFIX}{name}" for name, path in packaged_configs().items()}
     manifest["origins"] = {
         setting_key(path): context.resolved.masked(format_origin(replace(node.origin, name=name)))
@@ -190,8 +185,8 @@ def _finish_run(context: RunContext, *, is_reported: bool) -> Iterator[None]:
     finally:
         with watch.deferring():  # a signal now would leave half of the end
             context.recorder.close(raised)
-        has_no_use = isinstance(raised, (ConfigError, DataError)) or context.nothing_left
-        if has_no_use and not (context.start.is_old or context.keeps_folder.is_set()):
+        has_no_use = context.nothing_left or isinstance(raised, (ConfigError, DataError))
+        if has_no_use and not (context.start.is_old or context.has_trained):
             shutil.rmtree(run.folder, ignore_errors=True)
         elif context.command == "fit":
             add_fit_page(run)
@@ -207,18 +202,14 @@ def _finish_run(context: RunContext, *, is_reported: bool) -> Iterator[None]:
 
 def _add_checkpoint(error: BaseException, context: RunContext) -> BaseException:
     """Return the interruption of a fit with the checkpoint that it resumes from, where it does not know it."""
-    watch = context.watch
-    if isinstance(error, Interrupted):
-        if error.checkpoint is not None or context.command != "fit":
-            return error
-        return Interrupted(error.signum, checkpoint=runs.last_good(context.run.checkpoints))
+    watch, signum = context.watch, error.signum if isinstance(error, Interrupted) else context.watch.received
     # A signal to the whole process group has ended the loaders' processes before the batch was done, or a library that
     # was being imported has raised an error of its own in place of the interruption.
-    if watch.received is None or not isinstance(error, Exception):
+    is_of_signal = isinstance(error, Exception) and (watch.explains(error) or "DataLoader worker" in str(error))
+    if signum is None or not (isinstance(error, Interrupted) or is_of_signal) or getattr(error, "checkpoint", None):
         return error
-    if not (watch.explains(error) or "DataLoader worker" in str(error)):
-        return error
-    return Interrupted(watch.received, checkpoint=runs.last_good(context.run.checkpoints))
+    checkpoint = runs.last_good(context.run.checkpoints) if context.command == "fit" else None
+    return Interrupted(signum, checkpoint=checkpoint)
 
 
 def _finish_by_force(context: RunContext, signum: int) -> int:

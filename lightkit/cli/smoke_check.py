@@ -7,7 +7,6 @@ import re
 import resource
 import shutil
 import sys
-import sysconfig
 import tempfile
 import time
 import traceback
@@ -30,14 +29,13 @@ from pytorch_lightning.loggers import CSVLogger, TensorBoardLogger
 from pytorch_lightning.loggers.logger import DummyLogger, Logger
 from pytorch_lightning.utilities.model_helpers import is_overridden
 
-import lightkit
 from lightkit import runs
 from lightkit.callbacks import Checkpoint
 from lightkit.callbacks.checkpoint_io import CheckpointReader
 from lightkit.callbacks.notifiers import Notifier
+from lightkit.cli.console import is_library_file
 from lightkit.cli.context import RunContext
-from lightkit.cli.lightning_cli import TRAINER_ERRORS
-from lightkit.cli.model_builder import ModelFactory
+from lightkit.cli.model_builder import ModelBuilder
 from lightkit.cli.parser_errors import explain_lightning_errors, locate_lightning_error, unwrap_errors
 from lightkit.cli.stage_runner import make_plan
 from lightkit.cli.trainer_components import list_checkpoint_callbacks
@@ -72,10 +70,6 @@ _NOT_RUN = {
 _MAX_FRAMES = 3
 _FRAME = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')
 _WORKER_ERROR = "Original Traceback"  # torch's loader repeats the traceback of its process as text
-_LIBRARIES = {
-    Path(lightkit.__file__).resolve().parent,
-    *(Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "platstdlib", "purelib", "platlib")),
-}
 
 
 def run_smoke_check(context: RunContext) -> dict[str, Any]:
@@ -98,7 +92,6 @@ def run_smoke_check(context: RunContext) -> dict[str, Any]:
             "data with `lightkit fetch` and the same -c FILE, weights with a first fit or by hand."
         )
 
-    name = (context.resolved.values.get("run") or {}).get("name") or context.default_name
     for message in (".* available but not used", ".* conditioned on metric"):
         warnings.filterwarnings("ignore", message=message)
     with (
@@ -107,7 +100,7 @@ def run_smoke_check(context: RunContext) -> dict[str, Any]:
         patch.object(urllib.request, "urlopen", refuse),
         patch.object(torch.hub, "urlopen", refuse),
         context.stack,
-        runs.activate(runs.create(Path(folder), str(name))) as run,  # for code that asks for the run's folder
+        runs.activate(runs.create(Path(folder), context.job_name)) as run,  # for code that asks for the run's folder
     ):
         check = _SmokeCheck(context, run)
         report = check.run()
@@ -157,11 +150,11 @@ class _Probe(Callback):
 
     Args:
         folder: Folder for checkpoints, removed at the end.
-        weights: Checkpoint whose weights a training starts from.
+        checkpoint: Checkpoint that the config names: a training starts from its weights.
     """
 
-    def __init__(self, folder: Path, weights: str | None) -> None:
-        self._folder, self._weights = folder, weights
+    def __init__(self, folder: Path, checkpoint: str | None) -> None:
+        self._folder, self.checkpoint = folder, checkpoint
         self.folders: dict[int, Any] = {}
         """Folder that each checkpoint callback is to write to, by its `id`."""
         self.phase = ""
@@ -179,8 +172,8 @@ class _Probe(Callback):
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Load weights alone: a checkpoint's loops would be at their end."""
-        if self._weights is not None:
-            content = trainer.strategy.load_checkpoint(self._weights, weights_only=True)
+        if self.checkpoint is not None:
+            content = trainer.strategy.load_checkpoint(self.checkpoint, weights_only=True)
             trainer.strategy.load_model_state_dict(content, strict=pl_module.strict_loading)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -229,8 +222,8 @@ class _Probe(Callback):
     on_validation_batch_end = on_test_batch_end = on_predict_batch_end = _stop
 
 
-class _SmokeCheck:
-    """Builds each part by itself, so that each error is found, and runs one batch.
+class _SmokeCheck(ModelBuilder):
+    """Parses the config; builds each part by itself, so that each error is found, and runs one batch.
 
     Args:
         context: The invocation.
@@ -243,16 +236,18 @@ class _SmokeCheck:
         plan = make_plan(context)
         self._num_processes = 1 if plan is None else max(1, plan.local_processes)
         self._run, self._resolved, self._stage = run, context.resolved, context.command
-        self._parsed = ModelFactory(context=context)
-        self._parsed.config_init = self._parsed.config
-        self._section = self._parsed.config[self._stage]
-        self._trainer_section = dict(vars(self._section["trainer"]))
+        super().__init__(context=context)
+        self._section = self.config[self._stage]
+        self._trainer_section = vars(self._section["trainer"])
         self._built_from: dict[int, tuple[KeyPath, Any]] = {}
         """Key and arguments of each callback, by its `id`."""
         self._not_tried: dict[str, str] = {}
         checkpoint = None if context.ckpt_path in ("best", "last") else context.ckpt_path  # which a run will have
-        self._probe = _Probe(run.checkpoints, checkpoint if self._stage == "fit" else None)
-        self._arguments = {} if self._stage == "fit" else {"ckpt_path": checkpoint}
+        self._probe = _Probe(run.checkpoints, checkpoint)
+
+    def instantiate_classes(self) -> None:
+        """Build nothing yet."""
+        self.config_init = self.config
 
     def run(self) -> dict[str, Any]:
         """Build the parts, run one batch of each loop, and return the report; errors are added to the problems."""
@@ -262,19 +257,18 @@ class _SmokeCheck:
         if is_classifier and arguments.get("weights") == "default" and arguments.get("backbone") != SMALL_CNN:
             arguments["weights"] = None  # they change no shape, and training fetches them
             self._not_tried["model.init_args.weights"] = "default, which the first fit downloads unless it has them"
-        self._data, self._model = self._build("data", self._section.get("data")), self._build("model", model)
+        self.datamodule, self.model = self._build("data", self._section.get("data")), self._build("model", model)
         callbacks = self._build_entries("callbacks")
         if stage == "fit":
             callbacks += list_checkpoint_callbacks(self._resolved, self._trainer_section, callbacks)
         self._build_entries("logger")  # their constructors check the arguments; a stand-in gets the records
-        if self._model is None or (self._data is None and self._section.get("data")):
-            if self._data is not None:
+        if self.model is None or (self.datamodule is None and self._section.get("data")):
+            if self.datamodule is not None:
                 with suppress(Exception), self.problems.noted():  # other errors may be for lack of a trainer
-                    self._data.prepare_data()
-                    self._data.setup(stage)
+                    self.datamodule.prepare_data()
+                    self.datamodule.setup(stage)
             return {}
-        self._parsed.model = self._model
-        self._parsed.defer_optimizers(self._model)
+        self._add_configure_optimizers_method_to_model(stage)
         with self._collect(("trainer",), "the trainer cannot be built"):
             trainer = self._make_trainer([*callbacks, probe])
             self._run_loops(trainer)
@@ -289,7 +283,7 @@ class _SmokeCheck:
         if "train" in probe.batches:
             with self._collect(("model",), "its state cannot be written to a checkpoint"):
                 checkpoints = self._check_disks(trainer)
-        sizes = [(parameter.numel(), parameter.requires_grad) for parameter in self._model.parameters()]
+        sizes = [(parameter.numel(), parameter.requires_grad) for parameter in self.model.parameters()]
         num_parameters, num_trained = sum(size for size, _ in sizes), sum(size for size, trained in sizes if trained)
         peak_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
         needed_bytes, available = peak_bytes * self._num_processes, self._available_bytes
@@ -300,8 +294,8 @@ class _SmokeCheck:
         return {
             "stage": stage,
             "mistakes": [],
-            "model": {"class": type(self._model).__name__, "parameters": num_parameters, "trained": num_trained},
-            "data": {"class": type(self._model if self._data is None else self._data).__name__},
+            "model": {"class": type(self.model).__name__, "parameters": num_parameters, "trained": num_trained},
+            "data": {"class": type(self.model if self.datamodule is None else self.datamodule).__name__},
             "batches": probe.batches,
             "metrics": sorted(metrics),
             "checkpoints": checkpoints,
@@ -321,16 +315,15 @@ class _SmokeCheck:
         """Build one part; None where that fails."""
         if value is None:
             return None
-        place, _, last = key.rpartition(".")
-        place = place if last.isdigit() else key
+        place = re.sub(r"\.\d+$", "", key)
         name = str(getattr(value, "class_path", value)).rpartition(".")[2]
         built = None
         with self._collect(self._resolved.lightkit_path(key), f"{name} cannot be built"):
             # one callback as a list, and one logger as none: else the constructor's error is lost
             if place == "trainer.callbacks":
-                (built,) = self._parsed.build_part(place, [value])
+                (built,) = self.build_part(place, [value])
             else:
-                built = self._parsed.build_part(place, value)
+                built = self.build_part(place, value)
         return built
 
     def _build_entries(self, name: str) -> list[Any]:
@@ -366,10 +359,7 @@ class _SmokeCheck:
         if values.get("check_val_every_n_epoch") is not None:
             given["check_val_every_n_epoch"] = 1
         self._not_tried |= {f"trainer.{key}": "left out" for key in ("plugins", "profiler") if values.get(key)}
-        try:
-            trainer = Trainer(**given)
-        except TRAINER_ERRORS as error:
-            raise locate_lightning_error(error, self._resolved) from error
+        trainer = Trainer(**given)
         for limit in ("limit_val_batches", "limit_test_batches", "limit_predict_batches"):
             if getattr(trainer, limit):  # 0 means no such batch
                 setattr(trainer, limit, 1)
@@ -379,20 +369,20 @@ class _SmokeCheck:
 
     def _run_loops(self, trainer: Trainer) -> None:
         """Run one batch of each loop of the stage, and after a training the test of the model."""
-        arguments: dict[str, Any] = dict(self._arguments)
+        arguments: dict[str, Any] = {} if self._stage == "fit" else {"ckpt_path": self._probe.checkpoint}
         if self._stage != "fit":
             arguments["return_predictions" if self._stage == "predict" else "verbose"] = False
         with self._collect():
-            getattr(trainer, self._stage)(self._model, datamodule=self._data, **arguments)
+            getattr(trainer, self._stage)(self.model, datamodule=self.datamodule, **arguments)
         self._probe.metrics |= set(trainer.callback_metrics)
-        sources = [source for source in (self._data, self._model) if source is not None]
-        has_test = is_overridden("test_step", self._model) and any(is_overridden("test_dataloader", s) for s in sources)
+        sources = [source for source in (self.datamodule, self.model) if source is not None]
+        has_test = is_overridden("test_step", self.model) and any(is_overridden("test_dataloader", s) for s in sources)
         if self.problems or self._stage != "fit" or not has_test:
             return
         self._probe.phase = ""
         with self._collect():
             try:
-                trainer.test(self._model, datamodule=self._data, verbose=False)
+                trainer.test(self.model, datamodule=self.datamodule, verbose=False)
             except DataError as error:  # the run needs none
                 self._not_tried["test"] = str(error).partition("\n")[0]
 
@@ -435,17 +425,15 @@ class _SmokeCheck:
 
     def _list_monitors(self) -> Iterator[tuple[KeyPath, str, str]]:
         """List the metrics that are needed: key, metric, and the reader where the model's code makes it."""
-        values = self._resolved.values
         for reader, metric in self._probe.monitors:
             if id(reader) in self._built_from:
                 yield (*self._built_from[id(reader)][0], "init_args", "monitor"), metric, ""
-            elif not isinstance(reader, Callback) and isinstance(values.get("lr_scheduler"), dict):
+            elif not isinstance(reader, Callback) and self._resolved.section("lr_scheduler"):
                 yield ("lr_scheduler", "init_args", "monitor"), metric, ""
             else:
                 yield ("model",), metric, f"{type(reader).__name__}, which its code makes, monitors a metric: "
-        gate = values.get("gate")
-        named = gate.get("metric") if isinstance(gate, dict) and self._stage == "fit" else None
-        if isinstance(named, str) and "test" not in self._not_tried:
+        named = self._resolved.section("gate").get("metric")
+        if isinstance(named, str) and self._stage == "fit" and "test" not in self._not_tried:
             yield ("gate", "metric"), named, ""
 
     def _check_disks(self, trainer: Trainer) -> list[dict[str, Any]]:
@@ -476,7 +464,7 @@ def _list_user_frames(error: BaseException) -> list[tuple[Path, int, str]]:
     """List file, line and function of the user's code that led to an error, innermost first; else the last frame."""
     text = "".join(traceback.format_exception(error, chain=False))
     frames = [(Path(file), int(line), name) for file, line, name in _FRAME.findall(text) if Path(file).is_file()]
-    own = [frame for frame in frames if _LIBRARIES.isdisjoint(frame[0].resolve().parents)]
+    own = [frame for frame in frames if not is_library_file(str(frame[0]))]
     return own[: -_MAX_FRAMES - 1 : -1] or frames[-1:]
 
 

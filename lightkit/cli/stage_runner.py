@@ -12,19 +12,21 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Literal
 
 from lightkit import runs
-from lightkit.cli.config_loader import STAGES, WITH_MODEL
+from lightkit.cli.config_loader import WITH_MODEL, Takes
 from lightkit.cli.console import configure_console, format_traceback, quiet_libraries
 from lightkit.cli.context import RunContext, load_context
 from lightkit.cli.notifications import CommandNotifier
+from lightkit.cli.parser_errors import explain_full_disk
 from lightkit.cli.up_to_date import check_up_to_date
-from lightkit.cli.validation import validate_signatures
+from lightkit.cli.validation import validate, validate_signatures
 from lightkit.config import Hardware, Problems, error_at
 from lightkit.errors import CheckpointError, ConfigError, DataChanged, Interrupted, format_interruption
-from lightkit.hardware import this_machine
+from lightkit.hardware import Machine, this_machine
 from lightkit.hardware.processor import keep_memory
-from lightkit.launch.plan import THREADS, Plan, plan_launch
+from lightkit.launch.plan import Plan, plan_launch
 from lightkit.launch.ranks import this_rank
 from lightkit.launch.supervisor import LaunchResult, Supervisor
 from lightkit.launch.worker import DATA_CHANGED, INHERITED, join_launch
@@ -54,9 +56,12 @@ def run_stage(command: str, args: list[str], watch: SignalWatch, notifier: Comma
 
 
 def _run_stage(command: str, args: list[str], watch: SignalWatch, notifier: CommandNotifier) -> int:
-    if command == "fit":
-        args = fix_deadline(args)
     context = open_context(command, args, watch)
+    if (given := context.options.get("deadline")) is not None:
+        is_resolved = bool(os.environ.get(INHERITED) or os.environ.get(RUN_FILE)) or join_launch(os.environ) is not None
+        moment = parse_deadline(str(given), is_resolved=is_resolved).isoformat()
+        context.options = {**context.options, "deadline": moment}
+        context.args.append(f"--deadline={moment}")  # from which ranks that start later count, too
     context.attach_notifier(notifier)
     configure_console(context.mode, context.resolved.masked)
     ranks = context.rank_context
@@ -66,7 +71,6 @@ def _run_stage(command: str, args: list[str], watch: SignalWatch, notifier: Comm
         logging.getLogger("lightkit").warning(notice)
     if ranks is not None:
         ranks.open()
-        _set_thread_variables(context)
         return ranks.run(partial(run_in_process, context), format_traceback)
     require_srun(context)
     if (code := check_up_to_date(context)) is not None:
@@ -75,7 +79,7 @@ def _run_stage(command: str, args: list[str], watch: SignalWatch, notifier: Comm
         return _start(context)
     except DataChanged as change:
         context.tell(f"begins a new run: {change}")
-        again = open_context(command, [*args, "--run.resume=never"], watch)
+        again = open_context(command, [*context.args, "--run.resume=never"], watch)
         again.notifier = notifier
         return _start(again)
 
@@ -84,45 +88,7 @@ def _start(context: RunContext) -> int:
     """Start the processes that the config asks for, or run the stage in this one."""
     if (plan := make_plan(context)) is not None:
         return supervise(context, plan)
-    _set_thread_variables(context)
     return run_in_process(context)
-
-
-def fix_deadline(args: Sequence[str], environ: Mapping[str, str] = os.environ) -> list[str]:
-    """Replace ``05:30`` or ``4h`` by its moment, from which ranks that start later count, too.
-
-    Args:
-        args: The command line after `fit`.
-        environ: Environment variables. Processes that another one started may find the deadline over.
-
-    Raises:
-        ConfigError: If it cannot be read, or is over.
-    """
-    is_resolved = bool(environ.get(INHERITED) or environ.get(RUN_FILE)) or join_launch(environ) is not None
-    fixed = list(args)
-    for at, word in enumerate(fixed):
-        if word.startswith("--deadline=") or (at and fixed[at - 1] == "--deadline"):
-            option, equals, given = word.rpartition("=")
-            fixed[at] = f"{option}{equals}{parse_deadline(given, is_resolved=is_resolved).isoformat()}"
-    return fixed
-
-
-def _set_thread_variables(context: RunContext) -> None:
-    """Set the number of threads for libraries that are loaded later, where no launch of lightkit's has set it."""
-    rank = None if context.rank_context is None else context.rank_context.rank
-    if context.launch.threads is not None:
-        os.environ[THREADS] = str(context.launch.threads)
-    elif rank is not None and rank.engine != "local" and not os.environ.get(THREADS):
-        share = str(share_cores(this_machine().cores or 1, rank.local_size))
-        os.environ[THREADS] = os.environ.get("SLURM_CPUS_PER_TASK", share) if rank.engine == "slurm" else share
-
-
-def share_cores(num_cores: int, num_ranks: int) -> int:
-    """Return the threads of one of a machine's ranks, whose launcher may have bound some of them to the same cores."""
-    num_shared = num_cores
-    if hasattr(os, "sched_getaffinity") and os.sched_getaffinity(0) < (all_of := os.sched_getaffinity(os.getppid())):
-        num_shared = len(all_of)
-    return max(1, min(num_cores, num_shared // num_ranks))
 
 
 def run_in_process(context: RunContext) -> int:
@@ -137,35 +103,30 @@ def run_in_process(context: RunContext) -> int:
     # Late: they load torch and Lightning, which takes seconds.
     from lightkit.callbacks.checkpoint_io import missing_checkpoint
     from lightkit.cli.lightning_cli import LightkitCLI
-    from lightkit.cli.parser_errors import explain_full_disk, explain_lightning_errors
+    from lightkit.cli.model_builder import translate_model_errors
     from lightkit.cli.trainer_components import find_reached_limit, print_run_end
-    from lightkit.distributed.process_group import process_group_left
 
     quiet_libraries()
-    explained = explain_lightning_errors(context.resolved)
-    with explain_full_disk(), context.stack, process_group_left(), explained:
+    with explain_full_disk(), translate_model_errors(context):
         try:
             cli = LightkitCLI(context=context)
-            if context.command == "export":
-                from lightkit.cli.model_export import export_model
-
-                export_model(context, cli.model, cli.datamodule)
         except SystemExit as done:  # of argparse, which has printed help or the config
-            if done.code or not (context.passthrough or context.print_config is not None):
+            if done.code or not context.only_prints:
                 raise
             return 0
-        trainer = cli.trainer
-        has_trained = context.command == "fit" and not getattr(trainer, "fast_dev_run", False)
-        if has_trained and (limit := find_reached_limit(trainer, context)) is not None:
-            context.nothing_left = True
-            logging.getLogger("lightkit").warning(limit)
+        if context.command == "export":
             return 0
-        if has_trained and trainer.is_global_zero and (fault := missing_checkpoint(trainer)):
-            raise CheckpointError(
-                f"Training ended, but {fault}. The same command writes it again, or ends with the reason."
-            )
-        if context.command in STAGES:
-            print_run_end(trainer, context)
+        trainer = cli.trainer
+        if context.command == "fit" and not getattr(trainer, "fast_dev_run", False):
+            if (limit := find_reached_limit(trainer, context)) is not None:
+                logging.getLogger("lightkit").warning(limit)
+                context.nothing_left = True
+                return 0
+            if trainer.is_global_zero and (fault := missing_checkpoint(trainer)):
+                raise CheckpointError(
+                    f"Training ended, but {fault}. The same command writes it again, or ends with the reason."
+                )
+        print_run_end(trainer, context)
     return 0
 
 
@@ -175,7 +136,7 @@ def make_plan(context: RunContext) -> Plan | None:
     Raises:
         ConfigError: If engine, strategy and numbers of processes do not fit.
     """
-    if context.passthrough or context.print_config is not None:
+    if context.only_prints:
         return None
     resolved, hardware = context.resolved, context.hardware
     processes = hardware.processes
@@ -183,17 +144,14 @@ def make_plan(context: RunContext) -> Plan | None:
         processes = count_devices(hardware)  # of Lightning's own launcher
         if processes is None and hardware.kind in (None, "gpu"):
             processes = len(this_machine().gpus or ()) or None
-    origin = None
-    for section, key in (("launch", "engine"), ("launch", "processes"), ("launch", "hosts"), ("trainer", "strategy")):
-        block = resolved.values.get(section)
-        if origin is None and isinstance(block, dict) and block.get(key) is not None:
-            origin = resolved.origin_of(f"{section}.{key}")
+    keys = (("launch", "engine"), ("launch", "processes"), ("launch", "hosts"), ("trainer", "strategy"))
+    given = next((key for key in keys if resolved.section(key[0]).get(key[1]) is not None), None)
     return plan_launch(
         context.launch,
         strategy=hardware.strategy,
         processes=processes,
         uses_gpus=hardware.kind == "gpu",
-        origin=origin,
+        origin=None if given is None else resolved.origin_of(given),
     )
 
 
@@ -230,7 +188,7 @@ def supervise(context: RunContext, plan: Plan) -> int:
             "-: standard input has the images, and the processes that predict are started without it. Write the paths "
             "to a table such as list.csv, or predict in one process, with --trainer.devices=1."
         )
-    root = context.base.root if context.base else Path((context.resolved.values.get("run") or {}).get("root") or "runs")
+    root = context.base.root if context.base else context.run_root
     args, num_cores = [context.command, *context.args], this_machine().cores or 1
     supervisor = Supervisor(plan, args, root=root, num_cores=num_cores)
     try:
@@ -276,29 +234,41 @@ def _complete_run_folder(run: runs.Run, supervisor: Supervisor, result: LaunchRe
         runs.write_summary(run.summary_path, summary)
 
 
-def _validate_with_imports(context: RunContext, problems: Problems) -> None:
-    """Import the classes that the config names and add their errors."""
-    remaining = replace(context, resolved=validate_signatures(context.resolved, problems))
-    if context.command in WITH_MODEL and context.resolved.values.get("model") is not None:
-        with problems.noted():
-            parse_config(remaining)
+def open_context(
+    command: str,
+    args: Sequence[str],
+    watch: SignalWatch,
+    *,
+    options: Mapping[str, Takes] | None = None,
+    full: bool = False,
+    machine: Machine | Literal["this"] | None = "this",
+) -> RunContext:
+    """Load the context of a command, and raise every error in its config.
 
-
-def parse_config(context: RunContext) -> None:
-    """Import the classes that the config names and let jsonargparse parse it.
+    Args:
+        command: As for `load_context`, and so are the other arguments.
+        args: The command line after the command.
+        watch: Handler of SIGINT and SIGTERM.
+        options: Options, and whether each takes a value; those of the command if None.
+        full: Whether jsonargparse is asked for more errors also where the schema describes every class.
+        machine: Machine whose hardware the config must fit; None to check against none.
 
     Raises:
-        ConfigError: If there are errors in it.
+        ConfigError: If anything in it is wrong.
+        DataError: If nothing is wrong but data is missing.
     """
-    from lightkit.cli.lightning_cli import Checked, LightkitCLI  # here: it loads torch
-
-    quiet_libraries()
-    with context.stack, suppress(Checked):
-        LightkitCLI(context=replace(context, only_checks=True))
-
-
-open_context = partial(load_context, validate_imports=_validate_with_imports)
-"""Load the config of a command and raise every error in it; `load_context` describes the arguments."""
+    problems = Problems()
+    context, loaded = load_context(command, args, watch, problems, options=options, machine=machine)
+    if not context.passthrough:
+        context.resolved, result = validate(command, loaded, context.resolved, problems)
+        context.needs_imports = not result.is_final
+        if problems and (result.unjudged or full):  # more may be found in classes that must be imported
+            remaining = replace(context, resolved=validate_signatures(context.resolved, problems))
+            if command in WITH_MODEL and context.resolved.values.get("model") is not None:
+                with problems.noted():
+                    parse_config(remaining)
+    problems.raise_any(loaded.resolved.masked)
+    return context
 
 
 def open_run_context(args: Sequence[str], *, is_quiet: bool = False) -> RunContext:
@@ -314,3 +284,16 @@ def open_run_context(args: Sequence[str], *, is_quiet: bool = False) -> RunConte
     context = open_context("export", args, SignalWatch())
     context.mode = "quiet" if is_quiet else context.mode
     return context
+
+
+def parse_config(context: RunContext) -> None:
+    """Import the classes that the config names and let jsonargparse parse it.
+
+    Raises:
+        ConfigError: If there are errors in it.
+    """
+    from lightkit.cli.lightning_cli import Checked, LightkitCLI  # here: it loads torch
+
+    quiet_libraries()
+    with context.stack, suppress(Checked):
+        LightkitCLI(context=replace(context, only_checks=True, print_config=None))

@@ -48,6 +48,7 @@ from lightkit.config import Resolved, dotted, shown_path
 from lightkit.config.tree import Leaf, to_plain, walk
 from lightkit.distributed.xla import HushXLA, trains_on_xla
 from lightkit.errors import DataChanged, Stalled, visible
+from lightkit.hardware import this_machine
 from lightkit.launch.plan import THREADS
 from lightkit.launch.watchdog import STALLED, Hung, Stall, Watchdog, WatchdogSettings, heartbeat, read_watchdog
 from lightkit.loggers import TensorBoard
@@ -59,7 +60,7 @@ from lightkit.runs.retrain_state import RUN_FILE
 
 def set_devices(trainer: Namespace, context: RunContext) -> None:
     """Set the trainer's devices, nodes and strategy as the launcher counts them; the saved config keeps the user's."""
-    rank = None if context.rank_context is None else context.rank_context.rank
+    rank = context.rank
     if rank is None or rank.engine not in ("torchrun", "slurm", "ray"):
         return
     in_ray = rank.engine == "ray"  # it shows each rank one device, and knows the others itself
@@ -71,10 +72,21 @@ def set_devices(trainer: Namespace, context: RunContext) -> None:
 
 
 def set_threads(num_threads: int | None, context: RunContext) -> None:
-    """Set torch's threads, whose pool exists by now, and those of processes started later, until the context ends."""
+    """Set torch's threads, and those of processes that are started later, until the context ends.
+
+    Args:
+        num_threads: Of the config. None: a rank of a launcher of the user's own takes its share of the cores; else the
+            variable, or torch, decides.
+        context: The invocation.
+    """
+    rank, variable = context.rank, os.environ.get(THREADS)
+    if num_threads is None and rank is not None and rank.engine != "local" and not variable:
+        num_threads = share_cores(this_machine().cores or 1, rank.local_size)
+        if rank.engine == "slurm":
+            num_threads = int(os.environ.get("SLURM_CPUS_PER_TASK", num_threads))
     if num_threads is None:
         return
-    before, variable = torch.get_num_threads(), os.environ.get(THREADS)
+    before = torch.get_num_threads()
 
     def restore() -> None:
         torch.set_num_threads(before)
@@ -86,10 +98,19 @@ def set_threads(num_threads: int | None, context: RunContext) -> None:
     os.environ[THREADS] = str(num_threads)
 
 
-def list_callbacks(trainer: Mapping[str, Any]) -> list[Callback]:
-    """List the callbacks among a trainer's arguments, where a single one may stand."""
-    own = trainer.get("callbacks") or []
-    return list(own) if isinstance(own, list) else [own]
+def share_cores(num_cores: int, num_ranks: int) -> int:
+    """Return the threads of one of a machine's ranks, whose launcher may have bound some of them to the same cores."""
+    num_shared = num_cores
+    if hasattr(os, "sched_getaffinity") and os.sched_getaffinity(0) < (all_of := os.sched_getaffinity(os.getppid())):
+        num_shared = len(all_of)
+    return max(1, min(num_cores, num_shared // num_ranks))
+
+
+def as_list(value: Any) -> list[Any]:
+    """List the callbacks or plugins of a trainer's argument, where a single one, or nothing, may stand."""
+    if isinstance(value, list):
+        return list(value)
+    return [value] if value else []
 
 
 def list_checkpoint_callbacks(
@@ -104,7 +125,7 @@ def list_checkpoint_callbacks(
     """
     kept = [callback for callback in callbacks if isinstance(callback, ModelCheckpoint)]
     is_off = trainer.get("enable_checkpointing") is False or trainer.get("barebones")
-    is_removed = (resolved.values.get("callbacks") or {}).get("checkpoint", "") is None
+    is_removed = resolved.section("callbacks").get("checkpoint", "") is None
     if is_off or is_removed or any(isinstance(callback, Checkpoint) for callback in kept):
         return []
     return [Checkpoint.for_resume() if kept else Checkpoint()]
@@ -133,8 +154,7 @@ def build_components(context: RunContext, trainer: Mapping[str, Any], added: Seq
     """
     callbacks = _build_callbacks(context, trainer)
     callbacks += list_checkpoint_callbacks(context.resolved, trainer, [*callbacks, *added])
-    own = trainer.get("plugins")
-    plugins = list(own) if isinstance(own, list) else [] if own is None else [own]
+    plugins = as_list(trainer.get("plugins"))
     if not any(isinstance(plugin, CheckpointIO) for plugin in plugins):
         kind = VerifiedXLACheckpointIO if _is_on_xla(trainer) else VerifiedCheckpointIO
 
@@ -147,11 +167,11 @@ def build_components(context: RunContext, trainer: Mapping[str, Any], added: Seq
         "plugins": plugins,
         "enable_model_summary": trainer.get("enable_model_summary") or False,
     }
-    if trainer.get("logger") in (None, True) and not (context.has_own_parser or trainer.get("barebones")):
+    if trainer.get("logger") in (None, True) and not (context.is_script or trainer.get("barebones")):
         arguments["logger"] = [TensorBoard()]
     if trainer.get("profiler") is None and not trainer.get("barebones"):  # which takes no profiler
         arguments["profiler"] = _NoProfiler()
-    engine = None if context.rank_context is None else context.rank_context.rank.engine
+    engine = None if context.rank is None else context.rank.engine
     if engine == "slurm":  # the batch script requeues the job, with our own checkpoint
         plugins.append(SLURMEnvironment(auto_requeue=False))
     elif engine == "ray":
@@ -175,7 +195,7 @@ class _NoProfiler(PassThroughProfiler):
 def _build_callbacks(context: RunContext, trainer: Mapping[str, Any]) -> list[Callback]:
     run, recorder, trains = context.run, context.recorder, context.command == "fit"
     saved, last_good = context.saved_config, partial(runs.last_good, context.run.checkpoints)
-    own = list_callbacks(trainer)
+    own = as_list(trainer.get("callbacks"))
     first: list[Callback] = build_computation(saved.get("accelerator") or {}, trains=trains)
     if _is_on_xla(trainer):
         first.append(HushXLA())
@@ -187,9 +207,8 @@ def _build_callbacks(context: RunContext, trainer: Mapping[str, Any]) -> list[Ca
         deadline = parse_deadline(str(given), is_resolved=True)
         last.append(StopAtDeadline(deadline, last_good=last_good, stopped=recorder.stopped_early))
     last += [
-        LambdaCallback(on_fit_start=partial(_log_config, context), on_train_start=partial(_keep_run, context)),
+        LambdaCallback(on_fit_start=partial(_log_config, context), on_train_start=partial(_begin_training, context)),
         StallWatch(make_watchdog(context, read_watchdog(context.resolved)), gently=context.rank_context is None),
-        _RunHeader(context),
     ]
     has_bar = any(isinstance(callback, ProgressBar) for callback in own)
     if trainer.get("enable_progress_bar") is not False and not has_bar:
@@ -218,7 +237,10 @@ def _check_same_data(context: RunContext, trainer: Trainer, _module: LightningMo
     Raises:
         DataChanged: If the data's fingerprint differs.
     """
-    before, describe = context.data_before, getattr(trainer.datamodule, "describe", None)  # type: ignore[attr-defined]
+    earlier = (context.recorder.manifest or {}).get("earlier")
+    resumes_by_itself = bool(earlier) and context.saved_config["run"]["resume"] == "auto"
+    before = earlier[-1].get("data") if earlier and resumes_by_itself else None
+    describe = getattr(trainer.datamodule, "describe", None)  # type: ignore[attr-defined]
     if stage != "fit" or before is None or not callable(describe):
         return
     now = describe()
@@ -244,11 +266,13 @@ def _log_config(context: RunContext, trainer: Trainer, _module: LightningModule)
             logger.log_hyperparams(drop_nulls(context.saved_config))
 
 
-def _keep_run(context: RunContext, trainer: Trainer, _module: LightningModule) -> None:
-    """Keep the run folder from here on, and let `latest` point to it."""
-    if trainer.is_global_zero and not getattr(trainer, "fast_dev_run", False):
-        runs.point_latest(context.run)
-    context.keeps_folder.set()
+def _begin_training(context: RunContext, trainer: Trainer, module: LightningModule) -> None:
+    """Keep the run folder from here on, let `latest` point to it, and print what is trained."""
+    context.has_trained = True
+    if trainer.is_global_zero:
+        if not getattr(trainer, "fast_dev_run", False):
+            runs.point_latest(context.run)
+        print_line(_describe_training(context, trainer, module), context.mode)
 
 
 def finish_trainer(context: RunContext, trainer: Trainer) -> None:
@@ -274,9 +298,8 @@ def finish_trainer(context: RunContext, trainer: Trainer) -> None:
 
 
 def find_reached_limit(trainer: Trainer, context: RunContext) -> str | None:
-    """Say which limit of the trainer has left nothing to train after the checkpoint of another run; None where none."""
-    checkpoint = context.start.checkpoint
-    if checkpoint is None or context.run.folder in checkpoint.parents or context.keeps_folder.is_set():
+    """Say which limit of the trainer has left nothing to train in a new run; None where none has."""
+    if context.has_trained or context.start.is_old:
         return None
     epochs = trainer.fit_loop.epoch_progress.current.processed  # type: ignore[attr-defined]
     limits = (("epochs", epochs, trainer.max_epochs), ("steps", trainer.global_step, trainer.max_steps))
@@ -323,23 +346,19 @@ class _StallReport:
         except Hung:
             self._is_raised = True
             _kill_children()  # else the interpreter would wait for them
-            if not self._context.watch.owns_process:  # a script or a notebook, which may go on
-                watchdog.stop()
             newest = runs.last_good(self._context.run.checkpoints) if self._context.command == "fit" else None
             resume = "" if newest is None else f" The same command resumes from {newest}."
             raise Stalled(f"{self._text}{resume}") from None
-        except BaseException:
-            watchdog.stop()
-            raise
-        watchdog.stop()
+        finally:
+            if not self._is_raised or not self._context.watch.owns_process:  # else it ends a process that hangs again
+                watchdog.stop()
 
     def record(self, stall: Stall) -> None:
         """Write the stacks and the event."""
         self._text = self._context.resolved.masked(f"{stall}.")  # should what follows hang too
-        rank, rank_context = 0, self._context.rank_context
-        if rank_context is not None:
-            rank_context.end_stalled(stall)
-            rank = rank_context.rank.rank
+        rank = 0 if self._context.rank is None else self._context.rank.rank
+        if self._context.rank_context is not None:
+            self._context.rank_context.end_stalled(stall)
         now, batch = datetime.now(timezone.utc), stall.culprit.batch
         path = self._context.run.folder / "stalls" / f"{now:%Y%m%d-%H%M%S}-rank-{rank}.txt"
         indices = "" if batch is None else f"its batch: {', '.join(map(str, batch))}\n"
@@ -370,7 +389,7 @@ class _StallReport:
             os._exit(STALLED)
         if not self._is_raised:
             self._context.recorder.close(error)
-            self._context.notifier.send_now(error, within_s=_NEWS_S)
+            self._context.notifier.send_end(error, timeout_s=_NEWS_S)
         end_by_force()
 
 
@@ -379,81 +398,63 @@ def _kill_children() -> None:
         child.kill()
 
 
-class _RunHeader(Callback):
-    """Print what is trained: folder, data, model, hardware, steps; and the metrics of an evaluation."""
+# -- the screen --------------------------------------------------------------------------------------------------------
 
-    def __init__(self, context: RunContext) -> None:
-        self._context = context
 
-    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Print it before the first epoch."""
-        if not trainer.is_global_zero:
-            return
-        data: LightningDataModule | None = trainer.datamodule  # type: ignore[attr-defined]
-        source = type(data).__name__ if data else ""
-        if callable(describe := getattr(data, "describe", None)):
-            facts: dict[str, Any] = describe()
-            counts = ", ".join(f"{count} {split}" for split, count in facts.get("counts", {}).items())
-            source = f"{facts.get('source', source)}: {counts}"
-        total = sum(parameter.numel() for parameter in pl_module.parameters())
-        trained = sum(parameter.numel() for parameter in pl_module.parameters() if parameter.requires_grad)
-        backbone = pl_module.hparams.get("backbone")
-        model = type(pl_module).__name__ + (f" on {backbone}" if backbone else "")
-        some = f", {trained:,} of them trained" if trained != total else ""
-        accelerator = type(trainer.accelerator).__name__.removesuffix("Accelerator")
-        devices = "" if trainer.world_size == 1 else f" on {trainer.world_size} devices"
-        hardware = self._context.hardware
-        chosen = (
-            f"{key.rpartition('.')[2]} {str(value).lower() if isinstance(value, bool) else value}"
-            for key, value in hardware.chosen.items()
-            if value is not None
-        )
-        values = {
-            "run": shown_path(self._context.run.folder),
-            "data": source,
-            "model": f"{model}: {total:,} parameters{some}",
-            "on": f"{accelerator}{devices}, precision {trainer.precision}",
-            "auto": f"{auto} ({hardware.chosen_by})" if (auto := ", ".join(chosen)) else "",
-            "steps": _describe_steps(trainer),
-        }
-        lines = [f"{name:5} {value}" for name, value in values.items() if value]
-        print_line("\n".join(lines), self._context.mode)
-
-    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Print the metrics of `lightkit validate`, `test` or `predict`."""
-        stage = "fit" if trainer.state.fn is None else trainer.state.fn.value
-        if stage == "fit":  # its validation
-            return
-        metrics = {name: float(value) for name, value in trainer.callback_metrics.items()}  # of all ranks
-        if self._context.inputs or not trainer.is_global_zero:
-            return
-        values = [f"{name} {value:.4g}" for name, value in metrics.items()]
-        if self._context.mode == "terminal":
-            print_line("\n  ".join([stage if values else f"{stage}: done", *values]), "terminal")
-        else:
-            print_line("  ".join([stage, *values]), self._context.mode)
-
-    on_test_end = on_predict_end = on_validation_end
+def _describe_training(context: RunContext, trainer: Trainer, module: LightningModule) -> str:
+    """Describe what is trained: folder, data, model, hardware and steps, a line each."""
+    data: LightningDataModule | None = trainer.datamodule  # type: ignore[attr-defined]
+    source = type(data).__name__ if data else ""
+    if callable(describe := getattr(data, "describe", None)):
+        facts: dict[str, Any] = describe()
+        counts = ", ".join(f"{count} {split}" for split, count in facts.get("counts", {}).items())
+        source = f"{facts.get('source', source)}: {counts}"
+    total = sum(parameter.numel() for parameter in module.parameters())
+    trained = sum(parameter.numel() for parameter in module.parameters() if parameter.requires_grad)
+    backbone = module.hparams.get("backbone")
+    model = type(module).__name__ + (f" on {backbone}" if backbone else "")
+    some = f", {trained:,} of them trained" if trained != total else ""
+    accelerator = type(trainer.accelerator).__name__.removesuffix("Accelerator")
+    devices = "" if trainer.world_size == 1 else f" on {trainer.world_size} devices"
+    auto = ", ".join(
+        f"{key.rpartition('.')[2]} {str(value).lower() if isinstance(value, bool) else value}"
+        for key, value in context.hardware.chosen.items()
+        if value is not None
+    )
+    values = {
+        "run": shown_path(context.run.folder),
+        "data": source,
+        "model": f"{model}: {total:,} parameters{some}",
+        "on": f"{accelerator}{devices}, precision {trainer.precision}",
+        "auto": f"{auto} ({context.hardware.chosen_by})" if auto else "",
+        "steps": _describe_steps(trainer),
+    }
+    return "\n".join(f"{name:5} {value}" for name, value in values.items() if value)
 
 
 def print_run_end(trainer: Trainer, context: RunContext) -> None:
-    """Print where everything is and which command comes next."""
-    run = context.run
-    if context.inputs or context.mode not in ("terminal", "plain") or not trainer.is_global_zero:
+    """Print the metrics of an evaluation, where everything is, and which command comes next."""
+    run, mode, command = context.run, context.mode, context.command
+    if context.inputs or mode not in ("terminal", "plain") or not trainer.is_global_zero:
         return
     in_retrain = RUN_FILE in os.environ  # which has a closing block of its own
-    if context.command == "fit":
+    if command == "fit":
         lines = _list_results(trainer, run)
         lines = [line for line in lines if line.startswith(("best", "note"))] if in_retrain else lines
     else:
+        values = [f"{name} {float(value):.4g}" for name, value in trainer.callback_metrics.items()]
+        if mode == "terminal":
+            print_line("\n  ".join([command if values else f"{command}: done", *values]), mode)
+        else:
+            print_line("  ".join([command, *values]), mode)
         recorders = [each for each in trainer.callbacks if isinstance(each, PredictionRecorder)]  # type: ignore[attr-defined]
         if recorders and recorders[0].predictions is not None and not in_retrain:
-            _print_class_tables(recorders[0].predictions, context.mode)
+            _print_class_tables(recorders[0].predictions, mode)
         tables = [callback.path for callback in trainer.callbacks if isinstance(callback, PredictionTable)]  # type: ignore[attr-defined]
         lines = [] if in_retrain else [f"run   {shown_path(run.folder)}"]
         lines = [f"table {shown_path(table)}" for table in tables[:1]] or lines
     if lines:
-        print_line("\n".join(lines), context.mode)
+        print_line("\n".join(lines), mode)
 
 
 def _list_results(trainer: Trainer, run: runs.Run) -> list[str]:

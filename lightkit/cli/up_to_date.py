@@ -41,18 +41,15 @@ def check_up_to_date(context: RunContext) -> int | None:
 
     Three things are compared: the config as written, without the `run` section and the time-outs of watchdog and
     launch; the content of the files that the data section names; and the Python files of the working directory. No
-    lock is taken: a fit that is needed waits for the job's lock itself. What was computed is left in the context for
-    the run's records.
+    lock is taken: a fit that is needed waits for the job's lock itself.
 
     Raises:
         ConfigError: If ``--unchanged-ok`` is given without ``--if-changed``.
         DataError: If LIGHTKIT_DATA names a folder without the photos that it should hold.
     """
-    if context.command != "fit" or context.passthrough or context.print_config is not None:
-        return None
     if "unchanged-ok" in context.options and "if-changed" not in context.options:
         raise ConfigError("--unchanged-ok: has no effect without --if-changed; add that, or leave it out")
-    if "if-changed" not in context.options:
+    if "if-changed" not in context.options or context.only_prints:
         return None
     run, reason = _find_last_fit(context)
     if run is None:
@@ -70,7 +67,6 @@ def check_up_to_date(context: RunContext) -> int | None:
                 runs.print_event("unchanged", run=name, folder=str(each.folder), data=described)
             print_line(f"nothing has changed since {where} ({now.summary})", context.mode)
             return 0 if context.options.get("unchanged-ok") else _NOTHING_TO_DO
-        context.began_with = context.began_with or now
         reasons.append(found)
     context.tell(f"trains: {reasons[0]}")
     return None
@@ -78,9 +74,7 @@ def check_up_to_date(context: RunContext) -> int | None:
 
 def _find_last_fit(context: RunContext) -> tuple[Run | None, str]:
     """Return the newest fit of the job if it has ended well; else None and why there is nothing to compare with."""
-    values = context.resolved.values
-    section: dict[str, Any] = values.get("run") or {}
-    root, name = str(section.get("root") or "runs"), str(section.get("name") or context.default_name)
+    root, name = context.run_root, context.job_name
     for run in runs.list_runs(root, name):
         manifest, summary = runs.read_json(run.manifest_path) or {}, runs.read_json(run.summary_path) or {}
         if manifest.get("subcommand", "fit") != "fit" or manifest.get("fast_dev_run"):
@@ -129,9 +123,9 @@ def compute_inputs(context: RunContext, *, salt: str, asked: bool) -> Inputs:
     addresses = [key for key, text in texts.items() if _ADDRESS.match(text)]
     unseen = tuple(key for key in addresses if not (is_own and texts[key].startswith("http")))
     config, hidden = split_values(context, salt)
-    inputs = Inputs(config, hidden, unseen=unseen, code=compute_code_digests(resolved), salt=salt)
+    inputs = Inputs(config, hidden, unseen=unseen, code=compute_code_digests(context.run_root), salt=salt)
     places = {key: path for key, text in texts.items() if (path := _find_path(text)) is not None}
-    files = ((key, *file) for key, path in places.items() for file in _list_files(path, _find_run_root(resolved)))
+    files = ((key, *file) for key, path in places.items() for file in _list_files(path, context.run_root))
     found = list(islice(files, None if asked else _CHEAP_FILES + 1))
     if not asked and (len(found) > _CHEAP_FILES or sum(os.path.getsize(path) for *_, path in found) > _CHEAP_BYTES):  # noqa: PTH202
         return inputs
@@ -143,7 +137,7 @@ def compute_inputs(context: RunContext, *, salt: str, asked: bool) -> Inputs:
     return replace(inputs, data=digests, size_bytes=size_bytes)
 
 
-def compute_code_digests(resolved: Resolved) -> dict[str, str]:
+def compute_code_digests(run_root: Path) -> dict[str, str]:
     """Compute the digests of the Python files of the working directory, by their paths in it.
 
     In a git work tree they are the files that git tracks or would add; else all but those in hidden folders, virtual
@@ -151,7 +145,7 @@ def compute_code_digests(resolved: Resolved) -> dict[str, str]:
     """
     tracked = git_output(None, "ls-files", "-z", "--cached", "--others", "--exclude-standard", "--", "*.py") or ""
     names = sorted({name for name in tracked.split("\0") if Path(name).is_file()})
-    names = names or [name for name, _ in _walk(Path(), _find_run_root(resolved)) if name.endswith(".py")]
+    names = names or [name for name, _ in _walk(Path(), run_root) if name.endswith(".py")]
     return {_printable(name): found.digest for name, found in zip(names, compute_file_digests(names), strict=True)}
 
 
@@ -165,8 +159,7 @@ def record_inputs(context: RunContext, run: Run, previous: Mapping[str, Any] | N
         run: Its run.
         previous: The run's manifest, if it is resumed.
     """
-    inputs = context.began_with or compute_inputs(context, salt=run.id, asked="if-changed" in context.options)
-    inputs = replace(inputs, salt=run.id, hidden=split_values(context, run.id)[1])
+    inputs = compute_inputs(context, salt=run.id, asked="if-changed" in context.options)
     if previous is not None and previous.get("inputs") != inputs.digests:
         (run.folder / runs.INPUTS).unlink(missing_ok=True)
         return None
@@ -255,10 +248,6 @@ def _walk(top: Path, run_root: Path) -> Iterator[tuple[str, str]]:
             path = os.path.join(folder, name)  # noqa: PTH118 (pathlib would make an object of each of very many)
             if name[0] != "." and os.path.isfile(path):  # noqa: PTH113
                 yield os.path.relpath(path, top), path
-
-
-def _find_run_root(resolved: Resolved) -> Path:
-    return Path(str((resolved.values.get("run") or {}).get("root") or "runs")).absolute()
 
 
 def _printable(name: str) -> str:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from lightkit.cli.config_loader import STAGES
+from argparse import ArgumentError
+
 from lightkit.cli.console import configure_console, quiet_libraries
-from lightkit.cli.parser_errors import explain_lightning_errors
+from lightkit.cli.parser_errors import explain_lightning_errors, explain_parser_error, unwrap_errors
 from lightkit.cli.stage_runner import open_context
 from lightkit.errors import ConfigError
 from lightkit.runs.signals import SignalWatch
@@ -23,18 +24,27 @@ def fetch(args: list[str]) -> int:
     Raises:
         ConfigError: If the config names no data module, or one that has nothing to fetch.
     """
-    context = open_context("fetch", args, SignalWatch(), subcommands=(*STAGES, "fetch"))
+    context = open_context("fetch", args, SignalWatch())
     configure_console(context.mode, context.resolved.masked)
     section = context.resolved.values.get("data")
     if section is None:
         raise ConfigError(
             "fetch: the config names no data; give it a file, as in lightkit fetch -c configs/flowers.yaml"
         )
-    from lightkit.cli.model_builder import build_data  # here, because it loads torch
+    from pytorch_lightning import LightningDataModule  # here: these load torch
+    from pytorch_lightning.cli import LightningArgumentParser
+
+    import lightkit.data  # noqa: F401 (its classes are known by their short names)
 
     quiet_libraries()
+    parser = LightningArgumentParser(exit_on_error=False)
+    parser.add_lightning_class_args(LightningDataModule, "data", subclass_mode=True)
     with explain_lightning_errors(context.resolved):
-        data = build_data(section, context.resolved)
+        try:
+            with unwrap_errors():
+                data = parser.instantiate_classes(parser.parse_object({"data": section}))["data"]
+        except ArgumentError as error:
+            raise explain_parser_error(error, context.resolved, keys=()) from error
         download = getattr(data, "fetch", None)
         if download is None:
             raise ConfigError(f"fetch: {type(data).__name__} has nothing to download")

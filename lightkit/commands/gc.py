@@ -16,7 +16,7 @@ from lightkit.cli.command_line import CommandLine, parse_options
 from lightkit.cli.console import configure_console
 from lightkit.cli.run_table import check_names, format_run, get_root_and_job, list_known_metrics
 from lightkit.errors import ConfigError
-from lightkit.loggers.mlflow_address import Address, mask_password
+from lightkit.loggers.mlflow_address import mask_password
 from lightkit.registry.promotion import needed_runs
 from lightkit.registry.store import address_of_root, open_registry, tracked_run
 from lightkit.runs.deadline import parse_duration
@@ -135,21 +135,19 @@ def _ask_registries(root: Path, tracking_uri: str | None, entries: Sequence[Inde
     Raises:
         ConfigError: If the address is unknown.
     """
-    default = address_of_root(tracking_uri or None, root)
-    addresses: dict[str, Address] = {default.uri: default}
-    for uri in () if tracking_uri else (uri for each in entries for uri in _list_uris(each.run)):
-        if uri not in addresses and not uri.startswith("file:"):
-            addresses[uri] = address_of_root(uri, root)
+    uris = set() if tracking_uri else {uri for each in entries for uri in _list_uris(each.run)}
+    addresses = [address_of_root(tracking_uri or None, root)]
+    addresses += [address_of_root(uri, root) for uri in uris if not uri.startswith("file:")]
     needed: set[str] = set()
     answered: set[str] = set()
-    for address in addresses.values():
+    for address in {each.uri: each for each in addresses}.values():
         if address.database is not None and not address.database.is_file():
             continue  # nothing was ever registered there
         with open_registry(address, creates=False) as registry:
             needed |= needed_runs(registry)
             answered.add(mask_password(registry.registry_uri))
     for each in entries:
-        registries = _list_registries(each.run) if each.is_promoted else []
+        registries = _list_registries(each.run)
         if each.is_promoted and not (registries and answered.issuperset(registries)):
             needed.add(each.key)
     return needed
@@ -167,9 +165,8 @@ def _list_uris(run: runs.Run) -> list[str]:
     Raises:
         ConfigError: If a password is missing, without which the server does not answer.
     """
-    uris = {uri for uri in _list_registries(run) if "***" not in uri}
-    if tracked := tracked_run(run).get("tracking_uri"):
-        uris.add(tracked)
+    known = [*_list_registries(run), tracked_run(run).get("tracking_uri", "")]
+    uris = {uri for uri in known if uri and "***" not in uri}
     noted = str((runs.read_json(run.folder / "mlflow.json") or {}).get("tracking_uri") or "")
     if "***@" in noted and not (uris or os.environ.get("MLFLOW_TRACKING_URI")):
         raise ConfigError(

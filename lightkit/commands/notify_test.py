@@ -9,7 +9,7 @@ from typing import Any
 from lightkit.cli.command_line import Takes, parse_options
 from lightkit.cli.config_loader import load_config
 from lightkit.cli.console import choose_output_mode, configure_console, print_line
-from lightkit.cli.notifications import build_notifiers, create_heartbeat, find_job_name
+from lightkit.cli.notifications import build_notifiers, create_heartbeat
 from lightkit.config import Problems, Resolved, near
 from lightkit.errors import ConfigError
 from lightkit.runs.webhook import Deliver, DeliveryError, Sign
@@ -60,10 +60,12 @@ def notify_test(args: list[str]) -> int:
         if kind not in _MESSAGES:
             raise ConfigError(f"--kind: expected {', '.join(_MESSAGES)}, got {kind!r}{near(kind, _MESSAGES)}")
     mode = choose_output_mode({"quiet": "--quiet" in line.options})
-    resolved = _load_config(line.config_args)
-    configure_console(mode, resolved.masked)
-    job = f"{find_job_name(resolved, 'fit', line.config_args)} (test of lightkit notify-test)"
-    tests = list(_list_tests(resolved, kinds, job))
+    problems = Problems()
+    is_of_run = "--run" in (word.partition("=")[0] for word in line.config_args)
+    loaded = load_config("test" if is_of_run else "fit", line.config_args, problems)  # whose data need not exist
+    problems.raise_any(loaded.resolved.masked)
+    configure_console(mode, loaded.resolved.masked)
+    tests = list(_list_tests(loaded.resolved, kinds, f"{loaded.job_name} (test of lightkit notify-test)"))
     if not tests:
         raise ConfigError(
             "notify-test: the config has no receiver of such messages. Add configs/notify/slack.yaml, an entry "
@@ -81,16 +83,6 @@ def notify_test(args: list[str]) -> int:
         else:
             print_line(f"{head}  ok", mode)
     return 1 if num_failed else 0
-
-
-def _load_config(args: Sequence[str]) -> Resolved:
-    """Load the config; its data need not exist."""
-    problems = Problems()
-    is_of_run = any(word.partition("=")[0] == "--run" for word in args)
-    resolved = load_config("test" if is_of_run else "fit", args, problems).resolved
-    if (error := problems.error()) is not None:
-        raise error.reworded(resolved.masked)
-    return resolved
 
 
 def _list_tests(resolved: Resolved, kinds: Sequence[str], job: str) -> Iterator[tuple[str, str, Deliver]]:

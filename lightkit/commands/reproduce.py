@@ -7,20 +7,20 @@ import logging
 import os
 import platform
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from lightkit import runs
 from lightkit.cli.command_line import get_run_argument, parse_options
-from lightkit.cli.console import configure_console
+from lightkit.cli.console import configure_console, format_table
 from lightkit.cli.context import RunContext
 from lightkit.cli.stage_runner import open_context, run_stage
 from lightkit.cli.up_to_date import compute_inputs
 from lightkit.config import PREFIX, RESERVED_VARIABLES, shown_path
 from lightkit.errors import ConfigError, DataError
 from lightkit.hardware import describe_packages, this_machine
-from lightkit.launch.plan import THREADS
 from lightkit.runs.files import finite
 from lightkit.runs.signals import SignalWatch
 from lightkit.version import __version__
@@ -48,6 +48,8 @@ data differs, or is missing; 75: interrupted, the same command goes on.
 lightkit reproduce flowers/latest
 """
 _SUFFIX = "-reproduced"
+_NOT_COMPARED = {"epoch", "epoch_seconds", "samples_per_s"}
+_MAX_ROWS = 20
 _log = logging.getLogger("lightkit")
 
 
@@ -82,17 +84,11 @@ def reproduce(args: list[str]) -> int:
                     "Put it back as it was, or say --anyway to train all the same."
                 )
             _log.warning("%s is trained again though not all is as it was:\n%s", where, listing)
-        hardware = manifest.get("hardware") or {}
-        if (threads := hardware.get("threads")) and hardware.get("devices") in (None, 1):
-            os.environ[THREADS] = str(threads)  # the order of sums depends on it
         if (code := run_stage("fit", fit_args, watch)) != 0:
             return code
     again = runs.list_runs(run.root, f"{run.name}{_SUFFIX}")[0]
     origin = {"parent": str(run.folder), "reproduces": run.id}
     runs.write_json(again.manifest_path, {**(runs.read_json(again.manifest_path) or {}), **origin})
-
-    from lightkit.cli.run_comparison import compare_runs, format_comparison  # here: it loads torch
-
     comparison = compare_runs(run, again, is_trusting=is_trusting)
     if is_json:
         print(json.dumps(finite(comparison), indent=2))
@@ -134,6 +130,9 @@ def _list_fit_args(run: runs.Run, manifest: Mapping[str, Any]) -> list[str]:
     """
     args = ["-c", str(run.config_path), f"--seed_everything={manifest['seed']}"]
     args += [f"--run.name={run.name}{_SUFFIX}", f"--run.root={run.root}", "--run.resume=auto"]
+    hardware = manifest.get("hardware") or {}
+    if (threads := hardware.get("threads")) and hardware.get("devices") in (None, 1):
+        args.append(f"--launch.threads={threads}")  # the order of sums depends on it
     checkpoint = manifest.get("ckpt_path")
     if checkpoint in ("best", "last"):
         checkpoint = str(Path(str(manifest.get("parent")), "checkpoints", f"{checkpoint}.ckpt"))
@@ -154,21 +153,24 @@ def _list_differences(run: runs.Run, manifest: Mapping[str, Any], context: RunCo
         for name in {**recorded, **here}
         if recorded.get(name) != here.get(name)
     ]
-    data = []
+    data: list[str] = []
     if (before := runs.read_inputs(run.folder)) is None:
         code.append("the run has no record of its code and its data")
     else:
         now = compute_inputs(context, salt=before.salt, asked=before.data is not None)
-        known = {file: digest for file, digest in now.code.items() if file in before.code}
-        code += [
-            change.removeprefix("code: ")
-            for change in runs.list_changes(runs.Inputs(code=before.code), runs.Inputs(code=known))
-        ]
-        places = {key: (now.data or {}).get(key) for key in before.data or ()}
-        found = {key: files for key, files in places.items() if files is not None}
-        hidden = {key: now.hidden.get(key, digest) for key, digest in before.hidden.items()}
-        old, new = replace(before, config={}, code={}), replace(now, config={}, code={}, data=found, hidden=hidden)
-        data = [*runs.list_changes(old, new), *(f"the data behind {key} cannot be seen" for key in before.unseen)]
+        seen = replace(
+            now,
+            config=before.config,
+            hidden={key: now.hidden.get(key, digest) for key, digest in before.hidden.items()},
+            data={key: files for key, files in (now.data or {}).items() if key in (before.data or {})},
+            code={file: digest for file, digest in now.code.items() if file in before.code},
+        )
+        for change in runs.list_changes(before, seen):
+            if change.startswith("code: "):
+                code.append(change.removeprefix("code: "))
+            else:
+                data.append(change)
+        data += [f"the data behind {key} cannot be seen" for key in before.unseen]
     hardware_before, hardware_here = manifest.get("hardware") or {}, runs.describe_hardware()
     hardware = [
         f"{name} {hardware_before[name]} -> {hardware_here[name]}"
@@ -180,3 +182,81 @@ def _list_differences(run: runs.Run, manifest: Mapping[str, Any], context: RunCo
         hardware.append(f"GPU {', '.join(missing)} -> {', '.join(gpus) or 'none'}")
     differences = {"code": code, "packages": packages, "data": data, "hardware": hardware}
     return {name: lines for name, lines in differences.items() if lines}
+
+
+def compare_runs(run: runs.Run, again: runs.Run, *, is_trusting: bool = False) -> dict[str, Any]:
+    """Compare metrics.csv, and the weights of last.ckpt and best.ckpt.
+
+    Args:
+        run: The first run.
+        again: The second.
+        is_trusting: Load checkpoints that hold more than tensors and plain values.
+
+    Returns:
+        Plain values, NaN among them. `equal`; `data`: the difference of the data, if any; `metrics`: each
+        value that differs; `weights`: of each checkpoint the number of tensors, of those that differ, and the tensor
+        that differs most and by how much: None where its two versions cannot be subtracted.
+
+    Raises:
+        ConfigError: If a checkpoint cannot be read.
+    """
+    from lightkit.callbacks.checkpoint_io import read_checkpoint  # here: it loads torch
+
+    old, new = ({int(row["epoch"]): row for row in runs.MetricsTable(each.metrics_path).rows} for each in (run, again))
+    metrics = [
+        {"metric": name, "epoch": epoch, "before": old.get(epoch, {}).get(name), "again": new.get(epoch, {}).get(name)}
+        for epoch in sorted({*old, *new})
+        for name in sorted({*old.get(epoch, {}), *new.get(epoch, {})} - _NOT_COMPARED)
+    ]
+    metrics = [each for each in metrics if str(each["before"]) != str(each["again"])]  # as text: NaN equals NaN
+    weights = []
+    with runs.trusting() if is_trusting else nullcontext():
+        for name in ("last.ckpt", "best.ckpt"):
+            if (run.checkpoints / name).is_file():
+                states = [read_checkpoint(each.checkpoints / name)["state_dict"] for each in (run, again)]
+                weights.append({"checkpoint": name, **_compare_weights(*states)})
+    manifests = [runs.read_json(each.manifest_path) or {} for each in (run, again)]
+    was, now = ((manifest.get("data") or {}).get("fingerprint") for manifest in manifests)
+    data = None if was in (None, now) else f"the fingerprint was {was}, is {now}"
+    is_equal = not (metrics or data or any(each["num_different"] for each in weights))
+    found = {"schema": 2, "run": str(run.folder), "again": str(again.folder), "equal": is_equal, "epochs": len(old)}
+    return {**found, "data": data, "metrics": metrics, "weights": weights}
+
+
+def format_comparison(found: Mapping[str, Any]) -> str:
+    """Write one line where all is equal, else the differences."""
+    before, again = (shown_path(Path(found[name])) for name in ("run", "again"))
+    if found["equal"]:
+        weights = ", ".join(f"{each['num_tensors']} tensors of {each['checkpoint']}" for each in found["weights"])
+        equal = f"{weights}, bit for bit" if weights else "there are no weights to compare"
+        return f"reproduced: {again} equals {before} ({found['epochs']} epochs; {equal})"
+    lines = [f"not reproduced: {again} differs from {before}"]
+    lines += [f"data     {found['data']}"] if found["data"] else []
+    columns = ("metric", "epoch", "before", "again")
+    rows = [[str(each[column]) for column in columns] for each in found["metrics"][:_MAX_ROWS]]
+    lines.append(format_table(columns, rows) if rows else "metrics  equal")
+    lines += [f"and {len(found['metrics']) - _MAX_ROWS} more"] if len(found["metrics"]) > _MAX_ROWS else []
+    for each in found["weights"]:
+        text = f"weights  {each['checkpoint']}: {each['num_different']} of {each['num_tensors']} tensors differ"
+        lines.append(f"{text}, {each['tensor']} by up to {each['largest']}" if each["num_different"] else text)
+    return "\n".join([*lines, "On a GPU only trainer.deterministic: true promises equal numbers."])
+
+
+def _compare_weights(before: Mapping[str, Any], again: Mapping[str, Any]) -> dict[str, Any]:
+    import torch  # here: it takes seconds
+    from torch import Tensor
+
+    def get_bytes(tensor: Tensor) -> Tensor:
+        return tensor.flatten().contiguous().view(torch.uint8)
+
+    gaps: dict[str, float | None] = {}
+    for key in dict.fromkeys([*before, *again]):
+        one, other = before.get(key), again.get(key)
+        if not (isinstance(one, Tensor) and isinstance(other, Tensor) and one.shape == other.shape):
+            if isinstance(one, Tensor) or isinstance(other, Tensor) or one != other:
+                gaps[key] = None
+        elif one.dtype != other.dtype or not torch.equal(get_bytes(one), get_bytes(other)):
+            gaps[key] = float((one.to(torch.complex128) - other.to(torch.complex128)).abs().max())
+    tensor = max(gaps, key=lambda key: gaps[key] or 0.0, default=None)
+    largest = None if tensor is None else gaps[tensor]
+    return {"num_tensors": len(before), "num_different": len(gaps), "tensor": tensor, "largest": largest}

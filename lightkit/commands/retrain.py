@@ -34,7 +34,6 @@ from lightkit.config import near, read_scalar, shown_path
 from lightkit.config.loader import find_plain_secrets
 from lightkit.errors import ConfigError, OutOfTime
 from lightkit.export.options import parse_formats
-from lightkit.launch.plan import THREADS
 from lightkit.registry.gate import RECORD, read_gate, require_rule
 from lightkit.runs.ci_report import Case, add_step_summary, junit_on_failure, markdown_table, write_junit
 from lightkit.runs.deadline import format_duration, parse_deadline, parse_duration
@@ -146,10 +145,8 @@ def _retrain(args: list[str], options: Mapping[str, str], notifier: CommandNotif
         key: read_scalar(value) if key in ("wait_s", "stale_s") and isinstance(value, str) else value
         for key, value in (context.resolved.values.get("run") or {}).items()
     }
-    settings = RunSettings(**{**values, "name": values.get("name") or context.default_name})
+    settings = RunSettings(**{**values, "name": context.job_name})
     _check(context, options)
-    if context.launch.threads is not None:
-        os.environ[THREADS] = str(context.launch.threads)  # which torch reads when it is imported
     with StageProcesses(preloads="--if-changed" not in options) as processes:  # with it, perhaps nothing needs torch
         context.attach_notifier(notifier)
         with create_job_lock(context, settings) as lock:

@@ -58,16 +58,14 @@ def submit_fit(args: list[str]) -> int:
 def _make_script(context: RunContext, args: list[str]) -> tuple[str, str]:
     """Write the batch script; return it with the file that takes its output."""
     make_plan(context)  # refuses what Slurm cannot start
-    values = context.resolved.values
-    run, trainer = values.get("run") or {}, values.get("trainer") or {}
-    name = str(run.get("name") or context.default_name)
+    name = context.job_name
     fewest, nodes = context.launch.num_nodes
     if fewest != nodes:
         raise error_at(
             f"launch.nodes: Slurm gives a fixed number of machines, got {context.launch.nodes!r}",
             context.resolved.origin_of("launch.nodes"),
         )
-    num_nodes, devices = trainer.get("num_nodes"), context.hardware.devices
+    num_nodes, devices = context.resolved.section("trainer").get("num_nodes"), context.hardware.devices
     num_nodes = read_scalar(num_nodes) if isinstance(num_nodes, str) else num_nodes  # a flag's value is text
     processes = context.launch.processes or count_devices(context.hardware)  # each has one device
     if processes is None and devices in (None, "auto") and context.hardware.kind != "gpu":
@@ -77,7 +75,7 @@ def _make_script(context: RunContext, args: list[str]) -> tuple[str, str]:
             f"submit: how many processes each machine runs is not known here, for the devices are {devices!r}; "
             f"say launch.processes"
         )
-    output = str(Path(run.get("root") or "runs") / name / "slurm-%j.out")
+    output = str(context.run_root / name / "slurm-%j.out")
     own = {
         "job-name": name,
         "nodes": num_nodes if nodes == 1 and isinstance(num_nodes, int) else nodes,

@@ -5,21 +5,19 @@ from __future__ import annotations
 import json
 import logging
 import math
-import os
 import resource
 import shlex
 import sys
-import tempfile
 import warnings
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import asdict, replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lightkit.cli.command_line import Takes, parse_options
 from lightkit.cli.console import configure_console, format_table, quiet_libraries
+from lightkit.cli.parser_errors import explain_lightning_errors
 from lightkit.cli.stage_runner import open_context
 from lightkit.cli.validation import explain_unwritable
 from lightkit.config import Origin, dump_yaml, shown_path
@@ -30,16 +28,12 @@ from lightkit.errors import ConfigError
 from lightkit.hardware import this_machine
 from lightkit.hardware.cores import find_user_threads
 from lightkit.hardware.processor import available_memory_bytes, keep_memory
-from lightkit.launch.plan import THREADS
 from lightkit.runs.files import finite
 from lightkit.runs.signals import SignalWatch
 
 if TYPE_CHECKING:
-    from pytorch_lightning import Trainer
-
     from lightkit.cli.context import RunContext
-    from lightkit.cli.model_builder import ModelFactory
-    from lightkit.tuning.benchmark import Benchmark, Variant
+    from lightkit.tuning.benchmark import Benchmark
 
 HELP = """\
 usage: lightkit tune -c FILE... [--output FILE] [--batch-size] [--learning-rate] [--budget SECONDS] [--key=value]...
@@ -103,11 +97,7 @@ def tune(args: list[str]) -> int:
             target_key(key, setting, context.resolved)
         if not keys and not found:
             raise ConfigError("tune: the config fixes all settings for speed; set accelerator.precision: auto")
-        if context.launch.threads is not None:  # as fit does, before torch is loaded
-            os.environ[THREADS] = str(context.launch.threads)
         quiet_libraries()
-        from lightkit.cli.parser_errors import explain_lightning_errors  # here: it loads Lightning
-
         explained = explain_lightning_errors(context.resolved)
         with context.stack, redirect_stdout(sys.stderr), explained:  # what the user's code prints is no measurement
             lines, benchmark = _measure(context, keys, found, budget_s=budget_s)
@@ -130,7 +120,8 @@ def _list_open_keys(context: RunContext) -> list[str]:
     """List the settings for speed that the config does not fix: not set, or chosen by the rule for auto."""
     values, chosen = context.resolved.values, context.hardware.chosen
     homes = {key: ("accelerator", key) for key in ("memory_format", "compile", "fused", "tf32")}
-    homes["precision"] = "trainer", "precision"
+    if not context.resolved.section("trainer").get("plugins"):  # one of them may decide it
+        homes["precision"] = "trainer", "precision"
     if find_user_threads() is None:
         homes["threads"] = "launch", "threads"
     keys = [
@@ -155,55 +146,45 @@ def _measure(
     """
     import torch  # here, as all that loads torch: arguments and config are checked before
 
-    from lightkit.callbacks.computation import Computation, missing_for_compiling
-    from lightkit.cli.model_builder import ModelFactory
-    from lightkit.tuning.benchmark import Benchmark, Variant, find_learning_rate, make_trainer
+    from lightkit.callbacks.computation import missing_for_compiling
+    from lightkit.cli.model_builder import TrialBuilder
+    from lightkit.tuning.benchmark import Benchmark, Variant, find_batch_size, find_learning_rate
 
     warnings.simplefilter("ignore")  # the training warns of the same
     for name in ("pytorch_lightning", "lightning_fabric", "lightkit.data", "lightkit.models"):
         logging.getLogger(name).setLevel(logging.ERROR)
-    factory = ModelFactory(context=context)
-    factory.build()
-    machine, device = this_machine(), factory.trainer.strategy.root_device.type
-    cores = machine.cores or 1
-    section, arguments = factory.config["fit"], factory.trainer_arguments
-    arguments["default_root_dir"] = context.stack.enter_context(tempfile.TemporaryDirectory(prefix="lightkit-tune-"))
-    excluded = {"precision"} if "plugins" in arguments else set()  # one of them decides it
-    excluded |= {"compile"} if missing_for_compiling(device) is not None else set()
-    keys = [key for key in keys if key not in excluded]
-
-    def compute(variant: Variant) -> Computation:
-        return Computation(variant.memory_format, variant.compile, variant.tf32, variant.fused)
-
+    builder = TrialBuilder(context=context)
+    section = builder.config["fit"]
+    precision = str(section["trainer"]["precision"] or "32-true")
     base = Variant(
-        PRECISIONS.get(str(arguments.get("precision")), str(arguments.get("precision", "32-true"))),
-        **{key: section["accelerator"][key] for key in ("memory_format", "compile", "tf32", "fused")},
+        PRECISIONS.get(precision, precision),
+        **section["accelerator"].as_dict(),
         threads=context.launch.threads or torch.get_num_threads(),
     )
+    device = builder.build(base)[0].strategy.root_device.type
+    machine = this_machine()
+    cores = machine.cores or 1
+    keys = [key for key in keys if key != "compile" or missing_for_compiling(device) is None]
 
-    def make_benchmark(**data_arguments: Any) -> Benchmark:
-        return Benchmark(
-            partial(factory.build, **data_arguments),
-            base,
-            reference=replace(base, precision="32-true") if "precision" in keys else base,
-            trainer_arguments=arguments,
-            compute=compute,
-            seed=int(section["seed_everything"] or 0),
-            budget_s=budget_s,
-            report=context.tell,
-        )
-
-    def make_tuner_trainer(variant: Variant) -> Trainer:
-        precision = {} if "plugins" in arguments else {"precision": variant.precision}
-        return make_trainer({**arguments, **precision, "max_epochs": 1000}, [compute(variant)])
+    def measure(base: Variant) -> Benchmark:
+        reference = replace(base, precision="32-true") if "precision" in keys else base
+        seed = int(section["seed_everything"] or 0)
+        return Benchmark(builder.build, base, reference=reference, seed=seed, budget_s=budget_s, report=context.tell)
 
     lines: dict[str, tuple[Any, str]] = {}
-    sized: dict[str, int] = {}
     if "--batch-size" in options:
-        size, text = _find_batch_size(factory, make_benchmark, make_tuner_trainer(base))
-        if size is not None:
-            sized["batch_size"], lines["batch_size"] = size, (size, text)
-    benchmark = make_benchmark(**sized)
+        first = builder.data_arguments.get("batch_size")
+        if not isinstance(first, int):
+            raise ConfigError("tune: --batch-size: the config's data has no argument batch_size")
+        with _limit_memory():
+            size = find_batch_size(builder.build(base), first)
+        trials = [measure(replace(base, batch_size=each)).best for each in (first, size)]
+        rates = [(trial.batch_size or 0) / trial.step_s for trial in trials]
+        if rates[1] > _LEAST_GAIN * rates[0]:
+            size = trials[1].batch_size or size  # the data may have fewer samples
+            text = f"{rates[1]:.4g} samples/s, with {first} {rates[0]:.4g}; the learning rate is not scaled"
+            base, lines["batch_size"] = replace(base, batch_size=size), (size, text)
+    benchmark = measure(base)
     lower = choose_settings({"cuda": "gpu"}.get(device, device), machine, processes=1)[1]["precision"]
     formats = ("channels_last", "contiguous") if "memory_format" in keys else (base.memory_format,)
     for precision in dict.fromkeys((lower or "32-true", "32-true")) if "precision" in keys else (base.precision,):
@@ -215,42 +196,19 @@ def _measure(
         if key in keys:
             benchmark.consider(**{key: value})
     best = benchmark.best.variant
-    if "num_workers" in keys and "num_workers" in factory.data_arguments:
-        benchmark.start_loading(factory.data_arguments["num_workers"])
+    if "num_workers" in keys and "num_workers" in builder.data_arguments:
+        benchmark.start_loading(builder.data_arguments["num_workers"])
         for number in sorted({0, 1, cores // 2, cores - 1}):
             benchmark.consider(num_workers=number)
     # but for what was changed, and back again
     lines |= {key: gained for key, gained in benchmark.gained.items() if gained[0] != getattr(base, key)}
     if "--learning-rate" in options:
-        rate, text = find_learning_rate(*factory.build(**sized), make_tuner_trainer(best))
+        rate, text = find_learning_rate(builder.build(best))
         if rate is None:
             logging.getLogger("lightkit").warning("tune: no learning rate was found: %s", text)
         else:
             lines["learning_rate"] = rate, f"a tenth of the rate of the least loss: {text}"
     return lines, benchmark
-
-
-def _find_batch_size(
-    factory: ModelFactory, make_benchmark: Callable[..., Benchmark], trainer: Trainer
-) -> tuple[int | None, str]:
-    """Double the batch until the memory is full, and measure whether the largest gains; None where it does not.
-
-    Raises:
-        ConfigError: If the data has no batch size.
-    """
-    from pytorch_lightning.tuner.tuning import Tuner  # here: it loads torch
-
-    first = factory.data_arguments.get("batch_size")
-    if not isinstance(first, int):
-        raise ConfigError("tune: --batch-size: the config's data has no argument batch_size")
-    model, data = factory.build()
-    with _limit_memory():
-        size = Tuner(trainer).scale_batch_size(model, datamodule=data, init_val=first)
-    trials = [make_benchmark(batch_size=each).best for each in (first, size)]
-    size = trials[1].batch_size or size  # the data may have fewer samples
-    rates = [(trial.batch_size or 0) / trial.step_s for trial in trials]
-    text = f"{rates[1]:.4g} samples/s, with {first} {rates[0]:.4g}; the learning rate is not scaled"
-    return (size, text) if rates[1] > _LEAST_GAIN * rates[0] else (None, text)
 
 
 @contextmanager

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -204,15 +204,18 @@ class Problems:
             return DataError("\nerror: ".join(map(str, found)))
         return ConfigErrors([each if isinstance(each, ConfigError) else ConfigError(str(each)) for each in found])
 
-    def raise_any(self) -> None:
+    def raise_any(self, mask: Callable[[str], str] = str) -> None:
         """Raise what was found, if anything was.
+
+        Args:
+            mask: Puts references in the place of secrets.
 
         Raises:
             ConfigError: If there are errors in the config.
             DataError: If only data is missing.
         """
         if (error := self.error()) is not None:
-            raise error
+            raise error.reworded(mask)
 
     def _in_order(self) -> list[LightkitError]:
         """Sort by place: files from the lowest layer up, then by line; the rest stays as it was found."""

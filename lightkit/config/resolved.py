@@ -57,6 +57,11 @@ class Resolved:
         values: dict[str, Any] = to_plain(self.tree)
         return values
 
+    def section(self, name: str) -> dict[str, Any]:
+        """Return a section as plain values; an empty one where it is missing, or an error is in its place."""
+        node = self.tree.entries.get(name)
+        return to_plain(node) if isinstance(node, MappingNode) else {}
+
     @property
     def origins(self) -> dict[KeyPath, Origin]:
         """The place that set each value; for a mapping, the lowest that did."""

@@ -24,8 +24,6 @@ _log = logging.getLogger(__name__)
 logging.getLogger("urllib3.connectionpool").setLevel(logging.ERROR)  # its lines print the path, a secret
 CLOSE_TIMEOUT_S = 5.0
 """Seconds that the end of a process waits for unsent messages."""
-HELD = "_LIGHTKIT_HEARTBEAT"
-"""Variable by which a process that reports a whole command keeps the processes that it starts silent."""
 Sign = Literal["start", "ok", "fail"]
 Deliver = Callable[[], object]
 """Delivers one message, or raises `DeliveryError`."""

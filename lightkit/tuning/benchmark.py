@@ -27,6 +27,7 @@ _NUM_BATCHES = 4
 _WARM_UP_STEPS, _WARM_UP_STEPS_ON_CPU = 3, 1
 _LOADER_WARM_UP_STEPS = 8  # in which workers get ahead
 _NUM_STEPS = 10_000  # of an epoch, as schedules of the model see it
+_NUM_TUNER_EPOCHS = 1000  # Lightning's Tuner counts steps
 _MIN_TIMED_STEPS, _MAX_TIMED_STEPS, _ENOUGH_S = 3, 50, 1.0  # of a trial
 _FIRST_TOLERANCE = 0.01
 """Greatest difference of the first step's loss from float32's, as a share of that: the weights are still the same.
@@ -40,6 +41,8 @@ Seen of bf16-mixed in four steps of AdamW from random weights on photos: 0.002 t
 MobileNetV3-small, 0.006 to 0.051 for ResNet-18.
 """
 _NOISE = 0.03  # gain that does not count, as a share
+Parts = tuple[Trainer, LightningModule, LightningDataModule | None]
+"""Trainer, model and data of a short fit."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +57,7 @@ class Variant:
         fused: Whether the optimizer updates all parameters in one kernel; None: as the optimizer has it.
         threads: Intra-op threads of the process; None: as torch has it.
         num_workers: Argument of the data, in a trial with the loader itself; None: batches that are held in memory.
+        batch_size: Argument of the data; None: as the config has it.
     """
 
     precision: str = "32-true"
@@ -63,6 +67,7 @@ class Variant:
     fused: bool | None = None
     threads: int | None = None
     num_workers: int | str | None = None
+    batch_size: int | None = None
 
     def __str__(self) -> str:
         switches = [key for key in ("compile", "tf32", "fused") if getattr(self, key)]
@@ -119,11 +124,9 @@ class Benchmark:
     """Tries variants, each in a short fit from the same weights on the same batches, and keeps the fastest.
 
     Args:
-        build: Builds a fresh model and its data; keyword arguments are for the data's class.
+        build: Builds a trainer that computes with a variant, a fresh model and its data.
         base: The variant that `fit` computes with, which is tried at once.
         reference: Variant whose losses all are compared with.
-        trainer_arguments: Those of the config's trainer that change a step.
-        compute: Returns the callback that computes with a variant.
         seed: Of the weights, and of all random numbers of the model.
         budget_s: Seconds after which no other trial begins.
         report: Receives the name of each variant that is tried.
@@ -134,18 +137,16 @@ class Benchmark:
 
     def __init__(
         self,
-        build: Callable[..., tuple[LightningModule, LightningDataModule | None]],
+        build: Callable[[Variant], Parts],
         base: Variant,
         *,
         reference: Variant,
-        trainer_arguments: Mapping[str, Any],
-        compute: Callable[[Variant], Callback],
         seed: int,
         budget_s: float = math.inf,
         report: Callable[[str], None] = lambda _: None,
     ) -> None:
-        self._build, self._arguments, self._compute, self._seed = build, trainer_arguments, compute, seed
-        self._report, self._ends_s = report, time.perf_counter() + budget_s
+        self._build, self._seed, self._report = build, seed, report
+        self._ends_s = time.perf_counter() + budget_s
         self._batches: list[Any] = []
         self.trials: dict[Variant, Trial] = {}
         self.gained: dict[str, tuple[Any, str]] = {}
@@ -204,25 +205,21 @@ class Benchmark:
         if variant.threads is not None:
             torch.set_num_threads(variant.threads)
         seed_everything(self._seed, verbose=False)
-        has_loader = variant.num_workers is not None
-        model, data = self._build(**({"num_workers": variant.num_workers} if has_loader else {}))
+        trainer, model, data = self._build(variant)
         source: Any = data or model
-        source.train_dataloader = partial(
-            _EndlessLoader, source.train_dataloader, None if has_loader else self._batches
-        )
+        held = self._batches if variant.num_workers is None else None
+        source.train_dataloader = partial(_EndlessLoader, source.train_dataloader, held)
         model.configure_callbacks = list  # type: ignore[method-assign]  # they may write into folders of the user's
         trial = Trial(variant)
-        precision = {} if "plugins" in self._arguments else {"precision": variant.precision}
-        callbacks = [self._compute(variant), _StepTimer(trial, seed=self._seed)]
+        trainer.callbacks.append(_StepTimer(trial, seed=self._seed))  # type: ignore[attr-defined]
         try:
-            make_trainer({**self._arguments, **precision}, callbacks).fit(model, datamodule=data)
+            trainer.fit(model, datamodule=data)
         except _TrialEnd:
             pass
         except Exception as error:
             if not self.trials:  # it is no fault of a variant
                 raise
             trial.refused = f"{type(error).__name__}: {next(iter(str(error).strip().splitlines()), '')[:200]}"
-        del model, source
         if variant.compile:
             torch.compiler.reset()
         gc.collect()
@@ -238,11 +235,10 @@ def make_trainer(arguments: Mapping[str, Any], callbacks: list[Callback]) -> Tra
         arguments: Those of the config's trainer that change a step.
         callbacks: Its callbacks.
     """
-    plugins = arguments.get("plugins", [])
     return Trainer(
         **{
-            "max_epochs": 1,
             **arguments,
+            "max_epochs": 1,
             "devices": 1,
             "callbacks": callbacks,
             "logger": DummyLogger(),  # takes anything that a model's own code gives to its logger
@@ -252,27 +248,38 @@ def make_trainer(arguments: Mapping[str, Any], callbacks: list[Callback]) -> Tra
             "num_sanity_val_steps": 0,
             "limit_val_batches": 0,
             "check_val_every_n_epoch": _NUM_STEPS,  # Lightning's Tuner sets other limits
-            "plugins": [LightningEnvironment(), *plugins],  # alone, by any launcher that has started this process
+            # alone, whatever launcher has started this process
+            "plugins": [LightningEnvironment(), *arguments.get("plugins", ())],
         }
     )
 
 
-def find_learning_rate(
-    model: LightningModule, data: LightningDataModule | None, trainer: Trainer
-) -> tuple[float | None, str]:
+def find_batch_size(parts: Parts, first: int) -> int:
+    """Run Lightning's `Tuner.scale_batch_size`: double the batch until the memory is full.
+
+    Args:
+        parts: Trainer, model and data, whose class has an argument `batch_size`.
+        first: The batch size to begin with.
+    """
+    trainer, model, data = parts
+    trainer.fit_loop.max_epochs = _NUM_TUNER_EPOCHS
+    return int(Tuner(trainer).scale_batch_size(model, datamodule=data, init_val=first) or first)
+
+
+def find_learning_rate(parts: Parts) -> tuple[float | None, str]:
     """Run Lightning's range test, `Tuner.lr_find`, and take a tenth of the rate at which the loss was least.
 
     That is the rule of Smith, "Cyclical Learning Rates for Training Neural Networks" (2017), as fastai has it.
     Lightning's own suggestion, the steepest point, gave 9e-6 for a two-layer network which 0.02 trained best.
 
     Args:
-        model: The model.
-        data: Its data, unless the model has loaders.
-        trainer: What to fit with.
+        parts: Trainer, model, and data unless the model has loaders.
 
     Returns:
         The rate, None where the loss does not fall; and what was seen, in words.
     """
+    trainer, model, data = parts
+    trainer.fit_loop.max_epochs = _NUM_TUNER_EPOCHS
     finder = Tuner(trainer).lr_find(model, datamodule=data, update_attr=False)
     results = {"lr": [], "loss": []} if finder is None else finder.results
     seen = []

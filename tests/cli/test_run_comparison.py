@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from lightkit import runs
-from lightkit.cli.run_comparison import compare_runs, format_comparison
+from lightkit.commands.reproduce import compare_runs, format_comparison
 
 
 def made(root: Path, name: str, rows: list[dict[str, float]], weights: dict[str, Any], **manifest: Any) -> runs.Run:

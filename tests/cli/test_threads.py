@@ -6,8 +6,7 @@ import os
 
 import pytest
 
-from lightkit.cli.stage_runner import share_cores
-from tests.cli.conftest import House
+from lightkit.cli.trainer_components import share_cores
 
 
 @pytest.mark.parametrize(
@@ -28,9 +27,3 @@ def test_cores_that_the_launcher_has_bound_are_divided_among_those_that_share_th
     own, launcher = set(range(num_own)), set(range(16))  # `mpirun` binds more than two ranks to sockets
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: own if pid == 0 else launcher)
     assert share_cores(num_own, num_ranks) == threads
-
-
-def test_one_process_has_the_threads_that_the_config_says(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    house.resolved("-c", "small.yaml", "launch.threads=3")
-    assert os.environ["OMP_NUM_THREADS"] == "3"

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from pytorch_lightning import LightningDataModule, LightningModule
+from pytorch_lightning import LightningDataModule, LightningModule, Trainer
 from torch import Tensor
 
 import lightkit.tuning.benchmark as benchmark_module
@@ -64,20 +64,13 @@ class Planted(Small):
 def benchmark_of(fault: str = "", **values: Any) -> Benchmark:
     """A benchmark that has tried the baseline."""
 
-    def build(**arguments: Any) -> tuple[LightningModule, LightningDataModule]:
+    def build(one: Variant) -> tuple[Trainer, LightningModule, LightningDataModule]:
         model = Planted()
         model.fault = fault
-        return model, Pictures(**arguments)
+        trainer = make_trainer(CPU, [Computation(one.memory_format, one.compile, one.tf32, one.fused)])
+        return trainer, model, Pictures()
 
-    return Benchmark(
-        build,
-        BASE,
-        reference=BASE,
-        trainer_arguments=CPU,
-        compute=lambda one: Computation(one.memory_format, one.compile, one.tf32, one.fused),
-        seed=0,
-        **values,
-    )
+    return Benchmark(build, BASE, reference=BASE, seed=0, **values)
 
 
 def search(benchmark: Benchmark, *keys: str) -> None:
@@ -156,13 +149,11 @@ class Line(LightningModule):
 
 
 def test_a_learning_rate_is_a_tenth_of_that_of_the_least_loss() -> None:
-    trainer = make_trainer({**CPU, "max_epochs": 1000}, [])
-    rate, words = find_learning_rate(Line(can_learn=True), Pictures(), trainer)
+    rate, words = find_learning_rate((make_trainer(CPU, []), Line(can_learn=True), Pictures()))
     assert rate is not None
     assert 1e-3 < rate <= 0.1
     assert words.startswith("loss 9 fell to ")
 
 
 def test_there_is_no_learning_rate_where_the_loss_does_not_fall() -> None:
-    trainer = make_trainer({**CPU, "max_epochs": 1000}, [])
-    assert find_learning_rate(Line(can_learn=False), Pictures(), trainer)[0] is None
+    assert find_learning_rate((make_trainer(CPU, []), Line(can_learn=False), Pictures()))[0] is None
