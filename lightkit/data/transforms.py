@@ -15,11 +15,7 @@ from torchvision.transforms import v2
 
 from lightkit.data.image_sources import Box, Pixels
 from lightkit.data.sampler import SampleKey, sample_randomness, stable_seed
-from lightkit.images.preprocessing import Preprocessing
-
-# Per channel, of the ImageNet training set: what torchvision's and timm's weights were trained with.
-IMAGENET_MEAN = (0.485, 0.456, 0.406)
-IMAGENET_STD = (0.229, 0.224, 0.225)
+from lightkit.images.preprocessing import IMAGENET_MEAN, IMAGENET_STD, Preprocessing
 
 _RESIZE_RATIO = 256 / 224  # torchvision's references/classification: resize to 256, then crop 224 from the centre
 
