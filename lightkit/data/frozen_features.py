@@ -1,8 +1,8 @@
 """Features of a frozen backbone in place of images: computed once before training, and kept on disk.
 
-There is one file a split, see `lightkit.data.row_cache`, named by the digests of the frozen weights, the preprocessing
-and the images: another training with the same backbone begins with it, and computing goes on where a killed process
-has stopped.
+There is one file a split, see `lightkit.data.image_cache`, named by the digests of the frozen weights, the
+preprocessing and the images: another training with the same backbone begins with it, and computing goes on where a
+killed process has stopped.
 """
 
 from __future__ import annotations
@@ -21,13 +21,11 @@ from pytorch_lightning.trainer.states import TrainerFn
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from lightkit.data.decoded_cache import planned_reads
-from lightkit.data.image_dataset import Batch, ImageSamples
+from lightkit.data.image_cache import RowCache, count_planned_reads, open_rows
+from lightkit.data.image_dataset import Batch, ImageSamples, normalised
 from lightkit.data.loader import Ahead, ahead_that_fits, local_ranks, worker_options
 from lightkit.data.progress import show_progress
-from lightkit.data.row_cache import RowCache, open_rows
 from lightkit.data.sampler import SampleKey
-from lightkit.data.transforms import normalised
 from lightkit.images.image_file import UnreadableImageError
 from lightkit.images.preprocessing import Preprocessing
 from lightkit.runs.files import in_bytes
@@ -58,6 +56,10 @@ class ComputesFeatures(Protocol):
         """Compute the features of normalised images."""
 
 
+FrozenBackbone = tuple[ComputesFeatures, Tensor]
+"""What computes features, and those of an example, ``(1, ...)``."""
+
+
 class FeatureSamples(ImageSamples):
     """The features of a split, read in whole batches as `ImageSamples` reads images.
 
@@ -65,12 +67,12 @@ class FeatureSamples(ImageSamples):
         samples: The images; read in place of features once the backbone is trained.
         backbone: Has computed the features.
         rows: Bytes of the features of each image; an image that could not be read has none.
-        example: Features ``(1, ...)`` of any image.
     """
 
-    def __init__(self, samples: ImageSamples, backbone: ComputesFeatures, rows: RowCache, example: Tensor) -> None:
+    def __init__(self, samples: ImageSamples, backbone: FrozenBackbone, rows: RowCache) -> None:
         super().__init__(samples.source, samples.view, seed=samples.seed, defects=samples.defects)
-        self.samples, self._backbone, self._rows, self._example = samples, backbone, rows, example
+        self.samples, self._rows = samples, rows
+        self._backbone, self._example = backbone
         self._is_off = False
 
     def __getitems__(self, keys: Sequence[SampleKey | int]) -> Batch:
@@ -98,7 +100,7 @@ class FeatureSamples(ImageSamples):
 
 
 class _Blocks(Dataset[Any]):
-    """Blocks of images by their indices, without those that cannot be read."""
+    """Blocks of images by their indices, and which of them could be read; these come first."""
 
     def __init__(self, samples: ImageSamples) -> None:
         self.samples = samples
@@ -115,7 +117,7 @@ class _Blocks(Dataset[Any]):
 
 def find_frozen_backbone(
     data: LightningDataModule, size: tuple[int, int], *, num_images: int, batch_size: int
-) -> tuple[ComputesFeatures, Tensor] | None:
+) -> FrozenBackbone | None:
     """Find what computes the features of a fit's model, and the features of an example; None where there are none.
 
     Args:
@@ -130,7 +132,7 @@ def find_frozen_backbone(
     module = trainer.lightning_module
     own = [name for name in _ON_THE_WAY if not _is_ours(getattr(data, name))]
     reason = f"{', '.join(own)} of {type(data).__name__}'s own may get images" if own else ""
-    if not own and planned_reads(trainer, num_images, batch_size) < num_images:
+    if not own and count_planned_reads(trainer, num_images, batch_size) < num_images:
         reason = "this training does not read each image"
     if reason:
         if trainer.is_global_zero and getattr(module, "may_keep_features", False):
@@ -147,15 +149,14 @@ def _is_ours(method: Any) -> bool:
 
 
 def compute_features(
-    samples: ImageSamples, backbone: ComputesFeatures, example: Tensor, *, preprocessing: Preprocessing,
-    trainer: Trainer, num_workers: int, prefetch_factor: int,
+    samples: ImageSamples, frozen: FrozenBackbone, *, preprocessing: Preprocessing, trainer: Trainer,
+    num_workers: int, prefetch_factor: int,
 ) -> FeatureSamples | None:  # fmt: skip
     """Find the features of a split on disk, and compute what is missing; called by all ranks together.
 
     Args:
         samples: The split's images, without randomness.
-        backbone: Computes features.
-        example: Features ``(1, ...)`` of any image.
+        frozen: Computes features.
         preprocessing: Of the images.
         trainer: Knows the device and the ranks, among which those of this machine divide the work.
         num_workers: Processes that load the images.
@@ -164,7 +165,7 @@ def compute_features(
     Returns:
         The features; None, with a warning, where the disk has no room for them on one of the ranks.
     """
-    strategy, ranks, num = trainer.strategy, local_ranks(trainer), len(samples)
+    (backbone, example), strategy, ranks, num = frozen, trainer.strategy, local_ranks(trainer), len(samples)
     decided_by = "\0".join((backbone.digest(), str(preprocessing), samples.source.digest()))
     key = hashlib.sha256(decided_by.encode()).hexdigest()
     rows: RowCache | None = None
@@ -189,17 +190,19 @@ def compute_features(
         _Blocks(samples), batch_size=None, sampler=blocks, collate_fn=ImageSamples.collate,  # type: ignore[arg-type]
         generator=torch.Generator().manual_seed(samples.seed), **worker_options(ahead, keep=False),
     )  # fmt: skip
-    for _, read, images in show_progress(loader, len(own), "features computed", size=lambda block: len(block[0])):
+    for indices, read, images in show_progress(loader, len(own), "features computed", size=lambda block: len(block[0])):
+        found: dict[int, Any] = {}
         if read:
             computed = backbone.compute(normalised(images.to(strategy.root_device), preprocessing, trainer))
             computed = computed[: len(read)].to("cpu", example.dtype).reshape(len(read), -1)
-            for index, row in zip(read, computed.view(torch.uint8).numpy(), strict=True):
-                rows[index] = row
+            found = dict(zip(read, computed.view(torch.uint8).numpy(), strict=True))
+        for index in indices:
+            rows[index] = found.get(index)
     strategy.barrier("features")
     if trainer.is_global_zero:
         log.info(
             "data: features of the frozen backbone: %d images, %d found, %d computed (%.1f s), %s in %s",
-            num, num - len(missing), rows.num_found - num + len(missing), time.monotonic() - began_s,
-            in_bytes(int(rows.sizes.sum())), rows.path.parent,
+            num, num - len(missing), len(missing), time.monotonic() - began_s, in_bytes(int(rows.sizes.sum())),
+            rows.path.parent,
         )  # fmt: skip
-    return FeatureSamples(samples, backbone, rows, example)
+    return FeatureSamples(samples, frozen, rows)

@@ -12,19 +12,12 @@ from pytorch_lightning.utilities.model_helpers import is_overridden
 from torch.utils.data import DataLoader
 
 from lightkit.data.bad_samples import Defects
-from lightkit.data.frozen_features import ComputesFeatures, FeatureSamples, compute_features, find_frozen_backbone
-from lightkit.data.image_dataset import ImageSamples
-from lightkit.data.image_sources import PixelSource
-from lightkit.data.loader import (
-    Pinning,
-    choose_num_workers,
-    eval_loader,
-    predict_loader,
-    train_loader,
-)
+from lightkit.data.frozen_features import FeatureSamples, FrozenBackbone, compute_features, find_frozen_backbone
+from lightkit.data.image_dataset import EvalView, ImageSamples, TrainView, View, normalised, preprocessing_of
+from lightkit.data.image_sources import ImageSource
+from lightkit.data.loader import Pinning, choose_num_workers, eval_loader, predict_loader, train_loader
 from lightkit.data.sampler import global_seed
 from lightkit.data.splits import Split
-from lightkit.data.transforms import EvalView, TrainView, View, normalised, preprocessing_of
 from lightkit.errors import ConfigError
 from lightkit.images.preprocessing import Preprocessing
 
@@ -32,25 +25,49 @@ log = logging.getLogger("lightkit.data")
 
 
 class LoadingModule(LightningDataModule):
-    """The settings of loading and augmentation, as attributes by their names; see `lightkit.data.ImageFolder`."""
+    """Data that is loaded in batches, and whose images are augmented in training.
 
-    image_size: int
-    batch_size: int
-    num_workers: int | Literal["auto"]
-    augment: bool
-    crop_scale: tuple[float, float]
-    color_jitter: float
-    rand_augment: bool
-    seed: int | None
-    prefetch_factor: int
-    persistent_workers: bool
-    pin_memory: Pinning
+    Args:
+        image_size: Side of the square images that the model gets, in pixels.
+        batch_size: Samples of one batch on one process.
+        num_workers: Processes that load; 0 loads in the training process, `auto` chooses by cores, device and cache,
+            and says what it chose.
+        augment: Show training random crops, flipped or not, and what else is asked for; false shows it what evaluation
+            sees. ImageClassifier then computes the features of a frozen backbone only once.
+        crop_scale: Least and greatest share of an image's area that a random training crop keeps. torchvision's
+            default starts at 0.08, for trainings of hundreds of epochs; a short one learns faster from larger crops.
+        color_jitter: Strength of random changes of brightness, contrast, saturation and hue in training, from 0 (none)
+            to 1.
+        rand_augment: Apply RandAugment in training.
+        seed: Decides order and augmentation; default is the run's seed_everything.
+        prefetch_factor: Batches that each worker prepares ahead.
+        persistent_workers: Keep the workers from epoch to epoch.
+        pin_memory: Hand batches to a GPU from memory that it can read by itself; `auto` does so where there is one.
+    """
 
-    def __init__(self, **settings: Any) -> None:
+    def __init__(
+        self,
+        image_size: int = 224,
+        batch_size: int = 32,
+        num_workers: int | Literal["auto"] = "auto",
+        augment: bool = True,
+        crop_scale: tuple[float, float] = (0.35, 1.0),
+        color_jitter: float = 0.0,
+        rand_augment: bool = False,
+        seed: int | None = None,
+        prefetch_factor: int = 2,
+        persistent_workers: bool = True,
+        pin_memory: Pinning = "auto",
+    ) -> None:
         super().__init__()
-        check_arguments(**{name: value for name, value in settings.items() if name in _RANGES})
-        for name, value in settings.items():
-            setattr(self, name, value)
+        check_arguments(
+            image_size=image_size, batch_size=batch_size, num_workers=num_workers, crop_scale=crop_scale,
+            color_jitter=color_jitter, prefetch_factor=prefetch_factor,
+        )  # fmt: skip
+        self.image_size, self.batch_size, self.num_workers, self.seed = image_size, batch_size, num_workers, seed
+        self.augment, self.crop_scale, self.color_jitter = augment, crop_scale, color_jitter
+        self.rand_augment, self.prefetch_factor = rand_augment, prefetch_factor
+        self.persistent_workers, self.pin_memory = persistent_workers, pin_memory
         self.defects = Defects()
         self._stage: str | None = None
 
@@ -70,7 +87,7 @@ class LoadingModule(LightningDataModule):
         """Whether samples need no decoding."""
         raise NotImplementedError
 
-    def _load(self, split: Split, view: View) -> Any:
+    def _load(self, split: Split) -> Any:
         """Make the loader of a split that is not empty."""
         raise NotImplementedError
 
@@ -82,18 +99,18 @@ class LoadingModule(LightningDataModule):
 
     def train_dataloader(self) -> Any:
         """Return shuffled batches, augmented if asked; after a restored checkpoint, the rest of its epoch first."""
-        loader = self._load("train", self.training_view)
+        loader = self._load("train")
         loader.sampler.before_epoch = self._check_bad
         return loader
 
     def val_dataloader(self) -> Any:
         """Return the validation split in stored order; no loader where it is empty."""
-        return self._load("val", EvalView(preprocessing_of(self.image_size))) if self.counts["val"] else []
+        return self._load("val") if self.counts["val"] else []
 
     def test_dataloader(self) -> Any:
         """Return the test split, in stored order."""
         self._refuse_missing("test")
-        return self._load("test", EvalView(preprocessing_of(self.image_size)))
+        return self._load("test")
 
     def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
         """Scale and normalise a batch's uint8 images where it is; then the model's hook of this name has its turn.
@@ -107,15 +124,18 @@ class LoadingModule(LightningDataModule):
             return module.on_after_batch_transfer(batch, dataloader_idx)
         return batch
 
+    def _view(self, split: Split) -> View:
+        """Return the view of a split: of training random parts of images, else, or without augmentation, the centre."""
+        if split == "train" and self.augment:
+            return TrainView(
+                self.image_size, crop_scale=self.crop_scale, color_jitter=self.color_jitter,
+                rand_augment=self.rand_augment,
+            )  # fmt: skip
+        return EvalView(preprocessing_of(self.image_size), for_training=split == "train")
+
     @property
-    def training_view(self) -> TrainView | EvalView:
-        """View of training: random parts of images, or without augmentation what evaluation sees."""
-        if not self.augment:
-            return EvalView(preprocessing_of(self.image_size), for_training=True)
-        return TrainView(
-            self.image_size, crop_scale=self.crop_scale, color_jitter=self.color_jitter,
-            rand_augment=self.rand_augment,
-        )  # fmt: skip
+    def _predict_split(self) -> Split:
+        return "test" if self.counts["test"] else "val"
 
     @property
     def _loading(self) -> dict[str, Any]:
@@ -140,11 +160,14 @@ class ImageModule(LoadingModule):
     """Loaders of images, and of the model's features where a frozen backbone computes the same ones in each epoch.
 
     A subclass has the splits: it defines `counts`, `are_decoded` and `read_split`.
+
+    Args:
+        kwargs: As for LoadingModule.
     """
 
-    def __init__(self, **settings: Any) -> None:
-        super().__init__(**settings)
-        self._backbone: tuple[Any, Any] | Literal["unknown"] | None = "unknown"
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self._backbone: FrozenBackbone | Literal["unknown"] | None = "unknown"
         self._features: dict[Split, FeatureSamples | None] = {}
 
     def setup(self, stage: str | None = None) -> None:
@@ -153,30 +176,43 @@ class ImageModule(LoadingModule):
         if stage == "fit":
             self._backbone, self._features = "unknown", {}
 
-    def read_split(self, split: Split, *, decoded: bool) -> PixelSource:
+    def read_split(self, split: Split, *, decoded: bool) -> ImageSource:
         """Return the images of a split, those of a fit from where they are kept decoded if ``decoded``."""
         raise NotImplementedError
+
+    def untransformed(self, split: Split) -> ImageSource:
+        """Return a split's images as they are, in RGB, with their labels; known after `setup`."""
+        return self.read_split(split, decoded=False)
 
     @property
     def preprocessing(self) -> Preprocessing:
         """Preparation of an image for the model, outside training."""
         return preprocessing_of(self.image_size)
 
+    @property
+    def predict_paths(self) -> list[str]:
+        """Names of the images behind `predict_dataloader`, in its order."""
+        source = self.read_split(self._predict_split, decoded=False)
+        return [source.name(index) for index in range(len(source))]
+
     def predict_dataloader(self) -> DataLoader[Any]:
         """Return the test split if there is one, else the validation split; each image must be readable."""
-        source = self.read_split("test" if self.counts["test"] else "val", decoded=False)
-        samples = ImageSamples(source, EvalView(self.preprocessing), seed=seed_of(self), defects=None)
-        return predict_loader(samples, **self._loading)
+        source = self.read_split(self._predict_split, decoded=False)
+        return predict_loader(
+            ImageSamples(source, self._view("test"), seed=seed_of(self), defects=None), **self._loading
+        )
 
-    def _load(self, split: Split, view: View) -> Any:
+    def _load(self, split: Split) -> Any:
         make_loader = train_loader if split == "train" else eval_loader
-        if features := self._find_features(split, view):
+        if features := self._find_features(split):
             return make_loader(features, **{**self._loading, "num_workers": 0})
-        source = self.read_split(split, decoded=True)
-        samples = ImageSamples(source, view, seed=seed_of(self), defects=self.defects)
-        return make_loader(samples, **self._loading)
+        return make_loader(self._samples(split, decoded=True), **self._loading)
 
-    def _find_features(self, split: Split, view: View) -> FeatureSamples | None:
+    def _samples(self, split: Split, *, decoded: bool) -> ImageSamples:
+        source = self.read_split(split, decoded=decoded)
+        return ImageSamples(source, self._view(split), seed=seed_of(self), defects=self.defects)
+
+    def _find_features(self, split: Split) -> FeatureSamples | None:
         """Return the features of a fit's split, computed the first time; None where the model needs images."""
         if self.augment or self._stage != "fit" or self.trainer is None or split == "test":
             return None
@@ -185,15 +221,9 @@ class ImageModule(LoadingModule):
                 self, self.preprocessing.crop, num_images=self.counts["train"], batch_size=self.batch_size
             )
         if self._backbone is not None and split not in self._features:
-            backbone: ComputesFeatures
-            backbone, example = self._backbone
-            samples = ImageSamples(
-                self.read_split(split, decoded=False), view, seed=seed_of(self), defects=self.defects
-            )
-            loading = self._loading
             self._features[split] = compute_features(
-                samples, backbone, example, preprocessing=self.preprocessing, trainer=self.trainer,
-                num_workers=loading["num_workers"], prefetch_factor=self.prefetch_factor,
+                self._samples(split, decoded=False), self._backbone, preprocessing=self.preprocessing,
+                trainer=self.trainer, num_workers=self._loading["num_workers"], prefetch_factor=self.prefetch_factor,
             )  # fmt: skip
         return self._features.get(split)
 
@@ -214,8 +244,9 @@ def check_arguments(**given: Any) -> None:
     """
     for name, value in given.items():
         is_right, expected = _RANGES[name]
-        if not is_right(value):
-            raise ConfigError(f"data.init_args.{name}: expected {expected}, got {value}.")
+        is_fine = name in _OPTIONAL if value is None else is_right(value)  # jsonargparse lets any value be null
+        if not is_fine:
+            raise ConfigError(f"data.init_args.{name}: expected {expected}, got {'null' if value is None else value}.")
 
 
 def warn_idle(data: object, *names: str, why: str) -> None:
@@ -255,6 +286,7 @@ _RANGES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "crop_scale": (_is_share_of_area, "two shares of the area, above 0 up to 1, the lower one first"),
     "color_jitter": (lambda value: 0 <= value <= 1, "a number from 0 to 1"),
     "max_bad_fraction": (lambda value: 0 <= value <= 1, "a number from 0 to 1"),
-    "cache_size": (lambda value: value is None or value >= 1, "a length of 1 or more, in pixels"),
-    "cache_limit_gb": (lambda value: value is None or value > 0, "more than 0"),
+    "cache_size": (lambda value: value >= 1, "a length of 1 or more, in pixels"),
+    "cache_limit_gb": (lambda value: value > 0, "more than 0"),
 }
+_OPTIONAL = ("cache_size", "cache_limit_gb")

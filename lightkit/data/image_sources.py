@@ -77,22 +77,25 @@ class Pixels(Protocol):
         return self.cropped(Box(0, 0, height, width), (max(1, round(height * scale)), max(1, round(width * scale))))
 
 
-class PixelSource(Protocol):
-    """A split's images and labels."""
+class ImageSource(Protocol):
+    """A split's images and labels; as a sequence, decoded images with their labels."""
 
     def __len__(self) -> int: ...
 
-    def pixels(self, index: int, /) -> Pixels:
+    def __getitem__(self, index: int) -> tuple[Image.Image, int]:
+        return self.pixels(index).whole(), self.label(index)
+
+    def pixels(self, index: int) -> Pixels:
         """Give an image.
 
         Raises:
             UnreadableImageError: If it cannot be read or decoded, here or when its pixels are asked for.
         """
 
-    def label(self, index: int, /) -> int:
+    def label(self, index: int) -> int:
         """Give its label."""
 
-    def name(self, index: int, /) -> str:
+    def name(self, index: int) -> str:
         """Give what people know it by, such as its path."""
 
     def digest(self) -> str:
@@ -246,8 +249,8 @@ def _decode_coarsely(image: Image.Image, box: Box, denominator: int) -> Tensor:
     return torch.from_numpy(np.array(rgb))[top:bottom, left:right]
 
 
-class PhotoPixels:
-    """A split's photos, from their files; as a sequence, decoded images with their labels.
+class PhotoPixels(ImageSource):
+    """A split's photos, from their files.
 
     Args:
         photos: The split.
@@ -259,10 +262,7 @@ class PhotoPixels:
     def __len__(self) -> int:
         return len(self.photos)
 
-    def __getitem__(self, index: int) -> tuple[Image.Image, int]:
-        return self.pixels(index).whole(), self.label(index)
-
-    def pixels(self, index: int, /) -> Pixels:
+    def pixels(self, index: int) -> Pixels:
         """Give a photo, which is not read yet."""
         return Encoded(self.photos[index].path)
 

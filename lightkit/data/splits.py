@@ -42,7 +42,7 @@ def check_fractions(*, val_fraction: float, test_fraction: float) -> None:
         ConfigError: If one is outside [0, 1), or both add up to 1 or more.
     """
     for name, value in (("val_fraction", val_fraction), ("test_fraction", test_fraction)):
-        if not 0 <= value < 1:
+        if value is None or not 0 <= value < 1:  # jsonargparse lets any value be null
             raise ConfigError(f"data.init_args.{name}: expected a share from 0 up to but not including 1, got {value}")
     if val_fraction + test_fraction >= 1:
         raise ConfigError(

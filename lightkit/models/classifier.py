@@ -366,7 +366,8 @@ def draw_grid(images: Tensor) -> Tensor:
     mean, std = (torch.tensor(values).view(3, 1, 1) for values in (IMAGENET_MEAN, IMAGENET_STD))
     shown = shown / 255 if images.dtype == torch.uint8 else shown * std + mean
     grid = make_grid(shown, nrow=max(1, round(len(shown) ** 0.5)), padding=2, pad_value=1.0)
-    return (grid.clamp(0, 1) * 255).round().to(torch.uint8)
+    pixels: Tensor = (grid.clamp(0, 1) * 255).round().to(torch.uint8)
+    return pixels
 
 
 @contextmanager

@@ -214,7 +214,7 @@ def test_what_cannot_be_kept_is_reported_to_who_asked_for_it(
 def test_features_for_which_the_disk_has_no_room_are_not_kept(
     fit: Fit, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lightkit.data.row_cache._SHARE_OF_DISK", 0)
+    monkeypatch.setattr("lightkit.data.image_cache._SHARE_OF_DISK", 0)
     seen = fit(max_epochs=2)
     assert seen.inputs == {(3, 32, 32)}
     assert re.search(r"computed at each step, as they cannot be kept on disk: there is no room for .* MB", caplog.text)

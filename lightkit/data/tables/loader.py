@@ -15,13 +15,12 @@ from pytorch_lightning import Trainer
 from torch.utils.data import Dataset
 
 from lightkit.data.bad_samples import Defects, read_samples
-from lightkit.data.image_dataset import Batch, stack_images
+from lightkit.data.image_dataset import Batch, View, stack_images
 from lightkit.data.image_sources import Encoded
 from lightkit.data.loader import ResumableLoader, count_in_fractions, make_loader
 from lightkit.data.sampler import ResumableSampler, SampleKey, position_of, stable_seed
 from lightkit.data.splits import Split
 from lightkit.data.tables.index import Index, Row
-from lightkit.data.transforms import View
 from lightkit.errors import DataError
 from lightkit.images.image_file import UnreadableImageError
 

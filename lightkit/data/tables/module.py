@@ -15,7 +15,8 @@ from pytorch_lightning.trainer.states import TrainerFn
 from torch.utils.data import DataLoader
 
 from lightkit.data.bad_samples import Defects, check_bad_samples
-from lightkit.data.image_module import LoadingModule, seed_of
+from lightkit.data.image_dataset import View, preprocessing_of
+from lightkit.data.image_module import LoadingModule, check_arguments, seed_of
 from lightkit.data.image_sources import Encoded
 from lightkit.data.loader import LabelledSource, ResumableLoader, make_on_rank_zero, predict_loader
 from lightkit.data.splits import Split, check_fractions
@@ -32,7 +33,6 @@ from lightkit.data.tables.loader import (
     table_loader,
 )
 from lightkit.data.tables.source import Format, Snapshot, open_table
-from lightkit.data.transforms import EvalView, View, preprocessing_of
 from lightkit.errors import ConfigError, DataError
 from lightkit.hardware.processor import num_cores
 from lightkit.images.image_file import UnreadableImageError, map_in_order, pillow_warnings
@@ -78,28 +78,15 @@ class Table(LoadingModule):
         val_fraction: Share of the rows used for validation, where nothing says the splits.
         test_fraction: Share of the rows kept for testing, where nothing says the splits.
         target: Whether labels are classes or numbers to tell; `auto` takes floating point for numbers.
-        image_size: Side of the square images that the model gets, in pixels.
-        batch_size: Rows of one batch on one process.
-        num_workers: Processes that load; 0 loads in the training process, `auto` chooses by cores and device.
         shuffle_buffer: Rows that each process keeps in memory and mixes; its workers share them.
-        augment: Change training images at random; false shows training what evaluation sees.
-        crop_scale: Least and greatest share of an image's area that a random training crop keeps.
-        color_jitter: Strength of random changes of colours in training, from 0 for none to 1.
-        rand_augment: Apply RandAugment in training.
-        seed: Decides order and augmentation; default is the run's seed_everything.
         on_bad_image: What to do about rows that cannot be used: `skip` leaves them out and lists them in the run
             folder, `error` decodes every image before training and ends the command with the list.
         max_bad_fraction: Share of such rows from which on it is an error in either case: of the table before training,
             and of those of an epoch at its end.
-        prefetch_factor: Batches that each worker prepares ahead.
-        persistent_workers: Keep the workers from epoch to epoch.
-        pin_memory: Hand batches to a GPU from memory that it can read by itself; `auto` does so where there is one.
+        kwargs: Sizes, loading and augmentation, as for LoadingModule.
     """
 
     source = "table"
-    shuffle_buffer: int
-    on_bad_image: Literal["skip", "error"]
-    max_bad_fraction: float
     input_paths: ClassVar[tuple[str, ...]] = ("path", "train", "val", "test")
     """Arguments that must be files or folders which are there already, unless they are addresses."""
 
@@ -123,27 +110,14 @@ class Table(LoadingModule):
         val_fraction: float = 0.2,
         test_fraction: float = 0.1,
         target: Literal["auto", "class", "value"] = "auto",
-        image_size: int = 224,
-        batch_size: int = 32,
-        num_workers: int | Literal["auto"] = "auto",
         shuffle_buffer: int = 2048,
-        augment: bool = True,
-        crop_scale: tuple[float, float] = (0.35, 1.0),
-        color_jitter: float = 0.0,
-        rand_augment: bool = False,
-        seed: int | None = None,
         on_bad_image: Literal["skip", "error"] = "skip",
         max_bad_fraction: float = 0.05,
-        prefetch_factor: int = 2,
-        persistent_workers: bool = True,
-        pin_memory: bool | Literal["auto"] = "auto",
+        **kwargs: Any,
     ) -> None:
-        super().__init__(
-            image_size=image_size, batch_size=batch_size, shuffle_buffer=shuffle_buffer, num_workers=num_workers,
-            prefetch_factor=prefetch_factor, max_bad_fraction=max_bad_fraction, crop_scale=crop_scale,
-            color_jitter=color_jitter, rand_augment=rand_augment, augment=augment, seed=seed, on_bad_image=on_bad_image,
-            persistent_workers=persistent_workers, pin_memory=pin_memory,
-        )  # fmt: skip
+        super().__init__(**kwargs)
+        check_arguments(shuffle_buffer=shuffle_buffer, max_bad_fraction=max_bad_fraction)
+        self.shuffle_buffer, self.on_bad_image, self.max_bad_fraction = shuffle_buffer, on_bad_image, max_bad_fraction
         check_fractions(val_fraction=val_fraction, test_fraction=test_fraction)
         if path and (train or val or test):
             other = "train" if train else "val" if val else "test"
@@ -342,11 +316,9 @@ class Table(LoadingModule):
         """
         split = self._predict_split
         stored = BatchRows(self.index.rows(split), partial(self.index.read, split), batch_size=self.batch_size)
-        return predict_loader(
-            TableRows(stored, self._batch_maker(EvalView(preprocessing_of(self.image_size)), None)), **self._loading
-        )
+        return predict_loader(TableRows(stored, self._batch_maker(self._view("test"), None)), **self._loading)
 
-    def _load(self, split: Split, view: View) -> ResumableLoader:
+    def _load(self, split: Split) -> ResumableLoader:
         """Make the loader of a split, of which each row is on one rank; that of training is shuffled."""
         trainer, index, is_training = self.trainer, self.index, split == "train"
         rank, world_size = (trainer.global_rank, trainer.world_size) if trainer else (0, 1)
@@ -357,7 +329,7 @@ class Table(LoadingModule):
             seed=loading["seed"] if is_training else None,
         )  # fmt: skip
         batches = TableBatches(
-            rows, self._batch_maker(view, self.defects), source=TableImages(index, split),
+            rows, self._batch_maker(self._view(split), self.defects), source=TableImages(index, split),
             buffer_rows=self.shuffle_buffer if is_training else batch_size,
         )  # fmt: skip
         loader = table_loader(batches, **loading)
@@ -365,10 +337,6 @@ class Table(LoadingModule):
             self._warn_of_order(cast(BatchOrder, loader.sampler))
         self._training = loader if is_training else self._training
         return loader
-
-    @property
-    def _predict_split(self) -> Split:
-        return "test" if self.index.counts["test"] else "val"
 
     def _batch_maker(self, view: View, defects: Defects | None) -> BatchMaker:
         columns = self.index.columns

@@ -159,7 +159,7 @@ class PetastormLoader(ResumableLoader):
         assert isinstance(sampler, ResumableSampler)
         size, epoch, first = data.batch_size, sampler.epoch, sampler.first_batch
         share, num_threads = self.shares[sampler.rank], data.workers_count
-        make_batch = data._batch_maker(data.training_view, data.defects)
+        make_batch = data._batch_maker(data._view("train"), data.defects)
 
         def make(some: list[Row]) -> Batch:  # a row has no number: its content decides its augmentation
             return make_batch(some, [SampleKey(zlib.crc32(row.image or b""), epoch) for row in some])
