@@ -84,8 +84,8 @@ def convert(args: list[str]) -> int:
 
     target = TableTarget(table, images, is_delta, "--overwrite" in line.options)
     target.check()
-    from lightkit.data.image_index import index_images  # torch: seconds
-    from lightkit.data.splits import check_fractions
+    from lightkit.images.image_index import index_images  # torch: seconds
+    from lightkit.images.splits import check_fractions
 
     try:
         check_fractions(val_fraction=fractions["val"], test_fraction=fractions["test"])

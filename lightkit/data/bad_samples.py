@@ -17,28 +17,17 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from itertools import chain
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 import torch
 from pytorch_lightning import Trainer
 
 from lightkit.errors import DataError
 from lightkit.images.image_file import UnreadableImageError
+from lightkit.images.image_index import Defect
 
 K = TypeVar("K")
 R = TypeVar("R")
-
-
-class Defect(NamedTuple):
-    """An image or row that cannot be used.
-
-    Args:
-        name: Its path, or its table and row.
-        reason: Why, in a few words.
-    """
-
-    name: str
-    reason: str
 
 
 class Defects:

@@ -16,9 +16,9 @@ import requests
 from filelock import FileLock, Timeout
 from urllib3.exceptions import HTTPError
 
-from lightkit.data.progress import show_progress
-from lightkit.data.splits import content_digest
+from lightkit import runs
 from lightkit.errors import DataError
+from lightkit.images.progress import show_progress
 
 log = logging.getLogger("lightkit.data")
 
@@ -44,7 +44,7 @@ def download(url: str, target: Path, *, sha256: str, size_bytes: int | None = No
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         with lock:
-            if not (target.is_file() and content_digest(target) == sha256):
+            if not (target.is_file() and runs.digest(target) == sha256):
                 _fill(part, url, sha256, size_bytes)
                 part.replace(target)
             Path(lock.lock_file).unlink(missing_ok=True)
@@ -79,7 +79,7 @@ def _fill(part: Path, url: str, sha256: str, size_bytes: int | None) -> None:
             if response.status_code >= 500 or response.status_code in _TEMPORARY_STATUS:
                 continue
             raise DataError(f"{url}: {problem}. Is the address right? See data.init_args.url.") from error
-        if (found := content_digest(part)) == sha256:
+        if (found := runs.digest(part)) == sha256:
             return
         problem = f"its sha256 is {found}, {sha256} was expected"
         part.unlink()  # complete, but wrong: it cannot be continued

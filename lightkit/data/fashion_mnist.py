@@ -11,8 +11,8 @@ import torchvision
 
 from lightkit.data.image_module import ImageModule
 from lightkit.data.image_sources import Decoded, ImageSource
-from lightkit.data.splits import Split, check_fractions, split_of
 from lightkit.errors import DataError
+from lightkit.images.splits import Split, check_fractions, split_of
 
 
 class GrayImages(ImageSource):

@@ -24,10 +24,10 @@ from torch.utils.data import DataLoader, Dataset
 from lightkit.data.image_cache import RowCache, count_planned_reads, open_rows
 from lightkit.data.image_dataset import Batch, ImageSamples, normalised
 from lightkit.data.loader import Ahead, ahead_that_fits, local_ranks, worker_options
-from lightkit.data.progress import show_progress
 from lightkit.data.sampler import SampleKey
 from lightkit.images.image_file import UnreadableImageError
 from lightkit.images.preprocessing import Preprocessing
+from lightkit.images.progress import show_progress
 from lightkit.runs.files import in_bytes
 
 log = logging.getLogger("lightkit.data")

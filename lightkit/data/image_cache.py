@@ -33,14 +33,14 @@ from filelock import FileLock
 from PIL import Image, features
 from pytorch_lightning import Trainer
 
-from lightkit.data.image_index import Photo
 from lightkit.data.image_sources import Decoded, ImageSource, PhotoPixels, Pixels
-from lightkit.data.progress import show_progress
-from lightkit.data.splits import Split
 from lightkit.hardware.cache_folder import cache_folder, private_folder
 from lightkit.hardware.processor import available_memory_bytes
 from lightkit.images.image_file import count_threads, format_reason, map_in_order, pillow_warnings, upright_rgb
+from lightkit.images.image_index import Photo
 from lightkit.images.preprocessing import Preprocessing, compute_resized_size, resize_shorter_side
+from lightkit.images.progress import show_progress
+from lightkit.images.splits import Split
 
 log = logging.getLogger("lightkit.data")
 

@@ -17,9 +17,9 @@ from lightkit.data.image_dataset import EvalView, ImageSamples, TrainView, View,
 from lightkit.data.image_sources import ImageSource
 from lightkit.data.loader import Pinning, choose_num_workers, eval_loader, predict_loader, train_loader
 from lightkit.data.sampler import global_seed
-from lightkit.data.splits import Split
 from lightkit.errors import ConfigError
 from lightkit.images.preprocessing import Preprocessing
+from lightkit.images.splits import Split
 
 log = logging.getLogger("lightkit.data")
 

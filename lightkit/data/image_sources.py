@@ -14,8 +14,8 @@ from PIL import Image
 from torch import Tensor
 from torch.nn.functional import interpolate
 
-from lightkit.data.image_index import Photo
 from lightkit.images.image_file import UnreadableImageError, decode_rgb, pillow_warnings, read_orientation
+from lightkit.images.image_index import Photo
 
 _START = b"\xff\xd8\xff"
 # By EXIF orientation: whether rows become columns, and then whether that is turned upside down, and left to right.

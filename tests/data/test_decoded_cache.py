@@ -15,12 +15,13 @@ from PIL import Image
 from pytorch_lightning import Trainer
 from pytorch_lightning.trainer.states import TrainerFn
 
+from lightkit import runs
 from lightkit.data import image_cache
 from lightkit.data.image_cache import ResizedPhotos, open_rows, open_sources
 from lightkit.data.image_dataset import preprocessing_of
-from lightkit.data.image_index import Photo
 from lightkit.data.image_sources import PhotoPixels
-from lightkit.data.splits import Split, content_digest
+from lightkit.images.image_index import Photo
+from lightkit.images.splits import Split
 
 
 class Choice(NamedTuple):
@@ -41,7 +42,7 @@ def photos(tmp_path: Path) -> list[Photo]:
         path = tmp_path / f"{number}.jpg"
         pixels = np.random.default_rng(number).integers(0, 255, (20, 24, 3), dtype=np.uint8)
         Image.fromarray(pixels).save(path)
-        found.append(Photo(path, 0, content_digest(path), 20, 24))
+        found.append(Photo(path, 0, runs.digest(path), 20, 24))
     return found
 
 

@@ -14,7 +14,8 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from lightkit.data.bad_samples import Defect, Defects
+from lightkit.data.bad_samples import Defects
+from lightkit.images.image_index import Defect
 
 
 @pytest.fixture(autouse=True)

@@ -223,7 +223,7 @@ def test_features_for_which_the_disk_has_no_room_are_not_kept(
 def test_computing_features_is_reported_every_ten_seconds(
     fit: Fit, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lightkit.data.progress._LINE_EVERY_S", 0.0)
+    monkeypatch.setattr("lightkit.images.progress._LINE_EVERY_S", 0.0)
     with caplog.at_level("INFO"):
         fit(max_epochs=1)
     assert re.search(r"data: \d+ of \d+ features computed", caplog.text)

@@ -7,7 +7,7 @@ import math
 import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
+from functools import cache, partial
 from itertools import combinations
 from typing import Any, ClassVar, Literal, cast
 
@@ -19,7 +19,6 @@ from lightkit.data.image_dataset import View, preprocessing_of
 from lightkit.data.image_module import LoadingModule, check_arguments, seed_of
 from lightkit.data.image_sources import Encoded
 from lightkit.data.loader import LabelledSource, ResumableLoader, make_on_rank_zero, predict_loader
-from lightkit.data.splits import Split, check_fractions
 from lightkit.data.tables.columns import find_columns
 from lightkit.data.tables.index import SPLITS, Index, Row, index_table
 from lightkit.data.tables.loader import (
@@ -34,13 +33,13 @@ from lightkit.data.tables.loader import (
 )
 from lightkit.data.tables.source import Format, Snapshot, open_table
 from lightkit.errors import ConfigError, DataError
-from lightkit.hardware.processor import num_cores
-from lightkit.images.image_file import UnreadableImageError, map_in_order, pillow_warnings
+from lightkit.images.image_file import UnreadableImageError, count_threads, map_in_order, pillow_warnings
+from lightkit.images.image_index import Defect, check_defects
 from lightkit.images.preprocessing import Preprocessing
+from lightkit.images.splits import Split, check_fractions
 
 log = logging.getLogger("lightkit.data")
 
-_NUM_SHOWN = 20
 _NUM_DECODED = 64  # rows at once
 
 
@@ -162,10 +161,10 @@ class Table(LoadingModule):
             if self.trainer is None or self.trainer.is_global_zero:
                 self._warn_of_shares(index)
             self.defects = Defects(index.defects)
-            index.check_bad(on_bad=self.on_bad_image, max_fraction=self.max_bad_fraction)
+            self._check_defects(index.defects, index.num_bad)
         super().setup(stage)
         if stage == "fit" and self.on_bad_image == "error" and self.index.columns.image:
-            make_on_rank_zero(lambda: _check_images(self.index), self.trainer)
+            make_on_rank_zero(self._check_images, self.trainer)
         needed: dict[str | None, Split] = {"fit": "train", "test": "test", "validate": "val"}
         if stage in needed:
             self._refuse_missing(needed[stage])
@@ -180,15 +179,9 @@ class Table(LoadingModule):
         if named["split"] == "auto":
             named["split"] = "split" if None in self._tables and "split" in first.schema.names else None
         columns = find_columns(first.schema, **named)
-        made: list[Index] = []
-
-        def make() -> None:  # one process looks at the rows, and the others of its machine load what it has kept
-            made.append(index_table(self._tables, columns, classes=self._classes, **self._rows))
-
-        make_on_rank_zero(make, trainer)
-        if not made:
-            make()
-        return made[0]
+        build = cache(partial(index_table, self._tables, columns, classes=self._classes, **self._rows))
+        make_on_rank_zero(lambda: bool(build()), trainer)  # the others load what it has kept
+        return build()
 
     def _warn_of_shares(self, index: Index) -> None:
         """Warn of tables of splits that have files in common."""
@@ -243,11 +236,6 @@ class Table(LoadingModule):
     def num_classes(self) -> int:
         """Number of classes; 0 for values."""
         return len(self.class_names)
-
-    @property
-    def scaling(self) -> dict[str, tuple[float, float]]:
-        """Mean and standard deviation of the training split: ``input`` of features, ``target`` of values."""
-        return self.index.scaling
 
     @property
     def predict_paths(self) -> Sequence[str]:
@@ -364,31 +352,29 @@ class Table(LoadingModule):
                 f"{largest:,}", f"{mixed:,}", shared, largest * num_lanes,
             )  # fmt: skip
 
+    def _check_defects(self, defects: Sequence[Defect], num_bad: int) -> None:
+        check_defects(
+            defects, self.index.num_bad + sum(self.counts.values()), what="rows of the table",
+            on_bad=self.on_bad_image, max_fraction=self.max_bad_fraction, num_bad=num_bad,
+        )  # fmt: skip
+
+    def _check_images(self) -> None:
+        """Decode every image of every split, in threads."""
+
+        def find_defect(row: Row) -> Defect | None:
+            try:
+                Encoded(row.image or b"", name=row.name).whole()
+            except UnreadableImageError as error:
+                return Defect(row.name, error.reason)
+            return None
+
+        index = self.index
+        rows = (row for split in SPLITS for group, _ in index.rows(split) for row in index.read(split, group))
+        with pillow_warnings(), ThreadPoolExecutor(count_threads()) as pool:
+            found = [defect for defect in map_in_order(pool, find_defect, rows, ahead=_NUM_DECODED) if defect]
+        self._check_defects(found, len(found))
+
     def _check_bad(self) -> None:
         if self._training is not None:
             num_rows, max_fraction = self.index.counts["train"], self.max_bad_fraction
             check_bad_samples(self.defects, num_rows, what="rows", max_fraction=max_fraction, trainer=self.trainer)
-
-
-def _check_images(index: Index) -> None:
-    """Decode every image of every split, in threads.
-
-    Raises:
-        DataError: If images cannot be decoded; it lists them.
-    """
-
-    def find_defect(row: Row) -> str | None:
-        try:
-            Encoded(row.image or b"", name=row.name).whole()
-        except UnreadableImageError as error:
-            return f"\n  {row.name}: {error.reason}"
-        return None
-
-    rows = (row for split in SPLITS for group, _ in index.rows(split) for row in index.read(split, group))
-    with pillow_warnings(), ThreadPoolExecutor(max_workers=num_cores() or 1) as pool:
-        found = [line for line in map_in_order(pool, find_defect, rows, ahead=_NUM_DECODED) if line]
-    if found:
-        raise DataError(
-            f"{len(found)} rows of the table have an image that cannot be decoded, and data.init_args.on_bad_image is "
-            f"error. Replace or remove them:{''.join(found[:_NUM_SHOWN])}"
-        )

@@ -193,7 +193,7 @@ class PetastormLoader(ResumableLoader):
             except (OSError, ValueError, RuntimeError, KeyError, pa.ArrowException) as error:
                 raise DataError(f"{self.place}: petastorm cannot read on ({error}). {_INSTEAD}") from error
             batch = pa.ipc.read_record_batch(pa.py_buffer(content), self.schema)
-            for row in index.make_rows(batch, index.columns, [self.place] * batch.num_rows):
+            for row in index.make_rows(batch, [self.place] * batch.num_rows):
                 if row.defect is None:
                     yield row._replace(name=f"{self.place}, {len(row.image or b''):,} bytes with label {row.label}")
 

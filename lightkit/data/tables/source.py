@@ -1,12 +1,9 @@
-"""A Delta table or a folder of Parquet at one moment: its files, and the row groups in which they are read.
-
-Another kind of table is a function like `open_parquet`, in a file of its own, and a line in `SOURCES`.
-"""
+"""A Delta table or a folder of Parquet at one moment: its files, and the row groups in which they are read."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -207,11 +204,6 @@ class Snapshot:
     groups: list[RowGroup] = field(default_factory=list)
 
     @property
-    def num_rows(self) -> int:
-        """Rows of all row groups."""
-        return sum(group.num_rows for group in self.groups)
-
-    @property
     def is_local(self) -> bool:
         """Whether forked processes may read it."""
         return not is_remote(self.place)
@@ -275,8 +267,8 @@ def open_table(
         kind = "delta" if _has_delta_log(place, options) else "parquet"
     if format not in ("auto", kind):
         raise ConfigError(f"data.init_args.format: {place} is of the format {kind}, not {format}. Set it to auto.")
-    snapshot = SOURCES[kind](place, options, version, timestamp)
-    if not snapshot.num_rows:
+    snapshot = (open_delta if kind == "delta" else open_parquet)(place, options, version, timestamp)
+    if not snapshot.groups:
         raise DataError(f"{place}: this table is empty. Write rows to it, or set data.init_args.path to another.")
     return snapshot
 
@@ -474,13 +466,6 @@ def open_delta(place: str, options: Mapping[str, Any], version: int | None, time
         }
         snapshot.add_file(path, filesystem, footer, partition, of_file)
     return snapshot
-
-
-SOURCES: dict[str, Callable[[str, Mapping[str, Any], int | None, str | None], Snapshot]] = {
-    "delta": open_delta,
-    "parquet": open_parquet,
-}
-"""By format: opens the table at a place with storage options, a version and a timestamp."""
 
 
 def _load_delta(place: str, version: int | None, timestamp: str | None, options: dict[str, str]) -> DeltaTable:

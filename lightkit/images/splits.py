@@ -2,24 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
-from pathlib import Path
 from typing import Literal
 
 from lightkit.errors import ConfigError
 
 Split = Literal["train", "val", "test"]
-
-_CHUNK_BYTES = 1 << 20
-
-
-def content_digest(path: Path) -> str:
-    """Compute the SHA-256 of a file's bytes, hexadecimal."""
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while chunk := file.read(_CHUNK_BYTES):
-            digest.update(chunk)
-    return digest.hexdigest()
 
 
 def split_of(digest: str, *, val_fraction: float, test_fraction: float) -> Split:
