@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import torchvision
 
+from lightkit.data.image_dataset import Decoded, ImageSource
 from lightkit.data.image_module import ImageModule
-from lightkit.data.image_sources import Decoded, ImageSource
 from lightkit.errors import DataError
 from lightkit.images.splits import Split, check_fractions, split_of
 

@@ -33,7 +33,7 @@ from filelock import FileLock
 from PIL import Image, features
 from pytorch_lightning import Trainer
 
-from lightkit.data.image_sources import Decoded, ImageSource, PhotoPixels, Pixels
+from lightkit.data.image_dataset import Decoded, ImageSource, PhotoPixels, Pixels
 from lightkit.hardware.cache_folder import cache_folder, private_folder
 from lightkit.hardware.processor import available_memory_bytes
 from lightkit.images.image_file import count_threads, format_reason, map_in_order, pillow_warnings, upright_rgb

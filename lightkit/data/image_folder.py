@@ -8,8 +8,8 @@ from typing import Any, ClassVar, Literal
 
 from lightkit.data.bad_samples import Defects, check_bad_samples
 from lightkit.data.image_cache import open_sources
+from lightkit.data.image_dataset import ImageSource, PhotoPixels
 from lightkit.data.image_module import ImageModule, check_arguments, warn_idle
-from lightkit.data.image_sources import ImageSource, PhotoPixels
 from lightkit.errors import ConfigError, DataError
 from lightkit.images.image_index import ImageIndex, index_images
 from lightkit.images.splits import Split, check_fractions

@@ -1,27 +1,64 @@
-"""The data module of images, and the settings that it shares with tables."""
+"""The data module of images, and the settings that it shares with tables.
+
+Features of a frozen backbone stand in place of images where they are the same in each epoch: they are computed once
+before training, and kept on disk.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import inspect
 import logging
+import time
 from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from contextlib import suppress
+from typing import Any, Literal, Protocol
 
-from pytorch_lightning import LightningDataModule, LightningModule
+import numpy as np
+import torch
+from pytorch_lightning import LightningDataModule, LightningModule, Trainer
+from pytorch_lightning.trainer.states import TrainerFn
 from pytorch_lightning.utilities.model_helpers import is_overridden
-from torch.utils.data import DataLoader
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
 
 from lightkit.data.bad_samples import Defects
-from lightkit.data.frozen_features import FeatureSamples, FrozenBackbone, compute_features, find_frozen_backbone
-from lightkit.data.image_dataset import EvalView, ImageSamples, TrainView, View, normalised, preprocessing_of
-from lightkit.data.image_sources import ImageSource
-from lightkit.data.loader import Pinning, choose_num_workers, eval_loader, predict_loader, train_loader
-from lightkit.data.sampler import global_seed
+from lightkit.data.image_cache import RowCache, count_planned_reads, open_rows
+from lightkit.data.image_dataset import (
+    Batch,
+    EvalView,
+    ImageSamples,
+    ImageSource,
+    TrainView,
+    View,
+    normalised,
+    preprocessing_of,
+)
+from lightkit.data.loader import (
+    Pinning,
+    choose_num_workers,
+    eval_loader,
+    local_ranks,
+    predict_loader,
+    train_loader,
+    worker_options,
+)
+from lightkit.data.sampler import SampleKey, global_seed
 from lightkit.errors import ConfigError
+from lightkit.images.image_file import UnreadableImageError
 from lightkit.images.preprocessing import Preprocessing
+from lightkit.images.progress import show_progress
 from lightkit.images.splits import Split
+from lightkit.runs.files import in_bytes
 
 log = logging.getLogger("lightkit.data")
+
+_BLOCK = 32
+"""Images whose features are computed at a time; always as many, so that the same kernels compute them exactly."""
+_ON_THE_WAY = (
+    "train_dataloader", "val_dataloader",
+    "on_before_batch_transfer", "transfer_batch_to_device", "on_after_batch_transfer",
+)  # fmt: skip
 
 
 class LoadingModule(LightningDataModule):
@@ -156,6 +193,81 @@ class LoadingModule(LightningDataModule):
         self._check_bad()
 
 
+class ComputesFeatures(Protocol):
+    """What a model returns from ``frozen_features`` where the features of an image are the same in each epoch."""
+
+    def example(self, size: tuple[int, int], /) -> Tensor | None:
+        """Return the features ``(1, ...)`` of one image of this height and width; None where there are none."""
+
+    def digest(self) -> str:
+        """Return a digest of all that decides the features of an image, but the image."""
+
+    def is_frozen(self) -> bool:
+        """Tell, quickly, whether the backbone is still not trained."""
+
+    def compute(self, images: Tensor, /) -> Tensor:
+        """Compute the features of normalised images."""
+
+
+FrozenBackbone = tuple[ComputesFeatures, Tensor]
+"""What computes features, and those of an example, ``(1, ...)``."""
+
+
+class FeatureSamples(ImageSamples):
+    """The features of a split, read in whole batches as `ImageSamples` reads images.
+
+    Args:
+        samples: The images; read in place of features once the backbone is trained.
+        backbone: Has computed the features.
+        rows: Bytes of the features of each image; an image that could not be read has none.
+    """
+
+    def __init__(self, samples: ImageSamples, backbone: FrozenBackbone, rows: RowCache) -> None:
+        super().__init__(samples.source, samples.view, seed=samples.seed, defects=samples.defects)
+        self.samples, self._rows = samples, rows
+        self._backbone, self._example = backbone
+        self._is_off = False
+
+    def __getitems__(self, keys: Sequence[SampleKey | int]) -> Batch:
+        """Read a batch of features and labels; of images, in this process, once the backbone is trained."""
+        if not self._is_off and not self._backbone.is_frozen():
+            self._is_off = True
+            if self.view.for_training:
+                log.warning(
+                    "data: not all of the backbone is frozen any more; its features are computed at each step, and "
+                    "this process loads the images. With model.init_args.features: each_step, workers load them."
+                )
+        return self.samples.__getitems__(keys) if self._is_off else super().__getitems__(keys)
+
+    def read(self, key: SampleKey) -> Tensor:
+        """Read the features of one image.
+
+        Raises:
+            UnreadableImageError: If the image could not be read.
+        """
+        row = self._rows[key.index]
+        if row is None:
+            self.samples.read(key)  # raises the reason
+            raise UnreadableImageError(f"{self.source.name(key.index)}: this image could not be read before training.")
+        return torch.from_numpy(row).view(self._example.dtype).view(self._example.shape[1:])
+
+
+class _Blocks(Dataset[Any]):
+    """Blocks of images by their indices, and which of them could be read; these come first."""
+
+    def __init__(self, samples: ImageSamples) -> None:
+        self.samples = samples
+
+    def __getitem__(self, indices: Sequence[int]) -> tuple[Sequence[int], list[int], Tensor]:
+        read = list[int]()
+        images = torch.zeros(_BLOCK, *self.samples.view.size, 3, dtype=torch.uint8).permute(0, 3, 1, 2)
+        for index in indices:
+            with suppress(UnreadableImageError):
+                images[len(read)] = self.samples.read(SampleKey(index, epoch=0))
+                read.append(index)
+        return indices, read, images
+
+
 class ImageModule(LoadingModule):
     """Loaders of images, and of the model's features where a frozen backbone computes the same ones in each epoch.
 
@@ -217,15 +329,90 @@ class ImageModule(LoadingModule):
         if self.augment or self._stage != "fit" or self.trainer is None or split == "test":
             return None
         if self._backbone == "unknown":
-            self._backbone = find_frozen_backbone(
-                self, self.preprocessing.crop, num_images=self.counts["train"], batch_size=self.batch_size
-            )
+            self._backbone = self._find_backbone(self.trainer)
         if self._backbone is not None and split not in self._features:
-            self._features[split] = compute_features(
-                self._samples(split, decoded=False), self._backbone, preprocessing=self.preprocessing,
-                trainer=self.trainer, num_workers=self._loading["num_workers"], prefetch_factor=self.prefetch_factor,
-            )  # fmt: skip
+            samples = self._samples(split, decoded=False)
+            self._features[split] = self._compute_features(samples, self._backbone, self.trainer)
         return self._features.get(split)
+
+    def _find_backbone(self, trainer: Trainer) -> FrozenBackbone | None:
+        """Find what computes the features of a fit's model, and those of an example; None where there are none."""
+        if trainer.state.fn != TrainerFn.FITTING:
+            return None
+        module, num_images = trainer.lightning_module, self.counts["train"]
+        if own := [name for name in _ON_THE_WAY if not _is_ours(getattr(self, name))]:
+            reason = f"{', '.join(own)} of {type(self).__name__}'s own may get images"
+        elif count_planned_reads(trainer, num_images, self.batch_size) < num_images:
+            reason = "this training does not read each image"
+        else:
+            backbone: ComputesFeatures | None = getattr(module, "frozen_features", lambda: None)()
+            example = None if backbone is None else backbone.example(self.preprocessing.crop)
+            return None if backbone is None or example is None else (backbone, example)
+        if trainer.is_global_zero and getattr(module, "may_keep_features", False):
+            log.info("data: features of the frozen backbone are computed at each step: %s", reason)
+        return None
+
+    def _compute_features(
+        self, samples: ImageSamples, frozen: FrozenBackbone, trainer: Trainer
+    ) -> FeatureSamples | None:
+        """Find the features of a split on disk, and compute what is missing; called by all ranks together.
+
+        There is one file a split, see `lightkit.data.image_cache`, named by the digests of the frozen weights, the
+        preprocessing and the images: another training with the same backbone begins with it, and computing goes on
+        where a killed process has stopped. The ranks of this machine divide the work.
+
+        Returns:
+            The features; None, with a warning, where the disk has no room for them on one of the ranks.
+        """
+        (backbone, example), strategy, ranks, num = frozen, trainer.strategy, local_ranks(trainer), len(samples)
+        decided_by = "\0".join((backbone.digest(), str(self.preprocessing), samples.source.digest()))
+        key = hashlib.sha256(decided_by.encode()).hexdigest()
+        rows: RowCache | None = None
+        try:
+            rows = open_rows("features", key, np.full(num, example.numel() * example.element_size()))
+        except OSError as error:
+            log.warning(
+                "data: features of the frozen backbone are computed at each step, as they cannot be kept on disk: %s",
+                error.strerror or error,
+            )  # fmt: skip
+        has_room = torch.tensor(float(rows is not None), device=strategy.root_device)
+        if strategy.reduce(has_room, reduce_op="sum") < trainer.world_size or rows is None:
+            return None
+        began_s, missing = time.monotonic(), rows.find_missing()
+        strategy.barrier("features")  # before another rank computes
+        # by numbers of images: what each rank finds missing differs while another training computes the same
+        own = [index for index in missing if index // _BLOCK % ranks == trainer.local_rank % ranks]
+        blocks = [own[at : at + _BLOCK] for at in range(0, len(own), _BLOCK)]
+        workers = worker_options(
+            min(self._loading["num_workers"], len(blocks)), self.prefetch_factor, keep=False,
+            batch_bytes=_BLOCK * samples.sample_bytes, ranks=ranks,
+        )  # fmt: skip
+        loader: DataLoader[Any] = DataLoader(
+            _Blocks(samples), batch_size=None, sampler=blocks, collate_fn=ImageSamples.collate,  # type: ignore[arg-type]
+            generator=torch.Generator().manual_seed(samples.seed), **workers,
+        )  # fmt: skip
+        shown = show_progress(loader, len(own), "features computed", size=lambda block: len(block[0]))
+        for indices, read, images in shown:
+            found: dict[int, Any] = {}
+            if read:
+                computed = backbone.compute(normalised(images.to(strategy.root_device), self.preprocessing, trainer))
+                computed = computed[: len(read)].to("cpu", example.dtype).reshape(len(read), -1)
+                found = dict(zip(read, computed.view(torch.uint8).numpy(), strict=True))
+            for index in indices:
+                rows[index] = found.get(index)
+        strategy.barrier("features")
+        if trainer.is_global_zero:
+            log.info(
+                "data: features of the frozen backbone: %d images, %d found, %d computed (%.1f s), %s in %s",
+                num, num - len(missing), len(missing), time.monotonic() - began_s, in_bytes(int(rows.sizes.sum())),
+                rows.path.parent,
+            )  # fmt: skip
+        return FeatureSamples(samples, frozen, rows)
+
+
+def _is_ours(method: Any) -> bool:
+    function = getattr(method, "__func__", None)
+    return function is not None and function.__module__.partition(".")[0] in ("lightkit", "pytorch_lightning")
 
 
 def seed_of(data: Any) -> int:

@@ -108,6 +108,7 @@ def compute_file_digests(paths: Iterable[str]) -> Iterator[Verdict]:
 
 _Decoded = tuple[str | None, int, int]
 """Defect, height and width."""
+_NOT_DECODED: _Decoded = (None, 0, 0)
 
 
 def _decode(file: BinaryIO, path: Path | str, *, large: Executor) -> tuple[_Decoded, bool]:
@@ -178,17 +179,17 @@ class _FileCache:
                 execute = None if self._connection is None else self._connection.execute
                 row = execute and execute(f"{query} AND changed_ns = ?", found).fetchone()
                 if row and (decode is None or row[0] == rules):
-                    return Verdict(*row[1:], status.st_size)
+                    _, digest, defect, height, width = row
+                    return Verdict(digest, defect, height, width, status.st_size)
             # without waiting for the other end, if it is a pipe
             descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0))
             with os.fdopen(descriptor, "rb") as file:
                 before, start_ns = os.fstat(descriptor), time.time_ns()
                 if not stat.S_ISREG(before.st_mode):
                     raise ValueError("neither a file nor a folder")  # noqa: TRY301
-                digest, decoded, is_lasting = _hash_file(file), (None, 0, 0), True
-                if decode is not None:
-                    file.seek(0)
-                    decoded, is_lasting = decode(file, path)
+                digest = _hash_file(file)
+                file.seek(0)
+                decoded, is_lasting = (_NOT_DECODED, True) if decode is None else decode(file, path)
                 if is_lasting and _is_settled(before, os.fstat(descriptor), start_ns):
                     today = int(time.time() // 86400)
                     with self._lock:

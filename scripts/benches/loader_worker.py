@@ -146,7 +146,7 @@ class CropRecord:
 
     def __call__(self, record: dict[str, Any]) -> tuple[Any, int]:
         """Crop."""
-        from lightkit.data.image_sources import Decoded
+        from lightkit.data.image_dataset import Decoded
         from lightkit.data.sampler import SampleKey
 
         key = SampleKey(record["number"], epoch=random.getrandbits(30))

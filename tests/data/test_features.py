@@ -16,7 +16,7 @@ from pytorch_lightning.callbacks import ModelCheckpoint
 from torch import Tensor
 
 from lightkit.data import ImageFolder
-from lightkit.data.image_sources import Encoded
+from lightkit.data.image_dataset import Encoded
 from lightkit.models import ImageClassifier
 
 pytestmark = [

@@ -10,8 +10,16 @@ import pytest
 import torch
 
 from lightkit.data.bad_samples import Defects
-from lightkit.data.image_dataset import EvalView, ImageSamples, TrainView, preprocessing_of
-from lightkit.data.image_sources import Decoded, Encoded, ImageSource, Pixels
+from lightkit.data.image_dataset import (
+    Decoded,
+    Encoded,
+    EvalView,
+    ImageSamples,
+    ImageSource,
+    Pixels,
+    TrainView,
+    preprocessing_of,
+)
 from lightkit.data.loader import eval_loader, train_loader
 from lightkit.data.sampler import SampleKey, epoch_order
 from lightkit.errors import DataError

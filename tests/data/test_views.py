@@ -11,8 +11,7 @@ import pytest
 import torch
 from torchvision.transforms import v2
 
-from lightkit.data.image_dataset import EvalView, TrainView, _random_box, preprocessing_of
-from lightkit.data.image_sources import Box, Decoded, Encoded
+from lightkit.data.image_dataset import Box, Decoded, Encoded, EvalView, TrainView, _random_box, preprocessing_of
 from lightkit.data.sampler import SampleKey
 from lightkit.images.image_file import read_rgb
 

@@ -141,8 +141,8 @@ class Index:
     Args:
         columns: Names of the columns.
         groups: The row groups of all tables.
-        codes: uint8 ``(rows,)``, in the order of the row groups: a place in `SPLITS`, or that of a row in no split. An
-            array that is mapped from a file is mapped from it by other processes, too.
+        codes: uint8 ``(rows,)``, in the order of the row groups: a place in `SPLITS`, or that of a row in no split.
+            Mapped from a file, so that forked processes share it.
         group_counts: int64 ``(row groups, 5)``: rows with each code.
         class_names: Names of the classes; a label counts into them. Empty for values.
         shapes: Of each column of features.

@@ -15,8 +15,7 @@ from pytorch_lightning import Trainer
 from torch.utils.data import Dataset
 
 from lightkit.data.bad_samples import Defects, read_samples
-from lightkit.data.image_dataset import Batch, View, stack_images
-from lightkit.data.image_sources import Encoded
+from lightkit.data.image_dataset import Batch, Encoded, View, stack_images
 from lightkit.data.loader import ResumableLoader, count_in_fractions, make_loader
 from lightkit.data.sampler import ResumableSampler, SampleKey, position_of, stable_seed
 from lightkit.data.tables.index import Index, Row
@@ -393,9 +392,8 @@ def block_of(num_rows: int, block_rows: int, row: int) -> tuple[int, range]:
         row: Counted from the start of the lane.
     """
     num_blocks = -(-num_rows // block_rows)
-    number = (
-        (row + 1) * num_blocks - 1
-    ) // num_rows  # the last whose border, number * num_rows // num_blocks, is <= row
+    # the last whose border, number * num_rows // num_blocks, is <= row
+    number = ((row + 1) * num_blocks - 1) // num_rows
     return number, range(number * num_rows // num_blocks, (number + 1) * num_rows // num_blocks)
 
 

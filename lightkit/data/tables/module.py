@@ -15,9 +15,8 @@ from pytorch_lightning.trainer.states import TrainerFn
 from torch.utils.data import DataLoader
 
 from lightkit.data.bad_samples import Defects, check_bad_samples
-from lightkit.data.image_dataset import View, preprocessing_of
+from lightkit.data.image_dataset import Encoded, View, preprocessing_of
 from lightkit.data.image_module import LoadingModule, check_arguments, seed_of
-from lightkit.data.image_sources import Encoded
 from lightkit.data.loader import LabelledSource, ResumableLoader, make_on_rank_zero, predict_loader
 from lightkit.data.tables.columns import find_columns
 from lightkit.data.tables.index import SPLITS, Index, Row, index_table
