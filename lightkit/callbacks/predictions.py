@@ -24,7 +24,8 @@ from torch import Tensor
 
 from lightkit.callbacks.resume import gather
 from lightkit.errors import ConfigError, DataError
-from lightkit.prediction.inference import ProgressLines, select_class_names
+from lightkit.images.progress import ProgressLines
+from lightkit.prediction.inference import select_class_names
 from lightkit.prediction.table import Prediction
 from lightkit.prediction.writer import PredictionWriter, write_predictions
 from lightkit.runs.files import atomic_write
@@ -131,7 +132,6 @@ class ListedPredictions(Callback):
         contact_sheet: An HTML page to write as well.
         on_written: Called by rank 0 once the files are there.
         progress_stream: Rank 0 prints the number of images there now and then; None for no output.
-        interval_s: Seconds between two lines.
     """
 
     def __init__(
@@ -142,11 +142,10 @@ class ListedPredictions(Callback):
         contact_sheet: Path | None = None,
         on_written: Callable[[PredictionWriter], None] = lambda _: None,
         progress_stream: TextIO | None = None,
-        interval_s: float = 10.0,
     ) -> None:
         self._new_writer = partial(write_predictions, output, top_k=top_k, contact_sheet=contact_sheet)
         self._on_written = on_written
-        self._progress_stream, self._interval_s = progress_stream, interval_s
+        self._progress_stream = progress_stream
         self._lines: ProgressLines | None = None
         self._writer: PredictionWriter | None = None
         self._writer_open = ExitStack()
@@ -154,8 +153,8 @@ class ListedPredictions(Callback):
     def on_predict_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Begin the clock."""
         if self._progress_stream is not None and trainer.is_global_zero:
-            num = len(_images(trainer).paths)
-            self._lines = ProgressLines(num, stream=self._progress_stream, interval_s=self._interval_s)
+            print_line = partial(print, "predict ", file=self._progress_stream, flush=True)
+            self._lines = ProgressLines("images", len(_images(trainer).paths), print_line)
 
     def on_predict_batch_end(
         self,

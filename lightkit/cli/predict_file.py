@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +20,8 @@ from lightkit.export.formats import FORMATS, Arrays, Runner, format_of, open_mod
 from lightkit.export.metadata import check_digest, is_recorded, read_metadata
 from lightkit.images.image_file import pillow_warnings
 from lightkit.images.inputs import find_images
-from lightkit.prediction.inference import (
-    check_image_model,
-    predict_images,
-    select_class_names,
-    show_progress,
-)
+from lightkit.images.progress import show_progress
+from lightkit.prediction.inference import check_image_model, predict_images, select_class_names
 from lightkit.prediction.table import STANDARD_OUTPUT
 from lightkit.prediction.writer import write_predictions
 
@@ -65,7 +62,8 @@ def predict_by_file(args: Sequence[str]) -> int:
     with pillow_warnings(), files as writer:
         predictions = predict_images(model, metadata, images, name=str(file))
         if mode in ("terminal", "plain"):
-            predictions = show_progress(predictions, images.count(), stream=screen, is_terminal=screen.isatty())
+            print_line = partial(print, "predict ", file=screen, flush=True)
+            predictions = show_progress(predictions, images.count(), "images", stream=screen, print_line=print_line)
         for prediction in predictions:
             writer.add(prediction)
         if not writer.num:  # any other input without images was refused before

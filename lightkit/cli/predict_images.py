@@ -15,7 +15,7 @@ from lightkit.cli.context import RunContext
 from lightkit.cli.predict_options import format_predict_end, parse_predict_options
 from lightkit.config import error_at
 from lightkit.data.listed import ListedImages
-from lightkit.models.pretrained import load_exported
+from lightkit.models.backbones import load_exported
 from lightkit.prediction.table import STANDARD_OUTPUT
 from lightkit.prediction.writer import PredictionWriter
 from lightkit.runs.resume import RunStart

@@ -78,15 +78,13 @@ def convert(args: list[str]) -> int:
         raise line.error(f"--max-bad-fraction: expected a number from 0 to 1, got {fractions['max-bad']:g}")
     mode = choose_output_mode({"quiet": "--quiet" in line.options})
     configure_console(mode, _rename_arguments)
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
-
+    # here: they load pyarrow and Pillow, and help does without
+    from lightkit.images.image_index import index_images
+    from lightkit.images.splits import check_fractions
     from lightkit.images.table_writer import BAD_IMAGES, ImageRow, TableTarget, plan_files, write_table
 
     target = TableTarget(table, images, is_delta, "--overwrite" in line.options)
     target.check()
-    from lightkit.data.image_index import index_images  # torch: seconds
-    from lightkit.data.splits import check_fractions
-
     try:
         check_fractions(val_fraction=fractions["val"], test_fraction=fractions["test"])
         catalogue = index_images(
@@ -113,12 +111,7 @@ def convert(args: list[str]) -> int:
     summary = f"{shown_path(images)}: {sum(catalogue.counts.values())} images, {num_classes} classes, {counts}"
     print_line(visible(summary, in_line=True), mode)
     bad_images = [BadImage(defect.name, defect.reason, "scan") for defect in catalogue.defects]
-    columns = TextColumn("convert"), BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn()
-    with Progress(*columns, transient=True, disable=mode != "terminal") as bar:
-        task = bar.add_task("convert", total=sum(row.num_bytes for row in rows))
-        num_bytes, version = write_table(
-            target, files, advance=lambda _, size: bar.advance(task, size), bad_images=bad_images
-        )
+    num_bytes, version = write_table(target, files, bad_images=bad_images)
     if bad_images:
         print_line(f"{shown_path(table / BAD_IMAGES)}: lists what is left out", mode)
     name = shown_path(table)

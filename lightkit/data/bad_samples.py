@@ -17,35 +17,24 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import TypeVar
 
 import torch
 from pytorch_lightning import Trainer
 
 from lightkit.errors import DataError
 from lightkit.images.image_file import UnreadableImageError
+from lightkit.images.image_index import Defect
 
 K = TypeVar("K")
 R = TypeVar("R")
 
 
-class Defect(NamedTuple):
-    """An image or row that cannot be used.
-
-    Args:
-        name: Its path, or its table and row.
-        reason: Why, in a few words.
-    """
-
-    name: str
-    reason: str
-
-
 class Defects:
     """Samples that a data module cannot use.
 
-    Copies in other processes, forked or pickled, note to the object of the process that made it: they append lines to a
-    temporary file, which that process removes. Appending needs no lock, which a killed process could leave held.
+    Those that come up later are lines of a temporary file, which this process and all that were forked from it, or got
+    a pickled copy, append to: that needs no lock, which a killed process could leave held. This process removes it.
 
     Args:
         found: By the scan before training.
@@ -53,45 +42,33 @@ class Defects:
 
     def __init__(self, found: Sequence[Defect] = ()) -> None:
         self.found = list(found)
-        self.noted: dict[str, Defect] = {}
-        """By name, those that this process has noted or collected since the scan."""
+        self._noted: set[str] = set()  # by this process
+        self._num_taken = 0
         self._spool = Path(tempfile.gettempdir(), f"lightkit-defects-{os.getpid()}-{secrets.token_hex(8)}")
-        self._owner: int | None = os.getpid()
-        self._num_bytes = self._num_taken = 0
         weakref.finalize(self, _remove, self._spool, os.getpid())
 
     def note(self, defect: Defect) -> None:
         """Note a sample that cannot be read; in any process, once each."""
-        if defect.name in self.noted:
-            return
-        self.noted[defect.name] = defect
-        if os.getpid() != self._owner:
-            # on a line of its own, whatever a process that was killed has left
-            line = f"\n{json.dumps(defect)}\n".encode()
-            with self._spool.open("ab", buffering=0) as file:
-                file.write(line)
+        if defect.name not in self._noted:
+            self._noted.add(defect.name)
+            with self._spool.open("ab", buffering=0) as file:  # on a line of its own, whatever a kill has torn before
+                file.write(f"\n{json.dumps(defect)}\n".encode())
 
     def collect(self) -> dict[str, Defect]:
-        """Add what other processes have noted to `noted`, and return all of it."""
-        with suppress(FileNotFoundError), self._spool.open("rb") as file:
-            file.seek(self._num_bytes)
-            content = file.read()
-            whole = content[: content.rfind(b"\n") + 1]  # a line may be on its way
-            self._num_bytes += len(whole)
-            for line in whole.splitlines():
-                with suppress(ValueError):  # torn by a kill, or the empty one between two
+        """Return what all processes have noted, by the samples' names."""
+        noted: dict[str, Defect] = {}
+        with suppress(FileNotFoundError):
+            for line in self._spool.read_bytes().splitlines():
+                with suppress(ValueError):  # torn, or the empty one between two
                     defect = Defect(*json.loads(line))
-                    self.noted.setdefault(defect.name, defect)
-        return self.noted
+                    noted.setdefault(defect.name, defect)
+        return noted
 
     def take_noted(self) -> list[Defect]:
         """Return those noted in this process or its workers since the last call."""
         noted = [*self.collect().values()][self._num_taken :]
         self._num_taken += len(noted)
         return noted
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "noted": {}, "_owner": None, "_num_bytes": 0, "_num_taken": 0}
 
 
 def _remove(spool: Path, owner: int) -> None:
@@ -125,7 +102,6 @@ def read_samples(
     """
     found: list[tuple[K, R]] = []
     for key in keys:
-        num_found = len(found)
         for candidate in chain([key], () if replacements is None else replacements(key)):
             try:
                 found.append((candidate, read(candidate)))
@@ -134,8 +110,9 @@ def read_samples(
                 if defects is None:
                     raise
                 defects.note(Defect(name(candidate), error.reason))
-        if replacements is not None and len(found) == num_found:
-            break
+        else:
+            if replacements is not None:  # nor can any after it
+                break
     if not found:
         raise UnreadableImageError(
             f"{name(keys[0])}: neither this sample nor any other of "

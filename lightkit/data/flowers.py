@@ -3,20 +3,29 @@
 from __future__ import annotations
 
 import colorsys
+import gzip
 import logging
 import os
+import tarfile
+import tempfile
+import time
+import zlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
+import requests
+from filelock import FileLock, Timeout
 from PIL import Image, ImageDraw, ImageFilter
+from urllib3.exceptions import HTTPError
 
-from lightkit.data.download import download, unpack
+from lightkit import runs
 from lightkit.data.image_folder import ImageFolder
-from lightkit.errors import ConfigError
+from lightkit.errors import ConfigError, DataError
 from lightkit.hardware.cache_folder import make_once
 from lightkit.images.flower_photos import CLASSES, DEFAULT_ROOT, FOLDER, flower_photos, has_classes
+from lightkit.images.progress import show_progress
 
 log = logging.getLogger("lightkit.data")
 
@@ -28,6 +37,10 @@ _URL = "https://storage.googleapis.com/download.tensorflow.org/example_images/fl
 # TensorFlow Datasets, url_checksums/tf_flowers.txt
 _SHA256 = "4c54ace7911aaffe13a365c34f650e71dd5bf1be0a58b464e5a7183e3e595d9c"
 _SIZE_BYTES = 228_813_984
+_CHUNK_BYTES = 1 << 16
+_TIMEOUT_S = 30.0
+_NUM_ATTEMPTS = 5
+_TEMPORARY_STATUS = (408, 425, 429)  # and those of the server's own errors, from 500
 _VERSION = 2  # raise it with every change of the drawing, so that nobody trains on another version's pictures
 
 
@@ -87,8 +100,8 @@ class Flowers(ImageFolder):
             log.info("the flower photos are in %s already", target)
             return
         archive = target.parent / "flower_photos.tgz"
-        download(self.url, archive, sha256=self.sha256, size_bytes=self.size_bytes)
-        unpack(archive, target, member=FOLDER)
+        _download(self.url, archive, sha256=self.sha256, size_bytes=self.size_bytes)
+        _unpack(archive, target, member=FOLDER)
         archive.unlink()
         log.info("the flower photos are in %s", target)
 
@@ -121,6 +134,136 @@ class DrawnFlowers(ImageFolder):
         """Find the pictures, and draw them where there are none yet."""
         self.root = _drawn_folder(self.num_images, size=self.drawn_size, seed=self.drawn_seed)
         super().setup(stage)
+
+
+def _download(url: str, target: Path, *, sha256: str, size_bytes: int | None) -> None:
+    """Download a file, or continue a download that was interrupted, from ``target.part``.
+
+    Args:
+        url: http or https address.
+        target: The file; complete or absent afterwards.
+        sha256: Its digest, hexadecimal.
+        size_bytes: Its length, if it is known.
+
+    Raises:
+        DataError: If it cannot be downloaded, has another digest, or does not fit on the disk.
+    """
+    part, lock = target.with_name(f"{target.name}.part"), FileLock(target.with_name(f".{target.name}.lock"), timeout=0)
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with lock:
+            if not (target.is_file() and runs.digest(target) == sha256):
+                _fill(part, url, sha256, size_bytes)
+                part.replace(target)
+            Path(lock.lock_file).unlink(missing_ok=True)
+    except Timeout:
+        raise DataError(f"{part}: another process is fetching this file. Wait for it, then try again.") from None
+    except OSError as error:
+        raise DataError(
+            f"{target}: cannot write here ({error.strerror or error}); wanted for {url}. Once there is room, the same "
+            "command continues where it stopped."
+        ) from error
+
+
+def _fill(part: Path, url: str, sha256: str, size_bytes: int | None) -> None:
+    """Append to ``part`` until it is the remote file."""
+    problem = ""
+    for attempt in range(_NUM_ATTEMPTS):
+        if attempt:
+            pause_s = 2 ** (attempt - 1)
+            log.info("%s: %s; trying again in %g s (%d of %d)", url, problem, pause_s, attempt + 1, _NUM_ATTEMPTS)
+            time.sleep(pause_s)
+        begin = part.stat().st_size if part.is_file() else 0
+        try:
+            is_complete = _transfer(part, url, begin, size_bytes)
+        except requests.HTTPError as error:
+            status: int = error.response.status_code  # type: ignore[union-attr]  # raise_for_status gives it
+            problem = f"the server answers {status}"
+            if status < 500 and status not in _TEMPORARY_STATUS:
+                raise DataError(f"{url}: {problem}. Is the address right? See data.init_args.url.") from error
+        except (requests.RequestException, HTTPError, ConnectionError) as error:
+            problem = f"the connection failed ({error or type(error).__name__})"
+        else:
+            if not is_complete:
+                problem = "the connection was cut off"
+                continue
+            if (found := runs.digest(part)) == sha256:
+                return
+            problem = f"its sha256 is {found}, {sha256} was expected"
+            part.unlink()  # complete, but wrong: it cannot be continued
+            if begin == 0:
+                raise DataError(
+                    f"{url}: {problem}. The file on the server has changed, or something on the way alters it. Nothing "
+                    "was kept."
+                )
+    raise DataError(
+        f"{url}: {problem}; gave up after {_NUM_ATTEMPTS} attempts. The bytes so far are kept in {part}: check the "
+        "network, then run the same command again to continue."
+    )
+
+
+def _transfer(part: Path, url: str, begin: int, size_bytes: int | None) -> bool:
+    """Connect once and append to ``part``, from its start if the server does not continue at byte ``begin``.
+
+    Returns:
+        Whether the file has all its bytes.
+    """
+    headers = {"User-Agent": "lightkit", "Accept-Encoding": "identity"} | (
+        {"Range": f"bytes={begin}-"} if begin else {}
+    )
+    with requests.get(url, headers=headers, stream=True, timeout=_TIMEOUT_S) as response:
+        if response.status_code == 416:  # no more bytes: it is complete, or too long
+            return True
+        response.raise_for_status()
+        if not response.headers.get("Content-Range", "").startswith(f"bytes {begin}-"):
+            begin = 0
+        length = response.headers.get("Content-Length")
+        end = begin + int(length) if length else size_bytes
+        log.info("fetching %s%s", part.stem, f" from byte {begin}" if begin else "")
+        response.raw.enforce_content_length = False  # or the last bytes of a broken connection were lost
+        chunks = response.raw.stream(_CHUNK_BYTES)
+        with part.open("ab" if begin else "wb") as file:
+            for chunk in show_progress(chunks, (end or 0) - begin, f"bytes of {part.stem}", size=len):
+                file.write(chunk)
+    return end is None or part.stat().st_size >= end
+
+
+def _unpack(archive: Path, target: Path, *, member: str) -> None:
+    """Unpack a tar archive aside, and rename its folder ``member`` to ``target`` when it is complete.
+
+    Links are refused altogether: pictures need none, and links are what got past tarfile's own filter (CVE-2025-4517).
+
+    Raises:
+        DataError: If ``target`` has files already, a member would land outside or is no plain file or folder, the
+            archive is broken, or the disk is full.
+    """
+
+    def check_member(entry: tarfile.TarInfo, folder: str) -> tarfile.TarInfo | None:
+        if entry.name.startswith(("/", "\\")) or not (entry.isfile() or entry.isdir()):
+            raise tarfile.SpecialFileError(entry)
+        return tarfile.data_filter(entry, folder)
+
+    if target.is_dir() and any(target.iterdir()):
+        raise DataError(
+            f"{target}: there are files here already. Move them away to unpack {archive.name} in their place."
+        )
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=f".{target.name}-", dir=target.parent) as aside:
+            with tarfile.open(archive) as tar:
+                tar.extractall(aside, filter=check_member)  # noqa: S202 (each member is checked)
+            folder = Path(aside, member)
+            if not folder.is_dir():
+                raise DataError(f"{archive}: there is no folder {member} in this archive. Is it the right one?")
+            folder.chmod(0o755)
+            folder.rename(target)
+    except tarfile.FilterError as error:
+        raise DataError(f"{archive}: not unpacked, because of a member that does not belong there: {error}") from error
+    except (tarfile.TarError, EOFError, zlib.error, gzip.BadGzipFile) as error:
+        reason = " ".join(str(error).split())
+        raise DataError(f"{archive}: this archive is broken ({reason}). Delete it and fetch it again.") from error
+    except OSError as error:
+        raise DataError(f"{target}: cannot unpack {archive.name} here ({error.strerror or error}).") from error
 
 
 def _drawn_folder(num_images: int = 800, *, size: int = 160, seed: int = 0) -> Path:

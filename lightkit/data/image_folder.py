@@ -7,13 +7,12 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from lightkit.data.bad_samples import Defects, check_bad_samples
-from lightkit.data.decoded_cache import open_sources
-from lightkit.data.image_index import ImageIndex, index_images
+from lightkit.data.image_cache import open_sources
+from lightkit.data.image_dataset import ImageSource, PhotoPixels
 from lightkit.data.image_module import ImageModule, check_arguments, warn_idle
-from lightkit.data.image_sources import PhotoPixels, PixelSource
-from lightkit.data.loader import LabelledSource
-from lightkit.data.splits import Split, check_fractions
 from lightkit.errors import ConfigError, DataError
+from lightkit.images.image_index import ImageIndex, index_images
+from lightkit.images.splits import Split, check_fractions
 
 
 class ImageFolder(ImageModule):
@@ -34,20 +33,8 @@ class ImageFolder(ImageModule):
 
     Args:
         root: Folder that holds the class folders, or train/, val/ (also valid/, validation/) and test/.
-        image_size: Side of the square images that the model gets, in pixels.
-        batch_size: Images of one batch on one process.
-        num_workers: Processes that load images; 0 loads in the training process, `auto` chooses by cores, device and
-            cache, and says what it chose.
         val_fraction: Share of the images used for validation, where no validation folder is given.
         test_fraction: Share of the images kept for testing, where no splits are given.
-        augment: Show training random crops, flipped or not, and what else is asked for; false shows it what evaluation
-            sees. ImageClassifier then computes the features of a frozen backbone only once.
-        crop_scale: Least and greatest share of an image's area that a random training crop keeps. torchvision's
-            default starts at 0.08, for trainings of hundreds of epochs; a short one learns faster from larger crops.
-        color_jitter: Strength of random changes of brightness, contrast, saturation and hue in training, from 0 (none)
-            to 1.
-        rand_augment: Apply RandAugment in training.
-        seed: Decides order and augmentation; default is the run's seed_everything.
         on_bad_image: What to do about files that cannot be decoded: `skip` leaves them out and lists them in the run
             folder, `error` ends the command with the list.
         max_bad_fraction: Share of all files above which bad ones are an error in either case; also at the end of each
@@ -59,9 +46,7 @@ class ImageFolder(ImageModule):
         cache_size: Shorter side of the resized images, in pixels, at least ``image_size``; default is what evaluation
             resizes to.
         cache_limit_gb: Most that the cache may take, in GB (1e9 bytes); default is a share of what is free.
-        prefetch_factor: Batches that each worker prepares ahead.
-        persistent_workers: Keep the workers from epoch to epoch.
-        pin_memory: Hand batches to a GPU from memory that it can read by itself; `auto` does so where there is one.
+        kwargs: Sizes, loading and augmentation, as for LoadingModule.
     """
 
     source = "photos"
@@ -71,43 +56,29 @@ class ImageFolder(ImageModule):
     def __init__(
         self,
         root: str,
-        image_size: int = 224,
-        batch_size: int = 32,
-        num_workers: int | Literal["auto"] = "auto",
         val_fraction: float = 0.2,
         test_fraction: float = 0.1,
-        augment: bool = True,
-        crop_scale: tuple[float, float] = (0.35, 1.0),
-        color_jitter: float = 0.0,
-        rand_augment: bool = False,
-        seed: int | None = None,
         on_bad_image: Literal["skip", "error"] = "skip",
         max_bad_fraction: float = 0.05,
         cache: Literal["auto", "none", "memory", "disk"] = "auto",
         cache_size: int | None = None,
         cache_limit_gb: float | None = None,
-        prefetch_factor: int = 2,
-        persistent_workers: bool = True,
-        pin_memory: bool | Literal["auto"] = "auto",
+        **kwargs: Any,
     ) -> None:
-        super().__init__(
-            image_size=image_size, batch_size=batch_size, num_workers=num_workers, augment=augment,
-            crop_scale=crop_scale, color_jitter=color_jitter, rand_augment=rand_augment, seed=seed,
-            prefetch_factor=prefetch_factor, persistent_workers=persistent_workers, pin_memory=pin_memory,
-        )  # fmt: skip
+        super().__init__(**kwargs)
         check_fractions(val_fraction=val_fraction, test_fraction=test_fraction)
         check_arguments(max_bad_fraction=max_bad_fraction, cache_size=cache_size, cache_limit_gb=cache_limit_gb)
-        if cache_size is not None and cache_size < image_size:
+        if cache_size is not None and cache_size < self.image_size:
             raise ConfigError(
-                f"data.init_args.cache_size: expected at least data.init_args.image_size ({image_size} pixels), got "
-                f"{cache_size}; every crop would be enlarged. Leave it out, or lower image_size."
+                f"data.init_args.cache_size: expected at least data.init_args.image_size ({self.image_size} pixels), "
+                f"got {cache_size}; every crop would be enlarged. Leave it out, or lower image_size."
             )
         self.root = Path(root).expanduser()
         self.val_fraction, self.test_fraction = val_fraction, test_fraction
         self.on_bad_image, self.max_bad_fraction = on_bad_image, max_bad_fraction
         self.cache, self.cache_size, self.cache_limit_gb = cache, cache_size, cache_limit_gb
         self._index: ImageIndex | None = None
-        self._sources: dict[Split, PixelSource] | None = None
+        self._sources: dict[Split, ImageSource] | None = None
         self._decoded: dict[str, Any] = {"kept": "nowhere", "size": None}
 
     def prepare_data(self) -> None:
@@ -160,7 +131,7 @@ class ImageFolder(ImageModule):
         """Number of images of each split."""
         return self.index.counts
 
-    def read_split(self, split: Split, *, decoded: bool) -> PixelSource:
+    def read_split(self, split: Split, *, decoded: bool) -> ImageSource:
         """Return the images of a split, those of a fit from where they are kept decoded if ``decoded``."""
         photos = self.index.splits
         if not decoded or self._stage != "fit" or split == "test":
@@ -191,16 +162,6 @@ class ImageFolder(ImageModule):
     def num_classes(self) -> int:
         """Number of classes."""
         return len(self.class_names)
-
-    @property
-    def predict_paths(self) -> list[str]:
-        """The files behind `predict_dataloader`, in its order."""
-        splits = self.index.splits
-        return [str(photo.path) for photo in splits["test"] or splits["val"]]
-
-    def untransformed(self, split: Split) -> LabelledSource:
-        """Return a split's images as they are, in RGB, with their labels; known after `setup`."""
-        return PhotoPixels(self.index.splits[split])
 
     def describe(self) -> dict[str, Any]:
         """Return the data's entry in a run's manifest."""

@@ -1,56 +1,110 @@
-"""The data module of images, and the settings that it shares with tables."""
+"""The data module of images, and the settings that it shares with tables.
+
+Features of a frozen backbone stand in place of images where they are the same in each epoch: they are computed once
+before training, and kept on disk.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import inspect
 import logging
+import time
 from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from contextlib import suppress
+from typing import Any, Literal, Protocol
 
-from pytorch_lightning import LightningDataModule, LightningModule
+import numpy as np
+import torch
+from pytorch_lightning import LightningDataModule, LightningModule, Trainer
+from pytorch_lightning.trainer.states import TrainerFn
 from pytorch_lightning.utilities.model_helpers import is_overridden
-from torch.utils.data import DataLoader
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
 
 from lightkit.data.bad_samples import Defects
-from lightkit.data.frozen_features import ComputesFeatures, FeatureSamples, compute_features, find_frozen_backbone
-from lightkit.data.image_dataset import ImageSamples
-from lightkit.data.image_sources import PixelSource
+from lightkit.data.image_cache import RowCache, count_planned_reads, open_rows
+from lightkit.data.image_dataset import (
+    Batch,
+    EvalView,
+    ImageSamples,
+    ImageSource,
+    TrainView,
+    View,
+    normalised,
+    preprocessing_of,
+)
 from lightkit.data.loader import (
     Pinning,
     choose_num_workers,
     eval_loader,
+    local_ranks,
     predict_loader,
     train_loader,
+    worker_options,
 )
-from lightkit.data.sampler import global_seed
-from lightkit.data.splits import Split
-from lightkit.data.transforms import EvalView, TrainView, View, normalised, preprocessing_of
+from lightkit.data.sampler import SampleKey, global_seed
 from lightkit.errors import ConfigError
+from lightkit.images.image_file import UnreadableImageError
 from lightkit.images.preprocessing import Preprocessing
+from lightkit.images.progress import show_progress
+from lightkit.images.splits import Split
+from lightkit.runs.files import in_bytes
 
 log = logging.getLogger("lightkit.data")
 
+_BLOCK = 32
+"""Images whose features are computed at a time; always as many, so that the same kernels compute them exactly."""
+_ON_THE_WAY = (
+    "train_dataloader", "val_dataloader",
+    "on_before_batch_transfer", "transfer_batch_to_device", "on_after_batch_transfer",
+)  # fmt: skip
+
 
 class LoadingModule(LightningDataModule):
-    """The settings of loading and augmentation, as attributes by their names; see `lightkit.data.ImageFolder`."""
+    """Data that is loaded in batches, and whose images are augmented in training.
 
-    image_size: int
-    batch_size: int
-    num_workers: int | Literal["auto"]
-    augment: bool
-    crop_scale: tuple[float, float]
-    color_jitter: float
-    rand_augment: bool
-    seed: int | None
-    prefetch_factor: int
-    persistent_workers: bool
-    pin_memory: Pinning
+    Args:
+        image_size: Side of the square images that the model gets, in pixels.
+        batch_size: Samples of one batch on one process.
+        num_workers: Processes that load; 0 loads in the training process, `auto` chooses by cores, device and cache,
+            and says what it chose.
+        augment: Show training random crops, flipped or not, and what else is asked for; false shows it what evaluation
+            sees. ImageClassifier then computes the features of a frozen backbone only once.
+        crop_scale: Least and greatest share of an image's area that a random training crop keeps. torchvision's
+            default starts at 0.08, for trainings of hundreds of epochs; a short one learns faster from larger crops.
+        color_jitter: Strength of random changes of brightness, contrast, saturation and hue in training, from 0 (none)
+            to 1.
+        rand_augment: Apply RandAugment in training.
+        seed: Decides order and augmentation; default is the run's seed_everything.
+        prefetch_factor: Batches that each worker prepares ahead.
+        persistent_workers: Keep the workers from epoch to epoch.
+        pin_memory: Hand batches to a GPU from memory that it can read by itself; `auto` does so where there is one.
+    """
 
-    def __init__(self, **settings: Any) -> None:
+    def __init__(
+        self,
+        image_size: int = 224,
+        batch_size: int = 32,
+        num_workers: int | Literal["auto"] = "auto",
+        augment: bool = True,
+        crop_scale: tuple[float, float] = (0.35, 1.0),
+        color_jitter: float = 0.0,
+        rand_augment: bool = False,
+        seed: int | None = None,
+        prefetch_factor: int = 2,
+        persistent_workers: bool = True,
+        pin_memory: Pinning = "auto",
+    ) -> None:
         super().__init__()
-        check_arguments(**{name: value for name, value in settings.items() if name in _RANGES})
-        for name, value in settings.items():
-            setattr(self, name, value)
+        check_arguments(
+            image_size=image_size, batch_size=batch_size, num_workers=num_workers, crop_scale=crop_scale,
+            color_jitter=color_jitter, prefetch_factor=prefetch_factor,
+        )  # fmt: skip
+        self.image_size, self.batch_size, self.num_workers, self.seed = image_size, batch_size, num_workers, seed
+        self.augment, self.crop_scale, self.color_jitter = augment, crop_scale, color_jitter
+        self.rand_augment, self.prefetch_factor = rand_augment, prefetch_factor
+        self.persistent_workers, self.pin_memory = persistent_workers, pin_memory
         self.defects = Defects()
         self._stage: str | None = None
 
@@ -70,7 +124,7 @@ class LoadingModule(LightningDataModule):
         """Whether samples need no decoding."""
         raise NotImplementedError
 
-    def _load(self, split: Split, view: View) -> Any:
+    def _load(self, split: Split) -> Any:
         """Make the loader of a split that is not empty."""
         raise NotImplementedError
 
@@ -82,18 +136,18 @@ class LoadingModule(LightningDataModule):
 
     def train_dataloader(self) -> Any:
         """Return shuffled batches, augmented if asked; after a restored checkpoint, the rest of its epoch first."""
-        loader = self._load("train", self.training_view)
+        loader = self._load("train")
         loader.sampler.before_epoch = self._check_bad
         return loader
 
     def val_dataloader(self) -> Any:
         """Return the validation split in stored order; no loader where it is empty."""
-        return self._load("val", EvalView(preprocessing_of(self.image_size))) if self.counts["val"] else []
+        return self._load("val") if self.counts["val"] else []
 
     def test_dataloader(self) -> Any:
         """Return the test split, in stored order."""
         self._refuse_missing("test")
-        return self._load("test", EvalView(preprocessing_of(self.image_size)))
+        return self._load("test")
 
     def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
         """Scale and normalise a batch's uint8 images where it is; then the model's hook of this name has its turn.
@@ -107,15 +161,18 @@ class LoadingModule(LightningDataModule):
             return module.on_after_batch_transfer(batch, dataloader_idx)
         return batch
 
+    def _view(self, split: Split) -> View:
+        """Return the view of a split: of training random parts of images, else, or without augmentation, the centre."""
+        if split == "train" and self.augment:
+            return TrainView(
+                self.image_size, crop_scale=self.crop_scale, color_jitter=self.color_jitter,
+                rand_augment=self.rand_augment,
+            )  # fmt: skip
+        return EvalView(preprocessing_of(self.image_size), for_training=split == "train")
+
     @property
-    def training_view(self) -> TrainView | EvalView:
-        """View of training: random parts of images, or without augmentation what evaluation sees."""
-        if not self.augment:
-            return EvalView(preprocessing_of(self.image_size), for_training=True)
-        return TrainView(
-            self.image_size, crop_scale=self.crop_scale, color_jitter=self.color_jitter,
-            rand_augment=self.rand_augment,
-        )  # fmt: skip
+    def _predict_split(self) -> Split:
+        return "test" if self.counts["test"] else "val"
 
     @property
     def _loading(self) -> dict[str, Any]:
@@ -136,15 +193,93 @@ class LoadingModule(LightningDataModule):
         self._check_bad()
 
 
+class ComputesFeatures(Protocol):
+    """What a model returns from ``frozen_features`` where the features of an image are the same in each epoch."""
+
+    def example(self, size: tuple[int, int], /) -> Tensor | None:
+        """Return the features ``(1, ...)`` of one image of this height and width; None where there are none."""
+
+    def digest(self) -> str:
+        """Return a digest of all that decides the features of an image, but the image."""
+
+    def is_frozen(self) -> bool:
+        """Tell, quickly, whether the backbone is still not trained."""
+
+    def compute(self, images: Tensor, /) -> Tensor:
+        """Compute the features of normalised images."""
+
+
+FrozenBackbone = tuple[ComputesFeatures, Tensor]
+"""What computes features, and those of an example, ``(1, ...)``."""
+
+
+class FeatureSamples(ImageSamples):
+    """The features of a split, read in whole batches as `ImageSamples` reads images.
+
+    Args:
+        samples: The images; read in place of features once the backbone is trained.
+        backbone: Has computed the features.
+        rows: Bytes of the features of each image; an image that could not be read has none.
+    """
+
+    def __init__(self, samples: ImageSamples, backbone: FrozenBackbone, rows: RowCache) -> None:
+        super().__init__(samples.source, samples.view, seed=samples.seed, defects=samples.defects)
+        self.samples, self._rows = samples, rows
+        self._backbone, self._example = backbone
+        self._is_off = False
+
+    def __getitems__(self, keys: Sequence[SampleKey | int]) -> Batch:
+        """Read a batch of features and labels; of images, in this process, once the backbone is trained."""
+        if not self._is_off and not self._backbone.is_frozen():
+            self._is_off = True
+            if self.view.for_training:
+                log.warning(
+                    "data: not all of the backbone is frozen any more; its features are computed at each step, and "
+                    "this process loads the images. With model.init_args.features: each_step, workers load them."
+                )
+        return self.samples.__getitems__(keys) if self._is_off else super().__getitems__(keys)
+
+    def read(self, key: SampleKey) -> Tensor:
+        """Read the features of one image.
+
+        Raises:
+            UnreadableImageError: If the image could not be read.
+        """
+        row = self._rows[key.index]
+        if row is None:
+            self.samples.read(key)  # raises the reason
+            raise UnreadableImageError(f"{self.source.name(key.index)}: this image could not be read before training.")
+        return torch.from_numpy(row).view(self._example.dtype).view(self._example.shape[1:])
+
+
+class _Blocks(Dataset[Any]):
+    """Blocks of images by their indices, and which of them could be read; these come first."""
+
+    def __init__(self, samples: ImageSamples) -> None:
+        self.samples = samples
+
+    def __getitem__(self, indices: Sequence[int]) -> tuple[Sequence[int], list[int], Tensor]:
+        read = list[int]()
+        images = torch.zeros(_BLOCK, *self.samples.view.size, 3, dtype=torch.uint8).permute(0, 3, 1, 2)
+        for index in indices:
+            with suppress(UnreadableImageError):
+                images[len(read)] = self.samples.read(SampleKey(index, epoch=0))
+                read.append(index)
+        return indices, read, images
+
+
 class ImageModule(LoadingModule):
     """Loaders of images, and of the model's features where a frozen backbone computes the same ones in each epoch.
 
     A subclass has the splits: it defines `counts`, `are_decoded` and `read_split`.
+
+    Args:
+        kwargs: As for LoadingModule.
     """
 
-    def __init__(self, **settings: Any) -> None:
-        super().__init__(**settings)
-        self._backbone: tuple[Any, Any] | Literal["unknown"] | None = "unknown"
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self._backbone: FrozenBackbone | Literal["unknown"] | None = "unknown"
         self._features: dict[Split, FeatureSamples | None] = {}
 
     def setup(self, stage: str | None = None) -> None:
@@ -153,49 +288,131 @@ class ImageModule(LoadingModule):
         if stage == "fit":
             self._backbone, self._features = "unknown", {}
 
-    def read_split(self, split: Split, *, decoded: bool) -> PixelSource:
+    def read_split(self, split: Split, *, decoded: bool) -> ImageSource:
         """Return the images of a split, those of a fit from where they are kept decoded if ``decoded``."""
         raise NotImplementedError
+
+    def untransformed(self, split: Split) -> ImageSource:
+        """Return a split's images as they are, in RGB, with their labels; known after `setup`."""
+        return self.read_split(split, decoded=False)
 
     @property
     def preprocessing(self) -> Preprocessing:
         """Preparation of an image for the model, outside training."""
         return preprocessing_of(self.image_size)
 
+    @property
+    def predict_paths(self) -> list[str]:
+        """Names of the images behind `predict_dataloader`, in its order."""
+        source = self.read_split(self._predict_split, decoded=False)
+        return [source.name(index) for index in range(len(source))]
+
     def predict_dataloader(self) -> DataLoader[Any]:
         """Return the test split if there is one, else the validation split; each image must be readable."""
-        source = self.read_split("test" if self.counts["test"] else "val", decoded=False)
-        samples = ImageSamples(source, EvalView(self.preprocessing), seed=seed_of(self), defects=None)
-        return predict_loader(samples, **self._loading)
+        source = self.read_split(self._predict_split, decoded=False)
+        return predict_loader(
+            ImageSamples(source, self._view("test"), seed=seed_of(self), defects=None), **self._loading
+        )
 
-    def _load(self, split: Split, view: View) -> Any:
+    def _load(self, split: Split) -> Any:
         make_loader = train_loader if split == "train" else eval_loader
-        if features := self._find_features(split, view):
+        if features := self._find_features(split):
             return make_loader(features, **{**self._loading, "num_workers": 0})
-        source = self.read_split(split, decoded=True)
-        samples = ImageSamples(source, view, seed=seed_of(self), defects=self.defects)
-        return make_loader(samples, **self._loading)
+        return make_loader(self._samples(split, decoded=True), **self._loading)
 
-    def _find_features(self, split: Split, view: View) -> FeatureSamples | None:
+    def _samples(self, split: Split, *, decoded: bool) -> ImageSamples:
+        source = self.read_split(split, decoded=decoded)
+        return ImageSamples(source, self._view(split), seed=seed_of(self), defects=self.defects)
+
+    def _find_features(self, split: Split) -> FeatureSamples | None:
         """Return the features of a fit's split, computed the first time; None where the model needs images."""
         if self.augment or self._stage != "fit" or self.trainer is None or split == "test":
             return None
         if self._backbone == "unknown":
-            self._backbone = find_frozen_backbone(
-                self, self.preprocessing.crop, num_images=self.counts["train"], batch_size=self.batch_size
-            )
+            self._backbone = self._find_backbone(self.trainer)
         if self._backbone is not None and split not in self._features:
-            backbone: ComputesFeatures
-            backbone, example = self._backbone
-            samples = ImageSamples(
-                self.read_split(split, decoded=False), view, seed=seed_of(self), defects=self.defects
-            )
-            loading = self._loading
-            self._features[split] = compute_features(
-                samples, backbone, example, preprocessing=self.preprocessing, trainer=self.trainer,
-                num_workers=loading["num_workers"], prefetch_factor=self.prefetch_factor,
-            )  # fmt: skip
+            samples = self._samples(split, decoded=False)
+            self._features[split] = self._compute_features(samples, self._backbone, self.trainer)
         return self._features.get(split)
+
+    def _find_backbone(self, trainer: Trainer) -> FrozenBackbone | None:
+        """Find what computes the features of a fit's model, and those of an example; None where there are none."""
+        if trainer.state.fn != TrainerFn.FITTING:
+            return None
+        module, num_images = trainer.lightning_module, self.counts["train"]
+        if own := [name for name in _ON_THE_WAY if not _is_ours(getattr(self, name))]:
+            reason = f"{', '.join(own)} of {type(self).__name__}'s own may get images"
+        elif count_planned_reads(trainer, num_images, self.batch_size) < num_images:
+            reason = "this training does not read each image"
+        else:
+            backbone: ComputesFeatures | None = getattr(module, "frozen_features", lambda: None)()
+            example = None if backbone is None else backbone.example(self.preprocessing.crop)
+            return None if backbone is None or example is None else (backbone, example)
+        if trainer.is_global_zero and getattr(module, "may_keep_features", False):
+            log.info("data: features of the frozen backbone are computed at each step: %s", reason)
+        return None
+
+    def _compute_features(
+        self, samples: ImageSamples, frozen: FrozenBackbone, trainer: Trainer
+    ) -> FeatureSamples | None:
+        """Find the features of a split on disk, and compute what is missing; called by all ranks together.
+
+        There is one file a split, see `lightkit.data.image_cache`, named by the digests of the frozen weights, the
+        preprocessing and the images: another training with the same backbone begins with it, and computing goes on
+        where a killed process has stopped. The ranks of this machine divide the work.
+
+        Returns:
+            The features; None, with a warning, where the disk has no room for them on one of the ranks.
+        """
+        (backbone, example), strategy, ranks, num = frozen, trainer.strategy, local_ranks(trainer), len(samples)
+        decided_by = "\0".join((backbone.digest(), str(self.preprocessing), samples.source.digest()))
+        key = hashlib.sha256(decided_by.encode()).hexdigest()
+        rows: RowCache | None = None
+        try:
+            rows = open_rows("features", key, np.full(num, example.numel() * example.element_size()))
+        except OSError as error:
+            log.warning(
+                "data: features of the frozen backbone are computed at each step, as they cannot be kept on disk: %s",
+                error.strerror or error,
+            )  # fmt: skip
+        has_room = torch.tensor(float(rows is not None), device=strategy.root_device)
+        if strategy.reduce(has_room, reduce_op="sum") < trainer.world_size or rows is None:
+            return None
+        began_s, missing = time.monotonic(), rows.find_missing()
+        strategy.barrier("features")  # before another rank computes
+        # by numbers of images: what each rank finds missing differs while another training computes the same
+        own = [index for index in missing if index // _BLOCK % ranks == trainer.local_rank % ranks]
+        blocks = [own[at : at + _BLOCK] for at in range(0, len(own), _BLOCK)]
+        workers = worker_options(
+            min(self._loading["num_workers"], len(blocks)), self.prefetch_factor, keep=False,
+            batch_bytes=_BLOCK * samples.sample_bytes, ranks=ranks,
+        )  # fmt: skip
+        loader: DataLoader[Any] = DataLoader(
+            _Blocks(samples), batch_size=None, sampler=blocks, collate_fn=ImageSamples.collate,  # type: ignore[arg-type]
+            generator=torch.Generator().manual_seed(samples.seed), **workers,
+        )  # fmt: skip
+        shown = show_progress(loader, len(own), "features computed", size=lambda block: len(block[0]))
+        for indices, read, images in shown:
+            found: dict[int, Any] = {}
+            if read:
+                computed = backbone.compute(normalised(images.to(strategy.root_device), self.preprocessing, trainer))
+                computed = computed[: len(read)].to("cpu", example.dtype).reshape(len(read), -1)
+                found = dict(zip(read, computed.view(torch.uint8).numpy(), strict=True))
+            for index in indices:
+                rows[index] = found.get(index)
+        strategy.barrier("features")
+        if trainer.is_global_zero:
+            log.info(
+                "data: features of the frozen backbone: %d images, %d found, %d computed (%.1f s), %s in %s",
+                num, num - len(missing), len(missing), time.monotonic() - began_s, in_bytes(int(rows.sizes.sum())),
+                rows.path.parent,
+            )  # fmt: skip
+        return FeatureSamples(samples, frozen, rows)
+
+
+def _is_ours(method: Any) -> bool:
+    function = getattr(method, "__func__", None)
+    return function is not None and function.__module__.partition(".")[0] in ("lightkit", "pytorch_lightning")
 
 
 def seed_of(data: Any) -> int:
@@ -214,8 +431,9 @@ def check_arguments(**given: Any) -> None:
     """
     for name, value in given.items():
         is_right, expected = _RANGES[name]
-        if not is_right(value):
-            raise ConfigError(f"data.init_args.{name}: expected {expected}, got {value}.")
+        is_fine = name in _OPTIONAL if value is None else is_right(value)  # jsonargparse lets any value be null
+        if not is_fine:
+            raise ConfigError(f"data.init_args.{name}: expected {expected}, got {'null' if value is None else value}.")
 
 
 def warn_idle(data: object, *names: str, why: str) -> None:
@@ -255,6 +473,7 @@ _RANGES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "crop_scale": (_is_share_of_area, "two shares of the area, above 0 up to 1, the lower one first"),
     "color_jitter": (lambda value: 0 <= value <= 1, "a number from 0 to 1"),
     "max_bad_fraction": (lambda value: 0 <= value <= 1, "a number from 0 to 1"),
-    "cache_size": (lambda value: value is None or value >= 1, "a length of 1 or more, in pixels"),
-    "cache_limit_gb": (lambda value: value is None or value > 0, "more than 0"),
+    "cache_size": (lambda value: value >= 1, "a length of 1 or more, in pixels"),
+    "cache_limit_gb": (lambda value: value > 0, "more than 0"),
 }
+_OPTIONAL = ("cache_size", "cache_limit_gb")

@@ -12,8 +12,9 @@ import os
 import shutil
 import signal
 from collections.abc import Callable, Sized
+from contextlib import suppress
 from functools import wraps
-from typing import Any, Literal, NamedTuple, Protocol, TypeVar, cast
+from typing import Any, Literal, Protocol, TypeVar, cast
 from weakref import WeakKeyDictionary
 
 import torch
@@ -30,7 +31,7 @@ from lightkit.data.sampler import (
     position_of,
     sample_randomness,
 )
-from lightkit.errors import ConfigError, DataError, LightkitError
+from lightkit.errors import ConfigError, LightkitError
 from lightkit.hardware.cores import workers_by_rule
 from lightkit.hardware.processor import num_cores
 
@@ -41,13 +42,6 @@ _logged: WeakKeyDictionary[Trainer, set[str]] = WeakKeyDictionary()
 
 Pinning = bool | Literal["auto"]
 Made = TypeVar("Made")
-
-
-class Ahead(NamedTuple):
-    """Number of processes that load, and of batches that each has ready at most."""
-
-    num_workers: int
-    prefetch_factor: int
 
 
 def choose_num_workers(
@@ -109,42 +103,41 @@ def local_ranks(trainer: Trainer) -> int:
     return max(1, min(trainer.num_devices, trainer.world_size))
 
 
-def ahead_that_fits(asked: Ahead, *, batch_bytes: int, ranks: int = 1) -> Ahead:
-    """Lower what is prepared ahead to what the shared memory holds, with a warning; containers often have 64 MB of it.
+def worker_options(
+    num_workers: int, prefetch_factor: int, *, keep: bool, batch_bytes: int | None = None, ranks: int = 1
+) -> dict[str, Any]:
+    """Return the arguments of a `DataLoader` for its workers.
 
-    Without this a worker dies of a bus error in the middle of an epoch.
+    No more is prepared ahead than the shared memory holds, of which containers often have 64 MB; a warning says what
+    was lowered. Without this a worker dies of a bus error in the middle of an epoch.
 
     Args:
-        asked: Without the limit.
-        batch_bytes: Size of one batch.
+        num_workers: Processes that load.
+        prefetch_factor: Batches that each has ready at most.
+        keep: From epoch to epoch.
+        batch_bytes: Size of one batch, if it is known.
         ranks: Processes of this machine that do the same.
     """
-    try:
-        free_bytes = shutil.disk_usage(_SHARED_MEMORY).free
-    except OSError:  # not Linux
-        return asked
-    # all that are ready or in work and one that is trained on; twice, as validation may begin in between
-    most = max(0, free_bytes // (2 * batch_bytes * ranks) - 1)
-    num_ready = asked.num_workers * asked.prefetch_factor
-    fits = asked if num_ready <= most else Ahead(min(asked.num_workers, most), max(1, most // asked.num_workers))
-    if fits != asked:
-        log.warning(
-            "data: %s has %.0f MB free, batches ready at a time would take up to %.0f MB; %s, %d ahead, instead. Give "
-            "the container more (docker run --shm-size=2g), or lower data.init_args.batch_size, num_workers or "
-            "prefetch_factor.",
-            _SHARED_MEMORY, free_bytes / 1e6, 2 * (num_ready + 1) * batch_bytes * ranks / 1e6,
-            _format_workers(fits.num_workers), fits.prefetch_factor,
-        )  # fmt: skip
-    return fits
-
-
-def worker_options(ahead: Ahead, *, keep: bool) -> dict[str, Any]:
-    """Return the arguments of a `DataLoader` for its workers, which are kept from epoch to epoch if ``keep``."""
-    if ahead.num_workers == 0:
+    num_ready = num_workers * prefetch_factor
+    with suppress(OSError):  # not Linux
+        if num_workers and batch_bytes is not None:
+            free_bytes = shutil.disk_usage(_SHARED_MEMORY).free
+            # all that are ready or in work and one that is trained on; twice, as validation may begin in between
+            most = max(0, free_bytes // (2 * batch_bytes * ranks) - 1)
+            if num_ready > most:
+                num_workers, prefetch_factor = min(num_workers, most), max(1, most // num_workers)
+                log.warning(
+                    "data: %s has %.0f MB free, batches ready at a time would take up to %.0f MB; %s, %d ahead, "
+                    "instead. Give the container more (docker run --shm-size=2g), or lower data.init_args.batch_size, "
+                    "num_workers or prefetch_factor.",
+                    _SHARED_MEMORY, free_bytes / 1e6, 2 * (num_ready + 1) * batch_bytes * ranks / 1e6,
+                    _format_workers(num_workers), prefetch_factor,
+                )  # fmt: skip
+    if num_workers == 0:
         return {"num_workers": 0}
     return {
-        "num_workers": ahead.num_workers,
-        "prefetch_factor": ahead.prefetch_factor,
+        "num_workers": num_workers,
+        "prefetch_factor": prefetch_factor,
         "persistent_workers": keep,
         "worker_init_fn": _ignore_interrupts,
     }
@@ -190,23 +183,20 @@ def make_on_rank_zero(make: Callable[[], Made], trainer: Trainer | None) -> Made
     """Broadcast what rank 0 makes, such as the state of a table that grows; or its error, for which all ranks wait.
 
     Raises:
-        LightkitError: As ``make`` does, on every rank; on the others also for any other error of rank 0.
+        LightkitError: As ``make`` does, on every rank.
     """
     if trainer is None or trainer.world_size == 1:
         return make()
     made: Made | None = None
-    error: Exception | None = None
+    error: LightkitError | None = None
     if trainer.is_global_zero:
         try:
             made = make()
-        except Exception as raised:  # noqa: BLE001  # it is raised again once the others know
+        except LightkitError as raised:  # it is raised again once the others know
             error = raised
-    known = error
-    if error is not None and not isinstance(error, LightkitError):
-        known = DataError(f"rank 0 failed ({type(error).__name__}: {error}). See its output.")
-    made, known = trainer.strategy.broadcast((made, known))
-    if error or known:
-        raise error or known  # type: ignore[misc]  # one of them is there
+    made, error = trainer.strategy.broadcast((made, error))
+    if error is not None:
+        raise error
     return cast(Made, made)
 
 
@@ -365,18 +355,19 @@ def make_loader(
         raise ConfigError(f"data.init_args.prefetch_factor: expected 1 or more, got {prefetch_factor}")
     world_size = trainer.world_size if trainer else 1
     num_batches = len(dataset) if batch_size is None else math.ceil(len(dataset) / world_size / batch_size)
-    ahead = Ahead(min(num_workers, num_batches), prefetch_factor)
     sample_bytes = getattr(dataset, "sample_bytes", None)
-    if ahead.num_workers and sample_bytes is not None:
-        ranks = 1 if trainer is None else local_ranks(trainer)
-        ahead = ahead_that_fits(ahead, batch_bytes=(batch_size or 1) * sample_bytes, ranks=ranks)
+    workers = worker_options(
+        min(num_workers, num_batches), prefetch_factor, keep=persistent_workers,
+        batch_bytes=None if sample_bytes is None else (batch_size or 1) * sample_bytes,
+        ranks=1 if trainer is None else local_ranks(trainer),
+    )  # fmt: skip
     return kind(
         dataset,
         collate_fn=getattr(dataset, "collate", None),
         pin_memory=pins(pin_memory, trainer),
         generator=torch.Generator().manual_seed(seed),
-        multiprocessing_context=start_method if ahead.num_workers else None,
+        multiprocessing_context=start_method if workers["num_workers"] else None,
         **({} if "batch_sampler" in order else {"batch_size": batch_size}),
         **order,
-        **worker_options(ahead, keep=persistent_workers),
+        **workers,
     )

@@ -13,8 +13,8 @@ from torch.utils.data import DataLoader, Dataset
 from lightkit.data.image_module import seed_of
 from lightkit.data.loader import ResumableLoader, eval_loader, predict_loader, train_loader
 from lightkit.data.sampler import SampleKey, stable_seed
-from lightkit.data.splits import Split
 from lightkit.errors import ConfigError
+from lightkit.images.splits import Split
 
 LOWEST_F, HIGHEST_F = -100.0, 300.0
 _SPLITS: tuple[Split, ...] = ("train", "val", "test")
@@ -85,16 +85,6 @@ class Temperatures(LightningDataModule):
                 noise=self.noise if split == "train" else 0.0,
                 seed=stable_seed(seed_of(self), number),
             )
-
-    @property
-    def scaling(self) -> dict[str, tuple[float, float]]:
-        """Mean and standard deviation of the training split's ``input`` (°F) and ``target`` (°C)."""
-        self.setup()
-        train = self.datasets["train"]
-        return {
-            "input": (train.fahrenheit.mean().item(), train.fahrenheit.std(correction=0).item()),
-            "target": (train.celsius.mean().item(), train.celsius.std(correction=0).item()),
-        }
 
     def describe(self) -> dict[str, Any]:
         """What a run's manifest says of the data."""

@@ -129,6 +129,36 @@ def count_libtiff_errors() -> int:
     return _replace_libtiff_handler()[0]
 
 
+def walk_files(
+    folder: str, *, follows: Callable[[str], bool] = lambda _: True, parents: tuple[tuple[int, int], ...] = ()
+) -> Iterator[str]:
+    """Yield the visible files in a folder and below it, in the order of their names, one folder at a time.
+
+    Args:
+        folder: Where to begin.
+        follows: Whether a link to a folder is followed; in no case in a circle.
+        parents: Device and number of the folders above, of which this is a part.
+
+    Raises:
+        DataError: If a folder cannot be read.
+    """
+    try:
+        status = os.stat(folder)  # noqa: PTH116 (pathlib would make an object of each of very many)
+        with os.scandir(folder) as found:
+            entries = sorted((entry.name, entry.is_dir(follow_symlinks=False), entry.is_symlink()) for entry in found)
+    except OSError as error:
+        raise DataError(f"{folder}: this folder cannot be read ({error.strerror}).") from error
+    this = (status.st_dev, status.st_ino)
+    for name, is_folder, is_link in entries if this not in parents else ():
+        path = os.path.join(folder, name)  # noqa: PTH118
+        if name.startswith("."):
+            continue
+        if not is_folder and not (is_link and os.path.isdir(path)):  # noqa: PTH112
+            yield path
+        elif not is_link or follows(path):
+            yield from walk_files(path, follows=follows, parents=(*parents, this))
+
+
 def read_rgb(path: Path) -> Image.Image:
     """Decode a file's first frame, turned upright by its EXIF tag, transparency laid over white.
 

@@ -17,7 +17,7 @@ from urllib.parse import unquote, urlsplit
 from lightkit.config import near
 from lightkit.config.origins import near_files
 from lightkit.errors import ConfigError, DataError
-from lightkit.images.image_file import IMAGE_SUFFIXES
+from lightkit.images.image_file import IMAGE_SUFFIXES, walk_files
 
 COLUMNS = ("path", "image", "file", "filename")
 """Columns of paths; the first that a table has."""
@@ -107,21 +107,8 @@ def _find_source(word: str) -> _Source:
     return source
 
 
-def _walk(folder: str, parents: tuple[tuple[int, int], ...] = ()) -> Iterator[str]:
-    """Find the images below a folder, one folder at a time; links are followed, but not in a circle."""
-    try:
-        status = os.stat(folder)  # noqa: PTH116 (pathlib would make an object of each of very many)
-        with os.scandir(folder) as entries:
-            names = sorted((entry.name, entry.is_dir()) for entry in entries if not entry.name.startswith("."))
-    except OSError as error:
-        raise DataError(f"{folder}: this folder cannot be read ({error.strerror})") from error
-    this = (status.st_dev, status.st_ino)
-    for name, is_folder in names if this not in parents else ():
-        path = os.path.join(folder, name)  # noqa: PTH118
-        if is_folder:
-            yield from _walk(path, (*parents, this))
-        elif os.path.splitext(name)[1].lower() in IMAGE_SUFFIXES:  # noqa: PTH122
-            yield path
+def _walk(folder: str) -> Iterator[str]:
+    return (path for path in walk_files(folder) if os.path.splitext(path)[1].lower() in IMAGE_SUFFIXES)  # noqa: PTH122
 
 
 def _match(pattern: Path) -> list[str]:

@@ -11,6 +11,10 @@ if TYPE_CHECKING:
     import numpy as np
     from PIL import Image
 
+# Per channel, of the ImageNet training set: what torchvision's and timm's weights were trained with.
+IMAGENET_MEAN = (0.485, 0.456, 0.406)
+IMAGENET_STD = (0.229, 0.224, 0.225)
+
 
 @dataclass(frozen=True)
 class Preprocessing:

@@ -13,12 +13,13 @@ import os
 import re
 import secrets
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
 from itertools import accumulate, groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +29,7 @@ from pyarrow import parquet
 
 from lightkit.errors import ConfigError, DataError, RunLocked
 from lightkit.images.inputs import is_delta
+from lightkit.images.progress import show_progress
 from lightkit.runs.bad_images import BadImage, write_bad_images
 from lightkit.runs.files import flush
 
@@ -56,8 +58,6 @@ _WRITE_BATCH = 16  # rows between two looks whether a page is full
 _NUM_READERS = 8  # threads, which wait for the disk
 # deltalake 1.6.6: it decodes %20 although nothing was encoded, takes \ for /, and panics on the others
 _REFUSED_BY_DELTALAKE = re.compile(r"%[0-9A-Fa-f]{2}|[\[\]^|\\]")
-_REPEAT_HINT = "Nothing was written; run the same command again once nobody changes the folder."
-Advance = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)
@@ -196,14 +196,13 @@ def _cut_row_groups(shares: Sequence[Sequence[ImageRow]], row_group_bytes: int) 
 
 
 def write_table(
-    target: TableTarget, files: Sequence[RowGroups], *, advance: Advance, bad_images: Sequence[BadImage] = ()
+    target: TableTarget, files: Sequence[RowGroups], *, bad_images: Sequence[BadImage] = ()
 ) -> tuple[int, int | None]:
     """Write all rows, and only then give the table its name, or an existing Delta table its next version.
 
     Args:
         target: The table.
         files: Rows of each file, in row groups.
-        advance: Called with the number of rows, and of bytes of images, that were written.
         bad_images: Images that are in no row, listed beside the files.
 
     Returns:
@@ -221,14 +220,14 @@ def write_table(
         if shutil.disk_usage(table.parent).free < num_bytes:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         if is_delta(table):
-            written = _add_delta_version(table, files, advance)
+            written = _add_delta_version(table, files)
             write_bad_images(table / BAD_IMAGES, bad_images)
         else:
             temporary = table.with_name(f".{table.name}.aside")
             shutil.rmtree(temporary, ignore_errors=True)  # of a killed process
             try:
                 temporary.mkdir()
-                written = _write_files(temporary, files, advance, suffix="")
+                written = _write_files(temporary, files)
                 write_bad_images(temporary / BAD_IMAGES, bad_images)
                 if target.is_delta:
                     from deltalake.transaction import create_table_with_add_actions  # an extra
@@ -247,13 +246,16 @@ def write_table(
     return sum((table / file.name).stat().st_size for file in written), version
 
 
-def _write_files(folder: Path, files: Sequence[RowGroups], advance: Advance, *, suffix: str) -> list[Path]:
+def _write_files(folder: Path, files: Sequence[RowGroups], *, suffix: str = "") -> list[Path]:
     """Write the rows of each file; one row group is in memory at a time."""
     small = [name for name in _SCHEMA.names if name != "image"]
     schema, written = _SCHEMA.with_metadata({_MARK: b"1"}), list[Path]()
+    num_bytes = sum(row.num_bytes for groups in files for rows in groups for row in rows)
     pool = ThreadPoolExecutor(_NUM_READERS)
+    read = ((number, rows, list(pool.map(_read_image, rows))) for number, groups in enumerate(files) for rows in groups)
+    shown = show_progress(read, num_bytes, "bytes written", size=lambda group: sum(map(len, group[2])))
     try:
-        for number, groups in enumerate(files):
+        for number, of_file in groupby(shown, key=itemgetter(0)):
             written.append(folder / f"part-{number:05d}{suffix}.parquet")
             with (
                 written[-1].open("xb") as sink,
@@ -267,11 +269,9 @@ def _write_files(folder: Path, files: Sequence[RowGroups], advance: Advance, *, 
                     write_batch_size=_WRITE_BATCH,
                 ) as writer,
             ):
-                for rows in groups:
-                    images = list(pool.map(_read_image, rows))
+                for _, rows, images in of_file:
                     columns = {name: [getattr(row, name) for row in rows] for name in small}
                     writer.write_table(pa.table({"image": images, **columns}, schema=schema), row_group_size=len(rows))
-                    advance(len(rows), sum(map(len, images)))
     finally:
         pool.shutdown(cancel_futures=True)
     return written
@@ -283,7 +283,10 @@ def _read_image(row: ImageRow) -> bytes:
     except FileNotFoundError:
         content = b""
     if hashlib.sha256(content).hexdigest() != row.digest:
-        raise DataError(f"{row.file}: this image was changed or removed while the table was written. {_REPEAT_HINT}")
+        raise DataError(
+            f"{row.file}: this image was changed or removed while the table was written. Nothing was written; run the "
+            "same command again once nobody changes the folder."
+        )
     return content
 
 
@@ -353,8 +356,6 @@ def _translate_write_errors(table: Path, *, num_bytes: int) -> Iterator[None]:
     """Raise a `DataError` for a full disk, and a `ConfigError` for a folder that cannot be written."""
     try:
         yield
-    except BrokenPipeError:  # of standard output: the reader of a pipe has left, which is no error
-        raise
     except OSError as error:
         reason = error.strerror or error
         if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
@@ -365,11 +366,11 @@ def _translate_write_errors(table: Path, *, num_bytes: int) -> Iterator[None]:
         ) from error
 
 
-def _add_delta_version(table: Path, files: Sequence[RowGroups], advance: Advance) -> list[Path]:
+def _add_delta_version(table: Path, files: Sequence[RowGroups]) -> list[Path]:
     """Write the files beside those of older versions: until the log names them, nobody reads them."""
     token = secrets.token_hex(4)
     try:
-        written = _write_files(table, files, advance, suffix=f"-{token}")
+        written = _write_files(table, files, suffix=f"-{token}")
         delta = _load_delta(table)
         with _translate_delta_errors(table):
             delta.create_write_transaction(

@@ -11,11 +11,11 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor, ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import Any, BinaryIO
 
 import PIL
 from PIL import Image, ImageFile, features
@@ -31,9 +31,6 @@ from lightkit.images.image_file import (
     pillow_warnings,
     read_orientation,
 )
-
-if TYPE_CHECKING:
-    from typing_extensions import Self  # typing has it from Python 3.11 on
 
 log = logging.getLogger("lightkit.data")
 
@@ -53,32 +50,21 @@ _SIDEWAYS = (5, 6, 7, 8)  # orientations that swap height and width
 
 @dataclass(frozen=True)
 class Verdict:
-    """Result of decoding an image once.
+    """Digest of a file, and the result of decoding it once as an image.
 
     Args:
-        digest: SHA-256 of its bytes, hexadecimal; empty if they could not be read.
+        digest: SHA-256 of its bytes, hexadecimal, or `UNREADABLE`.
         defect: Why it cannot be used, in a few words, else None.
-        height: Of the upright image, in pixels; 0 if it cannot be used.
+        height: Of the upright image, in pixels; 0 if it cannot be used, or was not decoded.
         width: Likewise.
-    """
-
-    digest: str
-    defect: str | None
-    height: int = 0
-    width: int = 0
-
-
-@dataclass(frozen=True)
-class FileDigest:
-    """Digest of a file.
-
-    Args:
-        digest: SHA-256 of its content, hexadecimal, or `UNREADABLE`.
         size_bytes: Its length.
     """
 
     digest: str
-    size_bytes: int
+    defect: str | None = None
+    height: int = 0
+    width: int = 0
+    size_bytes: int = 0
 
 
 def judge_images(paths: Iterable[Path]) -> Iterator[Verdict]:
@@ -94,43 +80,45 @@ def judge_images(paths: Iterable[Path]) -> Iterator[Verdict]:
     formats = [name for name in ("avif", "jpg_2000", "libtiff", "webp") if features.check(name)]
     rules = repr((_VERSION, PIL.__version__, formats, Image.MAX_IMAGE_PIXELS, ImageFile.LOAD_TRUNCATED_IMAGES))
     with (
-        _FileCache() as cache,
+        _open_cache() as cache,
         pillow_warnings(),
         # One thread: glibc keeps the memory that a thread has freed for that thread.
         ThreadPoolExecutor(1, thread_name_prefix="lightkit-large") as large,
         ThreadPoolExecutor(count_threads(), thread_name_prefix="lightkit-verdicts") as pool,
     ):
         before = count_libtiff_errors()
-        yield from map_in_order(pool, partial(_judge, cache=cache, rules=rules, large=large), paths, ahead=_AHEAD)
+        judge = partial(cache.judge, rules=rules, decode=partial(_decode, large=large))
+        yield from map_in_order(pool, judge, paths, ahead=_AHEAD)
         if num := count_libtiff_errors() - before:
             log.warning("libtiff reported %d errors in images; bad_images.csv lists those that it cannot decode", num)
 
 
-def compute_file_digests(paths: Iterable[str]) -> Iterator[FileDigest]:
-    """Compute the digest of each file, in threads, in the order of the paths; kept as the verdicts are.
+def compute_file_digests(paths: Iterable[str]) -> Iterator[Verdict]:
+    """Compute digest and length of each file, in threads, in the order of the paths; kept as the verdicts are.
 
     Args:
         paths: Files of any kind, which may be gone by now.
     """
-    with _FileCache() as cache, ThreadPoolExecutor(count_threads(), thread_name_prefix="lightkit-digests") as pool:
-        yield from map_in_order(pool, partial(_compute_digest, cache=cache), paths, ahead=_AHEAD)
+    with (
+        _open_cache() as cache,
+        ThreadPoolExecutor(count_threads(), thread_name_prefix="lightkit-digests") as pool,
+    ):
+        yield from map_in_order(pool, cache.judge, paths, ahead=_AHEAD)
 
 
-def _judge(path: Path, *, cache: _FileCache, rules: str, large: Executor) -> Verdict:
-    try:
-        (digest, _, *values), _ = cache.look(path, rules, partial(_decode, path=path, large=large))
-        return Verdict(digest, *values)
-    except (OSError, ValueError) as error:  # a name may have characters that no file system has
-        return Verdict("", format_reason(error, path))
+_Decoded = tuple[str | None, int, int]
+"""Defect, height and width."""
+_NOT_DECODED: _Decoded = (None, 0, 0)
 
 
-def _decode(file: BinaryIO, *, path: Path, large: Executor) -> tuple[tuple[Any, ...], bool]:
-    """Decode an image; return defect, height and width, and whether they are of the content."""
+def _decode(file: BinaryIO, path: Path | str, *, large: Executor) -> tuple[_Decoded, bool]:
+    """Decode an image, and tell whether the result is a property of its content."""
 
-    def decode() -> tuple[Any, ...]:
+    def decode() -> _Decoded:
         orientation = read_orientation(load_frame(image))
         overlay_white(image.crop((0, 0, 1, 1)))  # some kinds of pixels cannot be converted
-        return None, *(size if orientation in _SIDEWAYS else reversed(size))
+        width, height = reversed(size) if orientation in _SIDEWAYS else size
+        return None, height, width
 
     try:
         with Image.open(file) as image:
@@ -142,15 +130,6 @@ def _decode(file: BinaryIO, *, path: Path, large: Executor) -> tuple[tuple[Any, 
     except Exception as error:  # noqa: BLE001 (of any kind: decoders raise what they like on damaged files)
         is_external = isinstance(error, OSError) and error.errno is not None
         return (format_reason(error, path), 0, 0), not is_external
-
-
-def _compute_digest(path: str, *, cache: _FileCache) -> FileDigest:
-    try:
-        (digest, *_), size_bytes = cache.look(path, None, lambda _: ((None, 0, 0), True))
-    except (OSError, ValueError) as error:  # a name may have characters that no file system has
-        format_reason(error, path)  # raises where this machine lacks descriptors
-        return FileDigest(UNREADABLE, 0)
-    return FileDigest(digest, size_bytes)
 
 
 def _hash_file(file: BinaryIO) -> str:
@@ -167,81 +146,62 @@ def _is_settled(before: os.stat_result, after: os.stat_result, start_ns: int) ->
 
 
 class _FileCache:
-    """Digests and verdicts of earlier runs, by path, size and time of change; a context manager for several threads.
+    """Digests and verdicts of earlier runs, by path, size and time of change; for several threads.
 
-    A cache file that is damaged is made anew; one that cannot be written, or that another process holds for too long,
-    only costs time. Rows are removed after 180 days.
+    Args:
+        connection: To the table of them; None where there is none, which only costs time.
     """
 
-    def __init__(self) -> None:
-        folder = cache_folder()
-        self._path = None if folder is None else folder / _CACHE_NAME
+    def __init__(self, connection: sqlite3.Connection | None) -> None:
+        self._connection = connection
         self._lock = threading.Lock()
         self._rows: list[tuple[Any, ...]] = []
-        self._connection: sqlite3.Connection | None = None
 
-    def __enter__(self) -> Self:
-        for _ in range(2):  # again where the file was damaged
-            try:
-                self._connection = None if self._path is None else _connect(self._path)
-                break
-            except sqlite3.OperationalError:  # locked, or no rights: nothing is wrong with its content
-                break
-            except sqlite3.DatabaseError:
-                for suffix in ("", "-journal"):
-                    Path(f"{self._path}{suffix}").unlink(missing_ok=True)
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        with self._lock:
-            self._flush()
-            if self._connection is not None:
-                self._connection.close()
-            self._connection = None
-
-    def look(
-        self, path: Path | str, rules: str | None, judge: Callable[[BinaryIO], tuple[tuple[Any, ...], bool]]
-    ) -> tuple[tuple[Any, ...], int]:
+    def judge(
+        self,
+        path: Path | str,
+        *,
+        rules: str = "",
+        decode: Callable[[BinaryIO, Path | str], tuple[_Decoded, bool]] | None = None,
+    ) -> Verdict:
         """Find digest and verdict of a file, or read it.
 
         Args:
             path: The file.
-            rules: Of the verdict; None if only the digest is wanted.
-            judge: From the open file to defect, height and width, and whether they may be kept.
-
-        Returns:
-            Digest, rules, defect, height and width; and the file's length.
-
-        Raises:
-            OSError: If the file cannot be read.
-            ValueError: If it is no file, or none can have this name.
+            rules: By which images are judged.
+            decode: Decodes the open file, if it is an image.
         """
-        status, key = os.stat(path), os.fsencode(os.path.abspath(path))  # noqa: PTH100, PTH116 (of very many)
-        with self._lock, suppress(sqlite3.Error):
-            query = "SELECT * FROM files_v4 WHERE path = ? AND size = ? AND changed_ns = ?"
-            found = (key, status.st_size, _changed_ns(status))
-            row = self._connection.execute(query, found).fetchone() if self._connection else None
-            if row is not None and rules in (None, row[5]):
-                return row[4:], status.st_size
-        # without waiting for the other end, if it is a pipe
-        descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0))
-        with os.fdopen(descriptor, "rb") as file:
-            before, start_ns = os.fstat(descriptor), time.time_ns()
-            if not stat.S_ISREG(before.st_mode):
-                raise ValueError("neither a file nor a folder")
-            digest = _hash_file(file)
-            file.seek(0)
-            values, is_lasting = judge(file)
-            if is_lasting and _is_settled(before, os.fstat(descriptor), start_ns):
-                today = int(time.time() // 86400)
-                row = (key, before.st_size, _changed_ns(before), today, digest, rules or "", *values)
-                with self._lock:
-                    self._rows.append(row)
-                    if len(self._rows) >= _MAX_PENDING:
-                        self._flush()
-        return (digest, rules, *values), before.st_size
+        try:
+            status, key = os.stat(path), os.fsencode(os.path.abspath(path))  # noqa: PTH100, PTH116 (of very many)
+            with self._lock, suppress(sqlite3.Error):
+                query = "SELECT rules, digest, defect, height, width FROM files_v4 WHERE path = ? AND size = ? "
+                found = (key, status.st_size, _changed_ns(status))
+                execute = None if self._connection is None else self._connection.execute
+                row = execute and execute(f"{query} AND changed_ns = ?", found).fetchone()
+                if row and (decode is None or row[0] == rules):
+                    _, digest, defect, height, width = row
+                    return Verdict(digest, defect, height, width, status.st_size)
+            # without waiting for the other end, if it is a pipe
+            descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0))
+            with os.fdopen(descriptor, "rb") as file:
+                before, start_ns = os.fstat(descriptor), time.time_ns()
+                if not stat.S_ISREG(before.st_mode):
+                    raise ValueError("neither a file nor a folder")  # noqa: TRY301
+                digest = _hash_file(file)
+                file.seek(0)
+                decoded, is_lasting = (_NOT_DECODED, True) if decode is None else decode(file, path)
+                if is_lasting and _is_settled(before, os.fstat(descriptor), start_ns):
+                    today = int(time.time() // 86400)
+                    with self._lock:
+                        self._rows.append((key, before.st_size, _changed_ns(before), today, digest, rules, *decoded))
+                        if len(self._rows) >= _MAX_PENDING:
+                            self.flush()
+            return Verdict(digest, *decoded, before.st_size)
+        except (OSError, ValueError) as error:  # a name may have characters that no file system has
+            return Verdict(UNREADABLE, format_reason(error, path))
 
-    def _flush(self) -> None:
+    def flush(self) -> None:
+        """Write what was found."""
         rows, self._rows = self._rows, []
         if self._connection is not None and rows:
             with suppress(sqlite3.Error), self._connection:
@@ -249,21 +209,36 @@ class _FileCache:
                 self._connection.executemany(query, rows)
 
 
-def _connect(path: Path) -> sqlite3.Connection:
-    connection = sqlite3.connect(path, timeout=_LOCK_TIMEOUT_S, check_same_thread=False)
+@contextmanager
+def _open_cache() -> Iterator[_FileCache]:
+    """Open the table of verdicts, and write to it at the end.
+
+    One that cannot be written, or that another process holds for too long, only costs time. A damaged one goes, and the
+    next run makes it anew. Rows are removed after 180 days.
+    """
+    folder = cache_folder()
+    path, connection = None if folder is None else folder / _CACHE_NAME, None
+    with suppress(sqlite3.OperationalError):  # it cannot be opened
+        connection = None if path is None else sqlite3.connect(path, timeout=_LOCK_TIMEOUT_S, check_same_thread=False)
     try:
-        with suppress(sqlite3.OperationalError), connection:  # it cannot be written, or not now
-            connection.execute(
-                "CREATE TABLE IF NOT EXISTS files_v4 (path BLOB PRIMARY KEY, size INTEGER, changed_ns INTEGER, "
-                "day INTEGER, digest TEXT, rules TEXT, defect TEXT, height INTEGER, width INTEGER)"
-            )
-            oldest = int(time.time() // 86400) - _KEPT_DAYS
-            connection.execute("DELETE FROM files_v4 WHERE day < ?", (oldest,))
-        connection.execute("SELECT * FROM files_v4 LIMIT 1").fetchall()
-    except sqlite3.Error:
-        connection.close()
-        raise
-    return connection
+        if connection is not None:
+            with suppress(sqlite3.OperationalError), connection:  # it cannot be written, or not now
+                connection.execute(
+                    "CREATE TABLE IF NOT EXISTS files_v4 (path BLOB PRIMARY KEY, size INTEGER, changed_ns INTEGER, "
+                    "day INTEGER, digest TEXT, rules TEXT, defect TEXT, height INTEGER, width INTEGER)"
+                )
+                oldest = int(time.time() // 86400) - _KEPT_DAYS
+                connection.execute("DELETE FROM files_v4 WHERE day < ?", (oldest,))
+    except sqlite3.DatabaseError:
+        for suffix in ("", "-journal"):
+            Path(f"{path}{suffix}").unlink(missing_ok=True)
+    cache = _FileCache(connection)
+    try:
+        yield cache
+    finally:
+        cache.flush()
+        if connection is not None:
+            connection.close()
 
 
 def _changed_ns(status: os.stat_result) -> int:

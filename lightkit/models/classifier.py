@@ -8,27 +8,38 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import torch
-from pytorch_lightning import LightningModule
+from pytorch_lightning import LightningModule, Trainer
 from pytorch_lightning.trainer.states import TrainerFn
 from pytorch_lightning.utilities.types import STEP_OUTPUT
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.modules.batchnorm import _BatchNorm
 from torchmetrics.classification import MulticlassConfusionMatrix
+from torchvision.utils import make_grid
 
 from lightkit.errors import ConfigError, join_names
 from lightkit.export.metadata import OutputKind
-from lightkit.models import pictures, pretrained
-from lightkit.models.backbones import BACKBONES, build, check_name, image_size_of, subnetworks_of_head
+from lightkit.images.preprocessing import IMAGENET_MEAN, IMAGENET_STD
+from lightkit.models.backbones import (
+    BACKBONES,
+    build,
+    check_name,
+    differences,
+    image_size_of,
+    load_into,
+    read_weights,
+    subnetworks_of_head,
+)
 from lightkit.models.features import FrozenFeatures, are_images, compute_logits, list_own_methods
-from lightkit.models.metrics import Scores, Stage, classification_metrics, split_batch, weighted_mean
-from lightkit.models.module import ScoredModule
+from lightkit.models.module import ScoredModule, Scores, Stage, classification_metrics, split_batch, weighted_mean
 from lightkit.reports import figures
 
 if TYPE_CHECKING:
     from typing_extensions import Self  # typing has it from Python 3.11 on
 
 log = logging.getLogger("lightkit.models")
+
+_MOST_IMAGES = 16  # of a batch, in a picture for the loggers
 
 
 class ImageClassifier(ScoredModule, LightningModule):
@@ -182,11 +193,11 @@ class ImageClassifier(ScoredModule, LightningModule):
             return
         if self._trainer is not None and self.weights == "default":  # one process of a machine downloads
             if self._trainer.local_rank == 0:
-                pretrained.read(self.weights, backbone=self.backbone)
+                read_weights(self.weights, backbone=self.backbone)
             self._trainer.strategy.barrier("weights")
-        state = pretrained.read(self.weights, backbone=self.backbone)
+        state = read_weights(self.weights, backbone=self.backbone)
         source = f"the default weights of {self.backbone}" if self.weights == "default" else self.weights
-        pretrained.load_into(network, state, heads=self._head_names, source=source)
+        load_into(network, state, heads=self._head_names, source=source)
         self._has_weights = True
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
@@ -209,7 +220,7 @@ class ImageClassifier(ScoredModule, LightningModule):
             self._set_example()
         self.class_names = names
         is_strict = self._trainer is not None and self.strict_loading
-        if is_strict and (found := pretrained.differences(self.state_dict(), checkpoint.get("state_dict", {}))):
+        if is_strict and (found := differences(self.state_dict(), checkpoint.get("state_dict", {}))):
             raise ConfigError(
                 f"ckpt_path: the checkpoint is not of backbone {self.backbone} (model.init_args.backbone). {found}"
             )
@@ -278,20 +289,15 @@ class ImageClassifier(ScoredModule, LightningModule):
         own = self._own_methods()
         return f"with {', '.join(own)} of {type(self).__name__}'s own: they get images." if own else _WITHOUT_DATA
 
-    def on_train_batch_start(self, batch: Sequence[Tensor], batch_idx: int) -> None:
-        """Start a new epoch's metrics."""
-        if batch_idx == 0:  # also after a resume that Lightning starts without the end of the epoch before
-            self.scores.of("train").reset()
-
     def on_train_batch_end(self, outputs: STEP_OUTPUT, batch: Sequence[Tensor], batch_idx: int) -> None:
         """Give the loggers a picture of the first batch of a run; after its step, for encoding it takes a while."""
-        if self._show_images and self.trainer.is_global_zero and pictures.takers(self.trainer):
+        if self._show_images and self.trainer.is_global_zero and _find_picture_loggers(self.trainer):
             images = batch[0]
             if not are_images(images):  # features, whose dataset has the images
                 samples = getattr(getattr(self.trainer.train_dataloader, "dataset", None), "samples", None)
                 images = images if samples is None else samples.__getitems__(range(min(len(samples), len(images))))[0]
             if are_images(images):
-                pictures.send(self.trainer, "train/images", pictures.grid_of(images))
+                _log_picture(self.trainer, "train/images", draw_grid(images))
         self._show_images = False
 
     def training_step(self, batch: Sequence[Tensor]) -> Tensor:
@@ -317,14 +323,11 @@ class ImageClassifier(ScoredModule, LightningModule):
             losses = functional.cross_entropy(logits, targets, label_smoothing=label_smoothing, reduction="none")
             loss = weighted_mean(losses, weights)
         self.scores.update(stage, preds=logits, target=targets, loss=loss, weights=weights)
-        if stage == "val" and self._draws_confusion():
+        if stage == "val" and not self.trainer.sanity_checking and _find_picture_loggers(self.trainer):
             counted = slice(None) if weights is None else weights > 0
             self.confusion.update(logits.detach()[counted], targets[counted])
         given = {} if weights is None else {"weights": weights}
         return {"loss": loss, "logits": logits.detach(), "target": targets, **given}
-
-    def _draws_confusion(self) -> bool:
-        return not self.trainer.sanity_checking and bool(pictures.takers(self.trainer))
 
     def on_validation_epoch_end(self) -> None:
         """Log the validation metrics, and draw the confusion matrix."""
@@ -336,7 +339,35 @@ class ImageClassifier(ScoredModule, LightningModule):
         if self.trainer.is_global_zero:
             names = self.class_names or list(map(str, range(len(counts))))
             pixels = figures.to_pixels(figures.draw_confusion_matrix(counts.cpu().numpy(), names))
-            pictures.send(self.trainer, "val/confusion_matrix", torch.from_numpy(pixels).permute(2, 0, 1))
+            _log_picture(self.trainer, "val/confusion_matrix", torch.from_numpy(pixels).permute(2, 0, 1))
+
+
+def _find_picture_loggers(trainer: Trainer) -> list[Any]:
+    """List the loggers that have ``add_picture``; the same in every process of a run."""
+    return [logger for logger in trainer.loggers if hasattr(logger, "add_picture")]
+
+
+def _log_picture(trainer: Trainer, name: str, image: Tensor) -> None:
+    """Hand a picture to every logger that takes one; to be called by the first process alone."""
+    for logger in _find_picture_loggers(trainer):
+        logger.add_picture(name, image, trainer.global_step)
+
+
+def draw_grid(images: Tensor) -> Tensor:
+    """Lay out the first images of a batch in a grid.
+
+    Args:
+        images: ``(batch, channels, height, width)``, uint8, or normalised with ImageNet's mean and standard deviation.
+
+    Returns:
+        uint8 ``(3, height, width)``.
+    """
+    shown = images[:_MOST_IMAGES].detach().float().cpu()
+    mean, std = (torch.tensor(values).view(3, 1, 1) for values in (IMAGENET_MEAN, IMAGENET_STD))
+    shown = shown / 255 if images.dtype == torch.uint8 else shown * std + mean
+    grid = make_grid(shown, nrow=max(1, round(len(shown) ** 0.5)), padding=2, pad_value=1.0)
+    pixels: Tensor = (grid.clamp(0, 1) * 255).round().to(torch.uint8)
+    return pixels
 
 
 @contextmanager

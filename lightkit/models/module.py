@@ -4,20 +4,147 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast, get_args
 
+import torch
 from pytorch_lightning import LightningModule
-from pytorch_lightning.utilities.types import STEP_OUTPUT, OptimizerLRScheduler, OptimizerLRSchedulerConfig
+from pytorch_lightning.utilities.types import STEP_OUTPUT, OptimizerLRScheduler
 from torch import Tensor, nn
 from torch.optim import AdamW
 from torch.optim.lr_scheduler import LambdaLR
-
-from lightkit.models.metrics import Scores, Stage
+from torchmetrics import Metric, MetricCollection
+from torchmetrics.classification import MulticlassAccuracy, MulticlassF1Score, MulticlassPrecision, MulticlassRecall
+from torchmetrics.regression import MeanAbsoluteError, MeanSquaredError
 
 if TYPE_CHECKING:
     _Module = LightningModule
 else:
     _Module = object  # it is no LightningModule by itself, so that no config can name it
+
+Stage = Literal["train", "val", "test"]
+
+
+def split_batch(batch: Sequence[Tensor]) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Split ``(inputs, targets)`` or ``(inputs, targets, weights)``; without weights all samples weigh the same."""
+    inputs, targets, *weights = batch
+    return inputs, targets, weights[0] if weights else None
+
+
+def weighted_mean(losses: Tensor, weights: Tensor) -> Tensor:
+    """Compute ``sum(weights * losses) / sum(weights)``; 0, with gradients of 0, where all weights are 0.
+
+    Args:
+        losses: ``(batch,)``.
+        weights: ``(batch,)``, at least 0.
+    """
+    weights = weights.to(losses.dtype)
+    total = weights.sum()
+    # where, for 0 times an infinite loss is not 0
+    weighted = torch.where(weights > 0, losses * weights, torch.zeros_like(losses)).sum()
+    return weighted / torch.where(total > 0, total, torch.ones_like(total))
+
+
+class MeanLoss(Metric):
+    """The mean over examples of a loss that is given as means over batches.
+
+    torchmetrics' MeanMetric either looks for NaN at each step, which waits for the device, or (1.9.0, with
+    ``nan_strategy="disable"``) forgets the weights. Here a NaN stays a NaN, so that early stopping sees it.
+    """
+
+    full_state_update = False
+    total: Tensor
+    num_examples: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.add_state("total", default=torch.tensor(0.0), dist_reduce_fx="sum")
+        self.add_state("num_examples", default=torch.tensor(0.0), dist_reduce_fx="sum")
+
+    def update(self, loss: Tensor, size: int | Tensor) -> None:
+        """Add the mean loss of a batch of ``size`` examples, or of that weight together."""
+        self.total += loss.detach().to(self.total.dtype) * size
+        self.num_examples += size
+
+    def compute(self) -> Tensor:
+        """Give the mean over all examples so far."""
+        return self.total / self.num_examples
+
+
+def classification_metrics(num_classes: int) -> MetricCollection:
+    """Accuracy over examples; F1, precision and recall as means over the classes that occur; the loss."""
+    macro: dict[str, Any] = {"num_classes": num_classes, "average": "macro", "validate_args": False}
+    return MetricCollection(
+        {
+            "loss": MeanLoss(),
+            "accuracy": MulticlassAccuracy(num_classes, average="micro", validate_args=False),
+            "f1": MulticlassF1Score(**macro),
+            "precision": MulticlassPrecision(**macro),
+            "recall": MulticlassRecall(**macro),
+        },
+        # one count of hits and misses serves three; said here, because a guess from the first batch may be wrong
+        compute_groups=[["loss"], ["accuracy"], ["f1", "precision", "recall"]],
+    )
+
+
+def regression_metrics() -> MetricCollection:
+    """Mean absolute and mean squared error in the units of the target, over all outputs; the loss."""
+    return MetricCollection(
+        {"loss": MeanLoss(), "mae": MeanAbsoluteError(), "mse": MeanSquaredError()}, compute_groups=False
+    )
+
+
+class Scores(nn.Module):
+    """The metrics of the three stages, apart from each other.
+
+    Args:
+        metrics: The collection that each stage gets a copy of.
+    """
+
+    def __init__(self, metrics: MetricCollection) -> None:
+        super().__init__()
+        self.stages = nn.ModuleDict({f"of_{stage}": metrics.clone(prefix=f"{stage}/") for stage in get_args(Stage)})
+
+    def of(self, stage: Stage) -> MetricCollection:
+        """Give the metrics of a stage."""
+        return cast(MetricCollection, self.stages[f"of_{stage}"])
+
+    def update(
+        self, stage: Stage, *, preds: Tensor, target: Tensor, loss: Tensor, weights: Tensor | None = None
+    ) -> None:
+        """Count one batch; nothing is computed, and without weights no value leaves the device.
+
+        Args:
+            stage: Of the batch.
+            preds: ``(batch, ...)``.
+            target: ``(batch, ...)``.
+            loss: Mean over the batch, by the weights if there are any.
+            weights: ``(batch,)``. What weighs nothing is not counted; in all but the loss the others count alike. A
+                batch of none still counts as one, so that all processes have metrics to compute together.
+        """
+        if weights is None:
+            self.of(stage).update(preds=preds.detach(), target=target, loss=loss, size=len(target))
+            return
+        is_counted = weights > 0
+        preds, target = preds.detach()[is_counted], target[is_counted]
+        if len(target):
+            self.of(stage).update(preds=preds, target=target, loss=loss, size=weights.float().sum())
+            return
+        for metric in self.of(stage).values(copy_state=False):  # torchmetrics (1.9) fails on an empty batch
+            metric._update_count += 1
+            metric._computed = None
+
+    def finish(self, stage: Stage) -> dict[str, Tensor]:
+        """Compute the values of the epoch over all processes, and start the next.
+
+        Returns:
+            Values by logged name, such as ``val/f1``. Empty where there was no batch: a run that is resumed at the
+            very end of an epoch reaches that end again.
+        """
+        metrics = self.of(stage)
+        has_counted = all(metric.update_called for metric in metrics.values(copy_state=False))
+        values = metrics.compute() if has_counted else {}
+        metrics.reset()
+        return values
 
 
 class ScoredModule(_Module):
@@ -34,6 +161,11 @@ class ScoredModule(_Module):
 
     def _step(self, stage: Stage, batch: Sequence[Tensor]) -> dict[str, Tensor]:
         raise NotImplementedError
+
+    def on_train_batch_start(self, batch: Sequence[Tensor], batch_idx: int) -> None:
+        """Start a new epoch's metrics."""
+        if batch_idx == 0:  # also after a resume that Lightning starts without the end of the epoch before
+            self.scores.of("train").reset()
 
     def training_step(self, batch: Sequence[Tensor]) -> Tensor:
         """Give the loss of a batch."""
@@ -65,32 +197,18 @@ class ScoredModule(_Module):
             self.log(name, value, prog_bar=name in self._in_bar, sync_dist=True)
 
     def configure_optimizers(self) -> OptimizerLRScheduler:
-        """Give the default optimizer and schedule."""
-        return adamw_with_cosine(self, learning_rate=self.learning_rate, weight_decay=self.weight_decay)
+        """Give AdamW whose learning rate falls along half a cosine to zero at the run's last step.
 
+        The number of steps is asked for when the first one is done. Asking while the optimizer is made would start the
+        training loader before a resumed run knows where in the epoch it stands. A run without an end keeps its rate.
+        """
 
-def adamw_with_cosine(
-    module: LightningModule, *, learning_rate: float, weight_decay: float
-) -> OptimizerLRSchedulerConfig:
-    """Give AdamW whose learning rate falls along half a cosine to zero at the run's last step.
+        def scale(step: int) -> float:
+            num_steps = self.trainer.estimated_stepping_batches if step else math.inf
+            return 1.0 if math.isinf(num_steps) else (1 + math.cos(math.pi * min(1.0, step / max(1, num_steps)))) / 2
 
-    The number of steps is asked for when the first one is done. Asking while the optimizer is made would start the
-    training loader before a resumed run knows where in the epoch it stands.
-
-    Args:
-        module: Module whose trainable parameters are optimized. A run without an end keeps its learning rate.
-        learning_rate: At the first step.
-        weight_decay: For all but biases and the scales of normalisations.
-    """
-
-    def scale(step: int) -> float:
-        if step == 0:
-            return 1.0
-        num_steps = module.trainer.estimated_stepping_batches
-        return 1.0 if math.isinf(num_steps) else (1 + math.cos(math.pi * min(1.0, step / max(1, num_steps)))) / 2
-
-    optimizer = AdamW(parameter_groups(module, weight_decay=weight_decay), lr=learning_rate)
-    return {"optimizer": optimizer, "lr_scheduler": {"scheduler": LambdaLR(optimizer, scale), "interval": "step"}}
+        optimizer = AdamW(parameter_groups(self, weight_decay=self.weight_decay), lr=self.learning_rate)
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": LambdaLR(optimizer, scale), "interval": "step"}}
 
 
 def parameter_groups(module: nn.Module, *, weight_decay: float) -> list[dict[str, Any]]:

@@ -11,8 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from lightkit.errors import ConfigError, DataError
-from lightkit.models.metrics import Scores, Stage, regression_metrics, split_batch, weighted_mean
-from lightkit.models.module import ScoredModule
+from lightkit.models.module import ScoredModule, Scores, Stage, regression_metrics, split_batch, weighted_mean
 
 
 class Regressor(ScoredModule, LightningModule):
@@ -76,8 +75,7 @@ class Regressor(ScoredModule, LightningModule):
 
     def on_train_batch_start(self, batch: Sequence[Tensor], batch_idx: int) -> None:
         """Take the scales from the first batch of a run, of all processes together, and start a new epoch's metrics."""
-        if batch_idx == 0:
-            self.scores.of("train").reset()
+        super().on_train_batch_start(batch, batch_idx)
         if self.global_step == 0 and not self.is_scaled:
             inputs, targets, weights = split_batch(batch)
             self.input_mean, self.input_std = _scale_of(inputs, weights, self.trainer.strategy)

@@ -1,13 +1,12 @@
-"""Predictions of image files by an exported model, and their progress. No torch."""
+"""Predictions of image files by an exported model. No torch."""
 
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import islice
-from typing import Any, TextIO, TypeVar
+from typing import Any
 
 import numpy as np
 from PIL import Image
@@ -19,11 +18,9 @@ from lightkit.prediction.table import Prediction
 
 Array = np.ndarray[Any, Any]
 Run = Callable[[list[Array]], list[Array]]
-T = TypeVar("T")
 _BATCH_SIZE = 32
 _DTYPES = ("uint8", "float16", "float32", "float64")
 _MAX_PIXELS = 4_000_000  # of a batch whose images are resized in the graph, which keeps 8 bytes a value
-_INTERVAL_S = 10.0
 
 
 def check_image_model(metadata: Metadata, name: str) -> int:
@@ -124,52 +121,3 @@ def _run_batch(run: Run, metadata: Metadata, name: str, inputs: Array) -> Array:
     exponentials = np.exp(rows - rows.max(axis=1, keepdims=True))
     probabilities: Array = exponentials / exponentials.sum(axis=1, keepdims=True)
     return probabilities
-
-
-def show_progress(
-    items: Iterable[T], total: int | None, *, stream: TextIO, is_terminal: bool, interval_s: float = _INTERVAL_S
-) -> Iterator[T]:
-    """Yield predictions, and show their number: a bar on a terminal, a line now and then elsewhere.
-
-    Args:
-        items: Predictions.
-        total: Number of all; None if unknown.
-        stream: Where it is shown.
-        is_terminal: Whether a bar can be drawn there.
-        interval_s: Seconds between two lines.
-    """
-    if not is_terminal:
-        lines = ProgressLines(total, stream=stream, interval_s=interval_s)
-        for item in items:
-            yield item
-            lines.add(1)
-        return
-    from rich.console import Console  # 0.1 s, only for a terminal
-    from rich.progress import track
-
-    yield from track(items, "predict", total, console=Console(file=stream), transient=True)
-
-
-class ProgressLines:
-    """Print now and then how many images there have been.
-
-    Args:
-        total: Number of all; None if unknown.
-        stream: Where it is printed.
-        interval_s: Seconds between two lines.
-    """
-
-    def __init__(self, total: int | None, *, stream: TextIO, interval_s: float = _INTERVAL_S) -> None:
-        self._total, self._stream, self._interval_s = total, stream, interval_s
-        self._num = 0
-        self._begin = self._last = time.monotonic()
-
-    def add(self, num: int) -> None:
-        """Count more images."""
-        self._num += num
-        now = time.monotonic()
-        if now - self._last >= self._interval_s:
-            self._last = now
-            of = "" if self._total is None else f" of {self._total}"
-            speed = self._num / (now - self._begin)
-            print(f"predict  {self._num}{of} images  {speed:.0f} images/s", file=self._stream, flush=True)

@@ -102,7 +102,7 @@ def load_litdata(request: Request) -> Iterable[Any]:
 
 def convert(request: Request) -> Iterable[Any]:
     """Return a batch of uint8 again and again, converted as it would be on the training's device, here this CPU."""
-    from lightkit.data.transforms import normalised, preprocessing_of
+    from lightkit.data.image_dataset import normalised, preprocessing_of
 
     shape = (
         request.batch_size,
@@ -140,13 +140,13 @@ class CropRecord:
     """From litdata's record to lightkit's random crop of it, and its label."""
 
     def __init__(self, image_size: int) -> None:
-        from lightkit.data.transforms import TrainView
+        from lightkit.data.image_dataset import TrainView
 
         self.view = TrainView(image_size, crop_scale=CROP_SCALE, color_jitter=0.0, rand_augment=False)
 
     def __call__(self, record: dict[str, Any]) -> tuple[Any, int]:
         """Crop."""
-        from lightkit.data.image_sources import Decoded
+        from lightkit.data.image_dataset import Decoded
         from lightkit.data.sampler import SampleKey
 
         key = SampleKey(record["number"], epoch=random.getrandbits(30))

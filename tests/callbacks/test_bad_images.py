@@ -14,7 +14,8 @@ from torch.utils.data import DataLoader
 
 from lightkit import runs
 from lightkit.callbacks import RunRecorder, bad_images
-from lightkit.data.bad_samples import Defect, Defects
+from lightkit.data.bad_samples import Defects
+from lightkit.images.image_index import Defect
 from lightkit.runs.bad_images import BadImage, read_bad_images
 
 

@@ -422,7 +422,7 @@ def test_an_interrupted_fit_begins_anew_where_the_delta_table_has_grown(
     [
         ({}, {"broken": (0, 1, 2)}, r"3 of the 30 rows .*data\.init_args\.max_bad_fraction"),
         ({}, {"nulls": (0, 1, 2)}, r"3 of 40 rows .*data\.init_args\.max_bad_fraction"),
-        ({"on_bad_image": "error"}, {"broken": (1,)}, r"1 row[\s\S]*row 1"),
+        ({"on_bad_image": "error"}, {"broken": (1,)}, r"1 of 40 rows[\s\S]*row 1"),
     ],
     ids=["undecodable, at the end of the epoch", "nulls, before training", "on_bad_image"],
 )

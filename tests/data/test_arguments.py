@@ -26,6 +26,7 @@ SHARED: list[tuple[dict[str, Any], str]] = [
     ({"crop_scale": (float("nan"), 1.0)}, CROP + r"\(nan, 1\.0\)"),
     ({"color_jitter": 5.0}, JITTER + r"5\.0"),
     ({"color_jitter": -1.0}, JITTER + r"-1\.0"),
+    ({"image_size": None}, r"image_size: expected 1 or more, got null"),
 ]
 
 

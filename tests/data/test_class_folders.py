@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from lightkit.data.image_index import class_files, index_images
 from lightkit.errors import DataError
+from lightkit.images.image_index import class_files, index_images
 
 PLAIN = [f"{name}/{number}.png" for name in ("rose", "tulip") for number in range(6)]
 

@@ -15,12 +15,12 @@ from PIL import Image
 from pytorch_lightning import Trainer
 from pytorch_lightning.trainer.states import TrainerFn
 
-from lightkit.data import row_cache
-from lightkit.data.decoded_cache import ResizedPhotos, open_sources
-from lightkit.data.image_index import Photo
-from lightkit.data.image_sources import PhotoPixels
-from lightkit.data.splits import Split, content_digest
-from lightkit.data.transforms import preprocessing_of
+from lightkit import runs
+from lightkit.data import image_cache
+from lightkit.data.image_cache import ResizedPhotos, open_rows, open_sources
+from lightkit.data.image_dataset import PhotoPixels, preprocessing_of
+from lightkit.images.image_index import Photo
+from lightkit.images.splits import Split
 
 
 class Choice(NamedTuple):
@@ -41,7 +41,7 @@ def photos(tmp_path: Path) -> list[Photo]:
         path = tmp_path / f"{number}.jpg"
         pixels = np.random.default_rng(number).integers(0, 255, (20, 24, 3), dtype=np.uint8)
         Image.fromarray(pixels).save(path)
-        found.append(Photo(path, 0, content_digest(path), 20, 24))
+        found.append(Photo(path, 0, runs.digest(path), 20, 24))
     return found
 
 
@@ -51,7 +51,7 @@ def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[bool, Path]
     found = {True: tmp_path / "memory", False: tmp_path / "disk" / "lightkit" / "decoded"}
     found[True].mkdir()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "disk"))
-    monkeypatch.setattr(row_cache, "private_folder", lambda _: found[True])
+    monkeypatch.setattr(image_cache, "private_folder", lambda _: found[True])
     return found
 
 
@@ -196,3 +196,19 @@ def test_a_photo_that_has_changed_since_the_scan_is_not_in_the_file(choose: Choo
     assert source.rows is not None
     assert [source.rows[index] is None for index in range(3)] == [True, False, False]
     assert np.asarray(source.pixels(0).whole()).max() == 0
+
+
+def test_a_job_that_looks_for_damaged_rows_takes_none_from_another_that_has_repaired_it(
+    folders: dict[bool, Path],
+) -> None:
+    sizes = np.full(3, 4)
+    first, second = (open_rows("features", "0" * 40, sizes) for _ in range(2))
+    for index in range(3):
+        first[index] = np.full(4, index, np.uint8)
+    first._row(1)[:] = 9
+    assert first.find_missing() == second.find_missing() == [1]
+    first[1] = np.ones(4, np.uint8)
+    assert second.find_missing() == []
+    first._row(1)[:] = 9
+    assert second.find_missing() == [1]
+    assert first[1] is not None

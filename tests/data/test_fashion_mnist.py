@@ -93,7 +93,7 @@ def test_missing_files_are_reported_with_what_to_run(tmp_path: Path, idx_files: 
 
 def test_broken_files_are_reported(tmp_path: Path, idx_files: dict[str, bytes]) -> None:
     idx_files["train-images-idx3-ubyte"] = b"no idx file"
-    with pytest.raises(DataError, match="the training files are not what torchvision expects"):
+    with pytest.raises(DataError, match="the files are not what torchvision expects"):
         FashionMNIST(str(written(tmp_path, idx_files))).setup("fit")
 
 

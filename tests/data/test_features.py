@@ -16,7 +16,7 @@ from pytorch_lightning.callbacks import ModelCheckpoint
 from torch import Tensor
 
 from lightkit.data import ImageFolder
-from lightkit.data.image_sources import Encoded
+from lightkit.data.image_dataset import Encoded
 from lightkit.models import ImageClassifier
 
 pytestmark = [
@@ -214,7 +214,7 @@ def test_what_cannot_be_kept_is_reported_to_who_asked_for_it(
 def test_features_for_which_the_disk_has_no_room_are_not_kept(
     fit: Fit, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lightkit.data.row_cache._SHARE_OF_DISK", 0)
+    monkeypatch.setattr("lightkit.data.image_cache._SHARE_OF_DISK", 0)
     seen = fit(max_epochs=2)
     assert seen.inputs == {(3, 32, 32)}
     assert re.search(r"computed at each step, as they cannot be kept on disk: there is no room for .* MB", caplog.text)
@@ -223,7 +223,7 @@ def test_features_for_which_the_disk_has_no_room_are_not_kept(
 def test_computing_features_is_reported_every_ten_seconds(
     fit: Fit, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lightkit.data.progress._LINE_EVERY_S", 0.0)
+    monkeypatch.setattr("lightkit.images.progress._LINE_EVERY_S", 0.0)
     with caplog.at_level("INFO"):
         fit(max_epochs=1)
     assert re.search(r"data: \d+ of \d+ features computed", caplog.text)

@@ -111,7 +111,7 @@ def test_fetching_puts_the_photos_where_they_are_looked_for(
     named: str,
 ) -> None:
     server = serve({"flower_photos.tgz": archive}, cut_after=[len(archive) // 2])
-    monkeypatch.setattr("lightkit.data.download.time.sleep", lambda seconds: None)
+    monkeypatch.setattr("lightkit.data.flowers.time.sleep", lambda seconds: None)
     if named == "variable":
         monkeypatch.setenv("LIGHTKIT_DATA", str(tmp_path / "mine"))
     options: dict[str, Any] = {

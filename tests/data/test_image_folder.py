@@ -10,8 +10,8 @@ import torch
 
 from lightkit.data import ImageFolder, ResumableSampler
 from lightkit.data.sampler import SampleKey
-from lightkit.data.splits import Split
 from lightkit.errors import ConfigError, DataError
+from lightkit.images.splits import Split
 
 PLAIN = [f"{name}/{number}.png" for name in ("rose", "tulip") for number in range(30)]
 GIVEN = [f"{split}/{name}/{number}.png" for split in ("train", "val") for name in "ab" for number in range(3)]

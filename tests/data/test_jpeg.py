@@ -10,7 +10,7 @@ import pytest
 import torch
 from PIL import Image
 
-from lightkit.data.image_sources import Box, Encoded, resized
+from lightkit.data.image_dataset import Box, Encoded, resized
 from lightkit.images.image_file import MachineLimitError, UnreadableImageError, decode_rgb
 
 Pixels = np.ndarray[tuple[int, ...], np.dtype[np.uint8]]
@@ -100,7 +100,7 @@ def test_a_large_part_is_decoded_coarsely(times: int, monkeypatch: pytest.Monkey
         sizes.append(tuple(pixels.shape))
         return resized(pixels, size)
 
-    monkeypatch.setattr("lightkit.data.image_sources.resized", watched)
+    monkeypatch.setattr("lightkit.data.image_dataset.resized", watched)
     part = jpeg.cropped(Box(0, 0, 160, 240), (160 // times, 240 // times))
     assert sizes == [(160 // times, 240 // times, 3)]
     expected = np.asarray(Image.fromarray(by_the_rule(data)).resize((240 // times, 160 // times), Image.Resampling.BOX))
@@ -109,7 +109,7 @@ def test_a_large_part_is_decoded_coarsely(times: int, monkeypatch: pytest.Monkey
 
 def test_a_part_smaller_than_twice_the_result_is_decoded_in_full(monkeypatch: pytest.MonkeyPatch) -> None:
     jpeg = Encoded(encoded(picture(100, 100)))
-    monkeypatch.setattr("lightkit.data.image_sources._decode_coarsely", lambda *_: pytest.fail("decoded coarsely"))
+    monkeypatch.setattr("lightkit.data.image_dataset._decode_coarsely", lambda *_: pytest.fail("decoded coarsely"))
     assert jpeg.cropped(Box(0, 0, 100, 100), (51, 51)).shape == (3, 51, 51)
 
 

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from lightkit.data.image_folder import ImageFolder
-from lightkit.data.splits import Split
 from lightkit.errors import DataError
+from lightkit.images.splits import Split
 from lightkit.models import ImageClassifier
 
 pytestmark = [

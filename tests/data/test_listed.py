@@ -11,8 +11,8 @@ import pytest
 import torch
 from PIL import Image
 
+from lightkit.data.image_dataset import preprocessing_of
 from lightkit.data.listed import ListedImages, _Batches
-from lightkit.data.transforms import preprocessing_of
 from lightkit.errors import ConfigError, DataError
 from lightkit.prediction.table import Prediction
 from tests.data.conftest import MakeImages

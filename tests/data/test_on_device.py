@@ -12,10 +12,8 @@ from pytorch_lightning import LightningModule, Trainer
 from torch import Tensor, nn
 
 from lightkit.data import ImageFolder
-from lightkit.data.image_dataset import stack_images
-from lightkit.data.image_sources import Encoded
+from lightkit.data.image_dataset import Encoded, EvalView, normalised, preprocessing_of, stack_images
 from lightkit.data.sampler import SampleKey
-from lightkit.data.transforms import EvalView, normalised, preprocessing_of
 from lightkit.images.image_file import read_rgb
 
 PREPROCESSING = preprocessing_of(16)

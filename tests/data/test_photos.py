@@ -14,10 +14,8 @@ import pytest
 from PIL import Image
 
 from lightkit import runs
-from lightkit.data.bad_samples import Defect
-from lightkit.data.image_index import ImageIndex, index_images
-from lightkit.data.splits import content_digest
 from lightkit.errors import DataError
+from lightkit.images.image_index import Defect, ImageIndex, index_images
 from lightkit.runs.bad_images import BadImage, read_bad_images
 
 GIVEN = [f"{split}/{name}/{number}.png" for split in ("train", "val", "test") for name in "ab" for number in range(3)]
@@ -176,7 +174,7 @@ def test_of_a_class_that_is_held_out_the_photo_nearest_to_training_is_trained_on
     root = make_images(*PLAIN)
     for name in sorted(n for n, split in places(read(root), root).items() if split == "train" and n[0] == "t"):
         (root / name).unlink()
-    digests = {path: content_digest(path) for path in (root / "tulip").iterdir()}
+    digests = {path: runs.digest(path) for path in (root / "tulip").iterdir()}
     nearest = max(digests, key=lambda path: digests[path])
     found = places(read(root), root)
     assert [name for name, split in found.items() if split == "train" and name[0] == "t"] == [f"tulip/{nearest.name}"]

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from lightkit.data.image_dataset import Box, Decoded, Encoded, PhotoPixels, Pixels
 from lightkit.data.image_folder import ImageFolder
-from lightkit.data.image_sources import Box, Decoded, Encoded, PhotoPixels, Pixels
 from lightkit.errors import DataError
 from lightkit.images.image_file import UnreadableImageError, read_rgb
 

@@ -10,18 +10,25 @@ import pytest
 import torch
 
 from lightkit.data.bad_samples import Defects
-from lightkit.data.image_dataset import ImageSamples, stack_labels
-from lightkit.data.image_sources import Decoded, Encoded, Pixels
+from lightkit.data.image_dataset import (
+    Decoded,
+    Encoded,
+    EvalView,
+    ImageSamples,
+    ImageSource,
+    Pixels,
+    TrainView,
+    preprocessing_of,
+)
 from lightkit.data.loader import eval_loader, train_loader
 from lightkit.data.sampler import SampleKey, epoch_order
-from lightkit.data.transforms import EvalView, TrainView, preprocessing_of
 from lightkit.errors import DataError
 from lightkit.images.image_file import UnreadableImageError
 
 VIEW = EvalView(preprocessing_of(8))
 
 
-class Numbered:
+class Numbered(ImageSource):
     """Images of one colour, which is their index; some cannot be read, early or late."""
 
     def __init__(self, num: int, *, bad: Sequence[int] = (), late: Sequence[int] = ()) -> None:
@@ -107,11 +114,6 @@ def test_where_no_sample_can_be_read_it_is_an_error(view: Any) -> None:
     samples = ImageSamples(Numbered(9, bad=range(9)), view, seed=0, defects=Defects())
     with pytest.raises(UnreadableImageError, match="image 3: neither this sample nor any other of its"):
         samples.__getitems__([3, 4])
-
-
-def test_labels_that_are_no_whole_numbers_are_floats() -> None:
-    assert stack_labels([1.5, 2]).dtype == torch.float32
-    assert stack_labels([1, 2]).dtype == torch.int64
 
 
 @pytest.mark.slow

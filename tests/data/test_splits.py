@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from lightkit.data.splits import check_fractions, content_digest, split_of
+from lightkit import runs
 from lightkit.errors import ConfigError
+from lightkit.images.splits import check_fractions, split_of
 
 DIGESTS = [hashlib.sha256(str(number).encode()).hexdigest() for number in range(5000)]
 
@@ -45,7 +46,7 @@ def test_the_first_digits_decide(digest: str, split: str) -> None:
 
 def test_the_digest_is_sha256_of_the_bytes(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"x" * 3_000_000)
-    assert content_digest(tmp_path / "file") == hashlib.sha256(b"x" * 3_000_000).hexdigest()
+    assert runs.digest(tmp_path / "file") == hashlib.sha256(b"x" * 3_000_000).hexdigest()
 
 
 @pytest.mark.parametrize(

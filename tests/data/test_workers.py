@@ -17,8 +17,6 @@ import torch
 
 from lightkit.data import loader
 from lightkit.data.loader import (
-    Ahead,
-    ahead_that_fits,
     choose_num_workers,
     local_ranks,
     worker_options,
@@ -152,28 +150,29 @@ def test_cores_that_slurm_binds_to_a_task_are_not_shared_out_again(
 @pytest.mark.parametrize(
     ("free_mb", "expected"),
     [
-        (1000, Ahead(4, 2)),
-        (180, Ahead(4, 2)),
-        (179, Ahead(4, 1)),
-        (99, Ahead(3, 1)),
-        (40, Ahead(1, 1)),
-        (39, Ahead(0, 1)),
+        (1000, (4, 2)),
+        (180, (4, 2)),
+        (179, (4, 1)),
+        (99, (3, 1)),
+        (40, (1, 1)),
+        (39, (0, 1)),
     ],
     ids=["plenty", "just enough", "less ahead", "fewer workers", "one", "none"],
 )
 def test_what_is_prepared_ahead_fits_into_the_shared_memory(
-    free_mb: int, expected: Ahead, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    free_mb: int, expected: tuple[int, int], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=free_mb * MB))
-    assert ahead_that_fits(Ahead(4, 2), batch_bytes=10 * MB) == expected
-    assert bool(caplog.messages) == (expected != Ahead(4, 2))
+    options = worker_options(4, 2, keep=False, batch_bytes=10 * MB)
+    assert (options["num_workers"], options.get("prefetch_factor", 1)) == expected
+    assert bool(caplog.messages) == (expected != (4, 2))
 
 
 def test_too_little_shared_memory_is_reported_with_what_to_do(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=100 * MB))
-    ahead_that_fits(Ahead(4, 2), batch_bytes=10 * MB, ranks=2)
+    worker_options(4, 2, keep=False, batch_bytes=10 * MB, ranks=2)
     assert caplog.messages == [
         "data: /dev/shm has 100 MB free, batches ready at a time would take up to 360 MB; 1 worker process "
         "loads, 1 ahead, instead. Give the container more (docker run --shm-size=2g), or lower "
@@ -183,17 +182,17 @@ def test_too_little_shared_memory_is_reported_with_what_to_do(
 
 def test_where_there_is_no_such_memory_nothing_changes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(loader, "_SHARED_MEMORY", str(tmp_path / "nowhere"))
-    assert ahead_that_fits(Ahead(4, 2), batch_bytes=10**15) == Ahead(4, 2)
+    assert worker_options(4, 2, keep=False, batch_bytes=10**15)["num_workers"] == 4
 
 
 def test_a_loader_without_workers_is_reported_nothing_of_them() -> None:
-    assert worker_options(Ahead(0, 2), keep=True) == {"num_workers": 0}
+    assert worker_options(0, 2, keep=True) == {"num_workers": 0}
 
 
 SCRIPT = """\
 import os, sys, threading
 import torch
-from lightkit.data.loader import Ahead, worker_options
+from lightkit.data.loader import worker_options
 
 class Slow(torch.utils.data.Dataset):
     def __len__(self):
@@ -203,7 +202,7 @@ class Slow(torch.utils.data.Dataset):
 
 if __name__ == "__main__":
     torch.set_num_threads(2)
-    loader = torch.utils.data.DataLoader(Slow(), batch_size=1, **worker_options(Ahead(2, 1), keep=True))
+    loader = torch.utils.data.DataLoader(Slow(), batch_size=1, **worker_options(2, 1, keep=True))
     for number, batch in enumerate(loader):
         print(*batch[0].tolist(), flush=True)
         if number == 3:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from PIL import Image
 from torch import nn
 
-from lightkit.data.transforms import preprocessing_of
+from lightkit.data.image_dataset import preprocessing_of
 from lightkit.export.exporter import write_file
 from lightkit.export.formats import FORMATS, open_model
 from lightkit.export.image_transform import ImageToProbabilities, ImageTransform

@@ -32,16 +32,12 @@ def place(tmp_path: Path, is_delta: bool) -> TableTarget:
     return TableTarget(tmp_path / "out" / "flowers", tmp_path / "photos", is_delta)
 
 
-def _ignore(_rows: int, _bytes: int) -> None:
-    pass
-
-
 def _write(
     place: TableTarget, rows: Sequence[ImageRow], *, num_files: int = 2, overwrite: bool = False
 ) -> tuple[int, int | None]:
     files = plan_files(rows, num_files=num_files, row_group_bytes=4_000)
     place = TableTarget(place.table, place.images, place.is_delta, overwrite)
-    return write_table(place, files, advance=_ignore)
+    return write_table(place, files)
 
 
 def _images(place: TableTarget, version: int | None = None) -> Counter[bytes]:
@@ -114,7 +110,7 @@ def test_images_that_are_left_out_are_listed_next_to_the_files(place: TableTarge
     rows = make_rows(6)
     files = plan_files(rows, num_files=1, row_group_bytes=4_000)
     bad = [BadImage("a/\udcff.jpg", "Truncated File Read", "scan")]
-    write_table(place, files, advance=_ignore, bad_images=bad)
+    write_table(place, files, bad_images=bad)
     assert read_bad_images(place.table / "_bad_images.csv") == bad
     assert _images(place) == _wanted(rows)
 
@@ -223,7 +219,9 @@ def test_a_delta_table_without_deltalake_says_what_to_install(
 
 @KINDS
 @pytest.mark.parametrize("is_there", [False, True], ids=["new", "overwritten"])
-def test_nothing_is_left_of_what_is_interrupted(place: TableTarget, is_there: bool, make_rows: MakeRows) -> None:
+def test_nothing_is_left_of_what_is_interrupted(
+    place: TableTarget, is_there: bool, make_rows: MakeRows, monkeypatch: pytest.MonkeyPatch
+) -> None:
     old: Counter[bytes] = Counter()
     if is_there:
         rows = make_rows(6)
@@ -231,28 +229,18 @@ def test_nothing_is_left_of_what_is_interrupted(place: TableTarget, is_there: bo
         _write(place, rows)
     files = plan_files(make_rows(20, mark=b"new"), num_files=2, row_group_bytes=4_000)
 
-    def interrupt(_rows: int, _bytes: int) -> None:
+    def interrupt(groups: Iterator[Any], *args: Any, **kwargs: Any) -> Iterator[Any]:
+        yield next(groups)
         raise Interrupted(signal.SIGINT)
 
+    monkeypatch.setattr("lightkit.images.table_writer.show_progress", interrupt)
     with pytest.raises(Interrupted):
-        write_table(TableTarget(place.table, place.images, place.is_delta, True), files, advance=interrupt)
+        write_table(TableTarget(place.table, place.images, place.is_delta, True), files)
 
     assert _beside(place) == (["flowers"] if is_there else [])
     if is_there:
         assert _images(place) == old
         assert len(list(place.table.glob("*.parquet"))) == 2
-
-
-@KINDS
-def test_a_reader_of_the_progress_that_leaves_is_no_error_of_the_table(place: TableTarget, make_rows: MakeRows) -> None:
-    files = plan_files(make_rows(6), num_files=1, row_group_bytes=4_000)
-
-    def leave(_rows: int, _bytes: int) -> None:
-        raise BrokenPipeError
-
-    with pytest.raises(BrokenPipeError):
-        write_table(place, files, advance=leave)
-    assert _beside(place) == []
 
 
 def test_a_signal_just_after_the_commit_leaves_the_new_version_whole(
@@ -352,9 +340,15 @@ def test_a_writer_through_a_link_is_seen(tmp_path: Path, first: str) -> None:
 
 _KILLED = """
 import os, pickle, signal, sys
-from lightkit.images.table_writer import write_table
+from lightkit.images import table_writer
+
+def kill(groups, *args, **kwargs):
+    yield next(groups)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+table_writer.show_progress = kill
 place, files = pickle.loads(sys.stdin.buffer.read())
-write_table(place, files, advance=lambda rows, size: os.kill(os.getpid(), signal.SIGKILL))
+table_writer.write_table(place, files)
 """
 
 

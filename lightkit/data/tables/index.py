@@ -8,14 +8,12 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import math
-import os
 import shutil
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
@@ -24,9 +22,6 @@ import numpy.typing as npt
 import pyarrow as pa
 from pyarrow import types
 
-from lightkit.data.bad_samples import Defect
-from lightkit.data.progress import show_progress
-from lightkit.data.splits import Split, check_fractions
 from lightkit.data.tables.columns import (
     Columns,
     Numbers,
@@ -45,9 +40,12 @@ from lightkit.data.tables.columns import (
     weight_values,
 )
 from lightkit.data.tables.source import RowGroup, Snapshot
-from lightkit.errors import ConfigError, DataError
+from lightkit.errors import ConfigError, DataError, join_names
 from lightkit.hardware.cache_folder import make_once
-from lightkit.images.image_file import map_in_order
+from lightkit.images.image_file import count_threads, map_in_order
+from lightkit.images.image_index import Defect
+from lightkit.images.progress import show_progress
+from lightkit.images.splits import Split, check_fractions
 from lightkit.runs.files import flush
 
 log = logging.getLogger("lightkit.data")
@@ -58,13 +56,11 @@ _LEFT_OUT, _BAD = 3, 4  # codes of rows in no split; the others are places in SP
 _SPLIT_NAMES = {"train": 0, "val": 1, "valid": 1, "validation": 1, "test": 2}
 _VERSION = 3  # raise it with every change of what is found
 _NUM_LISTED = 1000  # bad rows by name
-_NUM_SHOWN = 5
 _READ_BYTES, _READ_ROWS = 4 << 20, 4096  # of a record batch
 _JOBS_AHEAD = 256  # row groups whose findings are in memory
 _KEPT_FOR_S = 60 * 24 * 3600.0
 
 Codes = npt.NDArray[np.uint8]
-Moments = tuple[int, float, float]
 
 
 class Row(NamedTuple):
@@ -106,37 +102,6 @@ class _Rules:
     shapes: tuple[Shape, ...] = ()
 
 
-@dataclass
-class _Findings:
-    """What the rows of a row group, or of all, turn out to be.
-
-    Args:
-        classes: Rows of each class, of each split.
-        bad: Names of rows that cannot be used, and why; the first ones.
-        moments: Number, mean and squared deviations of the training split's features and values.
-    """
-
-    classes: list[Counter[str]] = field(default_factory=lambda: [Counter(), Counter(), Counter()])
-    bad: list[tuple[str, str]] = field(default_factory=list)
-    moments: dict[str, Moments] = field(default_factory=dict)
-
-    def merge(self, other: _Findings) -> None:
-        """Add the findings of another part."""
-        for mine, theirs in zip(self.classes, other.classes, strict=True):
-            mine.update(theirs)
-        self.bad += other.bad[: _NUM_LISTED - len(self.bad)]
-        for name, moments in other.moments.items():
-            self.add_moments(name, moments)
-
-    def add_moments(self, name: str, other: Moments) -> None:
-        """Merge the moments of two parts (Chan et al. 1979, equation 2.1)."""
-        (num, mean, squares), (more, other_mean, other_squares) = self.moments.get(name, (0, 0.0, 0.0)), other
-        gap, total = other_mean - mean, num + more
-        self.moments[name] = (
-            total, mean + gap * more / total, squares + (other_squares + gap * gap * num * more / total)
-        )  # fmt: skip
-
-
 class _Values(NamedTuple):
     """Columns of a record batch as arrays, and which rows cannot be used for which reason."""
 
@@ -171,18 +136,17 @@ def _convert(batch: pa.RecordBatch, columns: Columns, shapes: Sequence[Shape]) -
 
 @dataclass(eq=False)
 class Index:
-    """Each row's split, and what is known of all rows together. It can be pickled.
+    """Each row's split, and what is known of all rows together.
 
     Args:
         columns: Names of the columns.
         groups: The row groups of all tables.
-        codes: uint8 ``(rows,)``, in the order of the row groups: a place in `SPLITS`, or that of a row in no split. An
-            array that is mapped from a file is mapped from it by other processes, too.
+        codes: uint8 ``(rows,)``, in the order of the row groups: a place in `SPLITS`, or that of a row in no split.
+            Mapped from a file, so that forked processes share it.
         group_counts: int64 ``(row groups, 5)``: rows with each code.
         class_names: Names of the classes; a label counts into them. Empty for values.
         shapes: Of each column of features.
         defects: Rows that cannot be used; the first thousand.
-        scaling: Mean and standard deviation of the training split: ``input`` of features, ``target`` of values.
         fingerprint: SHA-256 over the tables' fingerprints, all that decides which row is in which split, and the
             content of the columns that were read for it.
     """
@@ -194,7 +158,6 @@ class Index:
     class_names: list[str]
     shapes: list[Shape]
     defects: list[Defect]
-    scaling: dict[str, tuple[float, float]]
     fingerprint: str
 
     def __post_init__(self) -> None:
@@ -226,37 +189,35 @@ class Index:
         """Give the numbers, in a row group as it is read, of the rows of a split; ascending."""
         return np.flatnonzero(self.codes[self._starts[group] : self._starts[group + 1]] == SPLITS.index(split))
 
-    def read(self, split: Split, group: int, start: int = 0, *, columns: Columns | None = None) -> Iterator[Row]:
+    def read(self, split: Split, group: int, start: int = 0) -> Iterator[Row]:
         """Read the rows of a split in a row group as a stream, in stored order, from one of them on.
 
         Args:
             split: The split.
             group: Number of the row group.
             start: Rows of the split before the first.
-            columns: Names of the columns to read, if not all.
 
         Raises:
             DataError: If the file is missing or damaged.
         """
         wanted, stored, at, done = self.row_numbers(group, split)[start:], self.groups[group], 0, 0
-        columns = columns or self.columns
-        for batch in stored.read(columns.of_a_sample, batch_rows=_rows_at_once(stored)):
+        for batch in stored.read(self.columns.of_a_sample, batch_rows=_rows_at_once(stored)):
             until = int(np.searchsorted(wanted, at + batch.num_rows))
             if until > done:
                 rows = wanted[done:until]
-                yield from self.make_rows(batch.take(pa.array(rows - at)), columns, stored.row_names(rows))
+                yield from self.make_rows(batch.take(pa.array(rows - at)), stored.row_names(rows))
             done, at = until, at + batch.num_rows
             if done == len(wanted):
                 return
 
-    def make_rows(self, batch: pa.RecordBatch, columns: Columns, names: Sequence[str]) -> Iterator[Row]:
+    def make_rows(self, batch: pa.RecordBatch, names: Sequence[str]) -> Iterator[Row]:
         """Convert a record batch to rows.
 
         Args:
             batch: Has at least the columns of a sample.
-            columns: Names of the columns to convert.
             names: Of the rows.
         """
+        columns = self.columns
         images, features, labels, weights, reasons = _convert(batch, columns, self.shapes)
         found = [None] * len(names) if labels is None else labels.to_pylist()
         defects: dict[int, str] = {}
@@ -277,38 +238,6 @@ class Index:
                 name,
                 defects.get(number),
             )
-
-    def check_bad(self, *, on_bad: str, max_fraction: float) -> None:
-        """Refuse a table with bad rows, or with too many of them.
-
-        Args:
-            on_bad: `skip` or `error`.
-            max_fraction: Share of the rows from which on it is an error in either case.
-
-        Raises:
-            DataError: If there are; it lists them.
-        """
-        num_rows = self.num_bad + sum(self.counts.values())
-        if not self.num_bad or (on_bad == "skip" and self.num_bad <= max_fraction * num_rows):
-            return
-        why = "data.init_args.on_bad_image is error"
-        if on_bad == "skip":
-            why = f"more than data.init_args.max_bad_fraction ({max_fraction:g}) allows"
-        shown = "; ".join(f"{defect.name}: {defect.reason}" for defect in self.defects[:_NUM_SHOWN])
-        raise DataError(
-            f"{self.num_bad} of {num_rows} rows of the table cannot be used, {why}: {shown}"
-            f"{'; ...' if self.num_bad > _NUM_SHOWN else ''}. Repair them, or set data.init_args.filter."
-        )
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Send the path of a mapped file rather than its content."""
-        return {**self.__dict__, "codes": getattr(self.codes, "filename", self.codes)}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        """Map the file again."""
-        codes = state["codes"]
-        self.__dict__.update(state)
-        self.codes = codes if isinstance(codes, np.ndarray) else np.memmap(codes, np.uint8, "r")
 
 
 def index_table(
@@ -367,10 +296,7 @@ def index_table(
         np.array(found["counts"], np.int64).reshape(-1, _BAD + 1),
         class_names=class_names,
         shapes=[tuple(shape) for shape in found["shapes"]],
-        defects=[Defect(name, reason) for name, reason in found["bad"]],
-        scaling={
-            name: (mean, math.sqrt(squares / num)) for name, (num, mean, squares) in found["moments"].items()
-        },
+        defects=[Defect(*each) for each in found["bad"]],
         # other content is other data, also with the same sizes and footers of files
         fingerprint=hashlib.sha256(f"{fingerprint}\0{found['digest']}".encode()).hexdigest(),
     )  # fmt: skip
@@ -410,16 +336,15 @@ def _class_names(
     for split, of_split in zip(SPLITS, classes, strict=True):
         if names and (unknown := sorted(of_split.keys() - set(names))):  # a table without training rows is refused
             owner = "the training split" if given is None else "the checkpoint"
+            others, known = (join_names([*map(repr, each)]) for each in (unknown, names))
             raise DataError(
-                f"the {split} split has rows of classes that {owner} does not have: "
-                f"{', '.join(map(repr, unknown[:_NUM_SHOWN]))}; it has {', '.join(map(repr, names[:_NUM_SHOWN]))}"
-                f"{', ...' if len(names) > _NUM_SHOWN else ''}. Leave such rows out with data.init_args.filter, or "
-                "split the rows again."
+                f"the {split} split has rows of classes that {owner} does not have: {others}; it has {known}. Leave "
+                "such rows out with data.init_args.filter, or split the rows again."
             )
     if is_hashed and (untrained := [name for name in names if not classes[0].get(name)]):
         log.warning(
             "data: no row of %s is trained on, as a hash holds all of them out. Add rows of them, or name the splits "
-            "in a column (data.init_args.split).", ", ".join(map(repr, untrained[:_NUM_SHOWN])),
+            "in a column (data.init_args.split).", join_names([*map(repr, untrained)]),
         )  # fmt: skip
     return names
 
@@ -454,25 +379,24 @@ def _build(tables: Mapping[Split | None, Snapshot], rules: _Rules, file: BinaryI
     )
     rules = replace(rules, shapes=shapes)
     jobs = [(group, split) for split, table in tables.items() for group in table.groups]
-    total, counts, digest = _Findings(), [], hashlib.sha256()
-    num_rows, num_threads = sum(group.num_rows for group, _ in jobs), min(8, len(os.sched_getaffinity(0)))
-    with ThreadPoolExecutor(num_threads) as pool:  # reading and hashing let other threads run
+    num_rows, counts, digest = sum(group.num_rows for group, _ in jobs), list[list[int]](), hashlib.sha256()
+    classes, bad = [Counter[str]() for _ in SPLITS], list[Defect]()
+    with ThreadPoolExecutor(count_threads()) as pool:  # reading and hashing let other threads run
         scanned = map_in_order(pool, lambda job: _scan(*job, rules), jobs, ahead=_JOBS_AHEAD)
-        for of_group, codes, content in show_progress(scanned, num_rows, "rows checked", size=lambda one: len(one[1])):
-            file.write(codes.tobytes())
-            counts.append(np.bincount(codes, minlength=_BAD + 1).tolist())
-            digest.update(content.encode())
-            total.merge(of_group)
-            if max(map(len, total.classes)) > MAX_CLASSES:
+        for found in show_progress(scanned, num_rows, "rows checked", size=lambda one: len(one.codes)):
+            file.write(found.codes.tobytes())
+            counts.append(np.bincount(found.codes, minlength=_BAD + 1).tolist())
+            digest.update(found.digest.encode())
+            for of_split, more in zip(classes, found.classes, strict=True):
+                of_split.update(more)
+            bad += found.bad[: _NUM_LISTED - len(bad)]
+            if max(map(len, classes)) > MAX_CLASSES:
                 raise DataError(
                     f"the label column has more than {MAX_CLASSES:,} different values, too many for classes. Set "
                     "data.init_args.target to value to predict it as a number, or data.init_args.label to another "
                     "column."
                 )
-    return {
-        "shapes": shapes, "classes": total.classes, "counts": counts, "bad": total.bad, "digest": digest.hexdigest(),
-        "moments": total.moments,
-    }  # fmt: skip
+    return {"shapes": shapes, "classes": classes, "counts": counts, "bad": bad, "digest": digest.hexdigest()}
 
 
 def _list_length(table: Snapshot, name: str) -> int:
@@ -486,20 +410,34 @@ def _list_length(table: Snapshot, name: str) -> int:
     )
 
 
-def _scan(group: RowGroup, given: Split | None, rules: _Rules) -> tuple[_Findings, Codes, str]:
-    """Look at a row group's rows, unless its statistics exclude them.
+class _Findings(NamedTuple):
+    """What the rows of a row group turn out to be.
 
-    Returns:
-        The findings; the rows' codes; and a digest of the codes and the content that was read. Columns are hashed
-        apart, so that it does not depend on the size of batches.
+    Args:
+        codes: Of the rows, as in the index.
+        classes: Rows of each class, of each split.
+        bad: Rows that cannot be used; the first ones.
+        digest: Of the codes and the content that was read; columns are hashed apart, so that it does not depend on the
+            size of batches.
+    """
+
+    codes: Codes
+    classes: list[Counter[str]]
+    bad: list[Defect]
+    digest: str = ""
+
+
+def _scan(group: RowGroup, given: Split | None, rules: _Rules) -> _Findings:
+    """Look at a row group's rows, unless its statistics exclude them.
 
     Raises:
         DataError: If the file is damaged, or the split column has other words than the splits' names.
     """
-    columns, where, found = rules.columns, rules.where, _Findings()
+    columns, where = rules.columns, rules.where
     codes = np.full(group.num_rows, _LEFT_OUT, np.uint8)
+    found = _Findings(codes, [Counter() for _ in SPLITS], [])
     if where is not None and not group.may_match(where.row_groups):
-        return found, codes, ""
+        return found
     is_hashed = given in (None, "train") and (rules.val_fraction > 0 or rules.test_fraction > 0)
     names = [*(where.columns if where else ()), *columns.features]
     names += [name for name in (columns.label, columns.weight, columns.split, columns.key) if name]
@@ -507,28 +445,25 @@ def _scan(group: RowGroup, given: Split | None, rules: _Rules) -> tuple[_Finding
         names.append(columns.image)
     if not names:  # all rows are alike
         codes[:] = SPLITS.index(given or "train")
-        return found, codes, ""
-    digests: dict[str, Any] = {}
-
-    def digest(name: str, content: Any) -> None:
-        digests.setdefault(name, hashlib.sha256()).update(content)
-
+        return found
+    digests: dict[str, Any] = defaultdict(hashlib.sha256)
     at = 0
     for batch in group.read(list(dict.fromkeys(names)), batch_rows=_rows_at_once(group)):
         part = codes[at : at + batch.num_rows]
         _, features, labels, weights, reasons = values = _convert(batch, columns, rules.shapes)
         if labels is not None:
-            digest("labels", "".join(f"{label!r}\0" for label in labels.to_pylist()).encode("utf-8", "surrogateescape"))
+            texts = "".join(f"{label!r}\0" for label in labels.to_pylist())
+            digests["labels"].update(texts.encode("utf-8", "surrogateescape"))
         if weights is not None:
-            digest("weights", weights.tobytes())
+            digests["weights"].update(weights.tobytes())
         if features is not None:
-            digest("features", np.ascontiguousarray(features).data)
-        passed = rules.where.passes(batch) if rules.where else np.ones(len(part), np.bool_)
+            digests["features"].update(np.ascontiguousarray(features).data)
+        passed = where.passes(batch) if where else np.ones(len(part), np.bool_)
         part[passed] = SPLITS.index(given or "train")
         for rows, reason in reasons:
             bad = np.flatnonzero(rows & passed & (part != _BAD))
             part[bad] = _BAD
-            found.bad += [(name, reason) for name in group.row_names(at + bad[:_NUM_LISTED])]
+            found.bad.extend(Defect(name, reason) for name in group.row_names(at + bad[:_NUM_LISTED]))
         if columns.split:
             good = np.flatnonzero(part == 0)
             encoded = plain_column(batch, columns.split).take(pa.array(good)).dictionary_encode("encode")
@@ -542,26 +477,18 @@ def _scan(group: RowGroup, given: Split | None, rules: _Rules) -> tuple[_Finding
         hashed = np.flatnonzero(part == 0) if is_hashed else np.empty(0, np.int64)
         contents = _hash_rows(batch, hashed, columns, values) if len(hashed) else []
         if contents:
-            digest("contents", b"".join(contents))
-            # as `lightkit.data.splits.split_of` does
+            digests["contents"].update(b"".join(contents))
+            # as `lightkit.images.splits.split_of` does
             fractions = (np.frombuffer(b"".join(contents), ">u8").reshape(-1, 4)[:, 0] >> 12) / 2.0**52
             val, test = fractions < rules.test_fraction + rules.val_fraction, fractions < rules.test_fraction
             part[hashed] = np.select([test, val], [2, 1], 0)
-        trained = np.flatnonzero(part == 0)
-        values_of: dict[str, Any] = {"input": features}
-        if labels is not None and columns.target == "value":
-            values_of["target"] = np.asarray(labels.to_numpy(zero_copy_only=False))
-        for name, numbers_of in values_of.items():
-            if numbers_of is not None and len(trained):
-                wide = numbers_of[trained].astype(np.float64).ravel()
-                found.add_moments(name, (len(wide), float(wide.mean()), float(((wide - wide.mean()) ** 2).sum())))
         if labels is not None and columns.target == "class":
             for code, of_split in enumerate(found.classes):
                 counted = labels.filter(pa.array(part == code)).value_counts().to_pylist()
                 of_split.update({format_class(one["values"]): one["counts"] for one in counted})
         at += batch.num_rows
     lines = [f"{name}\0{of_name.hexdigest()}\n" for name, of_name in sorted(digests.items())]
-    return found, codes, hashlib.sha256(codes.tobytes() + "".join(lines).encode()).hexdigest()
+    return found._replace(digest=hashlib.sha256(codes.tobytes() + "".join(lines).encode()).hexdigest())
 
 
 def _hash_rows(batch: pa.RecordBatch, rows: npt.NDArray[np.int64], columns: Columns, values: _Values) -> list[bytes]:

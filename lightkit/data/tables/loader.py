@@ -15,15 +15,13 @@ from pytorch_lightning import Trainer
 from torch.utils.data import Dataset
 
 from lightkit.data.bad_samples import Defects, read_samples
-from lightkit.data.image_dataset import Batch, stack_images
-from lightkit.data.image_sources import Encoded
+from lightkit.data.image_dataset import Batch, Encoded, View, stack_images
 from lightkit.data.loader import ResumableLoader, count_in_fractions, make_loader
 from lightkit.data.sampler import ResumableSampler, SampleKey, position_of, stable_seed
-from lightkit.data.splits import Split
 from lightkit.data.tables.index import Index, Row
-from lightkit.data.transforms import View
 from lightkit.errors import DataError
 from lightkit.images.image_file import UnreadableImageError
+from lightkit.images.splits import Split
 
 
 @dataclass(eq=False)
@@ -166,15 +164,6 @@ class TableImages:
         """Return an image, which is not decoded yet; that of a row without one cannot be read."""
         row = self._rows.at(index)
         return Encoded(row.image or b"", name=row.name)
-
-    @property
-    def labels(self) -> list[int]:
-        """Classes of all rows, read from the label column alone."""
-        index, alone = self._index, replace(self._index.columns, image=None, features=(), weight=None)
-        if alone.label is None:
-            return [0] * len(self)
-        groups = index.rows(self._split)
-        return [int(row.label or 0) for at, _ in groups for row in index.read(self._split, at, columns=alone)]
 
 
 class RowNames(Sequence[str]):
@@ -403,9 +392,8 @@ def block_of(num_rows: int, block_rows: int, row: int) -> tuple[int, range]:
         row: Counted from the start of the lane.
     """
     num_blocks = -(-num_rows // block_rows)
-    number = (
-        (row + 1) * num_blocks - 1
-    ) // num_rows  # the last whose border, number * num_rows // num_blocks, is <= row
+    # the last whose border, number * num_rows // num_blocks, is <= row
+    number = ((row + 1) * num_blocks - 1) // num_rows
     return number, range(number * num_rows // num_blocks, (number + 1) * num_rows // num_blocks)
 
 

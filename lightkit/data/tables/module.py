@@ -7,7 +7,7 @@ import math
 import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
+from functools import cache, partial
 from itertools import combinations
 from typing import Any, ClassVar, Literal, cast
 
@@ -15,10 +15,9 @@ from pytorch_lightning.trainer.states import TrainerFn
 from torch.utils.data import DataLoader
 
 from lightkit.data.bad_samples import Defects, check_bad_samples
-from lightkit.data.image_module import LoadingModule, seed_of
-from lightkit.data.image_sources import Encoded
+from lightkit.data.image_dataset import Encoded, View, preprocessing_of
+from lightkit.data.image_module import LoadingModule, check_arguments, seed_of
 from lightkit.data.loader import LabelledSource, ResumableLoader, make_on_rank_zero, predict_loader
-from lightkit.data.splits import Split, check_fractions
 from lightkit.data.tables.columns import find_columns
 from lightkit.data.tables.index import SPLITS, Index, Row, index_table
 from lightkit.data.tables.loader import (
@@ -32,15 +31,14 @@ from lightkit.data.tables.loader import (
     table_loader,
 )
 from lightkit.data.tables.source import Format, Snapshot, open_table
-from lightkit.data.transforms import EvalView, View, preprocessing_of
 from lightkit.errors import ConfigError, DataError
-from lightkit.hardware.processor import num_cores
-from lightkit.images.image_file import UnreadableImageError, map_in_order, pillow_warnings
+from lightkit.images.image_file import UnreadableImageError, count_threads, map_in_order, pillow_warnings
+from lightkit.images.image_index import Defect, check_defects
 from lightkit.images.preprocessing import Preprocessing
+from lightkit.images.splits import Split, check_fractions
 
 log = logging.getLogger("lightkit.data")
 
-_NUM_SHOWN = 20
 _NUM_DECODED = 64  # rows at once
 
 
@@ -78,28 +76,15 @@ class Table(LoadingModule):
         val_fraction: Share of the rows used for validation, where nothing says the splits.
         test_fraction: Share of the rows kept for testing, where nothing says the splits.
         target: Whether labels are classes or numbers to tell; `auto` takes floating point for numbers.
-        image_size: Side of the square images that the model gets, in pixels.
-        batch_size: Rows of one batch on one process.
-        num_workers: Processes that load; 0 loads in the training process, `auto` chooses by cores and device.
         shuffle_buffer: Rows that each process keeps in memory and mixes; its workers share them.
-        augment: Change training images at random; false shows training what evaluation sees.
-        crop_scale: Least and greatest share of an image's area that a random training crop keeps.
-        color_jitter: Strength of random changes of colours in training, from 0 for none to 1.
-        rand_augment: Apply RandAugment in training.
-        seed: Decides order and augmentation; default is the run's seed_everything.
         on_bad_image: What to do about rows that cannot be used: `skip` leaves them out and lists them in the run
             folder, `error` decodes every image before training and ends the command with the list.
         max_bad_fraction: Share of such rows from which on it is an error in either case: of the table before training,
             and of those of an epoch at its end.
-        prefetch_factor: Batches that each worker prepares ahead.
-        persistent_workers: Keep the workers from epoch to epoch.
-        pin_memory: Hand batches to a GPU from memory that it can read by itself; `auto` does so where there is one.
+        kwargs: Sizes, loading and augmentation, as for LoadingModule.
     """
 
     source = "table"
-    shuffle_buffer: int
-    on_bad_image: Literal["skip", "error"]
-    max_bad_fraction: float
     input_paths: ClassVar[tuple[str, ...]] = ("path", "train", "val", "test")
     """Arguments that must be files or folders which are there already, unless they are addresses."""
 
@@ -123,27 +108,14 @@ class Table(LoadingModule):
         val_fraction: float = 0.2,
         test_fraction: float = 0.1,
         target: Literal["auto", "class", "value"] = "auto",
-        image_size: int = 224,
-        batch_size: int = 32,
-        num_workers: int | Literal["auto"] = "auto",
         shuffle_buffer: int = 2048,
-        augment: bool = True,
-        crop_scale: tuple[float, float] = (0.35, 1.0),
-        color_jitter: float = 0.0,
-        rand_augment: bool = False,
-        seed: int | None = None,
         on_bad_image: Literal["skip", "error"] = "skip",
         max_bad_fraction: float = 0.05,
-        prefetch_factor: int = 2,
-        persistent_workers: bool = True,
-        pin_memory: bool | Literal["auto"] = "auto",
+        **kwargs: Any,
     ) -> None:
-        super().__init__(
-            image_size=image_size, batch_size=batch_size, shuffle_buffer=shuffle_buffer, num_workers=num_workers,
-            prefetch_factor=prefetch_factor, max_bad_fraction=max_bad_fraction, crop_scale=crop_scale,
-            color_jitter=color_jitter, rand_augment=rand_augment, augment=augment, seed=seed, on_bad_image=on_bad_image,
-            persistent_workers=persistent_workers, pin_memory=pin_memory,
-        )  # fmt: skip
+        super().__init__(**kwargs)
+        check_arguments(shuffle_buffer=shuffle_buffer, max_bad_fraction=max_bad_fraction)
+        self.shuffle_buffer, self.on_bad_image, self.max_bad_fraction = shuffle_buffer, on_bad_image, max_bad_fraction
         check_fractions(val_fraction=val_fraction, test_fraction=test_fraction)
         if path and (train or val or test):
             other = "train" if train else "val" if val else "test"
@@ -188,10 +160,10 @@ class Table(LoadingModule):
             if self.trainer is None or self.trainer.is_global_zero:
                 self._warn_of_shares(index)
             self.defects = Defects(index.defects)
-            index.check_bad(on_bad=self.on_bad_image, max_fraction=self.max_bad_fraction)
+            self._check_defects(index.defects, index.num_bad)
         super().setup(stage)
         if stage == "fit" and self.on_bad_image == "error" and self.index.columns.image:
-            make_on_rank_zero(lambda: _check_images(self.index), self.trainer)
+            make_on_rank_zero(self._check_images, self.trainer)
         needed: dict[str | None, Split] = {"fit": "train", "test": "test", "validate": "val"}
         if stage in needed:
             self._refuse_missing(needed[stage])
@@ -206,15 +178,9 @@ class Table(LoadingModule):
         if named["split"] == "auto":
             named["split"] = "split" if None in self._tables and "split" in first.schema.names else None
         columns = find_columns(first.schema, **named)
-        made: list[Index] = []
-
-        def make() -> None:  # one process looks at the rows, and the others of its machine load what it has kept
-            made.append(index_table(self._tables, columns, classes=self._classes, **self._rows))
-
-        make_on_rank_zero(make, trainer)
-        if not made:
-            make()
-        return made[0]
+        build = cache(partial(index_table, self._tables, columns, classes=self._classes, **self._rows))
+        make_on_rank_zero(lambda: bool(build()), trainer)  # the others load what it has kept
+        return build()
 
     def _warn_of_shares(self, index: Index) -> None:
         """Warn of tables of splits that have files in common."""
@@ -269,11 +235,6 @@ class Table(LoadingModule):
     def num_classes(self) -> int:
         """Number of classes; 0 for values."""
         return len(self.class_names)
-
-    @property
-    def scaling(self) -> dict[str, tuple[float, float]]:
-        """Mean and standard deviation of the training split: ``input`` of features, ``target`` of values."""
-        return self.index.scaling
 
     @property
     def predict_paths(self) -> Sequence[str]:
@@ -342,11 +303,9 @@ class Table(LoadingModule):
         """
         split = self._predict_split
         stored = BatchRows(self.index.rows(split), partial(self.index.read, split), batch_size=self.batch_size)
-        return predict_loader(
-            TableRows(stored, self._batch_maker(EvalView(preprocessing_of(self.image_size)), None)), **self._loading
-        )
+        return predict_loader(TableRows(stored, self._batch_maker(self._view("test"), None)), **self._loading)
 
-    def _load(self, split: Split, view: View) -> ResumableLoader:
+    def _load(self, split: Split) -> ResumableLoader:
         """Make the loader of a split, of which each row is on one rank; that of training is shuffled."""
         trainer, index, is_training = self.trainer, self.index, split == "train"
         rank, world_size = (trainer.global_rank, trainer.world_size) if trainer else (0, 1)
@@ -357,7 +316,7 @@ class Table(LoadingModule):
             seed=loading["seed"] if is_training else None,
         )  # fmt: skip
         batches = TableBatches(
-            rows, self._batch_maker(view, self.defects), source=TableImages(index, split),
+            rows, self._batch_maker(self._view(split), self.defects), source=TableImages(index, split),
             buffer_rows=self.shuffle_buffer if is_training else batch_size,
         )  # fmt: skip
         loader = table_loader(batches, **loading)
@@ -365,10 +324,6 @@ class Table(LoadingModule):
             self._warn_of_order(cast(BatchOrder, loader.sampler))
         self._training = loader if is_training else self._training
         return loader
-
-    @property
-    def _predict_split(self) -> Split:
-        return "test" if self.index.counts["test"] else "val"
 
     def _batch_maker(self, view: View, defects: Defects | None) -> BatchMaker:
         columns = self.index.columns
@@ -396,31 +351,29 @@ class Table(LoadingModule):
                 f"{largest:,}", f"{mixed:,}", shared, largest * num_lanes,
             )  # fmt: skip
 
+    def _check_defects(self, defects: Sequence[Defect], num_bad: int) -> None:
+        check_defects(
+            defects, self.index.num_bad + sum(self.counts.values()), what="rows of the table",
+            on_bad=self.on_bad_image, max_fraction=self.max_bad_fraction, num_bad=num_bad,
+        )  # fmt: skip
+
+    def _check_images(self) -> None:
+        """Decode every image of every split, in threads."""
+
+        def find_defect(row: Row) -> Defect | None:
+            try:
+                Encoded(row.image or b"", name=row.name).whole()
+            except UnreadableImageError as error:
+                return Defect(row.name, error.reason)
+            return None
+
+        index = self.index
+        rows = (row for split in SPLITS for group, _ in index.rows(split) for row in index.read(split, group))
+        with pillow_warnings(), ThreadPoolExecutor(count_threads()) as pool:
+            found = [defect for defect in map_in_order(pool, find_defect, rows, ahead=_NUM_DECODED) if defect]
+        self._check_defects(found, len(found))
+
     def _check_bad(self) -> None:
         if self._training is not None:
             num_rows, max_fraction = self.index.counts["train"], self.max_bad_fraction
             check_bad_samples(self.defects, num_rows, what="rows", max_fraction=max_fraction, trainer=self.trainer)
-
-
-def _check_images(index: Index) -> None:
-    """Decode every image of every split, in threads.
-
-    Raises:
-        DataError: If images cannot be decoded; it lists them.
-    """
-
-    def find_defect(row: Row) -> str | None:
-        try:
-            Encoded(row.image or b"", name=row.name).whole()
-        except UnreadableImageError as error:
-            return f"\n  {row.name}: {error.reason}"
-        return None
-
-    rows = (row for split in SPLITS for group, _ in index.rows(split) for row in index.read(split, group))
-    with pillow_warnings(), ThreadPoolExecutor(max_workers=num_cores() or 1) as pool:
-        found = [line for line in map_in_order(pool, find_defect, rows, ahead=_NUM_DECODED) if line]
-    if found:
-        raise DataError(
-            f"{len(found)} rows of the table have an image that cannot be decoded, and data.init_args.on_bad_image is "
-            f"error. Replace or remove them:{''.join(found[:_NUM_SHOWN])}"
-        )

@@ -159,7 +159,7 @@ class PetastormLoader(ResumableLoader):
         assert isinstance(sampler, ResumableSampler)
         size, epoch, first = data.batch_size, sampler.epoch, sampler.first_batch
         share, num_threads = self.shares[sampler.rank], data.workers_count
-        make_batch = data._batch_maker(data.training_view, data.defects)
+        make_batch = data._batch_maker(data._view("train"), data.defects)
 
         def make(some: list[Row]) -> Batch:  # a row has no number: its content decides its augmentation
             return make_batch(some, [SampleKey(zlib.crc32(row.image or b""), epoch) for row in some])
@@ -193,7 +193,7 @@ class PetastormLoader(ResumableLoader):
             except (OSError, ValueError, RuntimeError, KeyError, pa.ArrowException) as error:
                 raise DataError(f"{self.place}: petastorm cannot read on ({error}). {_INSTEAD}") from error
             batch = pa.ipc.read_record_batch(pa.py_buffer(content), self.schema)
-            for row in index.make_rows(batch, index.columns, [self.place] * batch.num_rows):
+            for row in index.make_rows(batch, [self.place] * batch.num_rows):
                 if row.defect is None:
                     yield row._replace(name=f"{self.place}, {len(row.image or b''):,} bytes with label {row.label}")
 

@@ -1,18 +1,15 @@
-"""A Delta table or a folder of Parquet at one moment: its files, and the row groups in which they are read.
-
-Another kind of table is a function like `open_parquet`, in a file of its own, and a line in `SOURCES`.
-"""
+"""A Delta table or a folder of Parquet at one moment: its files, and the row groups in which they are read."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import unquote
 
 import numpy as np
@@ -35,6 +32,7 @@ _BUFFER_BYTES = 1 << 20  # of each column, of which a page at a time is decoded
 _TAIL_BYTES = 1 << 16  # holds the footer of most files, so that a remote one costs one request
 _NUM_THREADS = 32  # they wait for the disk or the network
 _NULL = "__HIVE_DEFAULT_PARTITION__"
+_NONE_DELETED = np.empty(0, np.int64)
 _DELTA_FEATURES = frozenset({
     "deletionVectors", "timestampNtz", "typeWidening", "typeWidening-preview", "v2Checkpoint", "vacuumProtocolCheck",
 })  # fmt: skip
@@ -67,7 +65,7 @@ class DataFile:
         Raises:
             OSError: If it is missing, damaged, or not the file that the table was opened with.
         """
-        footer, digest, _ = _read_footer(self.filesystem, self.path)
+        footer, digest = _read_footer(self.filesystem, self.path)
         if digest != self.digest:
             raise OSError("it was written over after the table was opened")
         # neither mapped nor read ahead: either would have a whole row group in memory
@@ -75,11 +73,6 @@ class DataFile:
             self.filesystem.open_input_file(self.path), metadata=pq.read_metadata(pa.BufferReader(footer)),
             memory_map=False, buffer_size=_BUFFER_BYTES, pre_buffer=False,
         )  # fmt: skip
-
-    def fill(self, column: str, num_rows: int) -> pa.Array:
-        """Make a column that is not in the file: its partition's value, or nulls."""
-        kind, value = self.schema.field(column).type, self.partition.get(column)
-        return pa.nulls(num_rows, kind) if value is None else pa.repeat(pa.scalar(value, kind), num_rows)
 
 
 @contextmanager
@@ -132,10 +125,11 @@ class RowGroup:
         with _translate_read_errors(file.path), file.open() as parquet:
             inside = [name for name in columns if name in parquet.schema_arrow.names and name not in file.partition]
             for part in parquet.iter_batches(batch_rows, [self.number], columns=inside, use_threads=False):
-                arrays = [part.column(name) if name in inside else file.fill(name, part.num_rows) for name in columns]
                 arrays = [
-                    array if array.type == field.type else array.cast(field.type)
-                    for array, field in zip(arrays, schema, strict=True)
+                    part.column(field.name).cast(field.type)
+                    if field.name in inside
+                    else pa.repeat(pa.scalar(file.partition.get(field.name), field.type), part.num_rows)
+                    for field in schema
                 ]
                 batch = pa.RecordBatch.from_arrays(arrays, schema=schema)
                 if len(file.deleted):
@@ -194,8 +188,8 @@ class Snapshot:
         version: Delta's number of this state; None for Parquet.
         fingerprint: SHA-256. Delta: the table's id, the version, and path, size and deletion vector of each file.
             Parquet: name, size and footer of each file. Neither moving nor copying the table changes it.
-        state: Sizes and times of Parquet's files, which may be written over with neither size nor footer changed.
         groups: Its row groups that are not empty, in the order of their files' paths.
+        state: Sizes and times of Parquet's files, which may be written over with neither size nor footer changed.
     """
 
     kind: str
@@ -203,39 +197,13 @@ class Snapshot:
     schema: pa.Schema
     version: int | None
     fingerprint: str
+    groups: list[RowGroup]
     state: str = ""
-    groups: list[RowGroup] = field(default_factory=list)
-
-    @property
-    def num_rows(self) -> int:
-        """Rows of all row groups."""
-        return sum(group.num_rows for group in self.groups)
 
     @property
     def is_local(self) -> bool:
         """Whether forked processes may read it."""
         return not is_remote(self.place)
-
-    def add_file(
-        self, path: str, filesystem: fs.FileSystem, footer: _Footer, partition: Mapping[str, Any],
-        deleted: npt.NDArray[np.int64],
-    ) -> None:  # fmt: skip
-        """Add the row groups of a file that are not empty; see `DataFile`."""
-        file, first = DataFile(path, filesystem, self.schema, footer.digest, partition, deleted), 0
-        for number, (num_stored, size_bytes) in enumerate(footer.groups):
-            start, stop = np.searchsorted(deleted, [first, first + num_stored])
-            if num_rows := num_stored - int(stop - start):
-                self.groups.append(RowGroup(file, number, first, num_stored, num_rows, size_bytes))
-            first += num_stored
-
-
-class _Footer(NamedTuple):
-    """The end of a Parquet file; of each row group its rows and uncompressed bytes."""
-
-    size_bytes: int
-    digest: bytes
-    schema: pa.Schema
-    groups: list[tuple[int, int]]
 
 
 def open_table(
@@ -275,8 +243,8 @@ def open_table(
         kind = "delta" if _has_delta_log(place, options) else "parquet"
     if format not in ("auto", kind):
         raise ConfigError(f"data.init_args.format: {place} is of the format {kind}, not {format}. Set it to auto.")
-    snapshot = SOURCES[kind](place, options, version, timestamp)
-    if not snapshot.num_rows:
+    snapshot = (open_delta if kind == "delta" else open_parquet)(place, options, version, timestamp)
+    if not snapshot.groups:
         raise DataError(f"{place}: this table is empty. Write rows to it, or set data.init_args.path to another.")
     return snapshot
 
@@ -362,20 +330,16 @@ def open_parquet(place: str, options: Mapping[str, Any], version: int | None, ti
             f"{place}: no Parquet files here. Set data.init_args.path to a Delta table, or to a folder or file of "
             f"Parquet ({', '.join(_SUFFIXES)})."
         )
-    paths = [info.path for info in files.values()]
-    footers, partitions = _read_footers(filesystem, paths), _read_partitions(list(files))
-    state = repr([(info.size, info.mtime_ns) for info in files.values()])
-    lines = [
-        f"{name}\0{footer.size_bytes}\0{footer.digest.hex()}\n" for name, footer in zip(files, footers, strict=True)
-    ]
-    snapshot = Snapshot(
-        "parquet", place, _merge_schemas(place, footers, partitions), None,
-        hashlib.sha256("".join(lines).encode("utf-8", "surrogateescape")).hexdigest(),
-        hashlib.sha256(state.encode()).hexdigest(),
-    )  # fmt: skip
-    for path, footer, partition in zip(paths, footers, partitions, strict=True):
-        snapshot.add_file(path, filesystem, footer, partition, np.empty(0, np.int64))
-    return snapshot
+    infos, partitions = list(files.values()), _read_partitions(list(files))
+    footers = _read_footers(filesystem, [info.path for info in infos])
+    schema = _merge_schemas(place, [metadata for metadata, _ in footers], partitions)
+    fingerprint, groups = hashlib.sha256(), list[RowGroup]()
+    for (name, info), (metadata, digest), partition in zip(files.items(), footers, partitions, strict=True):
+        fingerprint.update(f"{name}\0{info.size}\0{digest.hex()}\n".encode("utf-8", "surrogateescape"))
+        file = DataFile(info.path, filesystem, schema, digest, partition, _NONE_DELETED)
+        groups += _list_row_groups(file, metadata)
+    state = hashlib.sha256(repr([(info.size, info.mtime_ns) for info in infos]).encode()).hexdigest()
+    return Snapshot("parquet", place, schema, None, fingerprint.hexdigest(), groups, state)
 
 
 def _read_partitions(names: Sequence[str]) -> list[dict[str, Any]]:
@@ -395,10 +359,13 @@ def _read_partitions(names: Sequence[str]) -> list[dict[str, Any]]:
     return partitions
 
 
-def _merge_schemas(place: str, footers: Sequence[_Footer], partitions: Sequence[Mapping[str, Any]]) -> pa.Schema:
+def _merge_schemas(
+    place: str, footers: Sequence[pq.FileMetaData], partitions: Sequence[Mapping[str, Any]]
+) -> pa.Schema:
     """Merge the columns of all files; integers and floats of several widths, nulls, and large variants fit together."""
     try:
-        distinct = {id(footer.schema): footer.schema for footer in footers}
+        schemas = (metadata.schema.to_arrow_schema().remove_metadata() for metadata in footers)
+        distinct = {str(schema): schema for schema in schemas}
         schema = pa.unify_schemas(list(distinct.values()), promote_options="permissive")
     except pa.ArrowException as error:
         raise DataError(
@@ -412,36 +379,42 @@ def _merge_schemas(place: str, footers: Sequence[_Footer], partitions: Sequence[
     return schema
 
 
-def _read_footers(filesystem: fs.FileSystem, paths: Sequence[str]) -> list[_Footer]:
-    """Read the footers of files, many at a time.
+def _read_footers(filesystem: fs.FileSystem, paths: Sequence[str]) -> list[tuple[pq.FileMetaData, bytes]]:
+    """Read the footers of files, many at a time, each with its digest.
 
     Raises:
         DataError: If a file is missing, damaged or no Parquet file.
     """
-    schemas: dict[str, pa.Schema] = {}  # one object for all files with the same, which are thousands
 
-    def read(path: str) -> _Footer:
+    def read(path: str) -> tuple[pq.FileMetaData, bytes]:
         with _translate_read_errors(path):
-            footer, digest, size_bytes = _read_footer(filesystem, path)
-            metadata = pq.read_metadata(pa.BufferReader(footer))
-        schema = metadata.schema.to_arrow_schema().remove_metadata()
-        groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
-        sizes = [(group.num_rows, group.total_byte_size) for group in groups]
-        return _Footer(size_bytes, digest, schemas.setdefault(str(schema), schema), sizes)
+            footer, digest = _read_footer(filesystem, path)
+            return pq.read_metadata(pa.BufferReader(footer)), digest
 
     with ThreadPoolExecutor(max_workers=max(1, min(_NUM_THREADS, len(paths)))) as pool:
         return list(pool.map(read, paths))
 
 
-def _read_footer(filesystem: fs.FileSystem, path: str) -> tuple[bytes, bytes, int]:
-    """Read the end of a Parquet file in one request; give it with the footer's SHA-256 and the file's size."""
+def _read_footer(filesystem: fs.FileSystem, path: str) -> tuple[bytes, bytes]:
+    """Read the end of a Parquet file in one request; give it with the footer's SHA-256."""
     with filesystem.open_input_file(path) as file:
         size = file.size()
         tail = file.read_at(min(size, _TAIL_BYTES), max(0, size - _TAIL_BYTES))
         length = 8 + int.from_bytes(tail[-8:-4], "little")
         if len(tail) < length <= size:
             tail = file.read_at(length, size - length)
-    return tail, hashlib.sha256(tail[-length:]).digest(), size
+    return tail, hashlib.sha256(tail[-length:]).digest()
+
+
+def _list_row_groups(file: DataFile, metadata: pq.FileMetaData) -> Iterator[RowGroup]:
+    """List the row groups of a file that are not empty."""
+    first = 0
+    for number in range(metadata.num_row_groups):
+        stored = metadata.row_group(number)
+        start, stop = np.searchsorted(file.deleted, [first, first + stored.num_rows])
+        if num_rows := stored.num_rows - int(stop - start):
+            yield RowGroup(file, number, first, stored.num_rows, num_rows, stored.total_byte_size)
+        first += stored.num_rows
 
 
 def open_delta(place: str, options: Mapping[str, Any], version: int | None, timestamp: str | None) -> Snapshot:
@@ -462,25 +435,18 @@ def open_delta(place: str, options: Mapping[str, Any], version: int | None, time
     relative = [unquote(action["path"]) for action in actions]
     paths = relative if is_remote(place) else [str(local_path(place) / path) for path in relative]
     fingerprint = hashlib.sha256(f"{table.metadata().id}\0{table.version()}\n".encode())
-    rows = [deleted.get(_file_name(action["path"]), np.empty(0, np.int64)) for action in actions]
-    for action, of_file in zip(actions, rows, strict=True):
+    groups = list[RowGroup]()
+    for action, path, footer in zip(actions, paths, _read_footers(filesystem, paths), strict=True):
+        metadata, digest = footer
+        rows = deleted.get(_file_name(action["path"]), _NONE_DELETED)
         fingerprint.update(f"{action['path']}\0{action['size_bytes']}\0".encode("utf-8", "surrogateescape"))
-        fingerprint.update(of_file.tobytes())
-    snapshot = Snapshot("delta", place, schema, table.version(), fingerprint.hexdigest())
-    for action, path, footer, of_file in zip(actions, paths, _read_footers(filesystem, paths), rows, strict=True):
+        fingerprint.update(rows.tobytes())
         partition = {
             name: None if value is None else pa.scalar(value).cast(schema.field(name).type).as_py()
             for name, value in (action.get("partition") or {}).items()
         }
-        snapshot.add_file(path, filesystem, footer, partition, of_file)
-    return snapshot
-
-
-SOURCES: dict[str, Callable[[str, Mapping[str, Any], int | None, str | None], Snapshot]] = {
-    "delta": open_delta,
-    "parquet": open_parquet,
-}
-"""By format: opens the table at a place with storage options, a version and a timestamp."""
+        groups += _list_row_groups(DataFile(path, filesystem, schema, digest, partition, rows), metadata)
+    return Snapshot("delta", place, schema, table.version(), fingerprint.hexdigest(), groups)
 
 
 def _load_delta(place: str, version: int | None, timestamp: str | None, options: dict[str, str]) -> DeltaTable:

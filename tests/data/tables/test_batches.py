@@ -9,10 +9,10 @@ import pytest
 from PIL import Image
 
 from lightkit.data.bad_samples import Defects
+from lightkit.data.image_dataset import EvalView, TrainView, preprocessing_of
 from lightkit.data.sampler import SampleKey
 from lightkit.data.tables.index import Row
 from lightkit.data.tables.loader import BatchMaker
-from lightkit.data.transforms import EvalView, TrainView, preprocessing_of
 from lightkit.errors import DataError
 from lightkit.images.image_file import UnreadableImageError
 

@@ -99,7 +99,7 @@ def test_rows_that_a_deletion_vector_deletes_are_not_read(write_delta: WriteDelt
     table = write_delta(ROWS)
     delete_by_vector(table, [1, 4])
     snapshot = open_table(str(table))
-    assert (snapshot.version, snapshot.num_rows, xs(snapshot)) == (1, 4, [0, 2, 3, 5])
+    assert (snapshot.version, xs(snapshot)) == (1, [0, 2, 3, 5])
     (group,) = snapshot.groups
     assert [name.rpartition(", ")[2] for name in group.row_names(np.arange(4))] == ["row 0", "row 2", "row 3", "row 5"]
     before = open_table(str(table), version=0)

@@ -15,13 +15,13 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from lightkit.data.image_index import index_images
-from lightkit.data.splits import Split, split_of
 from lightkit.data.tables import index as indexes
 from lightkit.data.tables.columns import find_columns
 from lightkit.data.tables.index import Index, index_table
 from lightkit.data.tables.source import RowGroup, Snapshot, open_table
 from lightkit.errors import ConfigError, DataError
+from lightkit.images.image_index import index_images
+from lightkit.images.splits import Split, split_of
 from tests.data.tables.conftest import WriteDelta, WriteParquet, delete_by_vector
 
 SPLITS: tuple[Split, ...] = ("train", "val", "test")
@@ -67,12 +67,10 @@ def test_classes_are_sorted_as_what_they_are(write_parquet: WriteParquet, labels
     assert [row.label for row in selected(index, "train")] == [names.index(label) for label in plain]
 
 
-def test_floats_are_values_with_mean_and_spread(write_parquet: WriteParquet) -> None:
+def test_floats_are_values(write_parquet: WriteParquet) -> None:
     index = indexed(write_parquet({"x": [1, 2, 3, 4], "label": [0.5, 1.5, 2.5, 3.5]}))
     assert index.class_names == []
     assert [row.label for row in selected(index, "train")] == [0.5, 1.5, 2.5, 3.5]
-    assert index.scaling["input"] == pytest.approx((2.5, np.std([1, 2, 3, 4])), rel=1e-12)
-    assert index.scaling["target"] == pytest.approx((2.0, np.std([1, 2, 3, 4])), rel=1e-12)
 
 
 def test_floats_may_be_classes_where_they_are_whole(write_parquet: WriteParquet) -> None:
@@ -183,15 +181,6 @@ def test_a_row_that_cannot_be_used_is_left_out_and_listed(
     assert (index.counts["train"], index.num_bad) == (2, 1)
     assert [(defect.name, defect.reason) for defect in index.defects] == [(f"{table}/part-0.parquet, row 1", reason)]
     assert [row.name.rpartition(" ")[2] for row in selected(index, "train")] == ["0", "2"]
-
-
-def test_bad_rows_are_refused_from_a_share_on_or_in_any_case(write_parquet: WriteParquet) -> None:
-    index = indexed(write_parquet({"x": [0.0, float("nan"), 1.0, 2.0], "label": [0] * 4}))
-    index.check_bad(on_bad="skip", max_fraction=0.25)
-    with pytest.raises(DataError, match=r"1 of 4 rows .* cannot be used, more than .*max_bad_fraction \(0\.2\)"):
-        index.check_bad(on_bad="skip", max_fraction=0.2)
-    with pytest.raises(DataError, match=r"on_bad_image is error: .*part-0\.parquet, row 1: a null, NaN"):
-        index.check_bad(on_bad="error", max_fraction=1.0)
 
 
 def test_a_list_column_of_nothing_but_nulls_is_refused(write_parquet: WriteParquet) -> None:

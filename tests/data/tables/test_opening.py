@@ -88,7 +88,7 @@ def test_tables_in_an_object_store_are_read_from_another_process(
     for kind, folder in folders.items():
         address = f"s3://{object_store.bucket}/{folder.name}"
         snapshot = open_table(address, storage_options=object_store.options)
-        assert (snapshot.kind, snapshot.num_rows, snapshot.is_local) == (kind, 5, False)
+        assert (snapshot.kind, snapshot.is_local) == (kind, False)
         assert snapshot.fingerprint == open_table(str(folder)).fingerprint
         assert "secret" not in repr(snapshot)
         groups += snapshot.groups

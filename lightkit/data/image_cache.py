@@ -1,47 +1,187 @@
-"""Images that are decoded once: one file a split, see `lightkit.data.row_cache`.
+"""What is computed of images once and kept for later epochs: files of rows, and decoded photos in them.
 
-A row is the pixels of an image whose shorter side was resized. The file is named by the content of the photos, the size
-and the versions of the decoders.
+A file has the CRC-32 of each row, 0 for one that is not there yet, and then the rows; all processes of a machine map
+it into memory. It is named by all that decides the rows. A row that a killed process has half written, or that was
+damaged, differs from its CRC-32 and is computed again.
 """
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import io
 import json
 import logging
 import math
+import os
+import shutil
+import sys
+import tempfile
 import time
-from collections.abc import Mapping, Sequence
+import weakref
+import zlib
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+import numpy.typing as npt
 import PIL
+import psutil
 from filelock import FileLock
 from PIL import Image, features
 from pytorch_lightning import Trainer
 
-from lightkit.data.image_index import Photo
-from lightkit.data.image_sources import Decoded, PhotoPixels, Pixels, PixelSource
-from lightkit.data.progress import show_progress
-from lightkit.data.row_cache import RowCache, open_rows
-from lightkit.data.splits import Split
-from lightkit.images.image_file import count_threads, format_reason, pillow_warnings, upright_rgb
+from lightkit.data.image_dataset import Decoded, ImageSource, PhotoPixels, Pixels
+from lightkit.hardware.cache_folder import cache_folder, private_folder
+from lightkit.hardware.processor import available_memory_bytes
+from lightkit.images.image_file import count_threads, format_reason, map_in_order, pillow_warnings, upright_rgb
+from lightkit.images.image_index import Photo
 from lightkit.images.preprocessing import Preprocessing, compute_resized_size, resize_shorter_side
+from lightkit.images.progress import show_progress
+from lightkit.images.splits import Split
 
 log = logging.getLogger("lightkit.data")
 
+Bytes = npt.NDArray[np.uint8]
 Cache = Literal["auto", "none", "memory", "disk"]
+_CRC_BYTES = 4
+_SHARE_OF_MEMORY, _SHARE_OF_DISK = 0.25, 0.5
+_KEPT_FREE_BYTES = 16 << 20
+_RECENT_S, _UNUSED_S = 7 * 24 * 3600.0, 60 * 24 * 3600.0  # a training of a week may still need a file
 _DECODING = 3  # raise it with every change that gives other pixels, or another file, for the same photos
+_AHEAD = 256  # photos
 _LONGEST = 8  # times as long as wide: a line of pixels, resized, would take the room of thousands of images
+
+
+class RowCache:
+    """A file of rows.
+
+    Args:
+        path: The file, of the right length.
+        sizes: Bytes of each row; a row of 0 bytes is never there.
+    """
+
+    def __init__(self, path: Path, sizes: npt.NDArray[np.int64]) -> None:
+        self.path, self.sizes = path, sizes
+        self._starts = np.cumsum([0, *sizes])
+        content = np.asarray(np.memmap(path, np.uint8, "r+"))
+        self._crcs = content[: _CRC_BYTES * len(sizes)].view(np.uint32)
+        self._content = content[_CRC_BYTES * len(sizes) :]
+
+    def __len__(self) -> int:
+        return len(self.sizes)
+
+    def __getitem__(self, index: int) -> Bytes | None:
+        """Return a row without a copy; None where it is not there."""
+        return self._row(index) if self._crcs[index] else None
+
+    def __setitem__(self, index: int, row: Bytes | None) -> None:
+        """Set a row that was computed; None where it cannot be."""
+        if row is not None:
+            self._row(index)[:] = row
+        self._crcs[index] = 0 if row is None else zlib.crc32(row.data) or 1
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return RowCache, (self.path, self.sizes)
+
+    def _row(self, index: int) -> Bytes:
+        return self._content[self._starts[index] : self._starts[index + 1]]
+
+    def find_missing(self) -> list[int]:
+        """List the rows that have to be computed, in order; each other one is read, about 0.7 s a GB of one core.
+
+        Nothing is changed, so that a process which computes a damaged row takes it from no other one that has done so.
+        """
+
+        def is_missing(index: int) -> bool:
+            crc = int(self._crcs[index])
+            return bool(self.sizes[index]) and (not crc or crc != (zlib.crc32(self._row(index).data) or 1))
+
+        with ThreadPoolExecutor(count_threads()) as pool:
+            return np.flatnonzero(list(pool.map(is_missing, range(len(self))))).tolist()
+
+
+def open_rows(
+    kind: str, key: str, sizes: npt.NDArray[np.int64], *, limit_bytes: float | None = None, in_memory: bool = False
+) -> RowCache:
+    """Open the file of these rows, or make it with all of its room; every process of a machine may call it.
+
+    Args:
+        kind: Folder of the cache, such as ``decoded``.
+        key: Hexadecimal digest of all that decides the rows.
+        sizes: Bytes of each row.
+        limit_bytes: Upper limit for all files of the folder; None is a share of what is free.
+        in_memory: Keep the file in the machine's memory. It goes with the process that made it, others keep what they
+            have mapped; those of killed processes go with the next call.
+
+    Raises:
+        OSError: If there is no room, or no folder that this user can write to.
+    """
+    home, num_bytes = cache_folder(), int(sizes.sum()) + _CRC_BYTES * len(sizes)
+    folder = None if home is None else home / kind
+    if in_memory:
+        folder = private_folder(Path("/dev/shm" if sys.platform == "linux" else tempfile.gettempdir()))  # noqa: S108
+    if folder is None:
+        raise FileNotFoundError(errno.ENOENT, "no folder for it can be written")
+    folder.mkdir(parents=True, exist_ok=True)
+    with FileLock(folder / ".lock"):
+        if in_memory:
+            for other in folder.glob("*.rows"):
+                if not psutil.pid_exists(int(other.stem.rpartition("-")[2])):  # killed
+                    other.unlink(missing_ok=True)
+        found = [other for other in folder.glob(f"{key[:40]}*.rows") if other.stat().st_size == num_bytes]
+        path = found[0] if found else folder / f"{key[:40]}{f'-{os.getpid()}' if in_memory else ''}.rows"
+        if not found:
+            path.unlink(missing_ok=True)
+            _make_room(folder, num_bytes, limit_bytes, in_memory=in_memory)
+            try:
+                with path.open("wb") as file:
+                    if sys.platform == "linux":  # a full disk is an error now, and no crash of a mapped page later
+                        os.posix_fallocate(file.fileno(), 0, num_bytes)
+                    else:
+                        file.truncate(num_bytes)
+            except BaseException:
+                path.unlink(missing_ok=True)
+                raise
+        os.utime(path)  # those unused longest are removed first
+        rows = RowCache(path, sizes)
+        if in_memory and not found:
+            weakref.finalize(rows, _remove_own, path, os.getpid())
+        return rows
+
+
+def _make_room(folder: Path, num_bytes: int, limit_bytes: float | None, *, in_memory: bool) -> None:
+    """Remove files that were unused for 60 days, and those unused longest as far as is needed, of the last week none.
+
+    Raises:
+        OSError: If there is still no room.
+    """
+    files = sorted((file.stat().st_mtime, file.stat().st_size, file) for file in folder.glob("*.rows"))
+    taken, free = sum(size for _, size, _ in files), shutil.disk_usage(folder).free - _KEPT_FREE_BYTES
+    if in_memory:
+        free = min(free, available_memory_bytes())
+    share = _SHARE_OF_MEMORY if in_memory else _SHARE_OF_DISK
+    most = (free + taken) * share if limit_bytes is None else limit_bytes
+    for used_s, size, file in files:
+        unused_s, is_needed = time.time() - used_s, taken + num_bytes > most or num_bytes > free
+        if unused_s > _UNUSED_S or (is_needed and unused_s > _RECENT_S):
+            file.unlink(missing_ok=True)
+            taken, free = taken - size, free + size
+    if taken + num_bytes > most or num_bytes > free:
+        raise OSError(errno.ENOSPC, f"there is no room for {num_bytes / 1e6:.1f} MB")
+
+
+def _remove_own(file: Path, process: int) -> None:
+    if os.getpid() == process:  # not in a worker that was forked
+        file.unlink(missing_ok=True)
 
 
 def open_sources(
     splits: Mapping[Split, Sequence[Photo]], *, cache: Cache, cache_size: int | None, cache_limit_gb: float | None,
     preprocessing: Preprocessing, batch_size: int, trainer: Trainer | None,
-) -> tuple[dict[Split, PixelSource], dict[str, Any]]:  # fmt: skip
+) -> tuple[dict[Split, ImageSource], dict[str, Any]]:  # fmt: skip
     """Open the sources of a fit's images, and decode them where they are cached.
 
     Every process calls it once a fit: the first on a machine decodes, the others wait for it. The pixels that are
@@ -61,14 +201,13 @@ def open_sources(
     Returns:
         The sources, and the manifest's entry: where the images are ``kept``, and the ``size`` of their shorter side.
     """
-    sources: dict[Split, PixelSource] = {split: PhotoPixels(photos) for split, photos in splits.items()}
+    sources: dict[Split, ImageSource] = {split: PhotoPixels(photos) for split, photos in splits.items()}
     if cache == "none":
         return sources, {"kept": "nowhere", "size": None}
-    shorter = cache_size or preprocessing.resize
+    shorter, num = cache_size or preprocessing.resize, len(splits["train"])
     train = sources["train"] = ResizedPhotos(splits["train"], shorter)
     announce = log.info if trainer is not None and trainer.is_global_zero else log.debug
-    num, num_reads = len(train), 0.0
-    if cache == "auto" and (num_reads := planned_reads(trainer, num, batch_size)) <= num:
+    if cache == "auto" and (num_reads := count_planned_reads(trainer, num, batch_size)) <= num:
         announce(
             "data: photos are decoded each time, as this training reads %s of %s; data.init_args.cache: disk keeps "
             "them for later runs", f"{num_reads:,.0f}", f"{num:,}",
@@ -88,6 +227,8 @@ def open_sources(
                 photos.decode(announce)
         except OSError as error:  # noqa: PERF203
             reasons.append(f"{place}: {error.strerror or error}")
+            for photos in kept.values():
+                photos.rows = None
         else:
             return {**sources, **kept}, {"kept": place, "size": shorter}
     announce = announce if cache == "auto" else log.warning
@@ -95,10 +236,10 @@ def open_sources(
         "data: photos are decoded in every epoch (%s); make room, raise data.init_args.cache_limit_gb, or set "
         "data.init_args.cache to auto", "; ".join(reasons),
     )  # fmt: skip
-    return {**sources, "train": ResizedPhotos(splits["train"], shorter)}, {"kept": "nowhere", "size": shorter}
+    return sources, {"kept": "nowhere", "size": shorter}
 
 
-def planned_reads(trainer: Trainer | None, num_images: int, batch_size: int) -> float:
+def count_planned_reads(trainer: Trainer | None, num_images: int, batch_size: int) -> float:
     """Compute how many training images a fit will read, counting each time; 0 where that is not known.
 
     Args:
@@ -129,7 +270,7 @@ class ResizedPhotos(PhotoPixels):
         self.shorter = shorter
         self.rows: RowCache | None = None
 
-    def pixels(self, index: int, /) -> Pixels:
+    def pixels(self, index: int) -> Pixels:
         """Return an image.
 
         Raises:
@@ -165,7 +306,7 @@ class ResizedPhotos(PhotoPixels):
         sizes = np.array([self._size(index) for index in range(len(self))], np.int64).prod(axis=1) * 3
         self.rows = open_rows("decoded", key, sizes, in_memory=in_memory, limit_bytes=limit_bytes)
 
-    def decode(self, announce: Any) -> None:
+    def decode(self, announce: Callable[..., None]) -> None:
         """Decode the images that are not in the file yet, in threads; one that has changed since the scan is left out.
 
         Args:
@@ -176,23 +317,21 @@ class ResizedPhotos(PhotoPixels):
 
         def decode(index: int) -> None:
             photo = self.photos[index]
+            rows[index] = None
             try:
                 content = photo.path.read_bytes()
                 if hashlib.sha256(content).hexdigest() == photo.digest:
                     with Image.open(io.BytesIO(content)) as image:
-                        pixels = np.array(resize_shorter_side(upright_rgb(image), self.shorter))
-                    rows[index] = pixels.reshape(-1)
+                        rows[index] = np.array(resize_shorter_side(upright_rgb(image), self.shorter)).reshape(-1)
             except Exception as error:  # noqa: BLE001 (decoders raise what they like)
                 format_reason(error, photo.path)  # raises where this machine lacks descriptors or memory
 
         with FileLock(rows.path.with_suffix(".lock")) as lock:
             began_s, missing = time.monotonic(), rows.find_missing()
             with pillow_warnings(), ThreadPoolExecutor(count_threads()) as pool:
-                try:
-                    for _ in show_progress(pool.map(decode, missing), len(missing), "photos decoded"):
-                        pass
-                finally:
-                    pool.shutdown(cancel_futures=True)
+                decoded = map_in_order(pool, decode, missing, ahead=_AHEAD)
+                for _ in show_progress(decoded, len(missing), "photos decoded"):
+                    pass
         Path(lock.lock_file).unlink(missing_ok=True)
         (log.info if missing else announce)(
             "data: photos, shorter side %d px: %d found decoded, %d decoded once (%.1f s), %.1f MB in %s",

@@ -2,24 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
-from pathlib import Path
 from typing import Literal
 
 from lightkit.errors import ConfigError
 
 Split = Literal["train", "val", "test"]
-
-_CHUNK_BYTES = 1 << 20
-
-
-def content_digest(path: Path) -> str:
-    """Compute the SHA-256 of a file's bytes, hexadecimal."""
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while chunk := file.read(_CHUNK_BYTES):
-            digest.update(chunk)
-    return digest.hexdigest()
 
 
 def split_of(digest: str, *, val_fraction: float, test_fraction: float) -> Split:
@@ -42,7 +29,7 @@ def check_fractions(*, val_fraction: float, test_fraction: float) -> None:
         ConfigError: If one is outside [0, 1), or both add up to 1 or more.
     """
     for name, value in (("val_fraction", val_fraction), ("test_fraction", test_fraction)):
-        if not 0 <= value < 1:
+        if value is None or not 0 <= value < 1:  # jsonargparse lets any value be null
             raise ConfigError(f"data.init_args.{name}: expected a share from 0 up to but not including 1, got {value}")
     if val_fraction + test_fraction >= 1:
         raise ConfigError(

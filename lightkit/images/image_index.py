@@ -4,28 +4,38 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import os
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, NoReturn
+from typing import Any, Literal, NamedTuple
 
 from lightkit import runs
 from lightkit.config import shown_path
 from lightkit.config.origins import near_files
-from lightkit.data.bad_samples import Defect
-from lightkit.data.progress import is_first_rank, show_progress
-from lightkit.data.splits import Split, split_of
-from lightkit.errors import DataError, visible
-from lightkit.images.image_file import IMAGE_SUFFIXES
-from lightkit.images.verdicts import Verdict, judge_images
+from lightkit.errors import DataError, join_names, visible
+from lightkit.images.image_file import IMAGE_SUFFIXES, walk_files
+from lightkit.images.progress import is_first_rank, show_progress
+from lightkit.images.splits import Split, split_of
+from lightkit.images.verdicts import judge_images
 from lightkit.runs.bad_images import BadImage, most_frequent, write_bad_images
 
 log = logging.getLogger("lightkit.data")
 
 _NUM_SHOWN = 5
 OnBadImage = Literal["skip", "error"]
+
+
+class Defect(NamedTuple):
+    """An image or row that cannot be used.
+
+    Args:
+        name: Its path, or its table and row.
+        reason: Why, in a few words.
+    """
+
+    name: str
+    reason: str
 
 
 @dataclass(frozen=True)
@@ -115,7 +125,7 @@ def index_images(
     if unfollowed:
         log.warning(
             "%d links that lead back up or to another class, whose images would get a wrong label, are not followed: "
-            "%s", len(unfollowed), _list_some(unfollowed),
+            "%s", len(unfollowed), join_names([*map(str, unfollowed)]),
         )  # fmt: skip
     if passed_over:
         log.warning("%s", _describe_others(passed_over))
@@ -124,7 +134,12 @@ def index_images(
     verdicts = iter([*show_progress(judge_images(paths), len(paths), "images checked")])
     judged = {split: [(*file, next(verdicts)) for file in files] for split, (_, files) in found.items()}
     every = [(path, verdict) for files in judged.values() for path, _, verdict in files]
-    defects = _check_defects(every, root=root, on_bad_image=on_bad_image, max_bad_fraction=max_bad_fraction)
+    defects = [Defect(str(path), verdict.defect) for path, verdict in every if verdict.defect is not None]
+    check_defects(defects, len(every), what=f"images in {root}", on_bad=on_bad_image, max_fraction=max_bad_fraction)
+    if defects and runs.current() is None and is_first_rank():  # a run lists them in its folder
+        images = "image" if len(defects) == 1 else "images"
+        frequent = most_frequent(defect.reason for defect in defects)
+        log.warning("%d %s cannot be used and will be left out (%s)", len(defects), images, frequent)
     for label, name in enumerate(class_names):
         reasons = [verdict.defect for _, its_label, verdict in judged["train"] if its_label == label]
         if None not in reasons:
@@ -171,7 +186,7 @@ def _warn_of_copies(splits: Mapping[Split, Sequence[Photo]], names: Sequence[str
     ):
         if shared := [" = ".join(found.values()) for found in places.values() if len(found) > 1]:
             photo_s = "1 photo stands" if len(shared) == 1 else f"{len(shared)} photos stand"
-            log.warning("%s byte for byte in more than %s: %s", photo_s, effect, _list_some(shared, "; "))
+            log.warning("%s byte for byte in more than %s: %s", photo_s, effect, join_names(shared))
 
 
 def _divide(
@@ -192,7 +207,7 @@ def _divide(
             "all photos of %s%s are held out by val_fraction and test_fraction; one of each class is trained on "
             "instead: %s. Add photos of them",
             ", ".join(names[label] for label in sorted(nearest)[:_NUM_SHOWN]), more,
-            _list_some([photo.path for _, photo in sorted(nearest.items(), key=lambda pair: pair[0])]),
+            join_names([str(photo.path) for _, photo in sorted(nearest.items())]),
         )  # fmt: skip
     split_by_digest.update({photo.digest: "train" for photo in nearest.values()})
     splits: dict[Split, list[Photo]] = {"train": [], "val": [], "test": []}
@@ -249,8 +264,7 @@ def class_files(
     places = [class_folder.resolve() for class_folder in classes]
     for label, class_folder in enumerate(classes):
         others = Counter[str]()
-        above = [folder.resolve(), *places[:label], *places[label + 1 :]]
-        files = _find_images(class_folder, above, others, unfollowed)
+        files = _find_images(class_folder, [*places[:label], *places[label + 1 :]], others, unfollowed)
         if not files:
             raise DataError(
                 f"{class_folder}: this class has no images. Add some ({', '.join(sorted(IMAGE_SUFFIXES))}), or remove "
@@ -266,37 +280,25 @@ def _find_images(folder: Path, others: Sequence[Path], passed_over: Counter[str]
 
     Args:
         folder: Of the class.
-        others: Folders of all classes and of the other ones, resolved; a link to or above one is not followed.
+        others: Folders of the other classes, resolved; a link to or above one is not followed.
         passed_over: Gets suffixes of other files.
         unfollowed: Gets links that are not followed.
     """
 
-    def refuse(error: OSError) -> NoReturn:  # else an unknown number of images would be missing
-        raise DataError(
-            f"{error.filename}: this folder cannot be read ({error.strerror}). Make it readable, or move it out of "
-            "the data."
-        ) from error
+    def leads_out(link: str) -> bool:
+        target = Path(link).resolve()
+        if any(target.is_relative_to(other) or other.is_relative_to(target) for other in others):
+            unfollowed.append(Path(link))
+            return False
+        return not target.is_relative_to(folder.resolve())
 
-    files, seen = list[Path](), set[tuple[int, int]]()
-    for parent, folders, names in os.walk(folder, followlinks=True, onerror=refuse):
-        place, status = Path(parent), os.stat(parent)  # noqa: PTH116 (a call less)
-        is_known = (status.st_dev, status.st_ino) in seen
-        if place.is_symlink() and not is_known:
-            target, (root, *classes) = place.resolve(), others
-            nested = [target.is_relative_to(other) or other.is_relative_to(target) for other in classes]
-            if is_known := root.is_relative_to(target) or any(nested):
-                unfollowed.append(place)
-        if is_known:
-            folders.clear()
-            continue
-        seen.add((status.st_dev, status.st_ino))
-        folders[:] = sorted(name for name in folders if not name.startswith("."))
-        for name in names:
-            suffix = Path(name).suffix.lower()
-            if suffix in IMAGE_SUFFIXES and not name.startswith("."):
-                files.append(place / name)
-            elif suffix not in _COMPANIONS and not name.startswith("."):
-                passed_over[suffix] += 1
+    files = list[Path]()
+    for path in map(Path, walk_files(str(folder), follows=leads_out)):
+        suffix = path.suffix.lower()
+        if suffix in IMAGE_SUFFIXES:
+            files.append(path)
+        elif suffix not in _COMPANIONS:
+            passed_over[suffix] += 1
     return files
 
 
@@ -329,36 +331,37 @@ def _describe_others(passed_over: Counter[str]) -> str:
     """Describe how many files are no images by their names, and what to do."""
     kinds = [f"{num} {suffix or 'without suffix'}" for suffix, num in passed_over.most_common()]
     total, heic = passed_over.total(), "; Pillow cannot read HEIC: convert them to JPEG"
-    text = f"{total} file{'s' if total > 1 else ''} passed over ({_list_some(kinds)})"
+    text = f"{total} file{'s' if total > 1 else ''} passed over ({join_names(kinds)})"
     return text if _HEIC_SUFFIXES.isdisjoint(passed_over) else text + heic
 
 
-def _list_some(items: Sequence[object], separator: str = ", ") -> str:
-    return separator.join([*map(str, items[:_NUM_SHOWN]), *["..."] * (len(items) > _NUM_SHOWN)])
+def check_defects(
+    defects: Sequence[Defect], num_samples: int, *, what: str, on_bad: Literal["skip", "error"], max_fraction: float,
+    num_bad: int | None = None,
+) -> None:  # fmt: skip
+    """Refuse samples that cannot be used, where none are allowed or there are too many.
 
-
-def _check_defects(
-    judged: Sequence[tuple[Path, Verdict]], *, root: Path, on_bad_image: OnBadImage, max_bad_fraction: float
-) -> list[Defect]:
-    """List the files that cannot be used.
+    Args:
+        defects: The samples, or the first ones.
+        num_samples: Number of all samples.
+        what: Plural noun for them, with the data that they are in.
+        on_bad: Value of ``data.init_args.on_bad_image``.
+        max_fraction: Value of ``data.init_args.max_bad_fraction``.
+        num_bad: Number of samples that cannot be used, if they are not all in ``defects``.
 
     Raises:
-        DataError: With the list, if there are any and none are allowed, or there are too many. Of a run, the whole list
-            is in its job's folder.
+        DataError: With the list. Of a run, the whole list is in its job's folder.
     """
-    defects = [Defect(str(path), verdict.defect) for path, verdict in judged if verdict.defect is not None]
-    run, num = runs.current(), len(defects)
-    if not defects or (on_bad_image == "skip" and num <= max_bad_fraction * len(judged)):
-        if defects and run is None and is_first_rank():  # a run lists them in its folder
-            reasons = most_frequent(defect.reason for defect in defects)
-            log.warning("%d image%s cannot be used and will be left out (%s)", num, "s" * (num > 1), reasons)
-        return defects
+    num = len(defects) if num_bad is None else num_bad
+    if not num or (on_bad == "skip" and num <= max_fraction * num_samples):
+        return
     advice = "data.init_args.on_bad_image is error. Replace or remove them, or set it to skip"
-    if on_bad_image == "skip":
+    if on_bad == "skip":
         advice = (
-            f"that is {num / len(judged):.1%}, and data.init_args.max_bad_fraction allows {max_bad_fraction:.4g}. "
+            f"that is {num / num_samples:.1%}, and data.init_args.max_bad_fraction allows {max_fraction:.4g}. "
             "Replace or remove them, or allow more"
         )
+    run = runs.current()
     file = None if run is None else run.folder.parent / "bad_images.csv"  # the run's folder goes
     if file is not None and is_first_rank():
         try:
@@ -367,7 +370,7 @@ def _check_defects(
             file = None
     shown = defects if file is None else defects[:_NUM_SHOWN]
     lines = [f"  {visible(defect.name, in_line=True)}: {visible(defect.reason, in_line=True)}" for defect in shown]
-    if file is not None:
-        more = f"and {num - len(shown)} more; " if num > len(shown) else ""
-        lines.append(f"  {more}all are listed in {shown_path(file)}")
-    raise DataError("\n".join([f"{num} of {len(judged)} images in {root} cannot be used; {advice}:", *lines]))
+    others = [f"and {num - len(shown)} more"] if num > len(shown) else []
+    others += [] if file is None else [f"all are listed in {shown_path(file)}"]
+    lines += [f"  {'; '.join(others)}"] if others else []
+    raise DataError("\n".join([f"{num} of {num_samples} {what} cannot be used; {advice}:", *lines]))
