@@ -38,7 +38,7 @@ from lightkit.registry.promotion import Move, read_moves, recent_champions
 from lightkit.registry.store import Registry, address_of_run, find_version, list_versions, open_registry
 from lightkit.reports.gate_page import write_gate_page
 from lightkit.reports.predictions import Predictions, Split, predictions_path, read_predictions
-from lightkit.reports.significance import choose_deciding_samples, describe_significance
+from lightkit.reports.statistics import choose_deciding_samples, describe_significance
 from lightkit.runs.retrain_state import IS_TESTED
 from lightkit.runs.webhook import close_all
 from lightkit.version import __version__

@@ -199,7 +199,7 @@ def decide(
         ``significance`` whether they differ beyond the noise of the samples, see `compare_on_same_samples`.
     """
     # here: it loads numpy, which no command needs that reads a config
-    from lightkit.reports.significance import compare_on_same_samples, compute_interval, select_class
+    from lightkit.reports.statistics import compare_on_same_samples, compute_interval, select_class
 
     metric = str(settings.metric)
     value, values = candidate.metrics.get(metric), {} if baseline is None else baseline.metrics

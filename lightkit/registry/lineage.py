@@ -20,8 +20,8 @@ from lightkit.export.target import ExportTarget
 from lightkit.loggers.mlflow_address import find_address, find_or_create_experiment, manifest_tags, send_model_files
 from lightkit.registry.package import PackageFormat, write_package
 from lightkit.registry.store import Registry, tracked_run
-from lightkit.reports.card import describe_model, render_card
 from lightkit.reports.facts import read_facts
+from lightkit.reports.pages import describe_model, render_card
 from lightkit.runs.files import write_json
 from lightkit.version import __version__
 
