@@ -30,6 +30,8 @@ from lightkit.runs.signals import SignalWatch
 if TYPE_CHECKING:
     from lightkit.callbacks import RunRecorder
 
+IN_RETRAIN = "_LIGHTKIT_RETRAIN"
+"""Environment variable of the stages of a retrain, which prints the closing block; "tested": its test is new."""
 _PRINT_FLAGS = ("skip_default", "skip_null", "skip_unset")
 
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from lightkit import runs
 from lightkit.callbacks.prediction_recorder import write_thumbnails
 from lightkit.cli.console import configure_console, print_line, quiet_libraries
-from lightkit.cli.context import RunContext
+from lightkit.cli.context import IN_RETRAIN, RunContext
 from lightkit.cli.model_builder import build_model, translate_model_errors
 from lightkit.cli.notifications import build_notifiers
 from lightkit.cli.redaction import redact
@@ -39,7 +39,6 @@ from lightkit.registry.store import Registry, address_of_run, find_version, list
 from lightkit.reports.gate_page import write_gate_page
 from lightkit.reports.predictions import Predictions, Split, predictions_path, read_predictions
 from lightkit.reports.statistics import choose_deciding_samples, describe_significance
-from lightkit.runs.retrain_state import IS_TESTED
 from lightkit.runs.webhook import close_all
 from lightkit.version import __version__
 
@@ -199,7 +198,7 @@ class _Evaluation:
             if predictions.sha256 != sha256 or predictions.fingerprint is None:
                 predictions = None  # of another checkpoint, or perhaps in another order
         if (
-            IS_TESTED not in os.environ
+            os.environ.get(IN_RETRAIN) != "tested"
             or self.settings.slices
             or (self.settings.confidence is not None and predictions is None)
             or not math.isfinite(scores.get(metric, math.nan))

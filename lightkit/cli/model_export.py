@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from pytorch_lightning import LightningDataModule, LightningModule
@@ -27,6 +27,7 @@ from lightkit.cli.console import (
     print_line,
     quiet_libraries,
 )
+from lightkit.cli.context import IN_RETRAIN, RunContext
 from lightkit.cli.validation import explain_unwritable
 from lightkit.config import Arguments, shown_path
 from lightkit.errors import ConfigError, ExportError
@@ -51,10 +52,6 @@ from lightkit.export.target import (
     make_target,
 )
 from lightkit.runs.files import in_bytes
-from lightkit.runs.retrain_state import RUN_FILE
-
-if TYPE_CHECKING:
-    from lightkit.cli.context import RunContext
 
 _log = logging.getLogger("lightkit")
 
@@ -232,7 +229,7 @@ def _write_files(
         print_report(artefacts)
         print_line(f"files {shown_path(folder)}", mode)
         for_images = [entry for entry in artefacts if entry["preprocessing"]]
-        if for_images and RUN_FILE not in os.environ:
+        if for_images and IN_RETRAIN not in os.environ:
             first = min(for_images, key=lambda entry: [*FORMATS].index(entry["format"]))
             file = shown_path(folder / first["file"])
             print_line(f"next  {shlex.join(['lightkit', 'predict', '--model', file])} IMAGES", mode)

@@ -16,7 +16,7 @@ from typing import Any
 from lightkit import config, runs
 from lightkit.callbacks import RunRecorder
 from lightkit.cli.console import print_line
-from lightkit.cli.context import RunContext, create_job_lock
+from lightkit.cli.context import IN_RETRAIN, RunContext, create_job_lock
 from lightkit.cli.redaction import redact, redact_command_line
 from lightkit.cli.up_to_date import record_inputs, split_values
 from lightkit.config.display import format_origin, iterate_leaves
@@ -27,7 +27,6 @@ from lightkit.launch.worker import INHERITED
 from lightkit.reports.facts import setting_key
 from lightkit.runs.ci_report import add_fit_page
 from lightkit.runs.resume import RunSettings, RunStart, choose_start, restart_run
-from lightkit.runs.retrain_state import RUN_FILE
 from lightkit.version import __version__
 
 
@@ -89,8 +88,6 @@ def start_run(context: RunContext, settings: RunSettings, *, seed: int | None, i
         if context.start.is_old and settings.resume == "auto":
             context.data_before = (runs.read_json(context.run.manifest_path) or {}).get("data")
         manifest = _record_start(context, seed=seed, is_trial=is_trial)
-        if file := os.environ.get(RUN_FILE):
-            runs.write_json(file, {"folder": str(context.run.folder)})
     else:
         context.start = choose_start(settings, config=context.saved_config, ckpt_path=context.ckpt_path, fresh=True)
         if context.start.checkpoint is None and context.weights is None:
@@ -107,8 +104,8 @@ def start_run(context: RunContext, settings: RunSettings, *, seed: int | None, i
             used=None if used is None else runs.relative(used, folder),
             reason=fault,
         )
-    is_reported = settings.report and not is_trial and context.command in ("fit", "test") and RUN_FILE not in os.environ
-    context.stack.enter_context(_finish_run(context, is_reported=is_reported))
+    is_reported = settings.report and not is_trial and context.command in ("fit", "test")
+    context.stack.enter_context(_finish_run(context, is_reported=is_reported and IN_RETRAIN not in os.environ))
     _announce(context, earlier)
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from lightkit import runs
 from lightkit.cli.config_loader import STAGES, WITH_MODEL
 from lightkit.cli.console import configure_console, format_traceback, quiet_libraries
-from lightkit.cli.context import RunContext, load_context
+from lightkit.cli.context import IN_RETRAIN, RunContext, load_context
 from lightkit.cli.notifications import CommandNotifier
 from lightkit.cli.up_to_date import check_up_to_date
 from lightkit.cli.validation import validate_signatures
@@ -29,7 +29,6 @@ from lightkit.launch.ranks import this_rank
 from lightkit.launch.supervisor import LaunchResult, Supervisor
 from lightkit.launch.worker import DATA_CHANGED, INHERITED, join_launch
 from lightkit.runs.deadline import parse_deadline
-from lightkit.runs.retrain_state import RUN_FILE
 from lightkit.runs.signals import SignalWatch
 
 
@@ -98,7 +97,7 @@ def fix_deadline(args: Sequence[str], environ: Mapping[str, str] = os.environ) -
     Raises:
         ConfigError: If it cannot be read, or is over.
     """
-    is_resolved = bool(environ.get(INHERITED) or environ.get(RUN_FILE)) or join_launch(environ) is not None
+    is_resolved = bool(environ.get(INHERITED) or environ.get(IN_RETRAIN)) or join_launch(environ) is not None
     fixed = list(args)
     for at, word in enumerate(fixed):
         if word.startswith("--deadline=") or (at and fixed[at - 1] == "--deadline"):

@@ -41,7 +41,7 @@ from lightkit.callbacks.deadline import StopAtDeadline
 from lightkit.callbacks.notifiers import Notifier
 from lightkit.callbacks.prediction_recorder import PredictionRecorder
 from lightkit.cli.console import OutputMode, format_table, print_line
-from lightkit.cli.context import RunContext
+from lightkit.cli.context import IN_RETRAIN, RunContext
 from lightkit.cli.predict_images import build_prediction_callback
 from lightkit.cli.redaction import drop_nulls, redact, redact_hyperparameters
 from lightkit.config import Resolved, dotted, shown_path
@@ -54,7 +54,6 @@ from lightkit.loggers import TensorBoard
 from lightkit.reports.predictions import Predictions, confusion_counts, score_classes
 from lightkit.runs.deadline import parse_deadline
 from lightkit.runs.resume import locate_checkpoint
-from lightkit.runs.retrain_state import RUN_FILE
 
 
 def set_devices(trainer: Namespace, context: RunContext) -> None:
@@ -441,7 +440,7 @@ def print_run_end(trainer: Trainer, context: RunContext) -> None:
     run = context.run
     if context.inputs or context.mode not in ("terminal", "plain") or not trainer.is_global_zero:
         return
-    in_retrain = RUN_FILE in os.environ  # which has a closing block of its own
+    in_retrain = IN_RETRAIN in os.environ  # which has a closing block of its own
     if context.command == "fit":
         lines = _list_results(trainer, run)
         lines = [line for line in lines if line.startswith(("best", "note"))] if in_retrain else lines
