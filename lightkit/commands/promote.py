@@ -139,9 +139,8 @@ def _promote(context: RunContext, options: Mapping[str, str]) -> str:
                     f"Nothing was promoted; --force promotes it all the same."
                 )
         decision = runs.read_json(run.folder / RECORD) or {}
-        baseline = settings.baseline
-        is_version = baseline is not None and "/" not in baseline and baseline != "latest"
-        against = find_version(registry, name, str(baseline)) if is_version else None
+        is_compared = settings.baseline is not None and not settings.is_against_run
+        against = find_version(registry, name, str(settings.baseline)) if is_compared else None
         number = None if against is None else str(against.version)
         holds = decision_holds(decision, settings, name=name, sha256=sha256, baseline=number)
         if is_forced:
@@ -186,8 +185,7 @@ def _promote(context: RunContext, options: Mapping[str, str]) -> str:
         noted = runs.read_json(run.folder / PROMOTED) or {}
         with registry.attempt(f"move {name}@{alias}"):
             move = move_alias(registry, name, move)
-        is_noted = (noted.get("name"), noted.get("number")) == (name, move.number)
-        is_new = before != move.to or (move.kind == "promote" and not is_noted)  # the latter after a kill
+        is_new = (noted.get("name"), noted.get("number")) != (name, move.number)  # also after a kill
         if is_new:
             note_in_run_folders(registry, name, move)
             if (run.folder / RECORD).exists() and (resolved.values.get("run") or {}).get("report", True):

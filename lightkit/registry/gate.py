@@ -59,6 +59,11 @@ class GateSettings:
         return [key for key in ("min", "max", "max_drop", "slices", "drift") if getattr(self, key) is not None]
 
     @property
+    def is_against_run(self) -> bool:
+        """Whether the baseline is a run, and no alias or version of the registered model."""
+        return self.baseline is not None and ("/" in self.baseline or self.baseline == "latest")
+
+    @property
     def is_loss(self) -> bool:
         """Whether small values of the metric are good."""
         return self.mode == "min" or (self.metric is not None and infer_mode(self.metric) == "min")

@@ -59,7 +59,7 @@ def load_logged_model(
         from mlflow.exceptions import MlflowException
         from mlflow.models import Model
 
-        uris = {"tracking_uri": registry.client.tracking_uri, "registry_uri": registry.registry_uri}
+        uris = {"tracking_uri": registry.client.tracking_uri, "registry_uri": registry.uri}
         with registry.attempt(f"download {uri}"):
             folder = Path(download_artifacts(uri, dst_path=temporary, **uris))
         try:
