@@ -223,6 +223,15 @@ def load_context(
     return context
 
 
+def read_run_settings(context: RunContext) -> RunSettings:
+    """Read the `run` section of a config that jsonargparse has not parsed, in which values of flags are text."""
+    given = {
+        key: config.read_scalar(value) if isinstance(value, str) and key in ("wait_s", "stale_s", "report") else value
+        for key, value in (context.resolved.values.get("run") or {}).items()
+    }
+    return RunSettings(**{**given, "name": given.get("name") or context.default_name})
+
+
 def find_job(settings: RunSettings) -> tuple[Path, str]:
     """Return the run root and the name of a job: that of the run to go on in, where one is named.
 

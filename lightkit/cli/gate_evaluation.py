@@ -22,7 +22,7 @@ from lightkit.callbacks import VerifiedCheckpointIO
 from lightkit.callbacks.checkpoint_io import read_checkpoint
 from lightkit.callbacks.prediction_recorder import PredictionRecorder, write_thumbnails
 from lightkit.cli.console import configure_console, print_line, quiet_libraries
-from lightkit.cli.context import IN_RETRAIN, RunContext
+from lightkit.cli.context import IN_RETRAIN, RunContext, read_run_settings
 from lightkit.cli.model_builder import build_model, translate_model_errors
 from lightkit.cli.notifications import build_notifiers
 from lightkit.cli.redaction import redact
@@ -84,7 +84,7 @@ def evaluate_gate(context: RunContext, *, tracking_uri: str | None, name: str | 
         decision = _Evaluation(context, settings, run, Path(checkpoint), registry, Path(folder)).decide()
     record: dict[str, Any] = redact(resolved, decision)
     runs.write_json(run.folder / RECORD, record)
-    if (resolved.values.get("run") or {}).get("report", True):
+    if read_run_settings(context).report:
         write_gate_page(run)
     fields = ("passed", "scores", "reasons", "metric", "baseline", "num_samples", "slices")
     runs.EventStream(run.events_path).write("gate", **{key: record[key] for key in fields})

@@ -104,7 +104,7 @@ def export_logged_model(arguments: Arguments) -> int:
     _check_before_build(options, folder)
     root = next((flag.value for flag in reversed(arguments.flags) if flag.key == "run.root"), "runs")
     trust = bool(given.get("trust"))
-    target, samples = load_logged_model(uri, trust=trust, root=root, num_samples=options.num_samples)
+    target, samples = load_logged_model(uri, trust=trust, root=Path(root), num_samples=options.num_samples)
     if "torchscript" in options.formats and isinstance(target.plain, torch.fx.GraphModule):
         raise ConfigError(
             f"--format torchscript: {uri} is a graph of torch.export, which has no TorchScript form. Export its run, "

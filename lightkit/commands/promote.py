@@ -14,7 +14,7 @@ from filelock import FileLock, Timeout
 from lightkit import runs
 from lightkit.cli.command_line import RUN_OPTIONS, get_run_argument, parse_options
 from lightkit.cli.console import configure_console, print_line, quiet_libraries
-from lightkit.cli.context import RunContext
+from lightkit.cli.context import RunContext, read_run_settings
 from lightkit.cli.redaction import redact
 from lightkit.cli.stage_runner import open_run_context
 from lightkit.errors import GateFailed, LightkitError, RunLocked
@@ -188,7 +188,7 @@ def _promote(context: RunContext, options: Mapping[str, str]) -> str:
         is_new = (noted.get("name"), noted.get("number")) != (name, move.number)  # also after a kill
         if is_new:
             note_in_run_folders(registry, name, move)
-            if (run.folder / RECORD).exists() and (resolved.values.get("run") or {}).get("report", True):
+            if (run.folder / RECORD).exists() and read_run_settings(context).report:
                 write_gate_page(run)
     text = f"{name}@{alias} is version {move.to} {'already' if before == move.to else 'now'}"
     text += f"; it was version {before}" if before not in (None, move.to) else ""

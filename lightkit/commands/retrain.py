@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import multiprocessing
 import os
 import runpy
@@ -28,10 +27,10 @@ from lightkit import runs
 from lightkit.cli.command_line import Takes, parse_options
 from lightkit.cli.config_loader import options_of
 from lightkit.cli.console import configure_console, print_line
-from lightkit.cli.context import IN_RETRAIN, RunContext, create_job_lock
+from lightkit.cli.context import IN_RETRAIN, RunContext, create_job_lock, read_run_settings
 from lightkit.cli.notifications import CommandNotifier
 from lightkit.cli.stage_runner import open_context
-from lightkit.config import near, read_scalar, shown_path
+from lightkit.config import near, shown_path
 from lightkit.config.loader import find_plain_secrets
 from lightkit.errors import ConfigError, OutOfTime
 from lightkit.export.options import ExportOptions, parse_formats
@@ -139,11 +138,7 @@ def _retrain(args: list[str], options: Mapping[str, str], notifier: CommandNotif
     deadline = parse_deadline(options["--deadline"]) if "--deadline" in options else None
     context = open_context("fit", args, SignalWatch())
     configure_console(context.mode, context.resolved.masked)
-    values = {
-        key: read_scalar(value) if key in ("wait_s", "stale_s") and isinstance(value, str) else value
-        for key, value in (context.resolved.values.get("run") or {}).items()
-    }
-    settings = RunSettings(**{**values, "name": values.get("name") or context.default_name})
+    settings = read_run_settings(context)
     # errors that would end the retrain only after hours of training
     resolved, gate = context.resolved, read_gate(context.resolved)
     if (plain_secret := next(find_plain_secrets(resolved.tree, resolved.references), None)) is not None:
@@ -427,31 +422,10 @@ class Retrain:
             runs.write_json(self._run.folder / _FILE, record)
 
     def _build_args(self, stage: str) -> list[str]:
-        """Build the command line of a stage.
-
-        Raises:
-            OutOfTime: If the deadline leaves no time for it.
-        """
+        """Build the command line of a stage."""
         options, mode = self._options, self._context.mode
-        left_s = math.inf if self._deadline is None else (self._deadline - _now()).total_seconds()
-        usual_s = self._measure_earlier() if self._deadline is not None else {}
         if stage == "fit":
-            args = ["fit", *self._context.args, *self._flags]
-            if self._deadline is not None:
-                reserve_s = self._reserve_s(left_s, usual_s)
-                reserve, left = format_duration(reserve_s), format_duration(left_s)
-                if left_s <= reserve_s:
-                    raise OutOfTime(
-                        f"The deadline is in {left}, and the stages after a training need {reserve} of that; --reserve "
-                        f"sets how much to leave for them."
-                    )
-                self._context.tell(f"leaves {reserve} of {left} for the stages after the training")
-                args.append(f"--deadline={(self._deadline - timedelta(seconds=reserve_s)).isoformat()}")
-            return args
-        if left_s <= (needs_s := usual_s.get(stage, 0.0)):
-            needs = f"{stage} takes about {format_duration(needs_s)}; " if needs_s else ""
-            when = f"in {format_duration(left_s)}" if left_s > 0 else "over"
-            raise OutOfTime(f"The deadline is {when}; {needs}the same command goes on with {stage}.")
+            return ["fit", *self._context.args, *self._flags]
         assert self._run is not None
         args = [stage, f"--run={self._run.folder}", *["--trust"] * bool(self._context.options.get("trust"))]
         if stage in ("test", "export"):
@@ -462,22 +436,41 @@ class Retrain:
         args += ["--reason", options["--reason"]] if stage == "promote" and "--reason" in options else []
         return args + ["--quiet"] * (mode in ("json", "quiet"))
 
-    def _measure_earlier(self) -> dict[str, float]:
-        """Return the median seconds of each stage in at most the last five retrains of the job where it was done."""
-        found: dict[str, list[float]] = {}
+    def _plan_time(self, stage: str) -> list[str]:
+        """Return the option by which a training ends in time for the stages after it.
+
+        Raises:
+            OutOfTime: If the deadline leaves no time for the stage.
+        """
+        if self._deadline is None:
+            return []
+        left_s = (self._deadline - _now()).total_seconds()
+        seconds: dict[str, list[float]] = {}
         for state in (state for run in self._earlier for state in read_stages(run) or []):
             if state.status == "done" and state.seconds:
-                found.setdefault(state.stage, []).append(state.seconds)
-        return {stage: statistics.median(seconds[:_NUM_EARLIER_RUNS]) for stage, seconds in found.items()}
-
-    def _reserve_s(self, left_s: float, usual_s: Mapping[str, float]) -> float:
-        """Return the seconds to leave for the stages after the training."""
+                seconds.setdefault(state.stage, []).append(state.seconds)
+        usual_s = {each: statistics.median(found[:_NUM_EARLIER_RUNS]) for each, found in seconds.items()}
+        if stage != "fit":
+            if left_s > (needs_s := usual_s.get(stage, 0.0)):
+                return []
+            needs = f"{stage} takes about {format_duration(needs_s)}; " if needs_s else ""
+            when = f"in {format_duration(left_s)}" if left_s > 0 else "over"
+            raise OutOfTime(f"The deadline is {when}; {needs}the same command goes on with {stage}.")
+        later = [each for each in STAGES[1:] if each not in self._skipped]
         if "--reserve" in self._options:
-            return parse_duration(self._options["--reserve"]) or 0.0
-        stages = [stage for stage in STAGES[1:] if stage not in self._skipped]
-        if any(stage not in usual_s for stage in stages):
-            return min(_MAX_FIRST_RESERVE_S, _FIRST_RESERVE_SHARE * left_s)
-        return _RESERVE_FACTOR * sum(usual_s[stage] for stage in stages) + (_RESERVE_EXTRA_S if stages else 0.0)
+            reserve_s = parse_duration(self._options["--reserve"]) or 0.0
+        elif any(each not in usual_s for each in later):
+            reserve_s = min(_MAX_FIRST_RESERVE_S, _FIRST_RESERVE_SHARE * left_s)
+        else:
+            reserve_s = _RESERVE_FACTOR * sum(usual_s[each] for each in later) + (_RESERVE_EXTRA_S if later else 0.0)
+        reserve, left = format_duration(reserve_s), format_duration(left_s)
+        if left_s <= reserve_s:
+            raise OutOfTime(
+                f"The deadline is in {left}, and the stages after a training need {reserve} of that; --reserve sets "
+                f"how much to leave for them."
+            )
+        self._context.tell(f"leaves {reserve} of {left} for the stages after the training")
+        return [f"--deadline={(self._deadline - timedelta(seconds=reserve_s)).isoformat()}"]
 
     def _run_stage(self, stage: str) -> int:
         """Run a stage, record its end, and return the exit code; 0 where the next one can begin.
@@ -485,7 +478,7 @@ class Retrain:
         Raises:
             OutOfTime: If the deadline leaves no time for it.
         """
-        args, tested = self._build_args(stage), self._stages["test"]
+        args, tested = [*self._build_args(stage), *self._plan_time(stage)], self._stages["test"]
         is_tested = tested.status == "done" and datetime.fromisoformat(str(tested.ended)) > _now() - timedelta(days=1)
         attempts, failures = self._stages[stage].attempts + 1, self._stages[stage].failures
         state = StageState(stage, "running", began=_format_now(), attempts=attempts, failures=failures)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from itertools import product
-from pathlib import Path
 from string import ascii_uppercase
 from typing import Any
 
@@ -20,15 +19,12 @@ from lightkit.reports.facts import (
     find_score,
     is_metric,
     list_scores,
-    read_facts,
     score_predictions,
     split_order,
 )
 from lightkit.reports.pages import PageFigure, PageSample, Thumbnails, render_page, shorten
 from lightkit.reports.predictions import Predictions
 from lightkit.reports.statistics import choose_deciding_samples, compare_on_same_samples, describe_significance
-from lightkit.runs.files import write_text
-from lightkit.runs.folder import Run
 from lightkit.runs.index import flatten, list_differences
 
 _LEVEL = 0.05  # of the tests, together
@@ -118,16 +114,6 @@ def describe_difference(
         return f"No difference beyond noise between {names[0]} and {names[1]}.", detail
     is_better = (found["difference"] < 0) == scores[0].is_loss
     return f"{names[1]} is {'better' if is_better else 'worse'} than {names[0]}.", detail
-
-
-def write_comparison(runs: Sequence[Run], path: Path) -> None:
-    """Write the page that compares runs.
-
-    Args:
-        runs: At most 26; the others are tested against the first.
-        path: Of the page.
-    """
-    write_text(path, render_comparison([read_facts(run) for run in runs]), durable=False)
 
 
 def render_comparison(compared: Sequence[RunFacts]) -> str:

@@ -100,42 +100,22 @@ def draw_curves(
         _draw_lines(axes, rows, names, labels=True)
         below.set_xlabel("epoch")
         below.xaxis.get_major_locator().set_params(integer=True)
+        share = axes.get_xaxis_transform()  # of the height of the axes, at an epoch
         if best_epoch is not None:
             axes.axvline(best_epoch, color=_COLORS["dim"], linewidth=1, linestyle=(0, (2, 2)))
-            axes.annotate(
-                "best",
-                (best_epoch, 1),
-                xycoords=axes.get_xaxis_transform(),
-                xytext=(0, 2),
-                textcoords="offset points",
-                ha="center",
-                color=_COLORS["dim"],
-                fontsize=9,
-            )
-        for epochs, marker, role, label in (
-            (resumed_at, "^", "c2", "resumed"),
-            (skipped_at, "x", "c3", "skipped batch"),
-        ):
+            axes.text(best_epoch, 1.01, "best", transform=share, ha="center", color=_COLORS["dim"], fontsize=9)
+        marks = ((resumed_at, "^", "c2", "resumed"), (skipped_at, "x", "c3", "skipped batch"))
+        for epochs, marker, role, label in marks:
             if epochs:
-                axes.plot(
-                    epochs,
-                    [0.02] * len(epochs),
-                    marker,
-                    color=_COLORS[role],
-                    markersize=5,
-                    label=label,
-                    transform=axes.get_xaxis_transform(),
-                    clip_on=False,
-                )
-        figure.legend(
-            *axes.get_legend_handles_labels(),
-            loc="outside upper left",
-            ncols=3,
-            fontsize=10,
-            handlelength=1.4,
-            columnspacing=1.2,
-        )
+                style: Any = {"color": _COLORS[role], "markersize": 5, "label": label, "clip_on": False}
+                axes.plot(epochs, [0.02] * len(epochs), marker, transform=share, **style)
+        _add_legend(figure, axes)
     return figure
+
+
+def _add_legend(figure: Figure, axes: Axes) -> None:
+    handles, labels = axes.get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside upper left", ncols=3, handlelength=1.4, columnspacing=1.2)
 
 
 def _draw_lines(axes: Axes, rows: Sequence[Mapping[str, float]], names: Sequence[str], *, labels: bool) -> None:
@@ -190,22 +170,13 @@ def draw_confusion_matrix(counts: NDArray[np.integer], class_names: Sequence[str
         axes.set_yticks(np.arange(num) + 0.5, names)
         size = 10 if num <= 15 else 7
         for row, column in np.ndindex(num, num):
-            alpha = float(share[row, column])
-            axes.add_patch(
-                Rectangle((column + 0.03, row + 0.03), 0.94, 0.94, linewidth=0, facecolor=_COLORS["line"], alpha=0.35)
-            )
+            shades = {"line": 0.35}
             if counts[row, column]:
-                axes.add_patch(
-                    Rectangle(
-                        (column + 0.03, row + 0.03),
-                        0.94,
-                        0.94,
-                        linewidth=0,
-                        facecolor=_COLORS["heat"],
-                        alpha=round(0.1 + 0.9 * alpha, 2),
-                    )
-                )
+                shades["heat"] = round(0.1 + 0.9 * float(share[row, column]), 2)
                 axes.text(column + 0.5, row + 0.5, f"{counts[row, column]}", ha="center", va="center", fontsize=size)
+            for role, alpha in shades.items():
+                place = (column + 0.03, row + 0.03)
+                axes.add_patch(Rectangle(place, 0.94, 0.94, linewidth=0, facecolor=_COLORS[role], alpha=alpha))
     return figure
 
 
@@ -221,7 +192,7 @@ def draw_reliability(calibration: Calibration) -> Figure:
         axes.plot(confidence, accuracy, "o-", color=_COLORS["c0"], markersize=4, label="this model", clip_on=False)
         axes.set(xlim=(0, 1), ylim=(0, 1), ylabel="accuracy")
         axes.grid(axis="y", linewidth=0.8)
-        figure.legend(*axes.get_legend_handles_labels(), loc="outside upper left", ncols=2, fontsize=10)
+        _add_legend(figure, axes)
         below.bar(centers, counts, widths, color=_COLORS["dim"], alpha=0.5)
         below.set(xlabel="confidence", ylabel="samples")
     return figure

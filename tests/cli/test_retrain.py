@@ -16,7 +16,7 @@ import pytest
 from lightkit import runs
 from lightkit.cli.config_loader import load_config
 from lightkit.cli.console import configure_console
-from lightkit.cli.context import create_job_lock
+from lightkit.cli.context import create_job_lock, read_run_settings
 from lightkit.cli.stage_runner import open_context
 from lightkit.commands.retrain import Retrain, StageProcesses
 from lightkit.config import Problems
@@ -228,6 +228,13 @@ def test_what_does_not_change_the_training_is_no_other_config(hands: Stagehands,
     hands.calls = []
     hands.retrain(said)
     assert hands.stages == ["test", "export"]
+
+
+@pytest.mark.usefixtures("house")
+def test_what_flags_say_of_the_run_is_read() -> None:
+    words = ["-c", "small.yaml", "--run.report=false", "--run.wait_s=5", "--run.name=3"]
+    settings = read_run_settings(open_context("fit", words, SignalWatch()))
+    assert (settings.report, settings.wait_s, settings.name) == (False, 5, "3")
 
 
 def test_a_slip_in_the_gate_costs_no_training(hands: Stagehands) -> None:
