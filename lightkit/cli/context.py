@@ -211,6 +211,15 @@ def load_context(
     return context, loaded
 
 
+def read_run_settings(context: RunContext) -> RunSettings:
+    """Read the `run` section of a config that jsonargparse has not parsed, in which values of flags are text."""
+    given = {
+        key: config.read_scalar(value) if isinstance(value, str) and key in ("wait_s", "stale_s", "report") else value
+        for key, value in context.resolved.section("run").items()
+    }
+    return RunSettings(**{**given, "name": context.job_name})
+
+
 def find_job(settings: RunSettings) -> tuple[Path, str]:
     """Return the run root and the name of a job: that of the run to go on in, where one is named.
 

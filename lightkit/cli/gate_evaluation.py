@@ -5,47 +5,45 @@ from __future__ import annotations
 import logging
 import math
 import os
-from collections.abc import Mapping, Sequence
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
+import torch
+from pytorch_lightning import LightningModule, seed_everything
+
 from lightkit import runs
-from lightkit.callbacks.prediction_recorder import write_thumbnails
+from lightkit.callbacks import VerifiedCheckpointIO
+from lightkit.callbacks.checkpoint_io import read_checkpoint
+from lightkit.callbacks.prediction_recorder import PredictionRecorder, write_thumbnails
 from lightkit.cli.console import configure_console, print_line, quiet_libraries
-from lightkit.cli.context import RunContext
+from lightkit.cli.context import RunContext, read_run_settings
 from lightkit.cli.model_builder import build_model, translate_model_errors
-from lightkit.cli.notifications import build_notifiers
+from lightkit.cli.notifications import IN_RETRAIN, build_notifiers
 from lightkit.cli.redaction import redact
 from lightkit.cli.stage_runner import open_run_context
-from lightkit.config import dump_yaml, read_file
-from lightkit.config.interpolation import escape
+from lightkit.config import dump_yaml, near, read_file, shown_path
 from lightkit.config.tree import to_plain
 from lightkit.errors import ConfigError, DataError, LightkitError
-from lightkit.registry.evaluation import (
-    BaselineModel,
-    EvaluationData,
-    evaluation_data,
-    fetch_baseline,
-    run_as_baseline,
-    score,
-)
+from lightkit.export.bare_trainer import build_bare_trainer
+from lightkit.registry.evaluation import EvaluationData, evaluation_data
 from lightkit.registry.gate import RECORD, GateSettings, ModelScores, decide, read_gate, split_of
 from lightkit.registry.promotion import Move, read_moves, recent_champions
-from lightkit.registry.store import Registry, address_of_run, find_version, list_versions, open_registry
+from lightkit.registry.store import KEPT, Registry, address_of_run, find_version, list_versions, open_registry
 from lightkit.reports.gate_page import write_gate_page
 from lightkit.reports.predictions import Predictions, Split, predictions_path, read_predictions
-from lightkit.reports.significance import choose_deciding_samples, describe_significance
-from lightkit.runs.retrain_state import IS_TESTED
+from lightkit.reports.statistics import choose_deciding_samples, describe_significance
+from lightkit.runs.resume import locate_checkpoint
 from lightkit.runs.webhook import close_all
 from lightkit.version import __version__
 
 if TYPE_CHECKING:
     from mlflow.entities.model_registry import ModelVersion
-    from pytorch_lightning import LightningModule
 
 _MAX_MOVES = 20  # of the history in gate.json
 _THRESHOLDS_ALONE = "give --gate.baseline=null to judge by the thresholds alone."
@@ -76,27 +74,104 @@ def evaluate_gate(context: RunContext, *, tracking_uri: str | None, name: str | 
             settings.metric,
             settings.min,
         )
-    with translate_model_errors(context):
-        decision = _Evaluation(context, settings, run, Path(checkpoint), tracking_uri).decide()
+    notifiers = [notifier for _, notifier in build_notifiers(resolved)]
+    address = address_of_run(tracking_uri, run, resolved)
+    needs_registry = settings.metric is not None and (settings.baseline, settings.drift) != (None, None)
+    with translate_model_errors(context), TemporaryDirectory(prefix="lightkit-gate-") as folder, ExitStack() as stack:
+        registry = None
+        if needs_registry and (address.database is None or address.database.is_file()):
+            registry = stack.enter_context(open_registry(address, creates=False))
+        decision = _Evaluation(context, settings, run, Path(checkpoint), registry, Path(folder)).decide()
     record: dict[str, Any] = redact(resolved, decision)
     runs.write_json(run.folder / RECORD, record)
-    if (resolved.values.get("run") or {}).get("report", True):
+    if read_run_settings(context).report:
         write_gate_page(run)
     fields = ("passed", "scores", "reasons", "metric", "baseline", "num_samples", "slices")
     runs.EventStream(run.events_path).write("gate", **{key: record[key] for key in fields})
     with runs.activate(run):
-        try:
-            notifiers = [notifier for _, notifier in build_notifiers(resolved)]
-        except LightkitError as error:  # the decision stands
-            logging.getLogger("lightkit").warning("no notification of the gate is sent: %s", error)
-            notifiers = []
         for notifier in notifiers:
             notifier.send_gate_decision(record)
         close_all(notifier.sender for notifier in notifiers)
     return record
 
 
-@dataclass
+@dataclass(frozen=True)
+class BaselineModel:
+    """A model to compare with.
+
+    Args:
+        name: Its name in messages.
+        version: Of the registered model; None for a run.
+        config: File of its config.
+        checkpoint: File of its weights.
+        sha256: Digest of the weights.
+        run: Run that trained it, as ``name/id``.
+    """
+
+    name: str
+    version: str | None
+    config: Path
+    checkpoint: Path
+    sha256: str
+    run: str | None
+
+
+def fetch_baseline(
+    registry: Registry, version: ModelVersion, folder: Path, *, alias: str | None = None
+) -> BaselineModel:
+    """Find config and checkpoint of a version: in its run folder, else as `lightkit promote` has kept them in MLflow.
+
+    Args:
+        registry: MLflow.
+        version: The version.
+        folder: Folder for downloads.
+        alias: Alias by which it was found.
+
+    Raises:
+        ConfigError: If neither has the checkpoint that was registered.
+    """
+    from mlflow.artifacts import download_artifacts  # 2 s
+
+    tags = version.tags
+    name = f"{version.name} version {version.version}{f' ({alias})' if alias else ''}"
+    advice = "name another with --gate.baseline, or give --gate.baseline=null to judge by the thresholds alone."
+    sha256, run_folder = tags.get("checkpoint_sha256"), tags.get("run_folder")
+    if not sha256 or not run_folder:
+        raise ConfigError(
+            f"gate.baseline: {name} was not registered by lightkit, and cannot be scored. {advice.capitalize()}"
+        )
+
+    def find_files() -> Iterator[tuple[Path, Path]]:
+        """Yield the files of checkpoint and config where they may be."""
+        yield Path(run_folder) / tags.get("checkpoint", ""), Path(run_folder) / "config.yaml"
+        if kept := tags.get(KEPT):
+            with registry.attempt(f"download {kept}"):
+                copy = Path(download_artifacts(kept, dst_path=str(folder), tracking_uri=registry.client.tracking_uri))
+            yield next(copy.glob("*.ckpt"), copy), copy / "config.yaml"
+
+    for checkpoint, config in find_files():
+        if checkpoint.is_file() and config.is_file() and runs.digest(checkpoint) == sha256:
+            return BaselineModel(name, str(version.version), config, checkpoint, sha256, tags.get("run"))
+    raise ConfigError(
+        f"gate.baseline: {name} cannot be scored: {shown_path(Path(run_folder))} has not the checkpoint and the config "
+        f"that were registered. Put them back, {advice}"
+    )
+
+
+def run_as_baseline(reference: str, root: Path) -> BaselineModel:
+    """Find the best checkpoint of a run.
+
+    Raises:
+        ConfigError: If there is no such run, or it has none.
+    """
+    run = runs.find(reference, root)
+    checkpoint = locate_checkpoint(run, "best")
+    if checkpoint is None:
+        raise ConfigError(f"gate.baseline: {run.folder} has no best checkpoint.")
+    name = f"{run.name}/{run.id}"
+    return BaselineModel(f"run {name}", None, run.config_path, checkpoint, runs.digest(checkpoint), name)
+
+
 class _Evaluation:
     """The scores that a decision needs.
 
@@ -105,90 +180,84 @@ class _Evaluation:
         settings: The conditions, with the registered model's name.
         run: The run.
         checkpoint: Its weights.
-        tracking_uri: Value of ``--tracking-uri``.
-        notices: Remarks on the decision.
+        registry: MLflow; None where the settings need none, or nothing was registered yet.
+        folder: Folder for downloads.
     """
 
-    context: RunContext
-    settings: GateSettings
-    run: runs.Run
-    checkpoint: Path
-    tracking_uri: str | None
-    notices: list[str] = field(default_factory=list)
+    def __init__(
+        self,
+        context: RunContext,
+        settings: GateSettings,
+        run: runs.Run,
+        checkpoint: Path,
+        registry: Registry | None,
+        folder: Path,
+    ) -> None:
+        self.context, self.settings, self.run, self.checkpoint = context, settings, run, checkpoint
+        self.registry, self.folder = registry, folder
+        self.notices: list[str] = []
+        """Remarks on the decision."""
 
     def decide(self) -> dict[str, Any]:
         """Score the models, and decide."""
-        sha256 = runs.digest(self.checkpoint)
-        run_name, metric, name = f"{self.run.name}/{self.run.id}", self.settings.metric, str(self.settings.name)
+        sha256, settings = runs.digest(self.checkpoint), self.settings
+        run_name, metric, name = f"{self.run.name}/{self.run.id}", settings.metric, str(settings.name)
         about: dict[str, Any] = {
             "time": datetime.now(timezone.utc).isoformat(timespec="seconds"),
             "lightkit": __version__,
             "checkpoint": {"path": runs.relative(self.checkpoint, self.run.folder), "sha256": sha256},
-            "settings": {**self.settings.__dict__},
+            "settings": {**settings.__dict__},
             "against": None,
             "notices": self.notices,
         }
         if metric is None:
             self.notices.append("nothing is judged: gate.metric is not set, such as --gate.metric=test/accuracy")
-            return decide(self.settings, ModelScores("the run", {}), None, num_samples=0, run=run_name) | about
-        with ExitStack() as stack:
-            folder = Path(stack.enter_context(TemporaryDirectory(prefix="lightkit-gate-")))
-            registry = self._open_registry(stack)
-            baseline = self._find_baseline(registry, name, folder)
-            module, own_data = build_model(self.context)
-            if own_data is None:
-                raise ConfigError(
-                    "gate.metric: the config has no data to score on. Give data: ... or --gate.metric=null."
-                )
-            data = evaluation_data(own_data, split_of(metric))
-            candidate = self._read_test_scores(f"run {run_name}", metric, sha256)
-            if candidate is not None and data.measure():
-                print_line(f"scores {candidate.name}: those of its test", self.context.mode)
+            return decide(settings, ModelScores("the run", {}), None, num_samples=0, run=run_name) | about
+        baseline = self._find_baseline(name)
+        module, own_data = build_model(self.context)
+        if own_data is None:
+            raise ConfigError("gate.metric: the config has no data to score on. Give data: ... or --gate.metric=null.")
+        data = evaluation_data(own_data, split_of(metric))
+        candidate = self._read_test_scores(f"run {run_name}", metric)
+        if candidate is not None and data.measure():
+            print_line(f"scores {candidate.name}: those of its test", self.context.mode)
+        else:
+            candidate = self._score(f"run {run_name}", module, self.checkpoint, data)
+        baseline_scores = None
+        if baseline is not None:
+            about["against"] = {"version": baseline.version, "sha256": baseline.sha256, "run": baseline.run}
+            if baseline.sha256 == sha256:
+                self.notices.append(f"{baseline.name} is the run itself")
+                baseline_scores = replace(candidate, name=baseline.name)
             else:
-                candidate = self._score(f"run {run_name}", module, self.checkpoint, data)
-            baseline_scores = None
-            if baseline is not None:
-                if baseline.sha256 == sha256:
-                    self.notices.append(f"{baseline.name} is the run itself")
-                    baseline_scores = replace(candidate, name=baseline.name)
-                else:
-                    baseline_scores = self._score_baseline(baseline, data)
-                about["against"] = {key: getattr(baseline, key) for key in ("version", "sha256", "run")}
-                value = baseline_scores.metrics[metric]
-                if not math.isfinite(value):
-                    self.notices.append(
-                        f"{metric} of {baseline.name} is {value}, so that nothing can be compared with it"
-                    )
-            reference = self.settings.baseline or "champion"
-            is_alias = not reference.isdecimal() and "/" not in reference and reference != "latest"
-            alias = reference if is_alias else "champion"
-            versions = {} if registry is None else {str(each.version): each for each in list_versions(registry, name)}
-            moves = read_moves(registry, name) if registry is not None and versions else []
-            history = [move.as_dict() for move in moves if move.alias == alias][-_MAX_MOVES:]
-            about["history"] = history if versions else None
-            drift = None
-            if self.settings.drift is not None:
-                recent = recent_champions(moves, alias, int(self.settings.drift["window"]))
-                drift = self._find_drift(registry, recent, versions, data, folder)
+                baseline_scores = self._score_baseline(baseline, data)
+        alias = settings.baseline or "champion"
+        alias = "champion" if alias.isdecimal() or settings.is_against_run else alias
+        drift = about["history"] = None
+        if self.registry is not None and (found := list_versions(self.registry, name)):
+            moves, versions = read_moves(self.registry, name), {str(version.version): version for version in found}
+            about["history"] = [move.as_dict() for move in moves if move.alias == alias][-_MAX_MOVES:]
+            if settings.drift is not None:
+                recent = recent_champions(moves, alias, int(settings.drift["window"]))
+                recent = [move for move in recent if move.to in versions]  # the others were deleted
+                drift = self._find_drift(self.registry, recent, versions, data)
         described: Mapping[str, Any] = getattr(data, "describe", dict)() or {}  # of lightkit's own data
         kept = {key: described[key] for key in ("source", "fingerprint", "version") if key in described}
         about["data"] = {"fingerprint": data.fingerprint, "split": data.split, "described": kept or None}
-        decision = decide(
-            self.settings, candidate, baseline_scores, drift=drift, num_samples=data.num_samples, run=run_name
-        )
-        if self.settings.confidence is not None and (tested_by := decision["significance"]):
+        decision = decide(settings, candidate, baseline_scores, drift=drift, num_samples=data.num_samples, run=run_name)
+        if settings.confidence is not None and (tested_by := decision["significance"]):
             text = describe_significance(tested_by, metric, decision["baseline"]) if tested_by["test"] else None
             self.notices.append(text or f"gate.confidence has no effect: {tested_by['reason']}")
         missed = {check["name"] for check in decision["checks"] if not check["passed"]}
-        failed = [name for name in self.settings.slices or () if f"{metric} of {name}" in missed]
+        failed = [name for name in settings.slices or () if f"{metric} of {name}" in missed]
         theirs = None if baseline_scores is None else baseline_scores.predictions
         about["samples"] = choose_deciding_samples(candidate.predictions, theirs, failed)
         split: Split = "validation" if data.split == "val" else "test"
         write_thumbnails(self.run.folder, split, {sample["index"] for sample in about["samples"]}, data.sample_source)
         return decision | about
 
-    def _read_test_scores(self, name: str, metric: str, sha256: str) -> ModelScores | None:
-        """Read the scores of this checkpoint by the retrain's test, if that ran on one device in full precision."""
+    def _read_test_scores(self, name: str, metric: str) -> ModelScores | None:
+        """Read the scores by the test of this retrain, if that ran on one device in full precision."""
         trainer = self.context.resolved.values.get("trainer") or {}
         stages = (runs.read_json(self.run.summary_path) or {}).get("stages") or {}
         hardware = (runs.read_json(self.run.manifest_path) or {}).get("hardware") or {}
@@ -196,14 +265,13 @@ class _Evaluation:
         predictions: Predictions | None = None
         with suppress(DataError):
             predictions = read_predictions(predictions_path(self.run.folder, "test"))
-            if predictions.sha256 != sha256 or predictions.fingerprint is None:
-                predictions = None  # of another checkpoint, or perhaps in another order
+            if predictions.fingerprint is None:  # perhaps in another order
+                predictions = None
         if (
-            IS_TESTED not in os.environ
+            os.environ.get(IN_RETRAIN) != "tested"
             or self.settings.slices
             or (self.settings.confidence is not None and predictions is None)
             or not math.isfinite(scores.get(metric, math.nan))
-            or self.checkpoint.resolve() != (self.run.checkpoints / "best.ckpt").resolve()
             or hardware.get("devices") != 1
             or trainer.get("limit_test_batches") is not None
             or str(trainer.get("precision", "32")) not in ("32", "32-true", "None")
@@ -211,52 +279,37 @@ class _Evaluation:
             return None
         return ModelScores(name, scores, predictions=predictions)
 
-    def _open_registry(self, stack: ExitStack) -> Registry | None:
-        """Open the registry; None where the settings need none, or nothing was registered yet."""
-        address = address_of_run(self.tracking_uri, self.run, self.context.resolved)
-        is_needed = self.settings.baseline is not None or self.settings.drift is not None
-        if not is_needed or (address.database is not None and not address.database.is_file()):
-            return None
-        return stack.enter_context(open_registry(address, creates=False))
-
-    def _find_baseline(self, registry: Registry | None, name: str, folder: Path) -> BaselineModel | None:
+    def _find_baseline(self, name: str) -> BaselineModel | None:
         reference = self.settings.baseline
         if reference is None:
             return None
-        if "/" in reference or reference == "latest":
+        if self.settings.is_against_run:
             return run_as_baseline(reference, self.run.root)
-        version = None if registry is None else find_version(registry, name, reference)
-        if registry is not None and version is not None:
+        if self.registry is not None and (version := find_version(self.registry, name, reference)) is not None:
             alias = None if reference.isdecimal() else reference
-            return fetch_baseline(registry, version, folder / "baseline", alias=alias)
+            return fetch_baseline(self.registry, version, self.folder / "baseline", alias=alias)
         if reference.isdecimal():
             raise ConfigError(f"gate.baseline: there is no registered model {name!r}, and no version {reference}.")
         self.notices.append(f"{name} has no {reference} yet: the thresholds decide alone")
         return None
 
     def _find_drift(
-        self,
-        registry: Registry | None,
-        recent: Sequence[Move],
-        versions: Mapping[str, ModelVersion],
-        data: EvaluationData,
-        folder: Path,
+        self, registry: Registry, recent: Sequence[Move], versions: Mapping[str, ModelVersion], data: EvaluationData
     ) -> dict[str, Any]:
         """Find the best of the recently promoted models: by the log, or scored again where the data has changed."""
         assert self.settings.drift is not None
         metric, scores, unknown = str(self.settings.metric), dict[str, float](), list[str]()
         for move in recent:
             value = move.scores.get("challenger")
-            try:
-                if value is None or (move.data, move.metric) != (data.fingerprint, metric):
-                    if registry is None or move.to not in versions:
-                        raise ConfigError("it was deleted")  # noqa: TRY301
-                    model = fetch_baseline(registry, versions[move.to], folder / f"version-{move.to}")
+            if value is None or (move.data, move.metric) != (data.fingerprint, metric):
+                try:
+                    model = fetch_baseline(registry, versions[move.to], self.folder / f"version-{move.to}")
                     value = self._score_baseline(model, data).metrics[metric]
-            except ConfigError as error:
-                unknown.append(f"version {move.to}: {error}")
-            else:
-                scores |= {move.to: value} if math.isfinite(value) else {}
+                except ConfigError as error:
+                    unknown.append(f"version {move.to}: {error}")
+                    continue
+            if math.isfinite(value):
+                scores[move.to] = value
         self.notices.extend(f"gate.drift leaves out {each}" for each in unknown)
         best = (max if self.settings.mode == "max" else min)(scores, key=lambda each: scores[each], default=None)
         window = int(self.settings.drift["window"])
@@ -278,9 +331,52 @@ class _Evaluation:
         return scores
 
     def _score(self, name: str, module: LightningModule, checkpoint: Path, data: EvaluationData) -> ModelScores:
+        """Run a model's own test or validation steps over all samples, and again over those of each class.
+
+        Args:
+            name: Its name in messages.
+            module: The model, which gets its weights here.
+            checkpoint: File of its weights.
+            data: The samples, prepared as this model takes them.
+
+        Raises:
+            ConfigError: If the checkpoint does not fit, the model logs no such metric, or there is no such class.
+        """
         print_line(f"scores {name}", self.context.mode)
-        metric, slices, kind = str(self.settings.metric), list(self.settings.slices or {}), self.context.hardware.kind
-        return score(module, checkpoint, data, name=name, metric=metric, slices=slices, accelerator=kind)
+        metric, class_names = str(self.settings.metric), read_checkpoint(checkpoint, mmap=True).get("class_names")
+        data.model_classes = list(class_names) if isinstance(class_names, (list, tuple)) else None
+        has_gpu = self.context.hardware.kind != "cpu" and torch.cuda.is_available()
+        trainer = build_bare_trainer(VerifiedCheckpointIO(), accelerator="gpu" if has_gpu else "cpu")
+        recorder = PredictionRecorder(None)
+        trainer.callbacks.append(recorder)  # type: ignore[attr-defined]
+
+        def evaluate(ckpt_path: str | None) -> Mapping[str, float]:
+            run_split = trainer.test if data.split == "test" else trainer.validate
+            seed_everything(0, workers=True, verbose=False)  # the same samples, where preparing them draws numbers
+            with warnings.catch_warnings():  # Lightning 2.6.6, of a trainer without the callbacks of the training
+                warnings.filterwarnings("ignore", message="Be aware that when using `ckpt_path`, callbacks")
+                run_split(
+                    module,
+                    datamodule=data,
+                    ckpt_path=ckpt_path,
+                    verbose=False,
+                    weights_only=not runs.is_trusting(),
+                )
+            return {key: float(value) for key, value in trainer.callback_metrics.items()}
+
+        metrics = evaluate(str(checkpoint))
+        predictions = recorder.predictions
+        if metric not in metrics:
+            raise ConfigError(
+                f"gate.metric: {name} logs no {metric!r} on the {data.split} split{near(metric, metrics)}\n"
+                f"logged: {', '.join(sorted(metrics)) or 'none'}"
+            )
+        of_classes: dict[str, float | None] = {}
+        for each in self.settings.slices or {}:
+            data.choose_class(each)
+            value = evaluate(None).get(metric)
+            of_classes[each] = value if value is not None and math.isfinite(value) else None
+        return ModelScores(name, metrics, of_classes, predictions)
 
     def _open_baseline(self, model: BaselineModel) -> RunContext:
         """Open a context with the config of a model, but with the data of the run that is judged.
@@ -290,27 +386,20 @@ class _Evaluation:
         Raises:
             ConfigError: If its config cannot be used here.
         """
-        config, data = to_plain(read_file(model.config)), self.context.resolved.values.get("data")
+        config, resolved = to_plain(read_file(model.config)), self.context.resolved
+        data = resolved.with_references({"data": resolved.values.get("data")})["data"]
 
         def split_section(section: Any) -> tuple[str, Mapping[str, Any]]:
             """Return the name of the class, and its arguments."""
             section = section if isinstance(section, Mapping) else {"class_path": section}
             return str(section.get("class_path")).rpartition(".")[2], section.get("init_args") or {}
 
-        def escape_all(value: Any) -> Any:
-            """Escape resolved values so that reading the config returns them."""
-            if isinstance(value, Mapping):
-                return {key: escape_all(child) for key, child in value.items()}
-            if isinstance(value, list):
-                return [escape_all(child) for child in value]
-            return escape(value) if isinstance(value, str) else value
-
         (here, arguments), (there, its_arguments) = split_section(data), split_section(config.get("data"))
         if isinstance(data, Mapping) and None not in (arguments.get("image_size"), its_arguments.get("image_size")):
             data = {**data, "init_args": {**arguments, "image_size": its_arguments["image_size"]}}
         if here != there:
             self.notices.append(f"{model.name} was trained on {there}, and gets its inputs as {here} prepares them")
-        text = dump_yaml({"seed_everything": 0, "model": config.get("model"), "data": escape_all(data)})
+        text = dump_yaml({"seed_everything": 0, "model": config.get("model"), "data": data})
         trust = ["--trust"] if runs.is_trusting() else []
         try:
             context = open_run_context(["-c", text, "--ckpt_path", str(model.checkpoint), *trust])

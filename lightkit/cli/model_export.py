@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from pytorch_lightning import LightningDataModule, LightningModule
@@ -27,6 +27,8 @@ from lightkit.cli.console import (
     print_line,
     quiet_libraries,
 )
+from lightkit.cli.context import RunContext
+from lightkit.cli.notifications import IN_RETRAIN
 from lightkit.cli.validation import explain_unwritable
 from lightkit.config import Arguments, shown_path
 from lightkit.errors import ConfigError, ExportError
@@ -51,10 +53,6 @@ from lightkit.export.target import (
     make_target,
 )
 from lightkit.runs.files import in_bytes
-from lightkit.runs.retrain_state import RUN_FILE
-
-if TYPE_CHECKING:
-    from lightkit.cli.context import RunContext
 
 _log = logging.getLogger("lightkit")
 
@@ -107,7 +105,7 @@ def export_logged_model(arguments: Arguments) -> int:
     _check_before_build(options, folder)
     root = next((flag.value for flag in reversed(arguments.flags) if flag.key == "run.root"), "runs")
     trust = bool(given.get("trust"))
-    target, samples = load_logged_model(uri, trust=trust, root=root, num_samples=options.num_samples)
+    target, samples = load_logged_model(uri, trust=trust, root=Path(root), num_samples=options.num_samples)
     if "torchscript" in options.formats and isinstance(target.plain, torch.fx.GraphModule):
         raise ConfigError(
             f"--format torchscript: {uri} is a graph of torch.export, which has no TorchScript form. Export its run, "
@@ -232,7 +230,7 @@ def _write_files(
         print_report(artefacts)
         print_line(f"files {shown_path(folder)}", mode)
         for_images = [entry for entry in artefacts if entry["preprocessing"]]
-        if for_images and RUN_FILE not in os.environ:
+        if for_images and IN_RETRAIN not in os.environ:
             first = min(for_images, key=lambda entry: [*FORMATS].index(entry["format"]))
             file = shown_path(folder / first["file"])
             print_line(f"next  {shlex.join(['lightkit', 'predict', '--model', file])} IMAGES", mode)

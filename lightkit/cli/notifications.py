@@ -15,13 +15,13 @@ from lightkit.errors import Interrupted, LightkitError, exit_code_of
 from lightkit.launch.ranks import LAUNCH, this_rank
 from lightkit.launch.worker import INHERITED
 from lightkit.runs import Run
-from lightkit.runs.retrain_state import RUN_FILE
 from lightkit.runs.webhook import CLOSE_TIMEOUT_S, DeadMansSwitch, close_all, heartbeat_sign
 
 if TYPE_CHECKING:
     from lightkit.callbacks.notifiers import Notifier
 
-
+IN_RETRAIN = "_LIGHTKIT_RETRAIN"
+"""Environment variable of the stages of a retrain, which prints the closing block; "tested": its test is new."""
 _NUM_LAST_LINES = 12  # of the error output of other processes, which may end with a traceback
 _INTERRUPTED_CLOSE_S = 2.0  # after a signal: this process and its children have 15 s in all
 
@@ -135,7 +135,7 @@ class CommandNotifier:
         return notifiers
 
     def _open_heartbeat(self, resolved: Resolved) -> None:
-        is_outermost = self._is_first_rank and not self._is_supervised and RUN_FILE not in os.environ  # of a retrain
+        is_outermost = self._is_first_rank and not self._is_supervised and IN_RETRAIN not in os.environ  # of a retrain
         if is_outermost and not _is_trial(resolved):
             self._heartbeat = create_heartbeat(resolved)
 

@@ -1,49 +1,72 @@
-"""Register a run's model in MLflow: for `lightkit register`, and for `lightkit promote` where it is not registered."""
+"""Register a run's model in MLflow: its files, the MLflow run of its training, and tags that lead back to both."""
 
 from __future__ import annotations
 
+import json
+import os
 import shlex
-from collections.abc import Sequence
+import shutil
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
+from lightkit import runs
 from lightkit.cli.console import configure_console, print_line, quiet_libraries
 from lightkit.cli.context import RunContext
 from lightkit.cli.model_builder import build_model, translate_model_errors
 from lightkit.cli.model_export import build_target, print_step
 from lightkit.config import shown_path
+from lightkit.errors import DataError
+from lightkit.export.exporter import lock_folder
+from lightkit.export.metadata import RECORD, Metadata, check_digest, read_record
 from lightkit.export.options import ExportOptions
-from lightkit.registry.lineage import register
-from lightkit.registry.package import PackageFormat, add_preprocessing, is_servable
-from lightkit.registry.store import address_of_run, check_name, open_registry
+from lightkit.loggers.mlflow_address import find_or_create_experiment, manifest_tags, send_model_files
+from lightkit.registry.package import PackageFormat, add_preprocessing, is_servable, write_package
+from lightkit.registry.store import Registry, address_of_run, check_name, open_registry, read_aliases, tracked_run
+from lightkit.reports.facts import read_facts
+from lightkit.reports.pages import describe_model, render_card
+from lightkit.runs.files import write_json
+from lightkit.version import __version__
 
 _NUM_SAMPLES = 2  # for an example; an export proves itself on many
+_MAX_TAG_CHARS = 5000  # the smallest limit of a tag among MLflow's stores
+_MAX_DESCRIPTION_CHARS = 5000  # of a version in MLflow's tables
 
 
 def register_run(
     context: RunContext, name: str, aliases: Sequence[str], *, form: PackageFormat, tracking_uri: str | None
 ) -> None:
-    """Build a run's model, register it as a new version, and print the version.
+    """Register a run's model with its exports as a new version, and print the version.
+
+    The aliases move last: until everything is there they point to where they did.
 
     Args:
         context: Context of the run, as of `open_run_context`.
-        name: Name of the registered model.
+        name: Name of the registered model; created if new.
         aliases: Aliases for the new version.
-        form: File format of the model.
+        form: File format of the model; see `write_package`.
         tracking_uri: Value of ``--tracking-uri``.
 
     Raises:
         ConfigError: If the config is wrong, the run has no checkpoint, or MLflow refuses.
         ExportError: If the model cannot be written so that it gives the same answers.
+        RunLocked: If an export of the run is being written.
         ServerAway: If MLflow does not answer.
     """
     run, mode = context.base, context.mode
     assert run is not None  # the command asks for a run, which names both
     assert context.ckpt_path is not None
-    checkpoint = Path(context.ckpt_path)
+    checkpoint, on_step = Path(context.ckpt_path), partial(print_step, mode)
     configure_console(mode, context.resolved.masked)
     quiet_libraries()
-    with open_registry(address_of_run(tracking_uri, run, context.resolved)) as registry:
+    with (
+        open_registry(address_of_run(tracking_uri, run, context.resolved)) as registry,
+        tempfile.TemporaryDirectory(prefix="lightkit-register-") as temporary,
+    ):
         check_name(name, in_catalog=registry.in_catalog)
         with translate_model_errors(context):
             module, data = build_model(context)
@@ -51,28 +74,171 @@ def register_run(
             subject = add_preprocessing(build_target(context, module, data, options)[0])
         print_line(f"model {subject.metadata.model}", mode)
         print_line(f"from  {shown_path(checkpoint)}", mode)
-        version, _, exports = register(
-            subject,
-            registry,
-            name=name,
-            aliases=aliases,
-            form=form,
-            run=run,
-            checkpoint=checkpoint,
-            on_step=partial(print_step, mode),
-        )
-        address = registry.address
-        pointing = f" ({', '.join(aliases)})" if aliases else ""
-        with_exports = ", with its exports" if exports is not None else ""
-        print_line(f"made  version {version} of {name}{pointing} in MLflow at {address.shown}{with_exports}", mode)
-        for word, specs in (("takes", subject.metadata.inputs), ("gives", subject.metadata.outputs)):
-            for spec in specs:
-                sizes = ", ".join("any" if size is None else str(size) for size in spec.shape)
-                print_line(f"{word} {spec.name}: {spec.dtype} ({sizes})", mode)
-        if not is_servable(subject):
-            print_line("note  MLflow's server takes models of one tensor in and one out; load_model takes this", mode)
-            return
-        uri = f"models:/{name}{f'@{aliases[0]}' if aliases else f'/{version}'}"
-        where = "" if "***@" in address.shown else f"MLFLOW_TRACKING_URI={shlex.quote(address.uri)} "
-        serve = ["mlflow", "models", "serve", "-m", uri, "--env-manager", "local"]
-        print_line(f"next  {where}{shlex.join(serve)}", mode)
+        address, client, tags = registry.address, registry.client, origin_tags(run, checkpoint, subject.metadata)
+        folder, exports = Path(temporary) / "model", Path(temporary) / "exports"
+        for left_out in collect_exports(run, tags["checkpoint_sha256"], exports):
+            on_step(left_out)
+        on_step(f"writing the model for MLflow ({form})")
+        write_package(subject, folder, form=form)
+        facts = read_facts(run)
+        if checkpoint.name != "best.ckpt":  # the run's metrics are of another model
+            facts = replace(facts, predictions={}, summary={})
+        (folder / "README.md").write_text(render_card(facts), encoding="utf-8")
+        with registry.attempt("take the model"):
+            run_id, experiment_id = _find_or_create_run(registry, run, tags)
+        on_step(f"sending it to MLflow at {address.shown}")  # outside: a closed pipe is no error of MLflow
+        with registry.attempt("take the model"):
+            plain_name = "".join("-" if character in "/:.%\"'" else character for character in name)
+            params = client.get_run(run_id).data.params
+            model = client.create_logged_model(experiment_id, plain_name, run_id, params=params)
+            send_model_files(client, run_id, model, folder)
+        with registry.attempt(f"register a version of {name!r}"):
+            description = f"Run {tags['run']}\n\n{describe_model(facts)}"[:_MAX_DESCRIPTION_CHARS]
+            version = _create_version(
+                registry, name, model_id=model.model_id, run_id=run_id, tags=tags, description=description
+            )
+            has_exports = (exports / RECORD).is_file()
+            if has_exports:
+                where = f"export/{name}-{version}"  # so that a later version's exports do not replace them
+                for file in sorted(exports.iterdir()):
+                    client.log_artifact(run_id, str(file), where)
+                client.set_model_version_tag(name, version, "exports", f"runs:/{run_id}/{where}")
+            for alias in aliases:
+                client.set_registered_model_alias(name, alias, version)
+    pointing = f" ({', '.join(aliases)})" if aliases else ""
+    with_exports = ", with its exports" if has_exports else ""
+    print_line(f"made  version {version} of {name}{pointing} in MLflow at {address.shown}{with_exports}", mode)
+    for word, specs in (("takes", subject.metadata.inputs), ("gives", subject.metadata.outputs)):
+        for spec in specs:
+            sizes = ", ".join("any" if size is None else str(size) for size in spec.shape)
+            print_line(f"{word} {spec.name}: {spec.dtype} ({sizes})", mode)
+    if not is_servable(subject):
+        print_line("note  MLflow's server takes models of one tensor in and one out; load_model takes this", mode)
+        return
+    uri = f"models:/{name}{f'@{aliases[0]}' if aliases else f'/{version}'}"
+    at = "" if "***@" in address.shown else f"MLFLOW_TRACKING_URI={shlex.quote(address.uri)} "
+    print_line(f"next  {at}{shlex.join(['mlflow', 'models', 'serve', '-m', uri, '--env-manager', 'local'])}", mode)
+
+
+def origin_tags(run: runs.Run, checkpoint: Path, metadata: Metadata) -> dict[str, str]:
+    """Make the tags of a version: its run, code, data, checkpoint and best score, as far as they are known.
+
+    Args:
+        run: The run.
+        checkpoint: File of the weights.
+        metadata: Metadata of the model; class names that are too long for a tag stand in it alone.
+    """
+    manifest = runs.read_json(run.manifest_path) or {}
+    path = checkpoint.resolve()
+    tags = {name: value for name, value in manifest_tags(manifest).items() if not name.startswith("mlflow.")}
+    tags |= {
+        "run": f"{run.name}/{run.id}",
+        "run_folder": str(run.folder),
+        "checkpoint": str(path.relative_to(run.folder) if path.is_relative_to(run.folder) else path),
+        "checkpoint_sha256": metadata.source.get("sha256") or runs.digest(checkpoint),
+        "lightkit": __version__,
+        "output_kind": metadata.output_kind,
+    }
+    best = (runs.read_json(run.summary_path) or {}).get("best") or {}
+    if best.get("monitor") and best.get("value") is not None and checkpoint.name == "best.ckpt":
+        tags[f"best.{best['monitor']}"] = f"{best['value']:.6g}"
+    if metadata.class_names is not None and len(names := json.dumps(metadata.class_names)) <= _MAX_TAG_CHARS:
+        tags["class_names"] = names
+    return tags
+
+
+def collect_exports(run: runs.Run, checkpoint_digest: str, target: Path) -> list[str]:
+    """Copy the exports of a checkpoint, with an ``export.json`` of these alone.
+
+    Args:
+        run: The run.
+        checkpoint_digest: Digest of the checkpoint.
+        target: Folder for the copies; created if there are any.
+
+    Returns:
+        Entries of the run's ``export.json`` that were left out, in words.
+
+    Raises:
+        RunLocked: If an export is writing there.
+    """
+    folder = run.folder / "export"
+    if not (folder / RECORD).is_file():
+        return []
+    taken, left_out = {}, []
+    with lock_folder(folder):
+        for name, entry in read_record(folder).items():
+            is_of_checkpoint = (entry.get("source") or {}).get("sha256") == checkpoint_digest
+            try:
+                check_digest(folder / name)
+            except DataError:
+                is_of_checkpoint = False
+            if not is_of_checkpoint:
+                left_out.append(
+                    f"{folder / name} is not this checkpoint's, and is left out; `lightkit export` renews it"
+                )
+                continue
+            target.mkdir(exist_ok=True)
+            for part in (name, (entry.get("data") or {}).get("file")):
+                if part is not None:
+                    shutil.copyfile(folder / part, target / part)
+            taken[name] = entry
+    if taken:
+        write_json(target / RECORD, {"schema": 1, "artefacts": taken})
+    return left_out
+
+
+def _find_or_create_run(registry: Registry, run: runs.Run, tags: Mapping[str, str]) -> tuple[str, str]:
+    """Find the MLflow run of the training, or of an earlier registration, or create one.
+
+    Returns:
+        Its id, and that of its experiment.
+
+    Raises:
+        ConfigError: If its experiment was deleted.
+    """
+    from mlflow.entities import Metric, RunTag  # 2 s
+    from mlflow.exceptions import MlflowException
+    from mlflow.tracking.context.registry import resolve_tags
+
+    client = registry.client
+    if noted := tracked_run(run).get("run_id"):
+        try:
+            tracked = client.get_run(noted)
+        except MlflowException as error:
+            if error.error_code != "RESOURCE_DOES_NOT_EXIST":  # of another store
+                raise
+        else:
+            if tracked.info.lifecycle_stage == "active":
+                return tracked.info.run_id, tracked.info.experiment_id
+    name = os.environ.get("MLFLOW_EXPERIMENT_NAME") or run.name
+    experiment_id = find_or_create_experiment(
+        client, name, artifacts=registry.address.artifacts, setting="register, MLFLOW_EXPERIMENT_NAME"
+    )
+    earlier = client.search_runs([experiment_id], f"tags.`lightkit.run` = '{run.id}'", max_results=1)
+    if earlier:
+        return earlier[0].info.run_id, experiment_id
+    own = {name: value for name, value in tags.items() if name != "class_names"} | {"lightkit.run": run.id}
+    run_id = client.create_run(experiment_id, run_name=run.id, tags={**resolve_tags({}), **own}).info.run_id
+    now = int(time.time() * 1000)
+    best = ((runs.read_json(run.summary_path) or {}).get("metrics") or {}).get("best") or {}
+    metrics = [Metric(key, float(value), now, 0) for key, value in best.items() if isinstance(value, (int, float))]
+    client.log_batch(run_id, metrics=metrics, tags=[RunTag("Mode", "registered after training")])
+    if run.config_path.is_file():
+        client.log_artifact(run_id, str(run.config_path))
+    client.set_terminated(run_id, "FINISHED")
+    return str(run_id), experiment_id
+
+
+def _create_version(
+    registry: Registry, name: str, *, model_id: str, run_id: str, tags: Mapping[str, str], description: str
+) -> str:
+    client = registry.client
+    if read_aliases(registry, name) is None:
+        client.create_registered_model(name)
+    created: Any = client.create_model_version(
+        name, f"models:/{model_id}", run_id, tags=dict(tags), description=description, model_id=model_id
+    )
+    # As mlflow.register_model notes it, for the model's page.
+    versions = json.dumps([{"name": created.name, "version": created.version}])
+    client.set_logged_model_tags(model_id, {"mlflow.modelVersions": versions})
+    return str(created.version)

@@ -17,6 +17,7 @@ from lightkit import config, runs
 from lightkit.callbacks import RunRecorder
 from lightkit.cli.console import print_line
 from lightkit.cli.context import RunContext, create_job_lock
+from lightkit.cli.notifications import IN_RETRAIN
 from lightkit.cli.redaction import redact, redact_command_line
 from lightkit.cli.up_to_date import record_inputs, split_values
 from lightkit.config.display import format_origin, iterate_leaves
@@ -27,7 +28,6 @@ from lightkit.launch.worker import INHERITED
 from lightkit.reports.facts import setting_key
 from lightkit.runs.ci_report import add_fit_page
 from lightkit.runs.resume import RunSettings, RunStart, choose_start, restart_run
-from lightkit.runs.retrain_state import RUN_FILE
 from lightkit.version import __version__
 
 
@@ -79,15 +79,15 @@ def start_run(context: RunContext, settings: RunSettings, *, seed: int | None, i
     elif used is None and context.weights is None:
         context.tell("the model is untrained: neither --run nor --ckpt_path names a checkpoint")
     manifest = None if context.base is not None else _record_start(context, seed=seed, is_trial=is_trial)
-    if trains and (file := os.environ.get(RUN_FILE)):
-        runs.write_json(file, {"folder": str(run.folder)})
     events = _open_events(context, mirror=sys.stdout if context.mode == "json" else None)
     context.recorder = RunRecorder(run, events=events, manifest=manifest, checkpoint=used)
     for path, fault in context.start.passed_over:
         taken = used and runs.relative(used, run.folder)
         events.write("fallback", path=runs.relative(path, run.folder), used=taken, reason=fault)
-    is_reported = settings.report and not is_trial and context.command in ("fit", "test") and RUN_FILE not in os.environ
-    context.stack.enter_context(_finish_run(context, is_reported=is_reported))
+    is_reported = (
+        settings.report and not is_trial and context.command in ("fit", "test") and IN_RETRAIN not in os.environ
+    )
+    context.stack.enter_context(_finish_run(context, is_reported=is_reported and IN_RETRAIN not in os.environ))
     _announce(context, earlier)
 
 

@@ -18,7 +18,7 @@ from lightkit import runs
 from lightkit.cli.config_loader import WITH_MODEL, Takes
 from lightkit.cli.console import configure_console, format_traceback, quiet_libraries
 from lightkit.cli.context import RunContext, load_context
-from lightkit.cli.notifications import CommandNotifier
+from lightkit.cli.notifications import IN_RETRAIN, CommandNotifier
 from lightkit.cli.parser_errors import explain_full_disk
 from lightkit.cli.up_to_date import check_up_to_date
 from lightkit.cli.validation import validate, validate_signatures
@@ -31,7 +31,6 @@ from lightkit.launch.ranks import this_rank
 from lightkit.launch.supervisor import LaunchResult, Supervisor
 from lightkit.launch.worker import DATA_CHANGED, INHERITED, join_launch
 from lightkit.runs.deadline import parse_deadline
-from lightkit.runs.retrain_state import RUN_FILE
 from lightkit.runs.signals import SignalWatch
 
 
@@ -58,7 +57,9 @@ def run_stage(command: str, args: list[str], watch: SignalWatch, notifier: Comma
 def _run_stage(command: str, args: list[str], watch: SignalWatch, notifier: CommandNotifier) -> int:
     context = open_context(command, args, watch)
     if (given := context.options.get("deadline")) is not None:
-        is_resolved = bool(os.environ.get(INHERITED) or os.environ.get(RUN_FILE)) or join_launch(os.environ) is not None
+        is_resolved = (
+            bool(os.environ.get(INHERITED) or os.environ.get(IN_RETRAIN)) or join_launch(os.environ) is not None
+        )
         moment = parse_deadline(str(given), is_resolved=is_resolved).isoformat()
         context.options = {**context.options, "deadline": moment}
         context.args.append(f"--deadline={moment}")  # from which ranks that start later count, too

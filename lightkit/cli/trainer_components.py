@@ -42,6 +42,7 @@ from lightkit.callbacks.notifiers import Notifier
 from lightkit.callbacks.prediction_recorder import PredictionRecorder
 from lightkit.cli.console import OutputMode, format_table, print_line
 from lightkit.cli.context import RunContext
+from lightkit.cli.notifications import IN_RETRAIN
 from lightkit.cli.predict_images import build_prediction_callback
 from lightkit.cli.redaction import drop_nulls, redact, redact_hyperparameters
 from lightkit.config import Resolved, dotted, shown_path
@@ -52,10 +53,9 @@ from lightkit.hardware import this_machine
 from lightkit.launch.plan import THREADS
 from lightkit.launch.watchdog import STALLED, Hung, Stall, Watchdog, WatchdogSettings, heartbeat, read_watchdog
 from lightkit.loggers import TensorBoard
-from lightkit.reports.predictions import Predictions, class_scores, confusion_counts, worst_classes
+from lightkit.reports.predictions import Predictions, confusion_counts, score_classes
 from lightkit.runs.deadline import parse_deadline
 from lightkit.runs.resume import locate_checkpoint
-from lightkit.runs.retrain_state import RUN_FILE
 
 
 def set_devices(trainer: Namespace, context: RunContext) -> None:
@@ -437,7 +437,7 @@ def print_run_end(trainer: Trainer, context: RunContext) -> None:
     run, mode, command = context.run, context.mode, context.command
     if context.inputs or mode not in ("terminal", "plain") or not trainer.is_global_zero:
         return
-    in_retrain = RUN_FILE in os.environ  # which has a closing block of its own
+    in_retrain = IN_RETRAIN in os.environ  # which has a closing block of its own
     if command == "fit":
         lines = _list_results(trainer, run)
         lines = [line for line in lines if line.startswith(("best", "note"))] if in_retrain else lines
@@ -503,18 +503,20 @@ def _print_class_tables(predictions: Predictions, mode: OutputMode) -> None:
     if mode not in ("terminal", "plain") or not predictions.is_classifier or not len(predictions):
         return
     names = [visible(name, in_line=True) for name in predictions.class_names]
-    counts = confusion_counts(predictions)
-    scores = class_scores(counts)
-    chosen = worst_classes(scores, _MAX_CLASSES)
+    scores = score_classes(predictions, _MAX_CLASSES)
     head: tuple[str, ...] = ("class", "precision", "recall", "f1", "samples")
-    rows = [[names[k], *(f"{column[k]:.3f}" for column in scores[:3]), str(scores.support[k])] for k in chosen]
-    if len(chosen) < len(names):
+    rows = [
+        [visible(name, in_line=True), *(f"{score:.3f}" for score in (precision, recall, f1)), str(num_samples)]
+        for name, num_samples, precision, recall, f1, _ in scores
+    ]
+    if len(scores) < len(names):
         print_line(f"the {len(rows)} classes of the lowest f1, of {len(names)}", mode)
     print_line(format_table(head, rows, right=head[1:]), mode)
     # numbers head the columns: names may be long, and equal once they are cut
     head = ("label", *map(str, range(len(names))))
+    counts = confusion_counts(predictions)
     rows = [[f"{k} {name}", *map(str, row)] for k, (name, row) in enumerate(zip(names, counts, strict=True))]
     table = format_table(head, rows, right=head[1:])
-    if len(chosen) == len(names) and max(map(len, table.splitlines())) <= shutil.get_terminal_size((120, 24)).columns:
+    if len(scores) == len(names) and max(map(len, table.splitlines())) <= shutil.get_terminal_size((120, 24)).columns:
         print_line("confusion matrix: labels in rows, predictions in columns", mode)
         print_line(table, mode)

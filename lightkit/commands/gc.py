@@ -145,7 +145,7 @@ def _ask_registries(root: Path, tracking_uri: str | None, entries: Sequence[Inde
             continue  # nothing was ever registered there
         with open_registry(address, creates=False) as registry:
             needed |= needed_runs(registry)
-            answered.add(mask_password(registry.registry_uri))
+            answered.add(mask_password(registry.uri))
     for each in entries:
         registries = _list_registries(each.run)
         if each.is_promoted and not (registries and answered.issuperset(registries)):

@@ -14,7 +14,7 @@ from filelock import FileLock, Timeout
 from lightkit import runs
 from lightkit.cli.command_line import RUN_OPTIONS, get_run_argument, parse_options
 from lightkit.cli.console import configure_console, print_line, quiet_libraries
-from lightkit.cli.context import RunContext
+from lightkit.cli.context import RunContext, read_run_settings
 from lightkit.cli.redaction import redact
 from lightkit.cli.stage_runner import open_run_context
 from lightkit.errors import GateFailed, LightkitError, RunLocked
@@ -139,9 +139,8 @@ def _promote(context: RunContext, options: Mapping[str, str]) -> str:
                     f"Nothing was promoted; --force promotes it all the same."
                 )
         decision = runs.read_json(run.folder / RECORD) or {}
-        baseline = settings.baseline
-        is_version = baseline is not None and "/" not in baseline and baseline != "latest"
-        against = find_version(registry, name, str(baseline)) if is_version else None
+        is_compared = settings.baseline is not None and not settings.is_against_run
+        against = find_version(registry, name, str(settings.baseline)) if is_compared else None
         number = None if against is None else str(against.version)
         holds = decision_holds(decision, settings, name=name, sha256=sha256, baseline=number)
         if is_forced:
@@ -186,11 +185,10 @@ def _promote(context: RunContext, options: Mapping[str, str]) -> str:
         noted = runs.read_json(run.folder / PROMOTED) or {}
         with registry.attempt(f"move {name}@{alias}"):
             move = move_alias(registry, name, move)
-        is_noted = (noted.get("name"), noted.get("number")) == (name, move.number)
-        is_new = before != move.to or (move.kind == "promote" and not is_noted)  # the latter after a kill
+        is_new = (noted.get("name"), noted.get("number")) != (name, move.number)  # also after a kill
         if is_new:
             note_in_run_folders(registry, name, move)
-            if (run.folder / RECORD).exists() and (resolved.values.get("run") or {}).get("report", True):
+            if (run.folder / RECORD).exists() and read_run_settings(context).report:
                 write_gate_page(run)
     text = f"{name}@{alias} is version {move.to} {'already' if before == move.to else 'now'}"
     text += f"; it was version {before}" if before not in (None, move.to) else ""

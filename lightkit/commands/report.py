@@ -8,6 +8,7 @@ from lightkit import runs
 from lightkit.cli.command_line import parse_options
 from lightkit.config import shown_path
 from lightkit.errors import ConfigError
+from lightkit.runs.files import write_text
 
 HELP = """\
 usage: lightkit report RUN... [--output FILE] [--root FOLDER] [--quiet]
@@ -44,9 +45,10 @@ def report(words: list[str]) -> int:
     path = output or found[0].folder / ("comparison.html" if found[1:] else "report.html")
     try:
         if found[1:]:
-            from lightkit.reports.comparison import write_comparison  # here: it loads numpy
+            from lightkit.reports.comparison import render_comparison  # here: they load numpy
+            from lightkit.reports.facts import read_facts
 
-            write_comparison(found, path)
+            write_text(path, render_comparison([read_facts(run) for run in found]), durable=False)
         else:
             from lightkit.reports.gate_page import write_gate_page
             from lightkit.reports.pages import write_run_report

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 import json
-import math
 import multiprocessing
 import os
 import runpy
 import shlex
 import signal
+import statistics
 import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta, timezone
 from multiprocessing import resource_tracker
 from multiprocessing.process import BaseProcess
@@ -27,25 +27,17 @@ from lightkit import runs
 from lightkit.cli.command_line import Takes, parse_options
 from lightkit.cli.config_loader import options_of
 from lightkit.cli.console import configure_console, print_line
-from lightkit.cli.context import RunContext, create_job_lock, find_job
-from lightkit.cli.notifications import CommandNotifier
+from lightkit.cli.context import RunContext, create_job_lock, read_run_settings
+from lightkit.cli.notifications import IN_RETRAIN, CommandNotifier
 from lightkit.cli.stage_runner import open_context
-from lightkit.config import near, read_scalar, shown_path
+from lightkit.config import near, shown_path
 from lightkit.config.loader import find_plain_secrets
 from lightkit.errors import ConfigError, OutOfTime
-from lightkit.export.options import parse_formats
+from lightkit.export.options import ExportOptions, parse_formats
 from lightkit.registry.gate import RECORD, read_gate, require_rule
 from lightkit.runs.ci_report import Case, add_step_summary, junit_on_failure, markdown_table, write_junit
 from lightkit.runs.deadline import format_duration, parse_deadline, parse_duration
 from lightkit.runs.resume import RunSettings
-from lightkit.runs.retrain_state import (
-    IS_TESTED,
-    RUN_FILE,
-    STAGES,
-    RetrainState,
-    find_unfinished,
-    median_durations,
-)
 from lightkit.runs.signals import SignalWatch
 
 HELP = """\
@@ -79,10 +71,14 @@ same command goes on until it has failed three times.
 
 lightkit retrain -c configs/flowers.yaml --gate.metric test/accuracy --gate.min 0.8 --deadline 05:30
 """
+STAGES = ("fit", "test", "export", "gate", "promote")
 _SKIPPABLE = ("test", "export", "promote")
+_FILE = "retrain.json"
+_MAX_FAILURES = 3  # of a stage after `fit`; then the next start begins a new training
 _REJECTED, _INTERRUPTED = 4, 75  # exit codes of a gate and of a command that can be continued
 _INTERRUPTIONS = (_INTERRUPTED, 129, 130, 138, 143)
 _SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGUSR1", "SIGHUP") if hasattr(signal, name))
+_NUM_EARLIER_RUNS = 5
 _RESERVE_FACTOR, _RESERVE_EXTRA_S = 1.5, 10.0
 _FIRST_RESERVE_SHARE, _MAX_FIRST_RESERVE_S = 0.25, 900.0
 _PRELOAD = [
@@ -123,7 +119,7 @@ def _parse(args: Sequence[str]) -> tuple[Mapping[str, str], list[str]]:
     given = line.options
     if "--unchanged-ok" in given and "--if-changed" not in given:
         raise line.error("--unchanged-ok has no effect without --if-changed")
-    parse_formats("export-format", given.get("--export-format", "torch_export"))
+    ExportOptions(formats=parse_formats("export-format", given.get("--export-format", "torch_export"))).check()
     if "--reserve" in given and parse_duration(given["--reserve"]) is None:
         raise ConfigError(f"--reserve: expected a duration such as 10m, 90s or 1h30m, got {given['--reserve']!r}")
     for stage in _list_skipped(given):
@@ -141,34 +137,19 @@ def _retrain(args: list[str], options: Mapping[str, str], notifier: CommandNotif
     deadline = parse_deadline(options["--deadline"]) if "--deadline" in options else None
     context = open_context("fit", args, SignalWatch())
     configure_console(context.mode, context.resolved.masked)
-    values = {
-        key: read_scalar(value) if key in ("wait_s", "stale_s") and isinstance(value, str) else value
-        for key, value in (context.resolved.values.get("run") or {}).items()
-    }
-    settings = RunSettings(**{**values, "name": context.job_name})
-    _check(context, options)
-    with StageProcesses(preloads="--if-changed" not in options) as processes:  # with it, perhaps nothing needs torch
-        context.attach_notifier(notifier)
-        with create_job_lock(context, settings) as lock:
-            return Retrain(context, options, settings, deadline, processes, lock.delegate()).run()
-
-
-def _check(context: RunContext, options: Mapping[str, str]) -> None:
-    """Find errors that would end the retrain only after hours of training.
-
-    Raises:
-        ConfigError: If there are any.
-    """
-    resolved = context.resolved
+    settings = read_run_settings(context)
+    # errors that would end the retrain only after hours of training
+    resolved, gate = context.resolved, read_gate(context.resolved)
     if (plain_secret := next(find_plain_secrets(resolved.tree, resolved.references), None)) is not None:
         raise plain_secret
-    gate = read_gate(resolved)
     if gate.metric is not None:
         require_rule(gate)
     elif "--reason" in options:
         raise ConfigError("--reason: nothing is promoted without gate.metric; leave it out, or set gate.metric.")
-    if {"onnx", "all"} & {*options.get("--export-format", "").split(",")} and importlib.util.find_spec("onnx") is None:
-        raise ConfigError("--export-format: onnx is not installed. Install it, or choose another format.")
+    with StageProcesses(preloads="--if-changed" not in options) as processes:  # with it, perhaps nothing needs torch
+        context.attach_notifier(notifier)
+        with create_job_lock(context, settings) as lock:
+            return Retrain(context, options, settings, deadline, processes, lock).run()
 
 
 class StageProcesses:
@@ -267,8 +248,52 @@ def run_command(args: Sequence[str], environment: Mapping[str, str]) -> NoReturn
     sys.exit(1)
 
 
+@dataclass
+class StageState:
+    """State of one stage, as `Retrain` describes it."""
+
+    stage: str
+    status: str = "pending"
+    began: str | None = None
+    ended: str | None = None
+    seconds: float | None = None
+    exit_code: int | None = None
+    attempts: int = 0
+    failures: int = 0
+    message: str | None = None
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it is not run (again)."""
+        return self.status in ("done", "skipped")
+
+
+def read_stages(run: runs.Run) -> list[StageState] | None:
+    """Read the stages of a run's ``retrain.json``; None if there are none, or they are of another version."""
+    record = runs.read_json(run.folder / _FILE) or {}
+    try:
+        stages = [StageState(**each) for each in record["stages"]]
+    except (KeyError, TypeError):
+        return None
+    return stages if [each.stage for each in stages] == [*STAGES] else None
+
+
 class Retrain:
     """The stages of one job's retrain. The caller holds the job's lock.
+
+    Its progress is in ``retrain.json`` of the run, so that the next start goes on there. The file is replaced as a
+    whole at each step; a process that is killed leaves a stage ``running``.
+
+    ===========  =====================================================================================================
+    schema       1
+    run          ``NAME/ID``
+    config       digest of the config that the retrain was started with
+    began        ISO 8601, UTC; ``ended`` too, which is null until nothing is left to do
+    outcome      ``promoted``; ``not promoted``: the gate rejected the model; ``trained``: without a promotion; null
+    stages       in their order: ``stage``, ``status`` (pending, running, done, failed, interrupted, skipped),
+                 ``began``, ``ended``, ``seconds`` and ``exit_code`` of the last attempt, number of ``attempts`` and of
+                 ``failures``, and ``message``: why it was skipped, or what ended it
+    ===========  =====================================================================================================
 
     Args:
         context: Context of the invocation, as that of a fit.
@@ -276,7 +301,7 @@ class Retrain:
         settings: The `run` section of the config, with the name of the job.
         deadline: Moment by which all has to be done, if there is one.
         processes: Runs the commands.
-        environment: Variables of the commands.
+        lock: The lock of the job, which this process holds.
     """
 
     def __init__(
@@ -286,22 +311,24 @@ class Retrain:
         settings: RunSettings,
         deadline: datetime | None,
         processes: StageProcesses,
-        environment: Mapping[str, str],
+        lock: runs.Lock,
     ) -> None:
         self._context, self._options, self._settings, self._deadline = context, options, settings, deadline
-        self._root, self._name = find_job(settings)
-        self._run_file = (self._root / self._name / ".retrain-run.json").absolute()
-        self._processes, self._environment = processes, {**environment, RUN_FILE: str(self._run_file)}
+        self._processes, self._lock = processes, lock
+        self._earlier = runs.list_runs(lock.path.parent.parent, lock.path.parent.name)
         self._gate = read_gate(context.resolved)
         self._flags = [option for option in ("--if-changed", "--unchanged-ok") if option in options]
-        self._usual_s = median_durations(self._root, self._name, STAGES[1:])
         self._skipped = {stage: f"--skip {stage}" for stage in _list_skipped(options)}
         if self._gate.metric is None:
             self._skipped |= {"gate": "gate.metric is not set", "promote": "nothing is promoted that was not judged"}
         values = context.resolved.with_references(context.resolved.values)
         training = [context.ckpt_path, {key: value for key, value in values.items() if key not in ("run", "gate")}]
-        digest = hashlib.sha256(json.dumps(training, sort_keys=True, default=str).encode()).hexdigest()
-        self.state = RetrainState(digest)
+        self._config = hashlib.sha256(json.dumps(training, sort_keys=True, default=str).encode()).hexdigest()
+        self._run: runs.Run | None = None  # `fit` chooses it
+        self._stages = {stage: StageState(stage) for stage in STAGES}
+        self._began = _format_now()
+        self._ended: str | None = None
+        self._outcome: str | None = None
 
     def run(self) -> int:
         """Run the stages that are left, and return the exit code.
@@ -310,21 +337,11 @@ class Retrain:
             OutOfTime: If the deadline leaves no time for the next stage.
         """
         if self._settings.resume == "auto":
-            found, notice = find_unfinished(self._root, self._name, config=self.state.config)
-            if notice is not None:
-                self._context.tell(notice)
-                self._flags = []  # perhaps nothing has changed, and still that training came to nothing
-            if found is not None and found.run is not None:
-                self.state = found
-                for state in found.stages:  # they may be asked for now
-                    state.status = "pending" if state.status == "skipped" else state.status
-                left = [each.stage for each in found.stages if not each.is_over and each.stage not in self._skipped]
-                folder = shown_path(found.run.folder)
-                self._context.tell(f"goes on with {left[0] if left else 'its end'}: {folder} was not finished")
+            self._resume()
         code = 0
         try:
-            for stage in STAGES:
-                if self.state[stage].is_over:
+            for stage, state in self._stages.items():
+                if state.is_over:
                     continue
                 if self._processes.received is not None:  # between two stages
                     code = _INTERRUPTED
@@ -332,52 +349,82 @@ class Retrain:
                     self._skip(stage, self._skipped[stage])
                 else:
                     code = self._run_stage(stage)
-                if code or self.state.run is None:  # without a run nothing has changed
+                if code or self._run is None:  # without a run nothing has changed
                     break
             else:
-                self.state.finish("promoted" if self.state["promote"].status == "done" else "trained")
+                self._finish("promoted" if self._stages["promote"].status == "done" else "trained")
         except OutOfTime as error:
             self._report(error.exit_code, f"{error} ")
             raise
         signum = self._processes.received
         self._report(code, "" if signum is None else f"Interrupted by {signal.Signals(signum).name}. ")
-        if self.state.run is not None and signum is None and code not in _INTERRUPTIONS and self._settings.report:
+        if self._run is not None and signum is None and code not in _INTERRUPTIONS and self._settings.report:
             from lightkit.reports.pages import try_run_report  # here: it loads Jinja2 and Matplotlib
 
-            try_run_report(self.state.run)
+            try_run_report(self._run)
         return code
 
+    def _resume(self) -> None:
+        """Go on with the unfinished retrain of the job, unless its `fit` is not done, which finds what to resume.
+
+        Only the newest training counts: an unfinished retrain before it is history.
+        """
+        manifests = ((run, runs.read_json(run.manifest_path) or {}) for run in self._earlier)
+        trainings = (run for run, each in manifests if each.get("subcommand") == "fit" and not each.get("fast_dev_run"))
+        if (run := next(trainings, None)) is None or (runs.read_json(run.summary_path) or {}).get("status") != "done":
+            return
+        if (record := runs.read_json(run.folder / _FILE)) is None or record.get("ended"):
+            return
+        stages = read_stages(run)
+        reason = None
+        if stages is None:
+            reason = f"its {_FILE} is of another version of lightkit"
+        elif record.get("config") != self._config:
+            reason = "had another config"
+        elif (worst := max(stages[1:], key=lambda state: state.failures)).failures >= _MAX_FAILURES:
+            reason = f"its {worst.stage} has failed {worst.failures} times"
+        if stages is None or reason is not None:
+            self._context.tell(f"begins a new training: the retrain of {run.folder} was not finished, but {reason}")
+            self._flags = []  # perhaps nothing has changed, and still that training came to nothing
+            return
+        for state in stages:  # what was skipped may be asked for now
+            state.status = "pending" if state.status == "skipped" else state.status
+        stages[0].status = "done"  # perhaps it was killed after the training, and before that was noted
+        self._run, self._began, self._stages = run, record["began"], {state.stage: state for state in stages}
+        left = [each.stage for each in stages if not each.is_over and each.stage not in self._skipped]
+        folder = shown_path(run.folder)
+        self._context.tell(f"goes on with {left[0] if left else 'its end'}: {folder} was not finished")
+
     def _skip(self, stage: str, reason: str) -> None:
-        self.state.skip(stage, reason)
+        self._stages[stage].status, self._stages[stage].message = "skipped", reason
+        self._write()
         self._write_event(stage, "skipped", message=reason)
 
-    def _build_args(self, stage: str) -> list[str]:
-        """Build the command line of a stage.
+    def _finish(self, outcome: str) -> None:
+        self._ended, self._outcome = _format_now(), outcome
+        self._write()
 
-        Raises:
-            OutOfTime: If the deadline leaves no time for it.
-        """
+    def _write(self) -> None:
+        """Replace ``retrain.json``, once the run is known."""
+        if self._run is not None:
+            record = {
+                "schema": 1,
+                "run": f"{self._run.name}/{self._run.id}",
+                "config": self._config,
+                "began": self._began,
+                "ended": self._ended,
+                "outcome": self._outcome,
+                "stages": [asdict(each) for each in self._stages.values()],
+            }
+            runs.write_json(self._run.folder / _FILE, record)
+
+    def _build_args(self, stage: str) -> list[str]:
+        """Build the command line of a stage."""
         options, mode = self._options, self._context.mode
-        left_s = math.inf if self._deadline is None else (self._deadline - _now()).total_seconds()
         if stage == "fit":
-            args = ["fit", *self._context.args, *self._flags]
-            if self._deadline is not None:
-                reserve_s = self._reserve_s(left_s)
-                reserve, left = format_duration(reserve_s), format_duration(left_s)
-                if left_s <= reserve_s:
-                    raise OutOfTime(
-                        f"The deadline is in {left}, and the stages after a training need {reserve} of that; --reserve "
-                        f"sets how much to leave for them."
-                    )
-                self._context.tell(f"leaves {reserve} of {left} for the stages after the training")
-                args.append(f"--deadline={(self._deadline - timedelta(seconds=reserve_s)).isoformat()}")
-            return args
-        if left_s <= (needs_s := self._usual_s.get(stage, 0.0)):
-            needs = f"{stage} takes about {format_duration(needs_s)}; " if needs_s else ""
-            when = f"in {format_duration(left_s)}" if left_s > 0 else "over"
-            raise OutOfTime(f"The deadline is {when}; {needs}the same command goes on with {stage}.")
-        assert self.state.run is not None
-        args = [stage, f"--run={self.state.run.folder}", *["--trust"] * bool(self._context.options.get("trust"))]
+            return ["fit", *self._context.args, *self._flags]
+        assert self._run is not None
+        args = [stage, f"--run={self._run.folder}", *["--trust"] * bool(self._context.options.get("trust"))]
         if stage in ("test", "export"):
             args += [f"--format={options.get('--export-format', 'torch_export')}"] if stage == "export" else []
             return args + {"json": ["--output=json"], "quiet": ["--quiet"]}.get(mode, [])
@@ -386,14 +433,41 @@ class Retrain:
         args += ["--reason", options["--reason"]] if stage == "promote" and "--reason" in options else []
         return args + ["--quiet"] * (mode in ("json", "quiet"))
 
-    def _reserve_s(self, left_s: float) -> float:
-        """Return the seconds to leave for the stages after the training."""
+    def _plan_time(self, stage: str) -> list[str]:
+        """Return the option by which a training ends in time for the stages after it.
+
+        Raises:
+            OutOfTime: If the deadline leaves no time for the stage.
+        """
+        if self._deadline is None:
+            return []
+        left_s = (self._deadline - _now()).total_seconds()
+        seconds: dict[str, list[float]] = {}
+        for state in (state for run in self._earlier for state in read_stages(run) or []):
+            if state.status == "done" and state.seconds:
+                seconds.setdefault(state.stage, []).append(state.seconds)
+        usual_s = {each: statistics.median(found[:_NUM_EARLIER_RUNS]) for each, found in seconds.items()}
+        if stage != "fit":
+            if left_s > (needs_s := usual_s.get(stage, 0.0)):
+                return []
+            needs = f"{stage} takes about {format_duration(needs_s)}; " if needs_s else ""
+            when = f"in {format_duration(left_s)}" if left_s > 0 else "over"
+            raise OutOfTime(f"The deadline is {when}; {needs}the same command goes on with {stage}.")
+        later = [each for each in STAGES[1:] if each not in self._skipped]
         if "--reserve" in self._options:
-            return parse_duration(self._options["--reserve"]) or 0.0
-        stages = [stage for stage in STAGES[1:] if stage not in self._skipped]
-        if any(stage not in self._usual_s for stage in stages):
-            return min(_MAX_FIRST_RESERVE_S, _FIRST_RESERVE_SHARE * left_s)
-        return _RESERVE_FACTOR * sum(self._usual_s[stage] for stage in stages) + (_RESERVE_EXTRA_S if stages else 0.0)
+            reserve_s = parse_duration(self._options["--reserve"]) or 0.0
+        elif any(each not in usual_s for each in later):
+            reserve_s = min(_MAX_FIRST_RESERVE_S, _FIRST_RESERVE_SHARE * left_s)
+        else:
+            reserve_s = _RESERVE_FACTOR * sum(usual_s[each] for each in later) + (_RESERVE_EXTRA_S if later else 0.0)
+        reserve, left = format_duration(reserve_s), format_duration(left_s)
+        if left_s <= reserve_s:
+            raise OutOfTime(
+                f"The deadline is in {left}, and the stages after a training need {reserve} of that; --reserve sets "
+                f"how much to leave for them."
+            )
+        self._context.tell(f"leaves {reserve} of {left} for the stages after the training")
+        return [f"--deadline={(self._deadline - timedelta(seconds=reserve_s)).isoformat()}"]
 
     def _run_stage(self, stage: str) -> int:
         """Run a stage, record its end, and return the exit code; 0 where the next one can begin.
@@ -401,65 +475,65 @@ class Retrain:
         Raises:
             OutOfTime: If the deadline leaves no time for it.
         """
-        args, state, environment = self._build_args(stage), self.state, {}
-        tested = state["test"]
-        if tested.status == "done" and datetime.fromisoformat(str(tested.ended)) > _now() - timedelta(days=1):
-            environment[IS_TESTED] = "1"
-        state.begin(stage)
+        args, tested = [*self._build_args(stage), *self._plan_time(stage)], self._stages["test"]
+        is_tested = tested.status == "done" and datetime.fromisoformat(str(tested.ended)) > _now() - timedelta(days=1)
+        attempts, failures = self._stages[stage].attempts + 1, self._stages[stage].failures
+        state = StageState(stage, "running", began=_format_now(), attempts=attempts, failures=failures)
+        self._stages[stage] = state
+        self._write()
         num_bytes = 0
-        if state.run is not None:
+        if self._run is not None:
             self._write_event(stage, "begun")
-            num_bytes = state.run.events_path.stat().st_size
+            num_bytes = self._run.events_path.stat().st_size
         began_s = time.monotonic()
-        self._run_file.unlink(missing_ok=True)
-        try:
-            status = self._processes.run(args, {**self._environment, **environment}, self._find_run)
-        finally:
-            self._run_file.unlink(missing_ok=True)
+        environment = {**self._lock.delegate(), IN_RETRAIN: "tested" if is_tested else "1"}
+        status = self._processes.run(args, environment, self._find_run)
         code = 128 - status if status < 0 else status
         if self._processes.received is not None:
             code = _INTERRUPTED if code in _INTERRUPTIONS and stage != "fit" else code  # what follows it goes on
         elif status < 0:
             code = 1
-        if state.run is None or not state.run.folder.is_dir():  # nothing to do, or an end before the start
-            state.run = None
+        if self._run is None or not self._run.folder.is_dir():  # nothing to do, or an end before the start
+            self._run = None
             return code
         if self._context.mode == "json" and stage in ("gate", "promote"):  # they print no events
-            with state.run.events_path.open("rb") as file:
+            with self._run.events_path.open("rb") as file:
                 file.seek(num_bytes)
                 print(file.read().decode("utf-8", errors="replace"), end="", flush=True)
-        outcome, reason = "done", None
         is_rejected = code == _REJECTED and stage in ("gate", "promote")  # which asks again about a new champion
-        if code:
-            outcome = "interrupted" if code in _INTERRUPTIONS else "failed"
-            reason = outcome if outcome == "interrupted" else f"exit code {code}"
-            if status < 0 and outcome == "failed":
-                reason = f"killed by {signal.Signals(-status).name}"
-            reason = "not good enough" if is_rejected else reason
-            self._context.notifier.message = f"{stage}: {reason}"
-        seconds = time.monotonic() - began_s
-        state.end(stage, outcome, seconds=seconds, code=code, text=reason)
-        self._write_event(stage, "failed" if code else "done", exit_code=code, seconds=round(seconds, 3))
-        self._context.notifier.has_sent_end = stage in ("fit", "test", "export") or code == _REJECTED
+        if code in _INTERRUPTIONS:
+            state.status = state.message = "interrupted"
+        elif code:
+            state.status, state.failures = "failed", state.failures + 1
+            state.message = f"killed by {signal.Signals(-status).name}" if status < 0 else f"exit code {code}"
+            state.message = "not good enough" if is_rejected else state.message
+        else:
+            state.status = "done"
+        state.ended, state.exit_code, state.seconds = _format_now(), code, round(time.monotonic() - began_s, 3)
+        self._write()
+        self._write_event(stage, "failed" if code else "done", exit_code=code, seconds=state.seconds)
+        notifier = self._context.notifier
+        notifier.message = f"{stage}: {state.message}" if code else notifier.message
+        notifier.has_sent_end = stage in ("fit", "test", "export") or code == _REJECTED
         if is_rejected:
             if stage == "gate":
                 self._skip("promote", "the gate failed")
-            state.finish("not promoted")
+            self._finish("not promoted")
         return code
 
     def _find_run(self) -> None:
-        """Keep the state in the run's folder as soon as `fit` has written which it is."""
-        run, folder = self.state.run, (runs.read_json(self._run_file) or {}).get("folder")
-        if folder is not None and (run is None or str(run.folder) != folder) and Path(folder).is_dir():
-            self.state.run = runs.open_run(folder)
-            self.state.write()
+        """Keep the state in the run's folder as soon as `fit` has noted in the job's lock which it is."""
+        folder = (runs.read_json(self._lock.path) or {}).get("folder")
+        if folder is not None and (self._run is None or str(self._run.folder) != folder) and Path(folder).is_dir():
+            self._run = runs.open_run(folder)
+            self._write()
             self._write_event("fit", "begun")
 
     def _write_event(self, stage: str, status: str, **fields: Any) -> None:
-        assert self.state.run is not None
+        assert self._run is not None
         mirror = sys.stdout if self._context.mode == "json" else None
-        events = runs.EventStream(self.state.run.events_path, mirror=mirror)
-        events.write("stage", stage=stage, status=status, attempt=self.state[stage].attempts, **fields)
+        events = runs.EventStream(self._run.events_path, mirror=mirror)
+        events.write("stage", stage=stage, status=status, attempt=self._stages[stage].attempts, **fields)
 
     def _report(self, code: int, reason: str) -> None:
         """Report the stages on the screen, in the step summary and in JUnit.
@@ -471,9 +545,8 @@ class Retrain:
         Raises:
             ConfigError: If the JUnit file cannot be written.
         """
-        state, run = self.state, self.state.run
-        rows, cases = [], []
-        for each in state.stages:
+        run, rows, cases = self._run, [], []
+        for each in self._stages.values():
             has_run = each.status not in ("pending", "skipped")
             details = each.message or ""
             if run is not None and each.stage == "gate" and has_run:
@@ -486,12 +559,13 @@ class Retrain:
             skipped = None if has_run else details or "not run"
             cases.append(Case(each.stage, each.seconds or 0.0, failure=failure, skipped=skipped))
         if run is not None:
-            end = state.outcome
-            if state.next_stage is not None:
-                end = f"{reason}not finished: the same command goes on with {state.next_stage.stage}"
+            end = self._outcome
+            if not self._ended:
+                left = next(each.stage for each in self._stages.values() if not each.is_over)
+                end = f"{reason}not finished: the same command goes on with {left}"
             lines = [f"{row[0]:<9}{row[1]:<13}{row[2]:<11}{row[3]}".rstrip() for row in rows]
             lines += [f"end   {end}", f"run   {shown_path(run.folder)}"]
-            if state.outcome == "promoted":
+            if end == "promoted":
                 root = shown_path(run.root)
                 option = "" if root == "runs" else f" --root {shlex.quote(root)}"
                 lines.append(f"next  lightkit history {self._gate.name or run.name}{option}")
@@ -504,3 +578,7 @@ class Retrain:
 
 def _now() -> datetime:
     return datetime.now(timezone.utc)
+
+
+def _format_now() -> str:
+    return _now().isoformat(timespec="seconds")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeGuard
 
 from lightkit.config import Resolved, error_at, read_scalar
@@ -57,6 +58,11 @@ class GateSettings:
     def rules(self) -> list[str]:
         """Names of the conditions that are set."""
         return [key for key in ("min", "max", "max_drop", "slices", "drift") if getattr(self, key) is not None]
+
+    @property
+    def is_against_run(self) -> bool:
+        """Whether the baseline is a run, and no alias or version of the registered model."""
+        return self.baseline is not None and ("/" in self.baseline or self.baseline == "latest")
 
     @property
     def is_loss(self) -> bool:
@@ -199,25 +205,31 @@ def decide(
         ``significance`` whether they differ beyond the noise of the samples, see `compare_on_same_samples`.
     """
     # here: it loads numpy, which no command needs that reads a config
-    from lightkit.reports.significance import compare_on_same_samples, compute_interval, select_class
+    from lightkit.reports.statistics import compare_on_same_samples, compute_interval, select_class
 
-    metric = str(settings.metric)
-    value, values = candidate.metrics.get(metric), {} if baseline is None else baseline.metrics
-    slices = {} if baseline is None else baseline.slices
-    confidence = settings.confidence or 0.95
+    metric, confidence = str(settings.metric), settings.confidence or 0.95
+    other = ModelScores("", {}) if baseline is None else baseline
+    value, reference = candidate.metrics.get(metric), other.metrics.get(metric)
+    compute = partial(compute_interval, metric, confidence=confidence)
     significance = None
     if baseline is not None:
         significance = compare_on_same_samples(
-            metric, (value, values.get(metric)), candidate.predictions, baseline.predictions, confidence=confidence
+            metric, (value, reference), candidate.predictions, other.predictions, confidence=confidence
         )
     checks: list[dict[str, Any]] = []
     reasons: list[str] = []
 
-    def at_least(value: float | None, bound: float) -> bool:
-        return _is_number(value) and value >= bound - _ROUNDING * max(abs(value), abs(bound))
+    def add(name: str, value: float | None, other: float | None, asks: str, passed: bool, *, against: str = "") -> None:
+        checks.append({"name": name, "challenger": value, "baseline": other, "asks": asks, "passed": passed})
+        if not passed:
+            found = "has no value" if value is None else f"is {value:.6g}"
+            reasons.append(f"{name} {found}, expected {asks}{against}")
 
-    def at_most(value: float | None, bound: float) -> bool:
-        return _is_number(value) and value <= bound + _ROUNDING * max(abs(value), abs(bound))
+    def add_bound(name: str, value: float | None, other: float | None, bound: float, *, is_least: bool) -> None:
+        passed = _is_number(value)
+        if _is_number(value):
+            passed = (bound - value if is_least else value - bound) <= _ROUNDING * max(abs(value), abs(bound))
+        add(name, value, other, f"at {'least' if is_least else 'most'} {bound:g}", passed)
 
     def drops_at_most(reference: float | None, allowed: float) -> bool:
         if not _is_number(value):
@@ -227,55 +239,42 @@ def decide(
         drop = reference - value if settings.mode == "max" else value - reference
         return drop <= allowed + _ROUNDING * max(abs(value), abs(reference), abs(allowed))
 
-    def add(name: str, value: float | None, other: float | None, asks: str, passed: bool, *, against: str = "") -> None:
-        checks.append({"name": name, "challenger": value, "baseline": other, "asks": asks, "passed": passed})
-        if not passed:
-            found = "has no value" if value is None else f"is {value:.6g}"
-            reasons.append(f"{name} {found}, expected {asks}{against}")
-
     if settings.min is not None:
-        add(metric, value, values.get(metric), f"at least {settings.min:g}", at_least(value, settings.min))
+        add_bound(metric, value, reference, settings.min, is_least=True)
     if settings.max is not None:
-        add(metric, value, values.get(metric), f"at most {settings.max:g}", at_most(value, settings.max))
+        add_bound(metric, value, reference, settings.max, is_least=False)
     if settings.max_drop is not None and baseline is not None:
-        other = values.get(metric)
         asks = f"at most {settings.max_drop:g} worse than {baseline.name}"
-        against = "" if other is None else f" (that has {other:.6g})"
+        against = "" if reference is None else f" (that has {reference:.6g})"
         is_noise = settings.confidence is not None and significance is not None and not significance["counts"]
         if settings.confidence is not None:
             asks += f", or no different with {settings.confidence:.4g} confidence"
-        add(metric, value, other, asks, is_noise or drops_at_most(other, settings.max_drop), against=against)
+        add(metric, value, reference, asks, is_noise or drops_at_most(reference, settings.max_drop), against=against)
     if settings.metric is not None and not checks:
-        add(metric, value, values.get(metric), "a finite number", _is_number(value))
-    holds, word = (at_least, "at least") if settings.mode == "max" else (at_most, "at most")
+        add(metric, value, reference, "a finite number", _is_number(value))
     for name, bound in (settings.slices or {}).items():
-        score = candidate.slices.get(name)
-        add(f"{metric} of {name}", score, slices.get(name), f"{word} {bound:g}", holds(score, bound))
+        scores = candidate.slices.get(name), other.slices.get(name)
+        add_bound(f"{metric} of {name}", *scores, bound, is_least=settings.mode == "max")
     if settings.drift is not None and drift is not None and drift["best"] is not None:
         window, best, allowed = drift["window"], drift["best"], settings.drift["max_drop"]
         last = "the last promoted model" if window == 1 else f"the best of the last {window} promoted models"
         asks = f"at most {allowed:g} worse than {last} (version {drift['version']}: {best:.6g})"
         add(f"{metric} of late", value, best, asks, drops_at_most(best, allowed))
-    of_slices = {name: select_class(candidate.predictions, name) for name in candidate.slices}
+    slices: dict[str, dict[str, Any]] = {}
+    for name, score in candidate.slices.items():
+        found = select_class(candidate.predictions, name)
+        slices[name] = {"challenger": score, "baseline": other.slices.get(name)}
+        slices[name] |= {"num_samples": None if found is None else len(found), "interval": compute(score, found)}
     return {
         "schema": 1,
         "passed": not reasons,
         "metric": settings.metric,
         "scores": {"challenger": {**candidate.metrics}, "baseline": baseline and {**baseline.metrics}},
-        "slices": {
-            name: {
-                "challenger": score,
-                "baseline": slices.get(name),
-                "num_samples": None if (found := of_slices[name]) is None else len(found),
-                "interval": compute_interval(metric, score, found, confidence=confidence),
-            }
-            for name, score in candidate.slices.items()
-        },
+        "slices": slices,
         "intervals": {
             "confidence": confidence,
-            "challenger": compute_interval(metric, value, candidate.predictions, confidence=confidence),
-            "baseline": baseline
-            and compute_interval(metric, values.get(metric), baseline.predictions, confidence=confidence),
+            "challenger": compute(value, candidate.predictions),
+            "baseline": compute(reference, other.predictions),
         },
         "significance": significance,
         "drift": drift,

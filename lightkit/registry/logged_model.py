@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from lightkit.errors import CheckpointError, ConfigError
+from lightkit.export.export_errors import format_reason
 from lightkit.export.metadata import Metadata, TensorSpec, is_recorded
 from lightkit.export.samples import EvaluationSamples, extend_example, make_random_samples
 from lightkit.export.target import ExportTarget, run_model
@@ -29,9 +30,7 @@ _ADDRESS = re.compile(r"models:/[^/@]+([@/][^/@]+)?|runs:/[^/]+/.*[^/]")
 _EXPECTED = "models:/NAME@ALIAS, models:/NAME/VERSION, models:/m-ID or runs:/ID/model"
 
 
-def load_logged_model(
-    uri: str, *, trust: bool, root: Path | str = "runs", num_samples: int = 32
-) -> tuple[ExportTarget, EvaluationSamples]:
+def load_logged_model(uri: str, *, trust: bool, root: Path, num_samples: int) -> tuple[ExportTarget, EvaluationSamples]:
     """Download a model that was logged with MLflow's PyTorch flavour.
 
     Args:
@@ -52,14 +51,14 @@ def load_logged_model(
         raise ConfigError(f"--run: expected {_EXPECTED}, got {uri!r}.")
     option = "--run.root or the environment variable MLFLOW_TRACKING_URI"
     with (
-        open_registry(address_of_root(None, Path(root)), option=option, creates=False) as registry,
+        open_registry(address_of_root(None, root), option=option, creates=False) as registry,
         tempfile.TemporaryDirectory(prefix="lightkit-logged-") as temporary,
     ):
         from mlflow.artifacts import download_artifacts  # 2 s
         from mlflow.exceptions import MlflowException
         from mlflow.models import Model
 
-        uris = {"tracking_uri": registry.client.tracking_uri, "registry_uri": registry.registry_uri}
+        uris = {"tracking_uri": registry.client.tracking_uri, "registry_uri": registry.uri}
         with registry.attempt(f"download {uri}"):
             folder = Path(download_artifacts(uri, dst_path=temporary, **uris))
         try:
@@ -88,7 +87,7 @@ def load_module(uri: str, folder: Path, flavors: Mapping[str, Any], *, trust: bo
             `lightkit register` wrote beside it, need none; other graphs, pickled modules and models with code do.
 
     Raises:
-        ConfigError: If it has no PyTorch flavour, two files of which either could be meant, or needs trust.
+        ConfigError: If it has no PyTorch flavour, or needs trust.
         CheckpointError: If its file is damaged, or of a class that cannot be found here.
     """
     flavor = flavors.get("pytorch")
@@ -96,8 +95,6 @@ def load_module(uri: str, folder: Path, flavors: Mapping[str, Any], *, trust: bo
         raise ConfigError(f"{uri} is no PyTorch model: it has the flavours {', '.join(sorted(flavors))}.")
     data = folder / str(flavor.get("model_data", "data"))
     graph, program = data / "model.pt2", data / "model.pth"
-    if graph.exists() and program.exists():  # MLflow loads one of them, and other tools the other
-        raise ConfigError(f"{uri} holds both model.pt2 and model.pth, so that it is ambiguous. Log it anew.")
     is_torchscript = not graph.exists() and _is_torchscript(program)
     code = None
     if flavor.get("code"):
@@ -122,14 +119,11 @@ def load_module(uri: str, folder: Path, flavors: Mapping[str, Any], *, trust: bo
         with hide_advice(), set_environment({"MLFLOW_ALLOW_PICKLE_DESERIALIZATION": "true"}):
             loaded: nn.Module = mlflow.pytorch.load_model(str(folder), map_location="cpu")
         return loaded.eval()
-    except (ImportError, AttributeError) as error:
-        raise CheckpointError(
-            f"{uri} cannot be loaded: {error}. Its class must be where it was when the model was logged: run in that "
-            f"folder, or install its package."
-        ) from error
     except Exception as error:  # torch raises many classes for a damaged file
-        reason = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
-        raise CheckpointError(f"{uri} cannot be loaded: {reason[:300]}. Log it again.") from error
+        raise CheckpointError(
+            f"{uri} cannot be loaded: {format_reason(error).rstrip('.')}. A class must be where it was when the "
+            f"model was logged: run in that folder, or install its package. Log a damaged file again."
+        ) from error
 
 
 def _is_torchscript(file: Path) -> bool:

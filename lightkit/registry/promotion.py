@@ -96,7 +96,7 @@ def note_in_run_folders(registry: Registry, name: str, move: Move) -> None:
         name: The registered model.
         move: The move.
     """
-    uri = mask_password(registry.registry_uri)
+    uri = mask_password(registry.uri)
     for version in list_versions(registry, name):
         file, is_champion = Path(version.tags.get("run_folder", "")) / PROMOTED, str(version.version) == move.to
         noted = read_json(file) or {}
@@ -128,12 +128,9 @@ def read_moves(registry: Registry, name: str) -> list[Move]:
     for key in sorted(model.tags):
         if (matched := _KEY.fullmatch(key)) is None:
             continue
-        try:
-            record = json.loads(model.tags[key])
-            known = {field: record[field] for field in Move.__dataclass_fields__ if field in record}
-            move = Move(**{**known, "number": int(matched[1])})
-        except (ValueError, TypeError):  # written by another program
-            continue
+        record = json.loads(model.tags[key])
+        known = {field: record[field] for field in Move.__dataclass_fields__ if field in record}
+        move = Move(**{**known, "number": int(matched[1])})
         add_unrecorded(move.alias, move.before)
         found.append(move)
         last[move.alias] = move
@@ -230,9 +227,8 @@ def needed_runs(registry: Registry) -> set[str]:
             page = registry.client.search_registered_models(max_results=1000, page_token=token)
         for model in page:
             moves = read_moves(registry, model.name)
-            with registry.attempt(f"read the versions of {model.name!r}"):
-                aliases = registry.client.get_registered_model(model.name).aliases
-            needed = {str(version) for version in aliases.values()}
+            aliases = read_aliases(registry, model.name) or {}
+            needed = {*aliases.values()}
             for alias in {*aliases, *(move.alias for move in moves)}:
                 needed |= {*champions(moves, alias)[-_NUM_ROLLBACK:]}
             versions = [each for each in list_versions(registry, model.name) if str(each.version) in needed]
@@ -241,10 +237,10 @@ def needed_runs(registry: Registry) -> set[str]:
             return found
 
 
-def describe_actor(environ: Mapping[str, str] = os.environ) -> str:
+def describe_actor() -> str:
     """Name the actor of a CI job, else the user and the host."""
-    if actor := environ.get("GITHUB_ACTOR"):
-        job = "/".join(environ[name] for name in ("GITHUB_REPOSITORY", "GITHUB_RUN_ID") if environ.get(name))
+    if actor := os.environ.get("GITHUB_ACTOR"):
+        job = "/".join(os.environ[name] for name in ("GITHUB_REPOSITORY", "GITHUB_RUN_ID") if os.environ.get(name))
         return f"{actor} (CI{f' {job}' if job else ''})"
     try:
         user = getpass.getuser()

@@ -104,40 +104,73 @@ def check_alias(alias: str) -> str:
     return alias
 
 
-@dataclass(frozen=True)
+@dataclass
 class Registry:
-    """MLflow's tracking store and its registry.
+    """MLflow's tracking store and its registry, as `open_registry` opens them.
 
     Args:
         address: Address of the tracking store.
-        client: Client of both. The registry is at ``MLFLOW_REGISTRY_URI``, else at the same address; that of
-            Databricks is Unity Catalog.
-        registry_uri: Address of the registry; may hold a password.
-        timeouts: MLflow's variables for uploads, without those that the user has set.
         option: Setting that names another address, for errors.
     """
 
     address: Address
-    client: MlflowClient
-    registry_uri: str = ""
-    timeouts: Mapping[str, str] = field(default_factory=dict)
     option: str = _OPTION
+    client: MlflowClient = field(init=False)
+    """Client of both."""
+    uri: str = field(init=False)
+    """Address of the registry; may hold a password. It is ``MLFLOW_REGISTRY_URI``, else the same address; that of
+    Databricks is Unity Catalog."""
 
     @property
     def in_catalog(self) -> bool:
         """Whether the registry is Databricks' Unity Catalog, where names have three levels."""
-        return self.registry_uri.startswith(("databricks-uc", "uc:"))
+        return self.uri.startswith(("databricks-uc", "uc:"))
 
     @contextmanager
     def attempt(self, action: str) -> Iterator[None]:
-        """Within it, uploads have their time, and failures are one line: see `translate_errors`."""
-        with translate_errors(self.address, action, option=self.option), set_environment(self.timeouts):
+        """Turn errors of MLflow and its connection into one line without secrets.
+
+        Args:
+            action: The attempt, as in "MLflow at … cannot …".
+
+        Raises:
+            ConfigError: If MLflow refuses, for instance an unknown name, or its database is none.
+            ServerAway: If it does not answer, fails itself, or its disk is full.
+        """
+        from mlflow.exceptions import MlflowException  # 2 s
+        from requests import RequestException
+        from sqlalchemy.exc import SQLAlchemyError
+
+        try:
             yield
+        except Exception as error:
+            is_of_storage = type(error).__module__.partition(".")[0] in _STORAGE_CLIENTS
+            known = (MlflowException, RequestException, SQLAlchemyError, OSError, ModuleNotFoundError)
+            if not isinstance(error, known) and not is_of_storage:
+                raise
+            text = mask_password(" ".join(str(error).split())).rstrip(".") or type(error).__name__
+            text = text if len(text) <= _MAX_CHARS else f"{text[:_MAX_CHARS]}…"
+            message = f"MLflow at {self.address.shown} cannot {action}: {text}."
+            is_refusal = (
+                isinstance(error, (FileNotFoundError, ModuleNotFoundError))  # the latter: boto3, for artifacts in S3
+                or (isinstance(error, MlflowException) and int(error.get_http_status_code()) < 500)  # type: ignore[no-untyped-call]
+                or (is_of_storage and re.search("Connect|Timeout|Unavailable", type(error).__name__) is None)
+            )
+            if is_refusal:
+                raise ConfigError(message) from error
+            message += f" The address comes from {self.address.origin}; "
+            is_local = self.address.database is not None
+            if is_local and not re.search("locked|disk is full|No space", text):
+                raise ConfigError(f"{message}name another with {self.option}.") from error
+            advice = "try again" if is_local else "start the server"
+            raise ServerAway(f"{message}{advice}, or name another with {self.option}.") from error
 
 
 @contextmanager
 def open_registry(address: Address, *, option: str = _OPTION, creates: bool = True) -> Iterator[Registry]:
     """Connect, and send a first request, so that a server that is away is found before anything is built.
+
+    From then on MLflow's own functions use this address, too: a client of 3.17 looks up ``models:/`` through them.
 
     Args:
         address: Address of MLflow.
@@ -156,69 +189,25 @@ def open_registry(address: Address, *, option: str = _OPTION, creates: bool = Tr
     import mlflow  # 2 s
     from mlflow.tracking import MlflowClient
 
-    # A page of lines about tables that are made, and the tracebacks of errors that are translated below.
+    # A page of lines about tables that are made, and the tracebacks of errors that are translated.
     logging.getLogger("alembic").setLevel(logging.WARNING)
     logging.getLogger("mlflow.store.db.utils").setLevel(logging.CRITICAL)
-    timeouts = {name: value for name, value in _UPLOADING.items() if name not in os.environ}
-    connecting = {name: value for name, value in CONNECT_SETTINGS.items() if name not in os.environ}
-    with translate_errors(address, "open the registry", option=option), set_environment(connecting):
+    registry = Registry(address, option)
+    with registry.attempt("open the registry"), set_environment(_unset(CONNECT_SETTINGS)):
         if address.artifacts is not None:
             address.artifacts.parent.mkdir(parents=True, exist_ok=True)
         with exclusive(address):
-            client = MlflowClient(address.uri)
-            client.search_experiments(max_results=1)
-    # MLflow's own functions must use this address too: a client of 3.17 looks up ``models:/`` through them.
-    before = mlflow.get_tracking_uri() if mlflow.tracking.is_tracking_uri_set() else ""  # type: ignore[no-untyped-call]
-    with set_environment({"MLFLOW_TRACKING_URI": address.uri}):
-        mlflow.set_tracking_uri(address.uri)
-        try:
-            yield Registry(address, client, mlflow.get_registry_uri(), timeouts, option)
-        finally:
-            mlflow.set_tracking_uri(before)
+            registry.client = MlflowClient(address.uri)
+            registry.client.search_experiments(max_results=1)
+    mlflow.set_tracking_uri(address.uri)
+    registry.uri = mlflow.get_registry_uri()
+    with set_environment(_unset(_UPLOADING)):
+        yield registry
 
 
-@contextmanager
-def translate_errors(address: Address, action: str, *, option: str = _OPTION) -> Iterator[None]:
-    """Turn errors of MLflow and its connection into one line without secrets.
-
-    Args:
-        address: Address of MLflow.
-        action: The attempt, as in "MLflow at … cannot …".
-        option: Setting that names another address.
-
-    Raises:
-        ConfigError: If MLflow refuses, for instance an unknown name, or its database is none.
-        ServerAway: If it does not answer, fails itself, or its disk is full.
-    """
-    from mlflow.exceptions import MlflowException  # 2 s
-    from requests import RequestException
-    from sqlalchemy.exc import SQLAlchemyError
-
-    try:
-        yield
-    except Exception as error:
-        is_of_storage = type(error).__module__.partition(".")[0] in _STORAGE_CLIENTS
-        known = (MlflowException, RequestException, SQLAlchemyError, OSError, ModuleNotFoundError)
-        if not isinstance(error, known) and not is_of_storage:
-            raise
-        text = mask_password(" ".join(str(error).split())).rstrip(".") or type(error).__name__
-        text = text if len(text) <= _MAX_CHARS else f"{text[:_MAX_CHARS]}…"
-        message = f"MLflow at {address.shown} cannot {action}: {text}."
-        is_refusal = (
-            isinstance(error, (FileNotFoundError, ModuleNotFoundError))  # the latter: boto3, for artifacts in S3
-            or (isinstance(error, MlflowException) and int(error.get_http_status_code()) < 500)  # type: ignore[no-untyped-call]
-            or (is_of_storage and re.search("Connect|Timeout|Unavailable", type(error).__name__) is None)
-        )
-        if is_refusal:
-            raise ConfigError(message) from error
-        if address.database is not None and not re.search("locked|disk is full|No space", message):
-            raise ConfigError(
-                f"{message} Its place comes from {address.origin}; name another with {option}."
-            ) from error
-        advice = "try again" if address.database is not None else "start the server"
-        raise ServerAway(
-            f"{message} The address comes from {address.origin}; {advice}, or name another with {option}."
-        ) from error
+def _unset(variables: Mapping[str, str]) -> dict[str, str]:
+    """Leave out the variables that the user has set."""
+    return {name: value for name, value in variables.items() if name not in os.environ}
 
 
 @contextmanager

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from itertools import product
-from pathlib import Path
 from string import ascii_uppercase
 from typing import Any
 
@@ -14,25 +13,20 @@ from numpy.typing import NDArray
 
 from lightkit.reports import figures
 from lightkit.reports.facts import (
-    NO_METRICS,
     SPLITS,
     RunFacts,
-    Score,
     Setting,
     find_score,
+    is_metric,
     list_scores,
-    read_facts,
     score_predictions,
     split_order,
 )
-from lightkit.reports.pages import PageFigure, PageSample, SampleGroup, limit_images, render_page, shorten
-from lightkit.reports.predictions import Predictions, read_thumbnail
-from lightkit.reports.significance import choose_deciding_samples, compare_on_same_samples, describe_significance
-from lightkit.runs.files import write_text
-from lightkit.runs.folder import Run
+from lightkit.reports.pages import PageFigure, PageSample, Thumbnails, render_page, shorten
+from lightkit.reports.predictions import Predictions
+from lightkit.reports.statistics import choose_deciding_samples, compare_on_same_samples, describe_significance
 from lightkit.runs.index import flatten, list_differences
 
-MAX_RUNS = len(ascii_uppercase)
 _LEVEL = 0.05  # of the tests, together
 _MAX_CURVES = 12
 _MAX_POINTS = 20_000  # of all curves
@@ -122,36 +116,23 @@ def describe_difference(
     return f"{names[1]} is {'better' if is_better else 'worse'} than {names[0]}.", detail
 
 
-def write_comparison(runs: Sequence[Run], path: Path | None = None) -> Path:
-    """Write the page that compares runs, and return its path.
-
-    Args:
-        runs: 2 to `MAX_RUNS`; the others are tested against the first.
-        path: Of the page; ``comparison.html`` in the first run's folder if None.
-    """
-    path = path or runs[0].folder / "comparison.html"
-    write_text(path, render_comparison([read_facts(run) for run in runs]), durable=False)
-    return path
-
-
 def render_comparison(compared: Sequence[RunFacts]) -> str:
     """Render the page that compares runs, which are called A, B, ... in it."""
     names = ascii_uppercase[: len(compared)]
-    others = dict(zip(names[1:], compared[1:], strict=True))
+    first, others = compared[0], dict(zip(names[1:], compared[1:], strict=True))
     level = _LEVEL / len(others)  # Bonferroni: of many equal models, one would look better
-    pairs = {name: pair for name, each in others.items() if (pair := pair_predictions(compared[0], each)) is not None}
-    manifests = [dict(_name_records(each.manifest)) for each in compared]
+    pairs = {name: pair for name, each in others.items() if (pair := pair_predictions(first, each)) is not None}
+    thumbnails = Thumbnails()
+    manifests = [_list_records(each.manifest) for each in compared]
     settings = [{each.key: each for each in facts.settings} for facts in compared]
     keys = list_differences([{key: each.value for key, each in found.items()} for found in settings])
     keys.sort(key=lambda key: all(found[key].place is None for found in settings if key in found))
-    differences = {"Config": [(key, [found.get(key) for found in settings]) for key in keys]} | {
-        title: [
-            (key, [Setting(key, each[key], None) if key in each else None for each in manifests])
-            for key in list_differences(manifests)
-            if key.partition(".")[0] in sections
-        ]
-        for title, sections in _RECORDS.items()
-    }
+    differences = {"Config": [(key, [found.get(key) for found in settings]) for key in keys]}
+    for title, sections in _RECORDS.items():
+        keys = [key for key in list_differences(manifests) if key.partition(".")[0] in sections]
+        differences[title] = [(key, [each.get(key) for each in manifests]) for key in keys]
+    scores = [list_scores(facts) for facts in compared]
+    metrics = sorted(dict.fromkeys(key for found in scores for key in found), key=split_order)
     return render_page(
         "comparison.html",
         title=f"{', '.join(each.name for each in compared)}: comparison",
@@ -162,32 +143,26 @@ def render_comparison(compared: Sequence[RunFacts]) -> str:
         level=level,
         fingerprints=[each.data.get("fingerprint") for each in compared],
         differences={title: rows for title, rows in differences.items() if rows},
-        scores=_list_scores(compared),
+        scores={metric: [found.get(metric) for found in scores] for metric in metrics},
         curves=_draw_curves(compared, names),
-        disagreements=limit_images(
-            _list_disagreements((compared[0], others[name]), pair, (names[0], name)) for name, pair in pairs.items()
-        ),
+        disagreements={
+            name: _list_disagreements((first, others[name]), pair, (names[0], name), thumbnails)
+            for name, pair in pairs.items()
+        },
     )
 
 
-def _name_records(manifest: Mapping[str, Any]) -> list[tuple[str, Any]]:
+def _list_records(manifest: Mapping[str, Any]) -> dict[str, Setting]:
     sections = {key: manifest.get(key) for keys in _RECORDS.values() for key in keys}
-    return [(".".join(map(str, path)), value) for path, value in flatten(sections) if value not in (None, {})]
-
-
-def _list_scores(compared: Sequence[RunFacts]) -> dict[str, list[Score | None]]:
-    """List each run's metrics by their name, in the order of `split_order`."""
-    found = [list_scores(facts) for facts in compared]
-    keys = dict.fromkeys(key for scores in found for key in scores)
-    return {key: [scores.get(key) for scores in found] for key in sorted(keys, key=split_order)}
+    found = {".".join(map(str, path)): value for path, value in flatten(sections) if value not in (None, {})}
+    return {key: Setting(key, value, None) for key, value in found.items()}
 
 
 def _draw_curves(compared: Sequence[RunFacts], names: Sequence[str]) -> list[PageFigure]:
     """Draw each metric that at least one run logged, one line a run."""
-    metrics = dict.fromkeys(key for facts in compared for row in facts.rows for key in row if key not in NO_METRICS)
-    shown = [key for key in metrics if not key.startswith("lr/")]
+    metrics = dict.fromkeys(key for facts in compared for row in facts.rows for key in row if is_metric(key))
     order = [f"{prefix}/{name}" for name, prefix in product(("loss", "accuracy", "mae"), ("val", "train"))]
-    shown = sorted(shown, key=lambda key: order.index(key) if key in order else len(order))[:_MAX_CURVES]
+    shown = sorted(metrics, key=lambda key: order.index(key) if key in order else len(order))[:_MAX_CURVES]
     epochs = sorted({int(row["epoch"]) for facts in compared for row in facts.rows})
     stride = 1 + len(epochs) * len(compared) * len(shown) // _MAX_POINTS
     drawn = []
@@ -206,24 +181,27 @@ def _draw_curves(compared: Sequence[RunFacts], names: Sequence[str]) -> list[Pag
 
 
 def _list_disagreements(
-    compared: tuple[RunFacts, RunFacts], pair: tuple[Predictions, Predictions], names: tuple[str, str]
-) -> SampleGroup:
+    compared: tuple[RunFacts, RunFacts],
+    pair: tuple[Predictions, Predictions],
+    names: tuple[str, str],
+    thumbnails: Thumbnails,
+) -> list[PageSample]:
     """List the samples that decide which of two models is better, each with a thumbnail of either run folder."""
-    one, other = pair
-    in_second = dict(zip(one.index.tolist(), other.index.tolist(), strict=True))
+    first = pair[0]
+    positions = {index: at for at, index in enumerate(first.index.tolist())}
     samples = []
-    for each in choose_deciding_samples(one, other, ()):
-        at = int(np.searchsorted(one.index, each["index"]))
-        images = [
-            read_thumbnail(facts.run.folder, one.split, index)
-            for facts, index in zip(compared, (each["index"], in_second[each["index"]]), strict=True)
-        ]
+    for each in choose_deciding_samples(*pair, ()):
+        at = positions[each["index"]]
+        images = (
+            thumbnails.read(facts.run.folder, predictions.split, int(predictions.index[at]))
+            for facts, predictions in zip(compared, pair, strict=True)
+        )
         samples.append(
             PageSample(
-                path=shorten(one.name_sample(at, compared[0].data.get("root")), 120),
+                path=shorten(first.name_sample(at, compared[0].data.get("root")), 120),
                 label=shorten(each["label"], 60),
                 predicted={names[0]: shorten(each["challenger"], 60), names[1]: shorten(each["baseline"], 60)},
-                image=next(filter(None, images), b""),
+                image=next(filter(None, images), ""),
             )
         )
-    return SampleGroup(f"disagreements-{names[1].lower()}", f"{names[0]} and {names[1]} disagree", samples)
+    return samples

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -13,7 +14,7 @@ from lightkit.config.secrets import HIDDEN, is_secret_value, mask_credentials
 from lightkit.config.yaml_reader import YamlLoader
 from lightkit.errors import LightkitError
 from lightkit.reports.predictions import Predictions, Split, predictions_path, read_predictions
-from lightkit.reports.statistics import bootstrap_interval, compute_chance_level, wilson_interval
+from lightkit.reports.statistics import bootstrap_interval, wilson_interval
 from lightkit.runs.bad_images import BadImage, read_bad_images
 from lightkit.runs.events import read_events
 from lightkit.runs.files import read_json
@@ -23,8 +24,6 @@ from lightkit.runs.metrics import MetricsTable
 
 SPLITS: Mapping[Split, str] = {"test": "test", "validation": "val"}
 """Splits with predictions, in the order of preference, each with the prefix of its metrics."""
-NO_METRICS = ("epoch", "step", "epoch_seconds", "samples_per_s", "lr")
-"""Columns of `metrics.csv` that are no metrics."""
 _T = TypeVar("_T")
 
 
@@ -53,8 +52,7 @@ class RunFacts:
         summary: As in summary.json.
         rows: Those of metrics.csv, one an epoch.
         events: Those of events.jsonl, in order.
-        config: The resolved config.
-        settings: Its values: those of the user's files, variables and flags, of packaged configs, and defaults.
+        settings: Values of the config: those of the user's files, variables and flags, of packaged configs, defaults.
         predictions: By their split.
         bad_images: Rows of bad_images.csv.
         gate: As in gate.json.
@@ -68,7 +66,6 @@ class RunFacts:
     summary: Mapping[str, Any]
     rows: list[dict[str, float]]
     events: list[dict[str, Any]]
-    config: Mapping[str, Any]
     settings: list[Setting]
     predictions: Mapping[Split, Predictions]
     bad_images: list[BadImage]
@@ -116,12 +113,11 @@ def read_facts(run: Run) -> RunFacts:
     values = {setting_key(path): value for path, value in flatten(config)}
     settings = [Setting(key, value, origins.get(key)) for key, value in values.items()]
     artefacts = read_object("export/export.json").get("artefacts") or {}
-    predictions = {
-        split: read
-        for split in SPLITS
-        if (path := predictions_path(run.folder, split)).exists()
-        and (read := attempt(path.name, lambda path=path: read_predictions(path), None)) is not None  # type: ignore[misc]
-    }
+    predictions = {}
+    for split in SPLITS:
+        path = predictions_path(run.folder, split)
+        if path.exists() and (found := attempt(path.name, partial(read_predictions, path), None)) is not None:
+            predictions[split] = found
     return RunFacts(
         run=run,
         status=index_run(run).status,
@@ -129,7 +125,6 @@ def read_facts(run: Run) -> RunFacts:
         summary=read_object("summary.json"),
         rows=attempt("metrics.csv", lambda: MetricsTable(run.metrics_path).rows, []),
         events=attempt("events.jsonl", lambda: mask_secrets(list(read_events(run.events_path))), []),
-        config=config,
         settings=sorted(settings, key=lambda each: (each.place is None, str(each.place).startswith("lightkit:"))),
         predictions=predictions,
         bad_images=attempt("bad_images.csv", lambda: read_bad_images(run.folder / "bad_images.csv"), []),
@@ -161,8 +156,7 @@ class Score(NamedTuple):
     Args:
         metric: Its name, such as ``test/accuracy``.
         value: Its value.
-        low: Lower bound of its 95 % interval; None where the samples do not give one.
-        high: Upper bound.
+        interval: Bounds of its 95 % interval; None where the samples do not give one.
         num_samples: Samples that it is computed on; None where unknown.
         chance: Value of a model that does not look at its input; None where unknown.
         is_loss: Whether small values are good.
@@ -170,8 +164,7 @@ class Score(NamedTuple):
 
     metric: str
     value: float
-    low: float | None = None
-    high: float | None = None
+    interval: tuple[float, float] | None = None
     num_samples: int | None = None
     chance: float | None = None
     is_loss: bool = False
@@ -194,28 +187,6 @@ def find_score(facts: RunFacts) -> Score | None:
     return None
 
 
-def score_predictions(prefix: str, found: Predictions) -> Score:
-    """Compute the accuracy of a classifier, or the mean absolute error of a regressor, against chance.
-
-    Args:
-        prefix: Of the metric's name: ``test`` or ``val``.
-        found: At least one prediction.
-    """
-    if found.is_classifier:
-        num, right = len(found), int(found.is_correct.sum())
-        chance = compute_chance_level(np.bincount(found.target).tolist())
-        return Score(f"{prefix}/accuracy", right / num, *wilson_interval(right, num), num, chance)
-    errors = np.abs(found.prediction - found.target)
-    chance = float(np.abs(found.target - np.median(found.target)).mean())
-    return Score(f"{prefix}/mae", float(errors.mean()), *bootstrap_interval(errors), len(found), chance, is_loss=True)
-
-
-def list_logged_metrics(facts: RunFacts) -> dict[str, Any]:
-    """List the metrics of the best epoch and of the test, by name."""
-    metrics = facts.summary.get("metrics") or {}
-    return {**(metrics.get("best") or {}), **((facts.summary.get("stages") or {}).get("test") or {})}
-
-
 def list_scores(facts: RunFacts) -> dict[str, Score]:
     """List the metrics of the best epoch and of the test by name, with intervals where samples give one."""
     scores = {}
@@ -223,27 +194,53 @@ def list_scores(facts: RunFacts) -> dict[str, Score]:
         if (found := facts.predictions.get(split)) is not None and len(found):
             score = score_predictions(prefix, found)
             scores[score.metric] = score
-    for key, value in list_logged_metrics(facts).items():
-        if key not in NO_METRICS and not key.startswith("lr/") and isinstance(value, (int, float)):
-            scores.setdefault(key, score_logged(facts, key, float(value)))
+    logged = (facts.summary.get("metrics") or {}).get("best") or {}
+    for key, value in {**logged, **((facts.summary.get("stages") or {}).get("test") or {})}.items():
+        if is_metric(key) and isinstance(value, (int, float)):
+            scores.setdefault(key, _score_logged(facts, key, float(value)))
     return {key: scores[key] for key in sorted(scores, key=split_order)}
 
 
-def split_order(metric: str) -> int:
-    """Order metrics by their split: test, validation, unknown, training."""
-    prefixes, prefix = (*SPLITS.values(), "", "train"), metric.partition("/")[0]
-    return prefixes.index(prefix if prefix in prefixes else "")
+def score_predictions(prefix: str, found: Predictions) -> Score:
+    """Compute the accuracy of a classifier, or the mean absolute error of a regressor, against chance.
+
+    Chance is the accuracy or error of the best constant prediction: of the most frequent class, the "no information
+    rate" of R's caret, or of the median.
+
+    Args:
+        prefix: Of the metric's name: ``test`` or ``val``.
+        found: At least one prediction.
+    """
+    num = len(found)
+    if found.is_classifier:
+        right, chance = int(found.is_correct.sum()), float(np.bincount(found.target).max() / num)
+        return Score(f"{prefix}/accuracy", right / num, wilson_interval(right, num), num, chance)
+    errors = np.abs(found.prediction - found.target)
+    chance = float(np.abs(found.target - np.median(found.target)).mean())
+    interval = bootstrap_interval(errors, confidence=0.95)
+    return Score(f"{prefix}/mae", float(errors.mean()), interval, num, chance, is_loss=True)
 
 
-def score_logged(facts: RunFacts, metric: str, value: float) -> Score:
+def _score_logged(facts: RunFacts, metric: str, value: float) -> Score:
     """Give a logged metric; an accuracy has an interval if the size of its split is known."""
     prefix, _, name = metric.partition("/")
     if name != "accuracy" or prefix not in SPLITS.values() or not 0 <= value <= 1:
         return Score(metric, value, is_loss=infer_mode(metric) == "min")
     total = (facts.data.get("counts") or {}).get(prefix)
     num_classes = len(facts.data.get("class_names") or ())
-    low, high = wilson_interval(round(value * total), total) if total else (None, None)
-    return Score(metric, value, low, high, total, 1 / num_classes if num_classes else None)
+    interval = wilson_interval(round(value * total), total) if total else None
+    return Score(metric, value, interval, total, 1 / num_classes if num_classes else None)
+
+
+def is_metric(name: str) -> bool:
+    """Return whether a column of `metrics.csv` is a metric, and no count, time or learning rate."""
+    return name not in ("epoch", "step", "epoch_seconds", "samples_per_s", "lr") and not name.startswith("lr/")
+
+
+def split_order(metric: str) -> int:
+    """Order metrics by their split: test, validation, unknown, training."""
+    prefixes, prefix = (*SPLITS.values(), "", "train"), metric.partition("/")[0]
+    return prefixes.index(prefix if prefix in prefixes else "")
 
 
 def describe_verdict(facts: RunFacts) -> str:
@@ -259,11 +256,12 @@ def describe_verdict(facts: RunFacts) -> str:
     if score is None:
         return f"{state or 'The run is done'}; it has logged no metric to judge it by."
     text = f"{score.metric} is {score.value:.4g}"
-    if score.low is not None and score.high is not None:
-        text += f" (95 % interval {score.low:.3g} to {score.high:.3g}, {score.num_samples} samples)"
-    if score.chance is not None and score.low is not None and score.high is not None:
-        is_better = score.high < score.chance if score.is_loss else score.low > score.chance
-        text += f", {'better' if is_better else 'not better'} than chance ({score.chance:.3g})"
+    if score.interval is not None:
+        low, high = score.interval
+        text += f" (95 % interval {low:.3g} to {high:.3g}, {score.num_samples} samples)"
+        if score.chance is not None:
+            is_better = high < score.chance if score.is_loss else low > score.chance
+            text += f", {'better' if is_better else 'not better'} than chance ({score.chance:.3g})"
     metric, scores = facts.gate.get("metric"), facts.gate.get("scores") or {}
     mine, other = ((scores.get(which) or {}).get(metric) for which in ("challenger", "baseline"))
     if isinstance(mine, (int, float)) and isinstance(other, (int, float)):

@@ -8,11 +8,12 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
+from xml.etree import ElementTree as ET
 
 import numpy as np
 from numpy.typing import NDArray
 
-from lightkit.reports.statistics import CalibrationBins
+from lightkit.reports.statistics import Calibration
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -99,42 +100,22 @@ def draw_curves(
         _draw_lines(axes, rows, names, labels=True)
         below.set_xlabel("epoch")
         below.xaxis.get_major_locator().set_params(integer=True)
+        share = axes.get_xaxis_transform()  # of the height of the axes, at an epoch
         if best_epoch is not None:
             axes.axvline(best_epoch, color=_COLORS["dim"], linewidth=1, linestyle=(0, (2, 2)))
-            axes.annotate(
-                "best",
-                (best_epoch, 1),
-                xycoords=axes.get_xaxis_transform(),
-                xytext=(0, 2),
-                textcoords="offset points",
-                ha="center",
-                color=_COLORS["dim"],
-                fontsize=9,
-            )
-        for epochs, marker, role, label in (
-            (resumed_at, "^", "c2", "resumed"),
-            (skipped_at, "x", "c3", "skipped batch"),
-        ):
+            axes.text(best_epoch, 1.01, "best", transform=share, ha="center", color=_COLORS["dim"], fontsize=9)
+        marks = ((resumed_at, "^", "c2", "resumed"), (skipped_at, "x", "c3", "skipped batch"))
+        for epochs, marker, role, label in marks:
             if epochs:
-                axes.plot(
-                    epochs,
-                    [0.02] * len(epochs),
-                    marker,
-                    color=_COLORS[role],
-                    markersize=5,
-                    label=label,
-                    transform=axes.get_xaxis_transform(),
-                    clip_on=False,
-                )
-        figure.legend(
-            *axes.get_legend_handles_labels(),
-            loc="outside upper left",
-            ncols=3,
-            fontsize=10,
-            handlelength=1.4,
-            columnspacing=1.2,
-        )
+                style: Any = {"color": _COLORS[role], "markersize": 5, "label": label, "clip_on": False}
+                axes.plot(epochs, [0.02] * len(epochs), marker, transform=share, **style)
+        _add_legend(figure, axes)
     return figure
+
+
+def _add_legend(figure: Figure, axes: Axes) -> None:
+    handles, labels = axes.get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside upper left", ncols=3, handlelength=1.4, columnspacing=1.2)
 
 
 def _draw_lines(axes: Axes, rows: Sequence[Mapping[str, float]], names: Sequence[str], *, labels: bool) -> None:
@@ -189,28 +170,19 @@ def draw_confusion_matrix(counts: NDArray[np.integer], class_names: Sequence[str
         axes.set_yticks(np.arange(num) + 0.5, names)
         size = 10 if num <= 15 else 7
         for row, column in np.ndindex(num, num):
-            alpha = float(share[row, column])
-            axes.add_patch(
-                Rectangle((column + 0.03, row + 0.03), 0.94, 0.94, linewidth=0, facecolor=_COLORS["line"], alpha=0.35)
-            )
+            shades = {"line": 0.35}
             if counts[row, column]:
-                axes.add_patch(
-                    Rectangle(
-                        (column + 0.03, row + 0.03),
-                        0.94,
-                        0.94,
-                        linewidth=0,
-                        facecolor=_COLORS["heat"],
-                        alpha=round(0.1 + 0.9 * alpha, 2),
-                    )
-                )
+                shades["heat"] = round(0.1 + 0.9 * float(share[row, column]), 2)
                 axes.text(column + 0.5, row + 0.5, f"{counts[row, column]}", ha="center", va="center", fontsize=size)
+            for role, alpha in shades.items():
+                place = (column + 0.03, row + 0.03)
+                axes.add_patch(Rectangle(place, 0.94, 0.94, linewidth=0, facecolor=_COLORS[role], alpha=alpha))
     return figure
 
 
-def draw_reliability(bins: CalibrationBins) -> Figure:
+def draw_reliability(calibration: Calibration) -> Figure:
     """Draw a reliability diagram: accuracy over confidence, with the number of samples below."""
-    edges, counts, confidence, accuracy = bins
+    edges, counts, confidence, accuracy, _ = calibration
     with _figure(4.2, 3.8) as figure:
         axes, below = figure.subplots(2, 1, sharex=True, height_ratios=(4, 1))
         widths = np.diff(edges) * 0.9
@@ -220,7 +192,7 @@ def draw_reliability(bins: CalibrationBins) -> Figure:
         axes.plot(confidence, accuracy, "o-", color=_COLORS["c0"], markersize=4, label="this model", clip_on=False)
         axes.set(xlim=(0, 1), ylim=(0, 1), ylabel="accuracy")
         axes.grid(axis="y", linewidth=0.8)
-        figure.legend(*axes.get_legend_handles_labels(), loc="outside upper left", ncols=2, fontsize=10)
+        _add_legend(figure, axes)
         below.bar(centers, counts, widths, color=_COLORS["dim"], alpha=0.5)
         below.set(xlabel="confidence", ylabel="samples")
     return figure
@@ -261,14 +233,8 @@ def draw_durations(seconds: Mapping[str, float]) -> Figure:
 
 # -- what becomes of a figure ------------------------------------------------------------------------------------------
 
-_COMMENTS = re.compile(r"<metadata>.*?</metadata>|<style.*?</style>|<!--.*?-->", re.DOTALL)
-_ATTRIBUTE_STYLE = re.compile(r' style="([^"]*)"')
-_ID = re.compile(r' id="([^"]*)"')
-_LINK = re.compile(r'(?:xlink:)?href="#([^"]*)"|url\(#([^)]*)\)')
-_ATTRIBUTE = re.compile(r'="[^"<>]*"')
-_NUMBER = re.compile(r"-?\d+\.\d\d+")
-_EMPTY = re.compile(r"<g/>|\s*\n\s*")
-_SIZE = re.compile(r"font: (?:[a-z0-9]+ )*([\d.]+)px.*")
+_DECIMALS = re.compile(r"-?\d+\.\d\d+")
+_ID = re.compile(r"(?<=#)[\w-]+")
 
 
 def to_svg(figure: Figure, *, name: str, label: str) -> str:
@@ -282,40 +248,47 @@ def to_svg(figure: Figure, *, name: str, label: str) -> str:
         label: Description for those who do not see it.
     """
     import matplotlib as mpl
-    from markupsafe import escape
 
     file = io.StringIO()
     with mpl.rc_context(_STYLE):
         figure.savefig(file, format="svg", transparent=True)
-    text = _COMMENTS.sub("", file.getvalue()[file.getvalue().index("<svg") :])
-    linked = {one or other for one, other in _LINK.findall(text)}
-    text = _ID.sub(lambda match: f' id="{name}-{match[1]}"' if match[1] in linked else "", text)
-    text = _LINK.sub(lambda match: f'href="#{name}-{match[1]}"' if match[1] else f"url(#{name}-{match[2]})", text)
-    text = _EMPTY.sub("", text)
-    text = _ATTRIBUTE_STYLE.sub(_replace_style, text)
-    text = _ATTRIBUTE.sub(lambda match: _NUMBER.sub(lambda number: f"{float(number[0]):.4g}", match[0]), text)
-    view = re.search(r'viewBox="([^"]*)"', text)
-    assert view is not None
-    width = float(view[1].split()[2])
-    body = text[text.index(">") + 1 :]
-    return (
-        f'<svg viewBox="{view[1]}" width="{width * 4 / 3:.0f}" role="img" aria-label="{escape(label)}">{body.strip()}'
-    )
+    linked = {*_ID.findall(file.getvalue())}
+    svg = ET.fromstring(file.getvalue())  # noqa: S314 - written above
+    for element in svg.iter():
+        for child in [*element]:
+            tag = child.tag.rpartition("}")[2]
+            if tag in ("metadata", "style") or (tag == "g" and not len(child)):
+                element.remove(child)
+        element.tag = element.tag.rpartition("}")[2]
+        element.text, element.tail = (text if text and text.strip() else None for text in (element.text, element.tail))
+        given, element.attrib = element.attrib, {}
+        for key, value in given.items():
+            if key == "style":
+                _set_style(element, value)
+            elif key == "id":
+                element.attrib |= {"id": f"{name}-{value}"} if value in linked else {}
+            else:
+                short = _DECIMALS.sub(lambda number: f"{float(number[0]):.4g}", value)
+                element.set(key.rpartition("}")[2], _ID.sub(lambda link: f"{name}-{link[0]}", short))
+    view = svg.attrib["viewBox"]
+    width = f"{float(view.split()[2]) * 4 / 3:.0f}"
+    svg.attrib = {"viewBox": view, "width": width, "role": "img", "aria-label": label}
+    return ET.tostring(svg, encoding="unicode")
 
 
-def _replace_style(match: re.Match[str]) -> str:
-    """Write declarations as presentation attributes, which the policy allows, and colours as classes."""
-    classes, attributes = [], []
-    for declaration in match[1].split(";"):
-        key, _, value = (part.strip() for part in declaration.partition(":"))
+def _set_style(element: ET.Element, style: str) -> None:
+    """Set declarations as presentation attributes, which the policy allows, and colours as classes."""
+    classes = []
+    for declaration in filter(None, map(str.strip, style.split(";"))):
+        key, value = (part.strip() for part in declaration.split(":", 1))
         if key in ("fill", "stroke") and value in _ROLES:
             classes.append(f"{key[0]}-{_ROLES[value]}")
         elif key == "font":
-            size = _SIZE.match(declaration.strip())
-            attributes.append(f'font-size="{size[1] if size else 10}"')
-        elif key and key != "font-family":
-            attributes.append(f'{key}="{value}"')
-    return "".join(f" {each}" for each in ([f'class="{" ".join(classes)}"'] if classes else []) + attributes)
+            element.set("font-size", re.findall(r"([\d.]+)px", value)[0])
+        elif key != "font-family":
+            element.set(key, value)
+    if classes:
+        element.set("class", " ".join(classes))
 
 
 def to_png(figure: Figure, *, dpi: int = 144) -> bytes:

@@ -1,39 +1,39 @@
-"""Pages of reports: the Jinja2 environment, the layout that all pages share, and the page of one run. No torch."""
+"""Reports: the layout that all pages share, and the page, the figures and the model card of one run. No torch."""
 
 from __future__ import annotations
 
 import base64
 import hashlib
+import json
 import logging
 import math
 import re
 import shlex
 from collections import Counter
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import datetime, timezone
 from functools import cache
 from html import unescape
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from pathlib import Path, PurePath
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
 from markupsafe import Markup
 
+from lightkit.config.yaml_reader import dump_yaml
 from lightkit.reports import figures
-from lightkit.reports.card import render_card
-from lightkit.reports.facts import NO_METRICS, RunFacts, describe_verdict, list_scores, read_facts
+from lightkit.reports.facts import SPLITS, RunFacts, describe_verdict, is_metric, list_scores, read_facts
 from lightkit.reports.predictions import (
     Predictions,
-    class_scores,
+    Split,
     confusion_counts,
     least_certain,
     list_confusions,
-    read_thumbnail,
-    worst_classes,
+    score_classes,
+    thumbnail_path,
     worst_errors,
 )
-from lightkit.reports.statistics import CalibrationBins, expected_calibration_error, reliability_bins
+from lightkit.reports.statistics import compute_calibration
 from lightkit.runs.deadline import format_duration
 from lightkit.runs.files import in_bytes, write_text
 from lightkit.runs.folder import Run
@@ -46,11 +46,13 @@ _TEMPLATES = Path(__file__).with_name("templates")
 _SECTION = re.compile(r'<section id="([^"]+)"[^>]*>\s*<h2>(.*?)</h2>', re.DOTALL)
 _LONGEST_TEXT = 300
 _MAX_EVENTS = 200
-_MAX_CLASSES = 1000
+_MAX_CLASSES, _MAX_CARD_CLASSES = 1000, 50
 _MAX_CURVES = 16
 _NUM_SAMPLES = 20
 _MAX_THUMBNAILS_BYTES = 1_700_000  # a third more in the page, which is to stay below 3 MB
 _PHASES = ("start", "load", "step", "validation", "checkpoint", "other")
+_HUB_METRICS = ("accuracy", "f1", "precision", "recall")
+"""Metrics of classifiers that have the same name on the Hub of Hugging Face: https://hf.co/metrics."""
 _SPLIT_PREFIX = re.compile(r"^(?:train|training|val|valid|validation|test)[/_]")
 
 
@@ -84,55 +86,51 @@ class PageSample:
         path: Its file, or its number.
         label: Its label or target in words.
         predicted: By the name of each model, what it predicted.
+        image: Address that holds its thumbnail; empty where there is none.
         note: More about it.
-        image: Its thumbnail as JPEG; empty where there is none.
     """
 
     path: str
     label: str
     predicted: Mapping[str, str]
+    image: str
     note: str = ""
-    image: bytes = b""
-
-    @property
-    def address(self) -> str:
-        """The thumbnail as an address that holds it; empty where there is none."""
-        return f"data:image/jpeg;base64,{base64.b64encode(self.image).decode()}" if self.image else ""
 
 
-class SampleGroup(NamedTuple):
-    """Samples of a page under one heading."""
+class Thumbnails:
+    """The thumbnails of one page, up to a size that keeps it below 3 MB."""
 
-    id: str
-    title: str
-    samples: list[PageSample]
+    def __init__(self) -> None:
+        self._left_bytes = _MAX_THUMBNAILS_BYTES
 
+    def read(self, folder: Path, split: Split, index: int) -> str:
+        """Return an address that holds the thumbnail of a sample; empty where there is none, or it is too large.
 
-def limit_images(groups: Iterable[SampleGroup], max_bytes: int = _MAX_THUMBNAILS_BYTES) -> list[SampleGroup]:
-    """Leave out the groups without samples, and the thumbnails that make a page larger than ``max_bytes``."""
-    left_bytes, limited = max_bytes, []
-    for group in groups:
-        samples = []
-        for each in group.samples:
-            fits = len(each.image) <= left_bytes
-            left_bytes -= len(each.image) if fits else 0
-            samples.append(each if fits else replace(each, image=b""))
-        if samples:
-            limited.append(group._replace(samples=samples))
-    return limited
+        Args:
+            folder: The run folder.
+            split: Split of the sample.
+            index: Its position in the split.
+        """
+        path = thumbnail_path(folder, split, index)
+        if not path.is_file() or path.stat().st_size > self._left_bytes:
+            return ""
+        content = path.read_bytes()
+        self._left_bytes -= len(content)
+        return f"data:image/jpeg;base64,{base64.b64encode(content).decode()}"
 
 
 @cache
 def environment() -> Environment:
-    """Make the Jinja2 environment; every text is escaped."""
-    from jinja2 import ChainableUndefined, Environment, FileSystemLoader
+    """Make the Jinja2 environment; every text of an HTML page is escaped."""
+    from jinja2 import ChainableUndefined, Environment, FileSystemLoader, select_autoescape
 
     env = Environment(
         loader=FileSystemLoader(_TEMPLATES),
-        autoescape=True,
+        autoescape=select_autoescape(),
         undefined=ChainableUndefined,  # a run that was killed lacks what it had not written yet
         trim_blocks=True,
         lstrip_blocks=True,
+        keep_trailing_newline=True,
     )
     env.filters |= {
         "number": format_number,
@@ -141,6 +139,8 @@ def environment() -> Environment:
         "size": in_bytes,
         "moment": format_moment,
         "shorten": shorten,
+        "quote": shlex.quote,
+        "markdown": escape_markdown,
     }
     return env
 
@@ -206,6 +206,14 @@ def shorten(text: Any, length: int = _LONGEST_TEXT) -> str:
     return text if len(text) <= length else f"{text[: length - 1]}…"
 
 
+def escape_markdown(value: Any) -> str:
+    """Write a value on one line, so that Markdown and HTML show it as it is."""
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+    text = shorten(" ".join(text.split()))
+    text = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    return re.sub(r"([\\`*_\[\]|$~])", r"\\\1", text)
+
+
 def write_run_report(run: Run, path: Path | None = None) -> Path:
     """Write the page of a run and return its path.
 
@@ -240,109 +248,103 @@ def try_run_report(run: Run) -> Path | None:
 
 def render_run(facts: RunFacts, drawn: Mapping[str, PageFigure]) -> str:
     """Render the page of a run."""
-    predictions = next(iter(facts.predictions.values()), None)
-    classes = confusions = None
-    if predictions is not None and predictions.is_classifier:
-        classes, names = _list_classes(predictions), [shorten(name, 60) for name in predictions.class_names]
-        pairs = list_confusions(confusion_counts(predictions), 10)
-        confusions = [(names[label], names[predicted], number) for label, predicted, number in pairs]
-    folder = facts.run.folder
+    described, folder = _describe(facts, _MAX_CLASSES), facts.run.folder
+    predictions: Predictions | None = described["predictions"]
+    is_classifier = predictions is not None and predictions.is_classifier
     began_in = str(facts.manifest.get("working_directory") or "")
-    where = str(folder).removeprefix(f"{began_in}/") if began_in else str(folder)
     warnings = Counter(str(each.get("message")) for each in facts.events if each["event"] == "warning")
     shown = [each for each in facts.events if each["event"] not in ("epoch", "checkpoint", "warning")]
     return render_page(
         "run.html",
         title=f"{facts.name}: report",
-        facts=facts,
-        verdict=describe_verdict(facts),
+        **described,
         figures=drawn,
-        predictions=predictions,
-        scores=list(list_scores(facts).values()),
-        classes=classes,
-        confusions=confusions,
-        ece=None if "reliability" not in drawn else _calibrate(predictions)[1],
-        groups=[] if predictions is None else _list_samples(facts, predictions),
+        confusions=list_confusions(predictions, 10) if predictions is not None and is_classifier else [],
+        groups=[] if predictions is None else _choose_samples(facts, predictions),
         bad_reasons=Counter(each.reason for each in facts.bad_images).most_common(20),
         warnings=warnings.most_common(_MAX_EVENTS),
-        events=[_describe_event(each) for each in shown[-_MAX_EVENTS:]],
+        events=shown[-_MAX_EVENTS:],
         num_events=len(shown),
-        commands=_list_commands(facts, where),
-        where=where,
+        where=str(folder).removeprefix(f"{began_in}/") if began_in else str(folder),
         has_gate_page=(folder / "gate.html").is_file(),
-        num_resumes=sum(each["event"] == "resume" for each in facts.events),
     )
 
 
-def _list_classes(predictions: Predictions) -> list[tuple[Any, ...]]:
-    """List name, samples, precision, recall, F1 and the most frequent wrong prediction; of many, those of least F1."""
-    counts = confusion_counts(predictions)
-    scores = class_scores(counts)
-    wrong = counts - np.diag(counts.diagonal())
-    rows = []
-    for index in sorted(worst_classes(scores, _MAX_CLASSES)):
-        other = int(wrong[index].argmax())
-        mistaken = (
-            f"{shorten(predictions.class_names[other], 60)} ({wrong[index, other]})" if wrong[index, other] else ""
+def _describe(facts: RunFacts, max_classes: int) -> dict[str, Any]:
+    """Collect what both the page and the card of a run show."""
+    predictions = next(iter(facts.predictions.values()), None)
+    is_classifier = predictions is not None and predictions.is_classifier
+    return {
+        "facts": facts,
+        "verdict": describe_verdict(facts),
+        "predictions": predictions,
+        "scores": list_scores(facts).values(),
+        "classes": score_classes(predictions, max_classes) if predictions is not None and is_classifier else [],
+        "calibration": compute_calibration(predictions),
+    }
+
+
+def _choose_samples(facts: RunFacts, predictions: Predictions) -> list[tuple[str, str, list[PageSample]]]:
+    """Choose the samples that are worth a look, in groups with an id and a title."""
+    thumbnails = Thumbnails()
+
+    def describe(at: int) -> PageSample:
+        note = ""
+        if predictions.is_classifier:
+            note = f"{predictions.probability[at]:.2f}, label {predictions.label_probability[at]:.2f}"
+        return PageSample(
+            path=shorten(predictions.name_sample(at, facts.data.get("root")), 120),
+            label=shorten(predictions.describe(predictions.target[at]), 60),
+            predicted={"predicted": shorten(predictions.describe(predictions.prediction[at]), 60)},
+            image=thumbnails.read(facts.run.folder, predictions.split, int(predictions.index[at])),
+            note=note,
         )
-        numbers = (f"{each[index]:.3f}" for each in (scores.precision, scores.recall, scores.f1))
-        rows.append((shorten(predictions.class_names[index], 60), int(scores.support[index]), *numbers, mistaken))
-    return rows
 
-
-def _calibrate(predictions: Predictions | None) -> tuple[CalibrationBins, float]:
-    assert predictions is not None
-    bins = reliability_bins(np.clip(predictions.probability, 0, 1), predictions.is_correct)
-    return bins, expected_calibration_error(bins)
-
-
-def _list_samples(facts: RunFacts, predictions: Predictions) -> list[SampleGroup]:
-    """List the samples that are worth a look, in two groups."""
-    groups = [("worst", "The worst errors", worst_errors(predictions, _NUM_SAMPLES))]
+    chosen = [("worst", "The worst errors", worst_errors(predictions, _NUM_SAMPLES))]
     if predictions.is_classifier:
-        groups.append(("uncertain", "The least certain", least_certain(predictions, _NUM_SAMPLES)))
-    return limit_images(
-        SampleGroup(name, title, [_describe_sample(facts, predictions, at) for at in positions.tolist()])
-        for name, title, positions in groups
-    )
+        chosen.append(("uncertain", "The least certain", least_certain(predictions, _NUM_SAMPLES)))
+    return [(name, title, [describe(at) for at in positions.tolist()]) for name, title, positions in chosen]
 
 
-def _describe_sample(facts: RunFacts, predictions: Predictions, at: int) -> PageSample:
-    note = ""
-    if predictions.is_classifier:
-        note = f"{predictions.probability[at]:.2f}, label {predictions.label_probability[at]:.2f}"
-    return PageSample(
-        path=shorten(predictions.name_sample(at, facts.data.get("root")), 120),
-        label=shorten(predictions.describe(predictions.target[at]), 60),
-        predicted={"predicted": shorten(predictions.describe(predictions.prediction[at]), 60)},
-        note=note,
-        image=read_thumbnail(facts.run.folder, predictions.split, int(predictions.index[at])),
-    )
+def render_card(facts: RunFacts) -> str:
+    """Write the model card of a run in the format of the Hugging Face Hub: metadata in YAML, and a text in Markdown.
+
+    The metadata follows https://github.com/huggingface/hub-docs/blob/main/modelcard.md. It names no license, for a run
+    does not know that of its data and weights.
+    """
+    return f"---\n{dump_yaml(make_card_metadata(facts))}---\n\n{describe_model(facts)}"
 
 
-def _describe_event(event: Mapping[str, Any]) -> tuple[str, str, str]:
-    """Write the time, the kind and the other fields of an event."""
-    fields = {key: value for key, value in event.items() if key not in ("time", "event") and not key.endswith("_bytes")}
-    text = ", ".join(f"{key} {format_value(value)}" for key, value in fields.items() if value is not None)
-    return format_moment(event.get("time", "")), str(event["event"]), shorten(text)
+def make_card_metadata(facts: RunFacts) -> dict[str, Any]:
+    """Make the metadata; ``pipeline_tag`` and ``model-index`` for classifiers alone, whose task is known."""
+    metadata: dict[str, Any] = {"library_name": "lightkit", "tags": ["lightkit", "pytorch-lightning", "pytorch"]}
+    if not facts.data.get("class_names"):
+        return metadata
+    metadata["pipeline_tag"] = "image-classification"
+    scores = list_scores(facts)
+    name = PurePath(str(facts.data.get("root") or facts.data.get("source") or facts.run.name)).name or "data"
+    dataset = {"name": " ".join(name.split()), "type": re.sub(r"[^\w.-]+", "-", name).strip("-.") or "data"}
+    results: list[dict[str, Any]] = []
+    for split, prefix in SPLITS.items():
+        metrics = [
+            {"type": metric, "value": round(score.value, 6), "name": f"{split} {metric}"}
+            for metric in _HUB_METRICS
+            if (score := scores.get(f"{prefix}/{metric}")) is not None
+        ]
+        if metrics:
+            task = {"type": "image-classification", "name": "Image Classification"}
+            results.append({"task": task, "dataset": {**dataset, "split": split}, "metrics": metrics})
+    if results:
+        found = {each["type"] for result in results for each in result["metrics"]}
+        metadata["metrics"] = [metric for metric in _HUB_METRICS if metric in found]
+        metadata["model-index"] = [{"name": facts.run.name, "results": results}]
+    return metadata
 
 
-def _list_commands(facts: RunFacts, where: str) -> list[tuple[str, str]]:
-    """List what to do with a run and its commands, to be typed in the folder that it was started in."""
-    run, first = shlex.quote(where), shlex.join(map(str, facts.manifest.get("command") or ()))
-    commands = []
-    if first:
-        is_open = facts.status in ("preempted", "killed", "failed", "interrupted")
-        commands.append(("Resume it" if is_open else "Train with the same config", first))
-    if facts.status == "done" and facts.manifest.get("subcommand") == "fit":
-        commands.append(("Repeat it and compare", f"lightkit reproduce {run}"))
-    commands += [
-        ("Test it", f"lightkit test --run {run}"),
-        ("Label images", f"lightkit predict --run {run} IMAGES"),
-        ("Export it", f"lightkit export --run {run} --format onnx"),
-        ("Write this page again", f"lightkit report {run}"),
-    ]
-    return commands
+def describe_model(facts: RunFacts) -> str:
+    """Write the text of a model card, without its metadata."""
+    settings = {each.key: each.value for each in facts.settings}
+    return environment().get_template("card.md").render(_describe(facts, _MAX_CARD_CLASSES), settings=settings)
 
 
 def draw_figures(facts: RunFacts) -> dict[str, PageFigure]:
@@ -350,7 +352,7 @@ def draw_figures(facts: RunFacts) -> dict[str, PageFigure]:
     drawn: list[PageFigure] = []
     stems: dict[str, list[str]] = {}
     for name in dict.fromkeys(name for row in facts.rows for name in row):
-        if name not in NO_METRICS and not name.startswith("lr/"):
+        if is_metric(name):
             stems.setdefault(_SPLIT_PREFIX.sub("", name) or name, []).append(name)
     best = (facts.summary.get("best") or {}).get("epoch")
     marks = {
@@ -391,8 +393,7 @@ def draw_predictions(found: Predictions) -> list[PageFigure]:
     label = f"Confusion matrix of {len(counts)} classes, {about}, of which {found.is_correct.sum()} are right"
     matrix = figures.draw_confusion_matrix(counts, found.class_names)
     drawn = [PageFigure("confusion-matrix", matrix, "labels in rows, predictions in columns", label)]
-    if np.isfinite(found.probability).all():
-        bins, error = _calibrate(found)
-        label = f"Reliability diagram of {about}; expected calibration error {error:.3f}"
-        drawn.append(PageFigure("reliability", figures.draw_reliability(bins), "reliability", label))
+    if (calibration := compute_calibration(found)) is not None:
+        label = f"Reliability diagram of {about}; expected calibration error {calibration.error:.3f}"
+        drawn.append(PageFigure("reliability", figures.draw_reliability(calibration), "reliability", label))
     return drawn

@@ -16,6 +16,11 @@ from lightkit.runs.files import atomic_write
 Split = Literal["test", "validation"]
 _METADATA = b"lightkit"
 _SCHEMA = 1
+_ABOUT = ("split", "class_names", "fingerprint", "sha256", "epoch")
+"""Fields of `Predictions` that the file holds as metadata."""
+_OF_CLASSIFIER = ("label", "predicted", "probability", "label_probability")
+_OF_REGRESSOR = ("target", "prediction")
+"""Columns after index and path."""
 
 
 @dataclass(frozen=True)
@@ -93,12 +98,6 @@ def thumbnail_path(folder: Path, split: Split, index: int) -> Path:
     return folder / "thumbnails" / f"{split}-{index}.jpg"
 
 
-def read_thumbnail(folder: Path, split: Split, index: int, *, max_bytes: int = 1 << 20) -> bytes:
-    """Read the thumbnail of a sample as JPEG; empty where there is none, or it is larger than ``max_bytes``."""
-    path = thumbnail_path(folder, split, index)
-    return path.read_bytes() if path.is_file() and path.stat().st_size <= max_bytes else b""
-
-
 def write_predictions(path: Path, predictions: Predictions) -> None:
     """Replace a file of predictions as a whole."""
     import pyarrow as pa  # 0.1 s, which a fit needs at its end alone
@@ -109,22 +108,17 @@ def write_predictions(path: Path, predictions: Predictions) -> None:
         "path": pa.array(predictions.paths, pa.string()),
     }
     if predictions.is_classifier:
-        for name, labels in (("label", predictions.target), ("predicted", predictions.prediction)):
-            names = pa.array(predictions.class_names, pa.string())
-            columns[name] = pa.DictionaryArray.from_arrays(pa.array(labels, pa.int32()), names).cast(pa.string())
+        names = pa.array(predictions.class_names, pa.string())
+        columns["label"], columns["predicted"] = (
+            pa.DictionaryArray.from_arrays(pa.array(each, pa.int32()), names).cast(pa.string())
+            for each in (predictions.target, predictions.prediction)
+        )
         columns["probability"] = pa.array(predictions.probability, pa.float32())
         columns["label_probability"] = pa.array(predictions.label_probability, pa.float32())
     else:
         columns["target"] = pa.array(predictions.target, pa.float32())
         columns["prediction"] = pa.array(predictions.prediction, pa.float32())
-    about = {
-        "schema": _SCHEMA,
-        "split": predictions.split,
-        "class_names": list(predictions.class_names),
-        "fingerprint": predictions.fingerprint,
-        "sha256": predictions.sha256,
-        "epoch": predictions.epoch,
-    }
+    about = {"schema": _SCHEMA, **{name: getattr(predictions, name) for name in _ABOUT}}
     table = pa.table(columns).replace_schema_metadata({_METADATA: json.dumps(about)})
     with atomic_write(path, durable=False) as aside:
         parquet.write_table(table, aside)
@@ -143,35 +137,20 @@ def read_predictions(path: Path) -> Predictions:
     try:
         table = parquet.read_table(path, partitioning=None)
         about = json.loads((table.schema.metadata or {})[_METADATA])
-        if about["schema"] != _SCHEMA:
-            raise DataError(f"{path}: it is of schema {about['schema']}; this version reads schema {_SCHEMA}.")
-        names = about["class_names"]
-        known = pa.array(names, pa.string())
-        targets, predicted, probability, label_probability = (
-            (table[name] if name in table.column_names else pa.chunked_array([], pa.float32()))
-            for name in (
-                "label" if names else "target",
-                "predicted" if names else "prediction",
-                "probability",
-                "label_probability",
-            )
-        )
-        if names:
-            targets, predicted = (pc.index_in(each, value_set=known).cast(pa.int64()) for each in (targets, predicted))
-        if len(targets) != len(table) or targets.null_count or predicted.null_count:
-            raise DataError(f"{path}: it has samples without a label or a prediction that its class_names list.")
+        names = pa.array(about["class_names"], pa.string())
+        columns = [table[name] for name in (_OF_CLASSIFIER if len(names) else _OF_REGRESSOR)]
+        if len(names):
+            columns[:2] = [pc.index_in(each, value_set=names).cast(pa.int64()) for each in columns[:2]]
+        target, prediction, *probabilities = (each.to_numpy() for each in columns)
+        probability, label_probability = probabilities or (np.empty(0, np.float32),) * 2
         return Predictions(
-            split=about["split"],
             index=table["index"].to_numpy(),
             paths=table["path"].to_pylist(),
-            target=targets.to_numpy(),
-            prediction=predicted.to_numpy(),
-            probability=probability.to_numpy(),
-            label_probability=label_probability.to_numpy(),
-            class_names=tuple(names),
-            fingerprint=about["fingerprint"],
-            sha256=about["sha256"],
-            epoch=about["epoch"],
+            target=target,
+            prediction=prediction,
+            probability=probability,
+            label_probability=label_probability,
+            **{name: about[name] for name in _ABOUT} | {"class_names": tuple(about["class_names"])},
         )
     except (OSError, KeyError, TypeError, ValueError, pa.ArrowException) as error:
         raise DataError(f"{path}: no predictions can be read: {type(error).__name__}: {error}") from error
@@ -185,39 +164,58 @@ def confusion_counts(predictions: Predictions) -> NDArray[np.int64]:
 
 
 class ClassScores(NamedTuple):
-    """Scores of each class, arrays ``(classes,)``: 0 where the denominator is 0, as scikit-learn and torchmetrics."""
+    """Scores of one class: 0 where the denominator is 0, as scikit-learn and torchmetrics.
 
-    precision: NDArray[np.float64]
-    recall: NDArray[np.float64]
-    f1: NDArray[np.float64]
-    support: NDArray[np.int64]
+    Args:
+        name: Of the class.
+        num_samples: Samples with this label.
+        precision: Right predictions of the class among its predictions.
+        recall: Among its samples.
+        f1: Harmonic mean of the two.
+        taken_for: Most frequent wrong prediction for its samples, and how often; None where there is none.
+    """
+
+    name: str
+    num_samples: int
+    precision: float
+    recall: float
+    f1: float
+    taken_for: tuple[str, int] | None
 
 
-def class_scores(counts: NDArray[np.int64]) -> ClassScores:
-    """Compute precision, recall, F1 and the number of samples of each class from `confusion_counts`."""
+def score_classes(predictions: Predictions, most: int) -> list[ClassScores]:
+    """Score the classes in their order; of more than ``most`` those with samples of least F1, the least first."""
+    counts, names = confusion_counts(predictions), predictions.class_names
     hits, support, predicted = counts.diagonal(), counts.sum(axis=1), counts.sum(axis=0)
-    return ClassScores(
-        precision=hits / np.maximum(predicted, 1),
-        recall=hits / np.maximum(support, 1),
-        f1=2 * hits / np.maximum(predicted + support, 1),
-        support=support,
-    )
+    f1 = 2 * hits / np.maximum(predicted + support, 1)
+    chosen = np.arange(len(names))
+    if len(names) > most:
+        seen = np.flatnonzero(support)
+        chosen = seen[np.argsort(f1[seen], kind="stable")][:most]
+    wrong = counts - np.diag(hits)
+    return [
+        ClassScores(
+            name=names[at],
+            num_samples=int(support[at]),
+            precision=hits[at] / max(predicted[at], 1),
+            recall=hits[at] / max(support[at], 1),
+            f1=f1[at],
+            taken_for=(names[other], int(wrong[at, other])) if wrong[at, other] else None,
+        )
+        for at, other in zip(chosen, wrong[chosen].argmax(axis=1), strict=True)
+    ]
 
 
-def worst_classes(scores: ClassScores, num: int) -> list[int]:
-    """Choose classes: all in their order, or of more than ``num`` those with samples of least F1, the least first."""
-    if len(scores.f1) <= num:
-        return list(range(len(scores.f1)))
-    seen = np.flatnonzero(scores.support)
-    found: list[int] = seen[np.argsort(scores.f1[seen], kind="stable")][:num].tolist()
+def list_confusions(predictions: Predictions, num: int) -> list[tuple[str, str, int]]:
+    """List the most frequent wrong predictions: label, predicted class, number of samples."""
+    counts, names = confusion_counts(predictions), predictions.class_names
+    wrong = counts - np.diag(counts.diagonal())
+    found = []
+    for cell in np.argsort(-wrong, axis=None, kind="stable")[:num].tolist():
+        label, predicted = divmod(cell, len(names))
+        if wrong[label, predicted]:
+            found.append((names[label], names[predicted], int(wrong[label, predicted])))
     return found
-
-
-def list_confusions(counts: NDArray[np.int64], num: int) -> list[tuple[int, int, int]]:
-    """List the most frequent wrong predictions by `confusion_counts`: label, predicted class, number of samples."""
-    wrong = counts * (1 - np.eye(len(counts), dtype=np.int64))
-    cells = np.argsort(-wrong, axis=None, kind="stable")[:num].tolist()
-    return [(*divmod(cell, len(counts)), int(wrong.flat[cell])) for cell in cells if wrong.flat[cell]]
 
 
 def worst_errors(predictions: Predictions, num: int) -> NDArray[np.int64]:

@@ -1,17 +1,23 @@
-"""Intervals and tests for the metrics of a test set, on numpy alone."""
+"""Intervals of a metric, tests of the difference of two models on the same samples, and calibration. No torch."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from statistics import NormalDist
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
+from numpy.typing import NDArray
 
-Floats = npt.NDArray[np.floating]
-Statistic = Callable[[Floats], float]
+from lightkit.reports.predictions import Predictions, worst_errors
+
+Array = NDArray[Any]
+Statistic = Callable[[Array], float]
+_NUM_RESAMPLES = 1000
+_NUM_BINS = 15
+_MAX_SAMPLES = 12  # of each kind
+_TOLERANCE = 1e-3  # relative: scores are sums of float32, probabilities are rounded
 
 
 def wilson_interval(num_successes: int, num_samples: int, *, confidence: float = 0.95) -> tuple[float, float]:
@@ -23,16 +29,12 @@ def wilson_interval(num_successes: int, num_samples: int, *, confidence: float =
 
     Args:
         num_successes: Correct samples, 0 to ``num_samples``.
-        num_samples: Samples; without any, the interval is 0 to 1.
+        num_samples: Samples, at least one.
         confidence: Coverage, between 0 and 1.
 
     Returns:
         The lower and the upper bound.
     """
-    if num_samples == 0:
-        return 0.0, 1.0
-    if not 0 <= num_successes <= num_samples:
-        raise ValueError(f"expected 0 to {num_samples} successes, got {num_successes}")
     z, share = NormalDist().inv_cdf(0.5 + confidence / 2), num_successes / num_samples
     scale = 1 + z**2 / num_samples
     center = (share + z**2 / (2 * num_samples)) / scale
@@ -41,98 +43,59 @@ def wilson_interval(num_successes: int, num_samples: int, *, confidence: float =
     return (0.0 if num_successes == 0 else low), (1.0 if num_successes == num_samples else high)
 
 
-def bootstrap_interval(
-    samples: npt.ArrayLike,
-    statistic: Statistic = np.mean,
-    *,
-    confidence: float = 0.95,
-    num_resamples: int = 1000,
-    seed: int = 0,
-) -> tuple[float, float]:
+def bootstrap_interval(samples: Array, statistic: Statistic = np.mean, *, confidence: float) -> tuple[float, float]:
     """Compute the percentile interval of a statistic over samples drawn with replacement.
 
     It is chapter 13.3 of B. Efron and R. J. Tibshirani, "An Introduction to the Bootstrap" (1993). It takes about
-    10 ms per million drawn values, of which there are ``num_resamples`` times the samples.
+    10 ms per million drawn values, of which there are a thousand times the samples.
 
     Args:
-        samples: ``(samples, ...)``; whole rows are drawn, so that what belongs together stays together.
-        statistic: Function of such an array; the mean by default.
+        samples: ``(samples, ...)``, at least one; whole rows are drawn, so that what belongs together stays together.
+        statistic: Function of such an array.
         confidence: Coverage, between 0 and 1.
-        num_resamples: Draws.
-        seed: Seed of the draws; the same seed gives the same interval.
 
     Returns:
-        The lower and the upper bound; NaN without samples.
+        The lower and the upper bound.
     """
-    values = _draw(np.asarray(samples), statistic, num_resamples, seed)
-    return _percentiles(values, confidence)
+    return _percentiles(_resample(samples, statistic), confidence)
 
 
-class PairedDifference(NamedTuple):
-    """Difference of a statistic between two models on the same samples.
-
-    Args:
-        difference: That of the second less that of the first.
-        low: Lower bound of its interval.
-        high: Upper bound.
-        p_value: Two-sided probability of such a difference if there is none.
-    """
-
-    difference: float
-    low: float
-    high: float
-    p_value: float
-
-
-def paired_bootstrap(
-    first: npt.ArrayLike,
-    second: npt.ArrayLike,
-    statistic: Statistic = np.mean,
-    *,
-    confidence: float = 0.95,
-    num_resamples: int = 1000,
-    seed: int = 0,
-) -> PairedDifference:
+def paired_bootstrap(first: Array, second: Array, statistic: Statistic, *, confidence: float) -> dict[str, float]:
     """Test whether a statistic differs between two models, by drawing the same samples for both.
 
     The interval is that of `bootstrap_interval`; the p-value inverts it: twice the share of draws on the rarer side of
     0, each counted with one more draw (A. C. Davison and D. V. Hinkley, "Bootstrap Methods and their Application"
-    (1997), equation 4.11). It is therefore never below ``2 / (num_resamples + 1)``.
+    (1997), equation 4.11). It is therefore never below 2 / 1001.
 
     Args:
         first: ``(samples, ...)`` values of the first model, such as its error on each sample.
         second: Same shape and order, of the second.
-        statistic: Function of such an array; the mean by default.
+        statistic: Function of such an array.
         confidence: Coverage of the interval, between 0 and 1.
-        num_resamples: Draws.
-        seed: Seed of the draws.
-    """
-    one, other = np.asarray(first), np.asarray(second)
-    if one.shape != other.shape:
-        raise ValueError(f"expected values of the same samples, got the shapes {one.shape} and {other.shape}")
 
-    def compare(pairs: Floats) -> float:
+    Returns:
+        The ``difference`` of the second to the first, the bounds ``low`` and ``high`` of its interval, and ``p_value``,
+        the two-sided probability of such a difference if there is none.
+    """
+
+    def compare(pairs: Array) -> float:
         return float(statistic(pairs[:, 1]) - statistic(pairs[:, 0]))
 
-    pairs = np.stack([one, other], axis=1)
-    values = _draw(pairs, compare, num_resamples, seed)
-    if not len(pairs):
-        return PairedDifference(math.nan, math.nan, math.nan, 1.0)
-    rarer = min(int((values <= 0).sum()), int((values >= 0).sum()))
-    return PairedDifference(
-        compare(pairs), *_percentiles(values, confidence), min(1.0, 2 * (rarer + 1) / (num_resamples + 1))
-    )
+    pairs = np.stack([first, second], axis=1)
+    draws = _resample(pairs, compare)
+    low, high = _percentiles(draws, confidence)
+    rarer = min(int((draws <= 0).sum()), int((draws >= 0).sum()))
+    p_value = min(1.0, 2 * (rarer + 1) / (_NUM_RESAMPLES + 1))
+    return {"difference": compare(pairs), "low": low, "high": high, "p_value": p_value}
 
 
-def _draw(samples: Floats, statistic: Statistic, num_resamples: int, seed: int) -> Floats:
-    if not len(samples):
-        return np.full(num_resamples, math.nan)
-    generator = np.random.default_rng(seed)
-    draws = (generator.integers(len(samples), size=len(samples)) for _ in range(num_resamples))
+def _resample(samples: Array, statistic: Statistic) -> Array:
+    generator = np.random.default_rng(0)
+    draws = (generator.integers(len(samples), size=len(samples)) for _ in range(_NUM_RESAMPLES))
     return np.array([statistic(samples[rows]) for rows in draws], dtype=float)
 
 
-def _percentiles(values: Floats, confidence: float) -> tuple[float, float]:
+def _percentiles(values: Array, confidence: float) -> tuple[float, float]:
     low, high = np.quantile(values, [0.5 - confidence / 2, 0.5 + confidence / 2])
     return float(low), float(high)
 
@@ -158,29 +121,7 @@ def mcnemar_exact(num_only_first: int, num_only_second: int) -> float:
     return min(1.0, 2 * float(np.exp(logs).sum()))
 
 
-def compute_chance_level(label_counts: Sequence[int], *, balanced: bool = False) -> float:
-    """Compute the accuracy of the best classifier that does not look at its input.
-
-    That is the share of the most frequent class, which always predicting this class reaches: the "no information rate"
-    of R's caret, and scikit-learn's ``DummyClassifier(strategy="most_frequent")``. It is never below 1/k, the accuracy
-    of guessing one of k classes at random, and equals it where all classes are equally frequent. So 1/k is too low a
-    bar for accuracy; but it is exact for the mean of the accuracies of the classes.
-
-    Args:
-        label_counts: Samples of each class.
-        balanced: Whether the metric is the mean over classes (balanced accuracy, macro recall), for which the level is
-            1/k, k being the number of classes with samples.
-
-    Returns:
-        The level; NaN without samples.
-    """
-    counts = [count for count in label_counts if count > 0]
-    if not counts:
-        return math.nan
-    return 1 / len(counts) if balanced else max(counts) / sum(counts)
-
-
-class CalibrationBins(NamedTuple):
+class Calibration(NamedTuple):
     """Points of a reliability diagram; each array has one value per bin, NaN where a bin is empty.
 
     Args:
@@ -188,42 +129,235 @@ class CalibrationBins(NamedTuple):
         counts: ``(bins,)`` samples.
         confidence: ``(bins,)`` mean confidence.
         accuracy: ``(bins,)`` share of correct samples.
+        error: Expected calibration error: the mean gap between confidence and accuracy of the bins, weighted by their
+            samples.
     """
 
-    edges: Floats
-    counts: npt.NDArray[np.int64]
-    confidence: Floats
-    accuracy: Floats
+    edges: Array
+    counts: Array
+    confidence: Array
+    accuracy: Array
+    error: float
 
 
-def reliability_bins(confidence: npt.ArrayLike, is_correct: npt.ArrayLike, *, num_bins: int = 15) -> CalibrationBins:
-    """Group samples by confidence into bins of equal width, for a reliability diagram.
+def compute_calibration(predictions: Predictions | None) -> Calibration | None:
+    """Group the samples of a classifier by confidence into bins of equal width.
 
-    The bins are those of section 2 of C. Guo et al., "On Calibration of Modern Neural Networks", ICML 2017
-    (arXiv:1706.04599): bin m holds the confidences above (m - 1) / M and up to m / M; the first bin holds 0, too.
+    Bins and error are those of section 2 and equation 3 of C. Guo et al., "On Calibration of Modern Neural Networks",
+    ICML 2017 (arXiv:1706.04599): bin m of M = 15 holds the confidences above (m - 1) / M and up to m / M; the first bin
+    holds 0, too.
+
+    Returns:
+        The points; None of a regressor, without samples, or where a probability is not finite.
+    """
+    if predictions is None or not predictions.is_classifier or not np.isfinite(predictions.probability).all():
+        return None
+    confidence = np.clip(predictions.probability.astype(float), 0, 1)
+    if not len(confidence):
+        return None
+    edges = np.linspace(0, 1, _NUM_BINS + 1)
+    index = np.clip(np.searchsorted(edges, confidence, side="left") - 1, 0, _NUM_BINS - 1)
+    counts = np.bincount(index, minlength=_NUM_BINS)
+    share = np.where(counts > 0, counts, math.nan)
+    mean, accuracy = (
+        np.bincount(index, weights=each, minlength=_NUM_BINS) / share for each in (confidence, predictions.is_correct)
+    )
+    error = float(np.nansum(np.abs(accuracy - mean) * counts) / counts.sum())
+    return Calibration(edges, counts, mean, accuracy, error)
+
+
+# -- metrics of predictions ------------------------------------------------------------------------------------------
+
+
+def _macro(precision_weight: float, recall_weight: float) -> Statistic:
+    """Mean over the classes that occur of hits by a weighted mean of predictions and labels, as torchmetrics' macro."""
+
+    def compute(pairs: Array) -> float:
+        targets, predictions = pairs[:, 0], pairs[:, 1]
+        num = int(pairs.max(initial=0)) + 1
+        hits = np.bincount(targets[targets == predictions], minlength=num)
+        support, predicted = (np.bincount(each, minlength=num) for each in (targets, predictions))
+        scores = hits / np.maximum(precision_weight * predicted + recall_weight * support, 1e-9)
+        return float(scores[support + predicted > 0].mean())
+
+    return compute
+
+
+def _errors(predictions: Predictions) -> Array:
+    return np.asarray(np.abs(predictions.prediction.astype(float) - predictions.target))
+
+
+def _recompute(metric: str, score: float | None, predictions: Predictions | None) -> tuple[Array, Statistic] | None:
+    """Return the values of each sample and the metric of them; None where they do not give the logged score."""
+    if predictions is None or not len(predictions) or score is None or not math.isfinite(score):
+        return None
+    known: dict[str, tuple[Array, Statistic]]
+    if predictions.is_classifier:
+        is_correct = predictions.is_correct.astype(float)
+        losses = -np.log(np.maximum(predictions.label_probability.astype(float), 1e-38))
+        pairs = np.stack([predictions.target, predictions.prediction], axis=1)
+        known = {
+            "accuracy": (is_correct, np.mean),
+            "error": (1 - is_correct, np.mean),
+            "loss": (losses, np.mean),
+            "precision": (pairs, _macro(1, 0)),
+            "recall": (pairs, _macro(0, 1)),
+            "f1": (pairs, _macro(0.5, 0.5)),
+        }
+    else:
+        errors = _errors(predictions)
+        known = {"mae": (errors, np.mean), "mse": (errors**2, np.mean)}
+    found = known.get(metric.replace("_", "/").rpartition("/")[2])
+    if found is None or not math.isclose(found[1](found[0]), score, rel_tol=_TOLERANCE, abs_tol=_TOLERANCE / 10):
+        return None
+    return found
+
+
+def compute_interval(
+    metric: str, score: float | None, predictions: Predictions | None, *, confidence: float
+) -> list[float] | None:
+    """Compute the interval of a score: Wilson's for accuracy, else by the bootstrap.
 
     Args:
-        confidence: ``(samples,)`` probability of the predicted class, 0 to 1.
-        is_correct: ``(samples,)`` whether the predicted class is the label.
-        num_bins: M; 15 in the paper.
+        metric: Name of the metric, such as ``test/accuracy``.
+        score: Its value as it was logged.
+        predictions: For the samples of the score.
+        confidence: Coverage.
+
+    Returns:
+        Lower and upper bound; None where the predictions do not give the score.
     """
-    values, correct = np.asarray(confidence, dtype=float), np.asarray(is_correct, dtype=float)
-    if values.size and not (values.min() >= 0 and values.max() <= 1):  # NaN fails, too
-        raise ValueError(f"expected confidences from 0 to 1, got {values.min()} to {values.max()}")
-    edges = np.linspace(0, 1, num_bins + 1)
-    index = np.clip(np.searchsorted(edges, values, side="left") - 1, 0, num_bins - 1)
-    counts = np.bincount(index, minlength=num_bins)
-    share = np.where(counts > 0, counts, math.nan)
-    sums = (np.bincount(index, weights=each, minlength=num_bins) for each in (values, correct))
-    return CalibrationBins(edges, counts, *(each / share for each in sums))
+    found = _recompute(metric, score, predictions)
+    if found is None:
+        return None
+    values, statistic = found
+    if metric.endswith(("accuracy", "error")):
+        return [*wilson_interval(round(values.sum()), len(values), confidence=confidence)]
+    return [*bootstrap_interval(values, statistic, confidence=confidence)]
 
 
-def expected_calibration_error(bins: CalibrationBins) -> float:
-    """Compute the ECE: the mean gap between confidence and accuracy of the bins, weighted by their samples.
+def select_class(predictions: Predictions | None, name: str) -> Predictions | None:
+    """Return the predictions for the samples of a class, by its name or number; None where there are none."""
+    if predictions is None or not predictions.is_classifier:
+        return None
+    names = predictions.class_names
+    number = names.index(name) if name in names else int(name) if name.isdecimal() else -1
+    return predictions.take(np.flatnonzero(predictions.target == number))
 
-    It is equation 3 of Guo et al. (see `reliability_bins`), 0 for a calibrated model, at most 1; NaN without samples.
+
+def compare_on_same_samples(
+    metric: str,
+    scores: Sequence[float | None],
+    candidate: Predictions | None,
+    baseline: Predictions | None,
+    *,
+    confidence: float,
+) -> dict[str, Any]:
+    """Test whether a metric differs between two models on the same samples.
+
+    Accuracy is tested by McNemar's exact test, other metrics by a paired bootstrap.
+
+    Args:
+        metric: Name of the metric.
+        scores: Its values for the candidate and the baseline, as they were logged.
+        candidate: Predictions of the candidate.
+        baseline: Those of the baseline, for the same samples in the same order.
+        confidence: The difference counts if the p-value is at most 1 less this.
+
+    Returns:
+        For ``gate.json``: ``confidence``, ``test``, ``p_value``, ``counts`` whether the difference does,
+        ``difference`` of the candidate to the baseline with ``low`` and ``high``, ``num_samples``, and of a classifier
+        the samples that one alone predicted right. Where nothing can be tested, ``test`` is None, ``reason`` says why,
+        and the difference counts.
     """
-    if not bins.counts.sum():
-        return math.nan
-    gaps = np.abs(bins.accuracy - bins.confidence) * bins.counts
-    return float(np.nansum(gaps) / bins.counts.sum())
+    result: dict[str, Any] = {"confidence": confidence, "test": None, "p_value": None, "counts": True}
+    mine, theirs = (_recompute(metric, score, each) for score, each in zip(scores, (candidate, baseline), strict=True))
+    if candidate is None or baseline is None or mine is None or theirs is None:
+        return result | {"reason": f"the predictions of each sample are not there, or do not give {metric}"}
+    if candidate.labels != baseline.labels:
+        return result | {"reason": "the predictions are not for the same samples"}
+    (values, statistic), (others, _) = mine, theirs
+    result |= paired_bootstrap(others, values, statistic, confidence=confidence)
+    result |= {"test": "paired bootstrap", "num_samples": len(candidate)}
+    if candidate.is_classifier:
+        only_mine = int((candidate.is_correct & ~baseline.is_correct).sum())
+        only_theirs = int((baseline.is_correct & ~candidate.is_correct).sum())
+        result |= {"only_challenger": only_mine, "only_baseline": only_theirs}
+        if metric.endswith(("accuracy", "error")):
+            result |= {"test": "McNemar's exact test", "p_value": mcnemar_exact(only_mine, only_theirs)}
+    return result | {"counts": result["p_value"] <= 1 - confidence}
+
+
+def describe_significance(
+    found: Mapping[str, Any], metric: str, baseline: str | None, *, model: str = "this model"
+) -> str:
+    """Write whether a model differs from the baseline beyond the noise of the samples; empty without a baseline.
+
+    Args:
+        found: As from `compare_on_same_samples`.
+        metric: Name of the metric.
+        baseline: Name of the baseline.
+        model: Name of the model.
+    """
+    if baseline is None or not found:
+        return ""
+    if found.get("test") is None:
+        return f"Whether the difference to {baseline} is noise is unknown: {found.get('reason', 'nothing was tested')}."
+    text = (
+        f"{metric} differs by {found['difference']:+.4g} ({found['low']:+.3g} to {found['high']:+.3g}) from {baseline}."
+    )
+    if "only_challenger" in found:
+        text += (
+            f" Of {found['num_samples']} samples, {model} alone is right on {found['only_challenger']} and "
+            f"{baseline} alone on {found['only_baseline']}."
+        )
+    noise = "beyond the noise of the samples" if found["counts"] else "no difference beyond the noise of the samples"
+    return f"{text} That is {noise} ({found['test']}, p = {found['p_value']:.2g})."
+
+
+def choose_deciding_samples(
+    candidate: Predictions | None, baseline: Predictions | None, slices: Sequence[str]
+) -> list[dict[str, Any]]:
+    """Choose the samples to look at before a decision, for ``gate.json``.
+
+    With a baseline they are those that it alone predicts right (``lost``) and those that the candidate alone does
+    (``won``), of a regressor the largest changes of the error; without one the worst errors (``wrong``). Then come
+    those of each class in ``slices``.
+
+    Returns:
+        For each: its ``kind``, ``index`` and ``path``, and the ``label``, ``challenger`` and ``baseline`` in words.
+    """
+    if candidate is None or not len(candidate):
+        return []
+    chosen: list[tuple[str, int]] = []
+    if baseline is not None and candidate.labels != baseline.labels:  # not of the same samples
+        baseline = None
+    if baseline is None:
+        chosen += [("wrong", int(at)) for at in worst_errors(candidate, _MAX_SAMPLES)]
+    else:
+        gains, is_relevant = _errors(baseline) - _errors(candidate), np.ones(len(candidate), dtype=bool)
+        if candidate.is_classifier:  # of the samples on which one alone is right, those of the largest change
+            gains = candidate.label_probability.astype(float) - baseline.label_probability
+            is_relevant = candidate.is_correct != baseline.is_correct
+        for kind, sign, is_won in (("lost", 1, False), ("won", -1, True)):
+            matches = is_relevant & (candidate.is_correct == is_won if candidate.is_classifier else -sign * gains > 0)
+            order = np.argsort(sign * gains, kind="stable")
+            chosen += [(kind, int(at)) for at in order[matches[order]][:_MAX_SAMPLES]]
+    for name in slices:
+        of_class = select_class(candidate, name)
+        known = {at for _, at in chosen}
+        if of_class is not None:
+            worst = of_class.index[worst_errors(of_class, _MAX_SAMPLES // 2)]
+            positions = np.searchsorted(candidate.index, worst).tolist()
+            chosen += [("wrong", at) for at in positions if at not in known]
+    return [
+        {
+            "kind": kind,
+            "index": int(candidate.index[at]),
+            "path": candidate.paths[at],
+            "label": candidate.describe(candidate.target[at]),
+            "challenger": candidate.describe(candidate.prediction[at]),
+            "baseline": None if baseline is None else baseline.describe(baseline.prediction[at]),
+        }
+        for kind, at in chosen
+    ]

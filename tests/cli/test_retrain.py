@@ -16,13 +16,13 @@ import pytest
 from lightkit import runs
 from lightkit.cli.config_loader import load_config
 from lightkit.cli.console import configure_console
+from lightkit.cli.context import create_job_lock, read_run_settings
 from lightkit.cli.stage_runner import open_context
 from lightkit.commands.retrain import Retrain, StageProcesses
 from lightkit.config import Problems
 from lightkit.errors import OutOfTime
 from lightkit.registry.gate import GateSettings, read_gate
 from lightkit.runs.resume import RunSettings
-from lightkit.runs.retrain_state import RUN_FILE
 from lightkit.runs.signals import SignalWatch
 from tests.cli.conftest import House, read_json
 
@@ -66,7 +66,7 @@ class Stagehands(StageProcesses):
         self.environments.append({**environment})
         code = self.codes.get(stage, 0)
         if stage == "fit" and code != 6:
-            self._train(Path(environment[RUN_FILE]), code)
+            self._train(code)
             on_poll()
         self.meanwhile(stage)
         if self.felled_at == stage:
@@ -74,13 +74,14 @@ class Stagehands(StageProcesses):
         self.monotonic_s += self.seconds
         return code
 
-    def _train(self, told: Path, code: int) -> None:
+    def _train(self, code: int) -> None:
         run = runs.newest_interrupted("runs", "small") or runs.create("runs", "small")
         runs.write_json(run.manifest_path, {"subcommand": "fit"})
         runs.write_json(run.config_path, {"gate": self.gate})  # which is YAML as well
         status = "done" if code == 0 and self.felled_at != "fit" else "failed"
         runs.write_json(run.summary_path, {"run": f"small/{run.id}", "status": status})
-        runs.write_json(told, {"folder": str(run.folder)})
+        lock = Path("runs/small/lock.json")
+        runs.write_json(lock, {**read_json(lock), "folder": str(run.folder)})
 
     def retrain(
         self,
@@ -96,7 +97,8 @@ class Stagehands(StageProcesses):
         deadline = None if left_s is None else datetime.now(timezone.utc) + timedelta(seconds=left_s)
         settings = RunSettings(name="small", resume="auto" if may_continue else "never", report=False)
         self.received = None
-        return Retrain(session, options, settings, deadline, self, {"HELD": "yes"}).run()
+        with create_job_lock(session, settings) as lock:
+            return Retrain(session, options, settings, deadline, self, lock).run()
 
     @property
     def states(self) -> dict[str, str]:
@@ -201,6 +203,20 @@ def test_another_config_begins_a_new_training(hands: Stagehands, capsys: pytest.
     assert "was not finished, but had another config" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("content", [{"schema": 99}, {"schema": 1, "stages": [{"stage": "fit", "naps": 2}]}], ids=str)
+def test_an_unfinished_retrain_of_another_version_is_reported(
+    hands: Stagehands, capsys: pytest.CaptureFixture[str], content: dict[str, Any]
+) -> None:
+    hands.codes["test"] = 1
+    hands.retrain()
+    runs.write_json(runs.list_runs("runs", "small")[0].folder / "retrain.json", content)
+    hands.codes.clear()
+    hands.calls = []
+    assert hands.retrain() == 0
+    assert hands.stages[0] == "fit"
+    assert "was not finished, but its retrain.json is of another version" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     "said",
     ["--run.wait_s=5", "--run.stale_s=60"],
@@ -212,6 +228,13 @@ def test_what_does_not_change_the_training_is_no_other_config(hands: Stagehands,
     hands.calls = []
     hands.retrain(said)
     assert hands.stages == ["test", "export"]
+
+
+@pytest.mark.usefixtures("house")
+def test_what_flags_say_of_the_run_is_read() -> None:
+    words = ["-c", "small.yaml", "--run.report=false", "--run.wait_s=5", "--run.name=3"]
+    settings = read_run_settings(open_context("fit", words, SignalWatch()))
+    assert (settings.report, settings.wait_s, settings.name) == (False, 5, "3")
 
 
 def test_a_slip_in_the_gate_costs_no_training(hands: Stagehands) -> None:

@@ -1,9 +1,7 @@
 from __future__ import annotations
 
 import errno
-import os
 import shutil
-from typing import Any
 
 import mlflow
 import pytest
@@ -13,7 +11,7 @@ from sqlalchemy.exc import OperationalError
 
 from lightkit.errors import ConfigError, LightkitError, ServerAway
 from lightkit.loggers.mlflow_address import find_address
-from lightkit.registry.store import Registry, check_alias, check_name, open_registry, translate_errors
+from lightkit.registry.store import Registry, check_alias, check_name, open_registry
 
 pytestmark = [
     # 2026-11: mlflow 3.17 leaves connections to the garbage collector.
@@ -23,21 +21,13 @@ pytestmark = [
 ]
 
 
-def variables_of_others() -> dict[str, str]:
-    """The environment without MLflow's private variables, which its telemetry sets and removes."""
-    return {name: value for name, value in os.environ.items() if not name.startswith("_MLFLOW")}
-
-
 @pytest.mark.slow
-def test_within_a_store_mlflow_speaks_to_its_address_and_not_after_it(database: str) -> None:
+def test_within_a_store_mlflow_speaks_to_its_address(database: str) -> None:
     shutil.copyfile("runs/mlflow.db", "runs/other.db")  # whose tables take a second to make
-    before, variables = mlflow.get_tracking_uri(), variables_of_others()
     other = database.replace("mlflow.db", "other.db")
     with open_registry(find_address(other)) as registry:
         assert mlflow.get_tracking_uri() == registry.client.tracking_uri == other
-        assert registry.registry_uri == other
-    assert mlflow.get_tracking_uri() == before
-    assert variables_of_others() == variables
+        assert registry.uri == other
 
 
 @pytest.mark.slow
@@ -66,7 +56,7 @@ def of_storage(name: str) -> Exception:
         ("http://host", MlflowException("no such model", RESOURCE_DOES_NOT_EXIST), ConfigError, r"no such model\.$"),
         ("sqlite:///runs/mlflow.db", OperationalError("x", {}, Exception("is locked")), ServerAway, "try again"),
         ("sqlite:///runs/mlflow.db", MlflowException("no database", INTERNAL_ERROR), ConfigError,
-         r"no database\. Its place comes from here; name another with THAT\.$"),
+         r"no database\. The address comes from here; name another with THAT\.$"),
         ("sqlite:///runs/mlflow.db", MlflowException("(OperationalError) database or disk is full", INTERNAL_ERROR),
          ServerAway, r"cannot open: .*disk is full.* The address comes from here; try again"),
         ("sqlite:///runs/mlflow.db", OSError(errno.ENOSPC, "No space left"), ServerAway, "No space left.*try again"),
@@ -80,8 +70,8 @@ def of_storage(name: str) -> Exception:
 def test_a_server_that_is_away_is_reported_from_a_wrong_name(
     uri: str, error: Exception, kind: type[LightkitError], says: str
 ) -> None:
-    address = find_address(uri, origin="here")
-    with pytest.raises(kind, match=says) as raised, translate_errors(address, "open", option="THAT"):
+    registry = Registry(find_address(uri, origin="here"), option="THAT")
+    with pytest.raises(kind, match=says) as raised, registry.attempt("open"):
         raise error
     assert raised.value.exit_code == (75 if kind is ServerAway else 2)
 
@@ -91,8 +81,9 @@ def test_a_server_that_is_away_is_reported_from_a_wrong_name(
     [("databricks-uc", True), ("databricks-uc://work", True), ("databricks", False), ("sqlite:///x.db", False)],
 )
 def test_unity_catalog_is_reported_from_other_registries(uri: str, answer: bool) -> None:
-    client: Any = None
-    assert Registry(find_address("http://host"), client, uri).in_catalog is answer
+    registry = Registry(find_address("http://host"))
+    registry.uri = uri
+    assert registry.in_catalog is answer
 
 
 @pytest.mark.parametrize("name", ["flowers", "my flowers", "main.vision.flowers", "Blüten-2"])

@@ -42,7 +42,7 @@ def regress(targets: Sequence[float], predicted: Sequence[float]) -> Predictions
 def facts_of(folder: Path, predictions: Predictions | None = None, **changes: Any) -> RunFacts:
     run_id = "20260101-030000-0001"
     run = Run(folder / "runs" / "job" / run_id, "job", run_id, folder / "runs")
-    empty: dict[str, Any] = {key: {} for key in ("manifest", "summary", "config", "gate")}
+    empty: dict[str, Any] = {key: {} for key in ("manifest", "summary", "gate")}
     lists: dict[str, Any] = {key: [] for key in ("rows", "events", "settings", "bad_images", "exports", "problems")}
     found = {} if predictions is None else {predictions.split: predictions}
     facts = RunFacts(run=run, status="done", predictions=found, **empty, **lists)

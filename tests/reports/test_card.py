@@ -9,8 +9,8 @@ import jsonschema
 import pytest
 import yaml
 
-from lightkit.reports.card import render_card
 from lightkit.reports.facts import RunFacts, Setting
+from lightkit.reports.pages import render_card
 from tests.reports.examples import facts_of, predict
 
 TEXT = {"type": "string", "minLength": 1}

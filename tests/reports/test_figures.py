@@ -31,7 +31,7 @@ def test_text_in_a_figure_is_text_and_is_escaped() -> None:
     svg = figures.to_svg(drawing, name="matrix", label='"quoted" <b>')
     assert ">$x$ &lt;script&gt;</text>" in svg
     assert "b &amp; c" in svg
-    assert 'aria-label="&#34;quoted&#34; &lt;b&gt;"' in svg
+    assert 'aria-label="&quot;quoted&quot; &lt;b&gt;"' in svg
 
 
 def test_svg_has_classes_for_colours_and_no_style_attributes() -> None:

@@ -11,10 +11,10 @@ from numpy.testing import assert_allclose, assert_array_equal
 from lightkit.errors import DataError
 from lightkit.reports.predictions import (
     Predictions,
-    class_scores,
     confusion_counts,
     least_certain,
     read_predictions,
+    score_classes,
     worst_errors,
     write_predictions,
 )
@@ -83,12 +83,15 @@ def test_scores_of_each_class_are_those_of_scikit_learn() -> None:
     target, prediction = made.integers(0, 9, 500), made.integers(0, 9, 500)
     none = np.zeros(500, np.float32)
     names = tuple("abcdefghij")  # the last has no sample
-    scores = class_scores(
-        confusion_counts(Predictions("test", np.arange(500), [None] * 500, target, prediction, none, none, names))
-    )
+    predictions = Predictions("test", np.arange(500), [None] * 500, target, prediction, none, none, names)
+    found = score_classes(predictions, 10)
+    mine = zip(*((each.precision, each.recall, each.f1, each.num_samples) for each in found), strict=True)
     expected = sklearn.precision_recall_fscore_support(target, prediction, labels=range(10), zero_division=0)
-    for mine, theirs in zip(scores, expected, strict=True):
-        assert_allclose(mine, theirs, rtol=1e-12)
+    for one, other in zip(mine, expected, strict=True):
+        assert_allclose(one, other, rtol=1e-12)
+    assert [each.f1 for each in score_classes(predictions, 3)] == sorted(each.f1 for each in found if each.num_samples)[
+        :3
+    ]
 
 
 def test_the_worst_errors_and_the_least_certain_come_first() -> None:

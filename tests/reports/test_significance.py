@@ -10,7 +10,7 @@ import torch
 from torchmetrics.classification import MulticlassF1Score, MulticlassPrecision, MulticlassRecall
 
 from lightkit.reports.predictions import Predictions
-from lightkit.reports.significance import (
+from lightkit.reports.statistics import (
     choose_deciding_samples,
     compare_on_same_samples,
     compute_interval,
@@ -91,7 +91,7 @@ def test_other_metrics_are_those_of_torchmetrics_and_compared_by_the_bootstrap()
     pair = torch.from_numpy(predicted), torch.from_numpy(targets)
     for name, metric in (("f1", MulticlassF1Score), ("precision", MulticlassPrecision), ("recall", MulticlassRecall)):
         score = float(metric(6, average="macro")(*pair))
-        interval = compute_interval(f"val/{name}", score, mine)
+        interval = compute_interval(f"val/{name}", score, mine, confidence=0.95)
         assert interval is not None
         assert interval[0] < score < interval[1]
     better = float(MulticlassRecall(6, average="macro")(torch.from_numpy(theirs.prediction), pair[1]))

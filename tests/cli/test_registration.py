@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from lightkit import __version__, runs
+from lightkit.cli.registration import collect_exports, origin_tags
 from lightkit.errors import RunLocked
 from lightkit.export.exporter import lock_folder
 from lightkit.export.metadata import Metadata
-from lightkit.registry.lineage import collect_exports, origin_tags
 from lightkit.registry.store import tracked_run
 
 METADATA = Metadata("torch_export", "Net", (), (), "probabilities", ("daisy", "roses"))
