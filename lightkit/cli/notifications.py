@@ -107,7 +107,7 @@ class CommandNotifier:
     def _send_end(self, error: BaseException | None, code: int) -> None:
         """Send the end through the trainer's notifiers, or those of the config, and wait a few seconds for answers."""
         senders: list[Any] = list(self.notifiers)
-        if error is None or not self._is_supervised:
+        if not self._is_supervised or heartbeat_sign(code) != "fail":  # a failure is sent by the supervisor
             for notifier in self.notifiers:
                 notifier.send_end(error)
         if error is not None and not self.notifiers and not self.has_sent_end and self._is_outermost:
