@@ -99,7 +99,7 @@ class CommandNotifier:
         """
         code = 0 if error is None else exit_code_of(error)
         senders = [notifier.sender for notifier in self._notifiers]
-        if error is None or not self._is_supervised:
+        if not self._is_supervised or heartbeat_sign(code) != "fail":  # a failure is sent by the supervisor
             for notifier in self._notifiers:
                 notifier.send_end(error)
             if error is not None and not self._notifiers and self._is_first_rank and not self.has_sent_end:

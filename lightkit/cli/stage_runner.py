@@ -50,7 +50,7 @@ def run_stage(command: str, args: list[str], watch: SignalWatch, notifier: Comma
     if (rank_context := join_launch(os.environ)) is None:
         return stage()
     rank_context.open()  # from here on its supervisor reports errors
-    rank_context.watch_stop_requests(watch)
+    rank_context.watch_stop_requests()
     return rank_context.run(stage, format_traceback)
 
 
@@ -198,8 +198,7 @@ def supervise(context: RunContext, plan: Plan) -> int:
         run = None
         if announced is not None and Path(announced["folder"]).is_dir():
             context.notifier.run = run = runs.open_run(announced["folder"])
-        signum = supervisor.signum
-        if signum is not None and (result.code not in (0, 75) or (signum == signal.SIGHUP and result.code == 75)):
+        if (signum := supervisor.signum) is not None and result.code != 0:
             checkpoint = None if run is None else runs.last_good(run.checkpoints)
             interruption = Interrupted(signum, checkpoint=checkpoint)
             result = LaunchResult(interruption.exit_code, format_interruption(interruption), f"signal {signum}")

@@ -61,12 +61,11 @@ from lightkit.runs.resume import locate_checkpoint
 def set_devices(trainer: Namespace, context: RunContext) -> None:
     """Set the trainer's devices, nodes and strategy as the launcher counts them; the saved config keeps the user's."""
     rank = context.rank
-    if rank is None or rank.engine not in ("torchrun", "slurm", "ray"):
+    if rank is None or rank.engine not in ("torchrun", "slurm"):
         return
-    in_ray = rank.engine == "ray"  # it shows each rank one device, and knows the others itself
     if not isinstance(trainer.get("devices"), list):
-        trainer["devices"] = 1 if in_ray else rank.local_size
-    trainer["num_nodes"] = 1 if in_ray else rank.num_nodes
+        trainer["devices"] = rank.local_size
+    trainer["num_nodes"] = rank.num_nodes
     if rank.size > 1 and trainer.get("strategy") in (None, "auto"):
         trainer["strategy"] = "ddp"
 
@@ -171,14 +170,8 @@ def build_components(context: RunContext, trainer: Mapping[str, Any], added: Seq
         arguments["logger"] = [TensorBoard()]
     if trainer.get("profiler") is None and not trainer.get("barebones"):  # which takes no profiler
         arguments["profiler"] = _NoProfiler()
-    engine = None if context.rank is None else context.rank.engine
-    if engine == "slurm":  # the batch script requeues the job, with our own checkpoint
-        plugins.append(SLURMEnvironment(auto_requeue=False))
-    elif engine == "ray":
-        from lightkit.launch.ray import lightning_parts  # here, because it loads Ray
-
-        arguments["strategy"], environment = lightning_parts()
-        plugins.append(environment)
+    if context.rank is not None and context.rank.engine == "slurm":
+        plugins.append(SLURMEnvironment(auto_requeue=False))  # the batch script does that, with our own checkpoint
     return arguments
 
 

@@ -28,7 +28,7 @@ def process_group_left() -> Iterator[None]:
 
 
 def _leave(was_there: bool) -> None:
-    if _is_in_group() and not was_there:  # Ray makes it, and leaves it, itself
+    if _is_in_group() and not was_there:  # whoever has made it before leaves it
         distributed.destroy_process_group()
 
 

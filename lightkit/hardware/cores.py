@@ -6,8 +6,8 @@ import os
 from collections.abc import Mapping
 
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
-_LAUNCHERS = "_LIGHTKIT_THREADS"
-"""Holds the number that a launcher of lightkit has put into `OMP_NUM_THREADS` by itself: nobody asked for it."""
+CHOSEN_THREADS = "_LIGHTKIT_THREADS"
+"""Variable with the number that lightkit itself has put into `OMP_NUM_THREADS`: nobody asked for it."""
 _MOST_WORKERS = 16
 _MOST_WORKERS_CACHED = 4
 
@@ -19,7 +19,7 @@ def find_user_threads(environ: Mapping[str, str] = os.environ) -> int | None:
         environ: Environment variables. What a launcher of lightkit has set by itself is not the user's.
     """
     for name in _THREADS:
-        if name == _THREADS[0] and environ.get(name, "") == environ.get(_LAUNCHERS):
+        if name == _THREADS[0] and environ.get(name, "") == environ.get(CHOSEN_THREADS):
             continue
         if (value := environ.get(name, "").split(",")[0].strip()).isdigit() and int(value) > 0:
             return int(value)

@@ -9,11 +9,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from lightkit.config import KeyPath, Origin, Resolved, error_at, near, read_scalar
+from lightkit.hardware.cores import CHOSEN_THREADS
 
 ENGINES = ("local", "horovod", "torchrun", "spark", "ray", "slurm")
 THREADS = "OMP_NUM_THREADS"
-CHOSEN_THREADS = "_LIGHTKIT_THREADS"
-"""Environment variable that marks a value of `OMP_NUM_THREADS` which lightkit has chosen, and no user."""
 
 
 @dataclass(frozen=True)
@@ -271,7 +270,7 @@ class Plan:
         if self.settings.network_interface:
             names = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
             variables |= dict.fromkeys(names, self.settings.network_interface)
-        if self.engine == "torchrun" or (self.engine == "spark" and self.strategy == "ddp"):
+        if self.engine == "torchrun":
             # torch 2.9 and 2.15: after a restart the ranks read each other's old addresses, and hang
             variables["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
         return variables

@@ -9,10 +9,6 @@ LAUNCH = "_LIGHTKIT_LAUNCH"
 """Variable that holds the folder in which the processes of a launch write their status."""
 PREEMPTED = "_LIGHTKIT_PREEMPTED"
 """Variable that names the file by which a batch script puts a job that was preempted back into the queue."""
-ENGINE = "_LIGHTKIT_ENGINE"
-"""Variable that names the engine where the launcher's own variables do not."""
-START = "_LIGHTKIT_START"
-"""Variable that names this start of all ranks where the launcher's own variables do not."""
 
 
 @dataclass(frozen=True)
@@ -40,9 +36,7 @@ class Rank:
     key: str = ""
 
 
-_TORCH = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
 _LAUNCHERS: dict[str, tuple[set[str], tuple[str, ...], tuple[str, ...]]] = {
-    "ray": ({ENGINE, "RANK"}, _TORCH, (START,)),
     "horovod": (
         {"HOROVOD_RANK"},
         ("HOROVOD_RANK", "HOROVOD_SIZE", "HOROVOD_LOCAL_RANK", "HOROVOD_LOCAL_SIZE", "HOROVOD_CROSS_SIZE"),
@@ -50,7 +44,7 @@ _LAUNCHERS: dict[str, tuple[set[str], tuple[str, ...], tuple[str, ...]]] = {
     ),
     "torchrun": (
         {"TORCHELASTIC_RUN_ID", "RANK"},
-        (*_TORCH, "GROUP_WORLD_SIZE", "TORCHELASTIC_RESTART_COUNT"),
+        ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE", "TORCHELASTIC_RESTART_COUNT"),
         ("TORCHELASTIC_RUN_ID", "MASTER_ADDR", "MASTER_PORT"),
     ),
     "slurm": (
@@ -66,7 +60,7 @@ _LAUNCHERS: dict[str, tuple[set[str], tuple[str, ...], tuple[str, ...]]] = {
     ),
 }
 """By launcher: variables that show it; those of rank, size, local rank, local size, number of machines and attempt;
-those that distinguish its launches. In this order, for Ray and Horovod may themselves run under another one."""
+those that distinguish its launches. In this order, for Horovod may itself run under another one."""
 
 
 def this_rank(environ: Mapping[str, str]) -> Rank | None:
@@ -81,7 +75,7 @@ def this_rank(environ: Mapping[str, str]) -> Rank | None:
         return int(value) if value.lstrip("-").isdigit() else default
 
     for engine, (signs, names, key) in _LAUNCHERS.items():
-        if not signs <= environ.keys() or environ.get(ENGINE, engine) != engine:
+        if not signs <= environ.keys():
             continue
         if engine == "slurm" and environ.get("SLURM_JOB_NAME") in ("bash", "interactive"):
             continue
@@ -100,5 +94,5 @@ def this_rank(environ: Mapping[str, str]) -> Rank | None:
         )
     if {"LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR"} <= environ.keys():  # Lightning's, whose rank 0 starts the others
         here, everywhere = number("LOCAL_RANK", 0), number("WORLD_SIZE", 1)
-        return Rank(here, everywhere, here, everywhere)
+        return Rank(here, everywhere, here, everywhere, key=environ.get("MASTER_PORT", ""))
     return None

@@ -1,164 +1,135 @@
 """The driver program of Ray: `python -m lightkit.launch.ray JOB`, with a `Job` as JSON.
 
-Ray Train's workers run lightkit in their own process, and start all of them again when one is lost.
+One actor of Ray is one rank. All of them begin again when one is lost, as often as the job allows.
 """
 
 from __future__ import annotations
 
 import logging
 import os
-import secrets
+import signal
 import sys
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Sequence
 from importlib import import_module
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
 from lightkit.errors import ConfigError
-from lightkit.launch.local import Job, LaunchError, first_line, run_driver
-from lightkit.launch.ranks import ENGINE, START
+from lightkit.launch.cluster import Job, RankFailed, choose_meeting_point, run_driver, torch_environment
 
-_SETTINGS = {
-    "RAY_USAGE_STATS_ENABLED": "0",
-    "RAY_TRAIN_V2_ENABLED": "1",
-    "RAY_TRAIN_ENABLE_PRINT_PATCH": "0",  # it repeats on standard error what a rank prints
-}
 _OBJECT_STORE_BYTES = 200 * 2**20  # ranks exchange gradients through gloo or NCCL, not through Ray
 _SHORT = "/tmp"  # noqa: S108 (the path of a socket must be short)
 
 
-class RankError(Exception):
-    """A rank has ended with another code than 0; Ray counts a failure."""
-
-
 def drive(job: Job) -> None:
-    """Run all ranks, again after a failure if the job allows it."""
-    check_installed()
-    os.environ |= _SETTINGS
-    with (
-        tempfile.TemporaryDirectory(prefix="lightkit-ray-", dir=_SHORT, ignore_cleanup_errors=True) as temporary,
-        _connect(job, temporary),
-    ):
-        try:
-            _make_trainer(job).fit()
-        except Exception as error:
-            logging.exception("the launch failed")
-            lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
-            ended = [line.removeprefix("RankError: ") for line in lines if line.startswith("RankError: ")]
-            raise LaunchError(ended[0] if ended else f"Ray could not run the ranks: {lines[-1]}") from error
-
-
-def check_installed() -> None:
-    """Check that Ray can run Lightning here.
+    """Run all ranks in the cluster that the job names, or in one on this machine for as long as it is needed.
 
     Raises:
-        ConfigError: If ray is missing, or the package `lightning` is installed.
+        ConfigError: If Ray is not installed, or this machine has too few GPUs.
     """
     if find_spec("ray") is None:
         raise ConfigError("launch.engine: ray needs ray: pip install 'lightkit[ray]'")
-    if find_spec("lightning") is not None:
-        raise ConfigError(
-            "launch.engine: ray takes the package lightning where there is one, and its strategy does not fit the "
-            "Trainer of pytorch-lightning, which lightkit uses: pip uninstall lightning"
-        )
-
-
-def lightning_parts() -> tuple[Any, Any]:
-    """Return the strategy and the plugin of a Trainer that is to run in one of Ray Train's workers.
-
-    The Trainer must have one device: Ray gives each worker its own.
-    """
-    check_installed()
-    parts = import_module("ray.train.lightning")  # an extra, and it loads torch
-    return parts.RayDDPStrategy(), parts.RayLightningEnvironment()
-
-
-def run_rank(settings: dict[str, Job]) -> None:
-    """Run one rank in one of Ray Train's workers.
-
-    Args:
-        settings: The job, under `job`.
-
-    Raises:
-        RankError: If it ends with another code than 0.
-    """
-    job = settings["job"]
-    context = import_module("ray.train").get_context()
-    rank = context.get_world_rank()
-    start = import_module("ray.train.collective").broadcast_from_rank_zero(secrets.token_hex(8))
-    os.environ |= {
-        ENGINE: "ray",
-        START: start,
-        "RANK": str(rank),
-        "WORLD_SIZE": str(context.get_world_size()),
-        "LOCAL_RANK": str(context.get_local_rank()),
-        "LOCAL_WORLD_SIZE": str(context.get_local_world_size()),
-    }
-    os.chdir(job.folder)
-    # Ray shows with a traceback how this function ended, which the rank itself reports, and some of its loggers (2.60)
-    # are named after their files.
-    logging.getLogger("ray.train.v2._internal.util").setLevel(logging.CRITICAL)
-    folder = str(Path(str(import_module("ray").__file__)).parent)
-    for name in [name for name in logging.root.manager.loggerDict if name.startswith(folder)]:
-        logging.getLogger(name).setLevel(logging.WARNING)
-    code = import_module("lightkit.__main__").main(job.words)
-    if code != 0:
-        raise RankError(f"rank {rank} ended with code {code}")
-
-
-@contextmanager
-def _connect(job: Job, temporary: str) -> Iterator[None]:
-    """Connect to the cluster that the job names, or start one on this machine for as long as it is needed."""
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     ray, plan = import_module("ray"), job.plan
     address = plan.settings.master or os.environ.get("RAY_ADDRESS")
-    options: dict[str, Any] = {"address": address}
-    if address is None:
-        options = {
-            "address": "local",
-            "num_cpus": max(os.cpu_count() or 1, plan.processes * job.threads),  # more than cores are slow, not wrong
-            "include_dashboard": False,
-            "object_store_memory": _OBJECT_STORE_BYTES,
-            "_temp_dir": temporary,
-        }
-    try:
+    with tempfile.TemporaryDirectory(prefix="lightkit-ray-", dir=_SHORT, ignore_cleanup_errors=True) as temporary:
+        options: dict[str, Any] = {"address": address}
+        if address is None:
+            options = {
+                "address": "local",
+                "num_cpus": max(os.cpu_count() or 1, plan.processes * job.threads),  # more than cores are slow
+                "include_dashboard": False,
+                "object_store_memory": _OBJECT_STORE_BYTES,
+                "_temp_dir": temporary,
+            }
         ray.init(log_to_driver=False, logging_level=logging.ERROR, **options)
-    except Exception as error:
-        logging.exception("Ray did not start")
-        where = f"at {address}" if address else "on this machine"
-        raise LaunchError(f"Ray {where} did not start: {first_line(error)}") from error
-    try:
-        num_gpus = int(ray.cluster_resources().get("GPU", 0))
-        if address is None and plan.uses_gpus and num_gpus < plan.processes:
-            raise ConfigError(
-                f"launch.processes: {plan.processes} processes need a GPU each, but Ray finds {num_gpus} on this "
-                "machine"
-            )
-        yield
-    finally:
-        ray.shutdown()
+        try:
+            num_gpus = int(ray.cluster_resources().get("GPU", 0))
+            if address is None and plan.uses_gpus and num_gpus < plan.processes:
+                raise ConfigError(
+                    f"launch.processes: {plan.processes} processes need a GPU each, but Ray finds {num_gpus} on this "
+                    "machine"
+                )
+            _run_ranks(job)
+        finally:
+            ray.shutdown()
 
 
-def _make_trainer(job: Job) -> Any:
-    train, plan = import_module("ray.train"), job.plan
-    return import_module("ray.train.torch").TorchTrainer(
-        run_rank,
-        train_loop_config={"job": job},
-        scaling_config=train.ScalingConfig(
-            num_workers=plan.processes,
-            use_gpu=plan.uses_gpus,
-            resources_per_worker={"CPU": job.threads, **({"GPU": 1} if plan.uses_gpus else {})},
-        ),
-        run_config=train.RunConfig(
-            name="lightkit",
-            storage_path=str(Path(job.launch) / "ray"),
-            logging_config=train.LoggingConfig(log_level="ERROR"),
-            failure_config=train.FailureConfig(max_failures=plan.settings.max_failures),
-            worker_runtime_env={"env_vars": {**_SETTINGS, **job.environment}},
-        ),
+def _run_ranks(job: Job) -> None:
+    """Run all ranks, again after a failure if the job allows it."""
+    ray, strategies = import_module("ray"), import_module("ray.util.scheduling_strategies")
+    size, num_gpus = job.plan.processes, int(job.plan.uses_gpus)
+    group = ray.util.placement_group([{"CPU": job.threads, "GPU": num_gpus}] * size)
+    actor = ray.remote(Worker).options(
+        num_cpus=job.threads,
+        num_gpus=num_gpus,
+        scheduling_strategy=strategies.PlacementGroupSchedulingStrategy(group),
+        runtime_env={"env_vars": job.environment},
     )
+    for num_left in range(job.plan.settings.max_failures, -1, -1):
+        workers = [actor.remote() for _ in range(size)]
+        try:
+            places = ray.get([worker.find_place.remote() for worker in workers])
+            meeting_point = ray.get(workers[0].choose_meeting_point.remote())
+            environments = [rank_environment(rank, places, meeting_point) for rank in range(size)]
+            running = [
+                worker.run.remote(job, *each) for worker, each in zip(workers, enumerate(environments), strict=True)
+            ]
+            while running:
+                ended, running = ray.wait(running)
+                ray.get(ended)
+        except ray.exceptions.RayError:
+            logging.exception("a rank has failed, and may %d times more", num_left)
+            if num_left == 0:
+                raise
+        else:
+            return
+        finally:
+            for worker in workers:
+                ray.kill(worker)
+
+
+def rank_environment(rank: int, places: Sequence[tuple[str, list[str]]], meeting_point: str) -> dict[str, str]:
+    """Build the variables of one rank: as under torchrun, each rank sees the GPUs of all ranks of its machine.
+
+    Args:
+        rank: Which rank it is.
+        places: The machine of each rank, and its GPUs there.
+        meeting_point: Where the ranks meet.
+    """
+    hosts = [host for host, _ in places]
+    if len({hosts.count(host) for host in hosts}) > 1:  # Lightning wants as many on each: each rank counts as a machine
+        hosts = [str(each) for each in range(len(hosts))]
+    gpus = [gpu for host, (_, own) in zip(hosts, places, strict=True) if host == hosts[rank] for gpu in own]
+    variables = torch_environment(rank, hosts, meeting_point)
+    return {**variables, "CUDA_VISIBLE_DEVICES": ",".join(gpus)} if gpus else variables
+
+
+class Worker:
+    """One rank, in a process of Ray's."""
+
+    def find_place(self) -> tuple[str, list[str]]:
+        """Return the machine that it is on, and the GPUs there that Ray has given to it."""
+        context = import_module("ray").get_runtime_context()
+        return context.get_node_id(), context.get_accelerator_ids()["GPU"]
+
+    def choose_meeting_point(self) -> str:
+        """Choose where the ranks meet."""
+        return choose_meeting_point(import_module("ray").util.get_node_ip_address())
+
+    def run(self, job: Job, rank: int, environment: dict[str, str]) -> None:
+        """Run the rank to its end.
+
+        Raises:
+            RankFailed: If it ends with another code than 0.
+        """
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # which Ray keeps from its processes
+        os.environ |= environment
+        os.chdir(job.folder)
+        code = import_module("lightkit.__main__").main(job.words)
+        if code != 0:
+            raise RankFailed(f"rank {rank} ended with code {code}")
 
 
 if __name__ == "__main__":  # Ray's workers import functions from this module, which __main__ is not there

@@ -5,11 +5,9 @@ One task of Spark is one rank: with Horovod through `horovod.spark.run`, with `d
 
 from __future__ import annotations
 
-import logging
 import os
 import re
 import shutil
-import socket
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from importlib import import_module
@@ -18,13 +16,18 @@ from pathlib import Path
 from typing import Any
 
 from lightkit.errors import ConfigError
-from lightkit.launch.local import Job, LaunchError, ProcessTree, first_line, run_driver
+from lightkit.launch.cluster import Job, RankFailed, choose_meeting_point, run_driver, torch_environment
+from lightkit.launch.process_tree import ProcessTree
 
 
 def drive(job: Job) -> None:
-    """Run all ranks."""
+    """Run all ranks.
+
+    Raises:
+        ConfigError: If pyspark or Java is missing, or the master on this machine cannot run all ranks at a time.
+    """
     plan, settings = job.plan, job.plan.settings
-    check_installed(plan.strategy)
+    check_installed()
     master = settings.master or os.environ.get("MASTER", "")
     if (slots := count_slots(master)) is not None and slots < plan.processes:
         raise ConfigError(
@@ -48,30 +51,19 @@ def drive(job: Job) -> None:
         else:
             ranks = context.parallelize(range(plan.processes), plan.processes).barrier()
             ranks.mapPartitions(_make_ddp_task(job)).collect()
-    except Exception as error:
-        logging.exception("the launch failed")
-        if failed := re.search(r"RankFailed: (rank (\d+) .*)", str(error)):
-            output = _output_path(job, int(failed[2])).read_text(encoding="utf-8", errors="replace").rstrip()
-            raise LaunchError(f"{failed[1]}\n{output}".rstrip()) from error
-        raise LaunchError(f"Spark could not run the ranks: {first_line(error)}") from error
     finally:
         context.stop()
 
 
-def check_installed(strategy: str) -> None:
-    """Check that pyspark, Java and Horovod are installed, before anything is started.
+def check_installed() -> None:
+    """Check that pyspark and Java are installed, before anything is started.
 
     Raises:
         ConfigError: If one is missing.
     """
     if find_spec("pyspark") is None:
         raise ConfigError("launch.engine: spark needs pyspark: pip install 'lightkit[spark]'")
-    if strategy == "horovod" and find_spec("horovod") is None:
-        raise ConfigError(
-            "strategy: horovod needs horovod, which is not installed: make horovod builds it for the torch that is here"
-        )
-    home = os.environ.get("JAVA_HOME")
-    if shutil.which(str(Path(home) / "bin" / "java") if home else "java") is None:
+    if not os.environ.get("JAVA_HOME") and shutil.which("java") is None:
         raise ConfigError(
             "launch.engine: spark needs Java, 17 or newer for pyspark 4, and neither JAVA_HOME nor the PATH has one. "
             "Install it (Debian: apt-get install openjdk-17-jre-headless), or set JAVA_HOME."
@@ -112,56 +104,24 @@ def _make_context(job: Job) -> Any:
     builder = SparkSession.builder.appName("lightkit").config(map=settings)
     if master is not None:
         builder = builder.master(master)
-    try:
-        return builder.getOrCreate().sparkContext
-    except Exception as error:
-        logging.exception("Spark did not start")
-        where = master or "the master that SPARK_HOME or MASTER names"
-        raise LaunchError(f"launch.master: Spark at {where} did not start: {first_line(error)}") from error
+    return builder.getOrCreate().sparkContext
 
 
 # -- inside Spark's tasks, each of which starts one rank and waits for its end --------------------------------------
 
 
-class RankFailed(Exception):
-    """A rank has ended with another code than 0; Spark ends the others."""
-
-
-def _output_path(job: Job, rank: int) -> Path:
-    """File that takes what a rank writes before it opens files of its own."""
-    return Path(job.launch) / f"worker-{rank}.log"
-
-
 def _make_ddp_task(job: Job) -> Callable[[Iterator[Any]], Iterator[int]]:
-    """Make the function that each task of a barrier stage runs for `ddp`: each rank is a node with one process.
-
-    It sets the variables of torch's elastic agent itself. TorchDistributor runs that agent in each task; its exit
-    barrier was seen to wait for 300 s after a run that had gone well, once in 16 runs (torch 2.15, pyspark 4.3).
-    """
+    """Make the function that each task of a barrier stage runs for `ddp`."""
 
     def task(_rows: Iterator[Any]) -> Iterator[int]:
         from pyspark import BarrierTaskContext  # an extra
 
         context = BarrierTaskContext.get()
         hosts = [info.address.rpartition(":")[0] or info.address for info in context.getTaskInfos()]
-        rank, size = context.partitionId(), str(len(hosts))
-        meeting = ""
-        if rank == 0:
-            with socket.socket() as free:
-                free.bind(("", 0))
-                meeting = f"{hosts[0]} {free.getsockname()[1]} {os.urandom(8).hex()}"
-        address, port, key = context.allGather(meeting)[0].split()
-        environment = {
-            "MASTER_ADDR": address,
-            "MASTER_PORT": port,
-            **dict.fromkeys(("RANK", "GROUP_RANK", "ROLE_RANK"), str(rank)),
-            **dict.fromkeys(("WORLD_SIZE", "GROUP_WORLD_SIZE", "ROLE_WORLD_SIZE"), size),
-            "LOCAL_RANK": "0",
-            "LOCAL_WORLD_SIZE": "1",
-            "TORCHELASTIC_RUN_ID": f"spark-{key}",
-            "TORCHELASTIC_RESTART_COUNT": "0",
-            "TORCHELASTIC_MAX_RESTARTS": "0",
-        }
+        rank = context.partitionId()
+        meeting_point = context.allGather(choose_meeting_point(hosts[0]) if rank == 0 else "")[0]
+        # Each rank counts as a machine, for Spark may show it one GPU only.
+        environment = torch_environment(rank, [str(each) for each in range(len(hosts))], meeting_point)
         if job.plan.uses_gpus:
             environment["CUDA_VISIBLE_DEVICES"] = _choose_gpu(context.resources(), hosts, rank)
         _run_rank(job, rank, environment)
@@ -191,14 +151,11 @@ def _run_rank(job: Job, rank: int, environment: dict[str, str]) -> None:
         environment: Variables in addition to the job's own.
 
     Raises:
-        RankFailed: If it ends with another code than 0, or was started before.
+        RankFailed: If it ends with another code than 0.
     """
-    path = _output_path(job, rank)
-    if path.exists():  # a cluster's own settings may repeat a stage
-        raise RankFailed(f"rank {rank} has been started before; a launch is not begun again by Spark")
     command = [sys.executable, "-m", "lightkit", *job.words]
     variables = {**job.rank_environment(os.environ), **environment}
-    with path.open("ab") as log:
+    with job.output_path(rank).open("ab") as log:
         tree = ProcessTree(command, environment=variables, stdout=log, stderr=log, folder=job.folder)
     if (code := tree.program.wait()) != 0:
         raise RankFailed(f"rank {rank} ended with code {code}")

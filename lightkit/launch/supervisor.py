@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
 import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from lightkit.errors import OutputLost
-from lightkit.launch.local import ProcessTree, launcher_command, search_path
-from lightkit.launch.plan import Plan
+from lightkit.launch.cluster import Job
+from lightkit.launch.plan import THREADS, Plan
+from lightkit.launch.process_tree import ProcessTree, search_path
 from lightkit.launch.ranks import LAUNCH
 from lightkit.launch.worker import RankStatus, list_ranks, log_path, make_launch_folder, request_stop
 from lightkit.runs.files import read_json
@@ -88,6 +90,8 @@ class Supervisor:
         # Torchrun has a supervisor on each machine, for the ranks there.
         self._is_one_of_many = plan.engine == "torchrun" and plan.settings.num_nodes[1] > 1
         self._size = plan.local_processes if self._is_one_of_many else plan.processes
+        fewest, most = plan.settings.num_nodes
+        self._is_elastic = fewest < most
         self._made_root = not Path(root).exists()
         self.folder = make_launch_folder(root)
         self.launcher_log = self.folder / "launcher.log"
@@ -110,7 +114,6 @@ class Supervisor:
             try:
                 end = self._watch(tree)
             finally:
-                tree.terminate()
                 tree.end(timeout_s=0.0 if self._signals[1:] else 2.0)
             self._copy_output(to_end=True)
         finally:
@@ -120,8 +123,7 @@ class Supervisor:
             raise self._output_error
         if isinstance(end, LaunchResult):
             return end
-        is_elastic = len({*self._plan.settings.num_nodes}) > 1
-        return collect_result(self.folder, launcher_code=end, size=None if is_elastic else self._size)
+        return collect_result(self.folder, launcher_code=end, size=None if self._is_elastic else self._size)
 
     def remove(self) -> None:
         """Remove the folder of the launch; the run's folder has the logs."""
@@ -155,8 +157,7 @@ class Supervisor:
     def _watch(self, tree: ProcessTree) -> int | LaunchResult:
         """Wait for the end of the launcher, or until it has to be ended; return its exit code or the result."""
         settings, start = self._plan.settings, None
-        is_elastic = settings.num_nodes[0] < settings.num_nodes[1]
-        restarts = is_elastic or settings.max_restarts + settings.max_failures > 0
+        restarts = self._is_elastic or settings.max_restarts + settings.max_failures > 0
         peers_s = max(_RESTART_S, settings.timeout_s) if restarts else _PEERS_S
         began_s = looked_s = time.monotonic()
         asked_s = failed_s = done_s = None
@@ -164,19 +165,19 @@ class Supervisor:
             time.sleep(_POLL_S)
             self._copy_output()
             now_s = time.monotonic()
-            if now_s - looked_s < _STATUS_POLL_S and not (self._signals and asked_s is None):
-                continue
-            looked_s, ranks = now_s, list_ranks(self.folder)
             if self._signals:
+                first = signal.Signals(self._signals[0])
                 if asked_s is None:
                     asked_s = now_s
-                    # Ranks know no SIGHUP.
-                    request_stop(self.folder, signal.SIGINT if self._signals[0] == signal.SIGINT else signal.SIGTERM)
-                    if all(status.has_ended for status in ranks):
-                        tree.terminate()
-                if len(self._signals) > 1 or now_s - asked_s > _SAVE_S[signal.Signals(self._signals[0])]:
-                    return 128 + self._signals[0]
+                    request_stop(self.folder, first if first == signal.SIGINT else signal.SIGTERM)
+                    if all(status.has_ended for status in list_ranks(self.folder)):
+                        tree.program.terminate()
+                if len(self._signals) > 1 or now_s - asked_s > _SAVE_S[first]:
+                    return 128 + first
                 continue
+            if now_s - looked_s < _STATUS_POLL_S:
+                continue
+            looked_s, ranks = now_s, list_ranks(self.folder)
             if ranks and ranks[0].start != start:
                 start, began_s = ranks[0].start, now_s
             failed_s = (failed_s or now_s) if any(status.has_failed for status in ranks) else None
@@ -187,7 +188,7 @@ class Supervisor:
             if done_s is not None and now_s - done_s > _EXIT_S:
                 return 0
             # A machine that may be one too many waits for as long as the others train.
-            if len(ranks) < self._size and now_s - began_s > settings.timeout_s and not is_elastic:
+            if len(ranks) < self._size and now_s - began_s > settings.timeout_s and not self._is_elastic:
                 return self._describe_late_ranks(ranks)
         return code
 
@@ -210,6 +211,44 @@ class Supervisor:
         arrived, folder = ", ".join(map(str, ranks)) or "none", self.folder.parent.parent
         message = f"error: {summary} (launch.timeout_s); arrived: {arrived}\nAll of them must see the folder {folder}"
         return LaunchResult(1, message, summary, late[0] if late else None)
+
+
+def launcher_command(plan: Plan, words: Sequence[str], *, folder: Path, environment: Mapping[str, str]) -> list[str]:
+    """Return the command that starts all ranks of a launch.
+
+    Args:
+        plan: The launch.
+        words: The command line after `lightkit`, which each rank gets.
+        folder: Folder of the launch.
+        environment: Variables that each rank needs in addition to those of this process.
+    """
+    settings, rank = plan.settings, [sys.executable, "-m", "lightkit", *words]
+    if plan.engine in ("spark", "ray"):
+        threads = os.environ.get(THREADS) or "1"
+        job = Job(plan, list(words), {THREADS: threads, **environment}, str(Path.cwd()), str(folder))
+        return [sys.executable, "-m", f"lightkit.launch.{plan.engine}", json.dumps(asdict(job))]
+    if plan.engine == "horovod":
+        return [
+            *(sys.executable, "-m", "horovod.runner.launch", f"--{settings.controller}"),
+            *("--num-proc", str(plan.processes), "--hosts", settings.hosts or f"localhost:{plan.processes}"),
+            *("--start-timeout", str(max(1, round(settings.timeout_s)))),
+            *(["--network-interfaces", settings.network_interface] if settings.network_interface else []),
+            *rank,
+        ]
+    if plan.engine == "torchrun":
+        meeting = [
+            *("--rdzv-backend", "c10d", "--rdzv-endpoint", str(settings.rendezvous), "--rdzv-id", "lightkit"),
+            *("--rdzv-conf", f"join_timeout={round(settings.timeout_s)}"),
+        ]
+        is_alone = settings.num_nodes[1] == 1 and settings.rendezvous is None
+        return [
+            *(sys.executable, "-m", "torch.distributed.run", *(["--standalone"] if is_alone else meeting)),
+            *("--nnodes", str(settings.nodes), "--nproc-per-node", str(plan.local_processes)),
+            *("--max-restarts", str(settings.max_restarts), "--monitor-interval", "0.5"),
+            *("--log-dir", str(folder / "torchrun")),
+            *("-m", "lightkit", *words),
+        ]
+    return rank
 
 
 # -- output --------------------------------------------------------------------------------------------------------

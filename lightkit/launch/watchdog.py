@@ -396,7 +396,7 @@ class Watchdog:
         """Begin to watch; without a limit, or after the first call, do nothing."""
         if 0 < self._limit_s() < math.inf and self._thread is None and not self._stopped.is_set():
             self._heartbeat.beat()
-            self._main = threading.get_ident()  # under Ray no rank's is the process's own
+            self._main = threading.get_ident()
             self._thread = threading.Thread(target=self._watch, name="lightkit-watchdog", daemon=True)
             self._thread.start()
 

@@ -11,7 +11,6 @@ that hang, nor which of two errors within a second came first; and Horovod, Spar
 
 from __future__ import annotations
 
-import json
 import os
 import secrets
 import shutil
@@ -31,7 +30,6 @@ from lightkit.launch.ranks import LAUNCH, PREEMPTED, Rank, this_rank
 from lightkit.launch.watchdog import STALLED, Stall
 from lightkit.runs.files import read_json, write_json
 from lightkit.runs.lock import describe_process, is_gone
-from lightkit.runs.signals import SignalWatch
 
 DATA_CHANGED = "DataChanged"
 """Name of the exception after which all ranks have to begin again, in a new run."""
@@ -138,7 +136,7 @@ class RankContext:
         self.folder = folder
         self.supervised = supervised
         # Each of torch's agents counts only its own restarts, but the port in the key of ours is new with each of all.
-        has_own_key = supervised and rank.engine in ("torchrun", "ray")
+        has_own_key = supervised and rank.engine == "torchrun"
         self._start = rank.key if has_own_key else f"{folder.name}-{rank.attempt}"
         self._began_s = time.time()
         self._screen: int | None = None
@@ -153,12 +151,8 @@ class RankContext:
         number = self.rank.rank
         try:
             self.record("began")
-            if (
-                not self.supervised
-                and self.folder.parent.name == _LAUNCHES
-                and ((log := log_path(self.folder, number)).is_symlink())
-            ):  # of a launch with the same address that was killed, or of the start before this one
-                log.unlink()
+            if not self.supervised and (log := log_path(self.folder, number)).is_symlink():
+                log.unlink()  # of a launch with the same address that was killed
             if number != 0:
                 self._screen = None if self.supervised else os.dup(2)
                 _redirect(log_path(self.folder, number), 1, 2)
@@ -184,16 +178,13 @@ class RankContext:
             known = {"rank": self.rank.rank, "start": self._start, "began_s": self._began_s, "process": process}
             write_json(path, {**known, "state": state, "at_s": time.time(), **fields})
 
-    def watch_stop_requests(self, watch: SignalWatch) -> None:
+    def watch_stop_requests(self) -> None:
         """Act on the supervisor's request to stop, which may be on another machine, as on a signal."""
 
         def poll() -> None:
             while (request := read_json(self.folder / "stop.json")) is None:
                 time.sleep(_STOP_POLL_S)
-            if self.rank.engine == "ray":  # its own handler for signals would end its worker
-                watch.note(request["signum"])
-            else:
-                os.kill(os.getpid(), request["signum"])
+            os.kill(os.getpid(), request["signum"])
 
         threading.Thread(target=poll, name="lightkit-stop", daemon=True).start()
 
@@ -228,8 +219,8 @@ class RankContext:
         elif isinstance(error, LightkitError):
             message = f"error: {error}"
             is_final = code != 1 or isinstance(error, LeftAlone)
-            if is_final and self.rank.engine in ("torchrun", "ray"):
-                process_code = 0  # else torch's agent and Ray would start all ranks again, to meet the same error
+            if is_final and self.rank.engine == "torchrun":
+                process_code = 0  # else torch's agent would start all ranks again, to meet the same error
         else:
             message = format_traceback(error)
         self.record("ended", code=code, kind=type(error).__name__, message=message)
@@ -306,17 +297,14 @@ class RankContext:
             return
         kept = self._log = folder / "logs" / f"rank-{number}.log"
         kept.parent.mkdir(exist_ok=True)
-        if written.is_symlink() or (kept.exists() and kept.samefile(written)):  # a restart, or a rank of Lightning's
+        if written.is_symlink():  # after a restart
             return
         if kept.exists():  # of an earlier launch of the same run
             num_earlier = len([*kept.parent.glob(f"{kept.stem}.*.log")])
             kept.rename(kept.with_name(f"{kept.stem}.{num_earlier + 1}.log"))
-        try:
-            written.replace(kept)
-        except OSError:  # on another disk
-            kept.write_bytes(written.read_bytes())
-            written.unlink()
-            _redirect(kept, 1, 2)
+        kept.write_bytes(written.read_bytes())  # a copy, as the run may be on another disk
+        written.unlink()
+        _redirect(kept, 1, 2)
         with suppress(OSError):  # a file system without links
             written.symlink_to(kept)
 
@@ -329,10 +317,7 @@ class RankContext:
         if any(status.state == "began" and not status.has_ended for status in list_ranks(self.folder)):
             return  # they may wait for a run that rank 0 has ended without
         restarts = int(os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0")) if self.rank.engine == "torchrun" else 0
-        if self.folder.parent.name != _LAUNCHES:  # where the run keeps its logs
-            for path in self.folder.glob("rank-*.json"):
-                path.unlink(missing_ok=True)
-        elif is_over or self.rank.attempt >= restarts:
+        if is_over or self.rank.attempt >= restarts:
             shutil.rmtree(self.folder, ignore_errors=True)
             with suppress(OSError):  # others are still there
                 self.folder.parent.rmdir()
@@ -350,8 +335,6 @@ def join_launch(environ: Mapping[str, str], root: Path | str | None = None) -> R
         return RankContext(rank or Rank(0, 1), Path(folder), supervised=True)
     if rank is None or root is None or (rank.engine == "local" and rank.size == 1):
         return None
-    if run := environ.get(INHERITED):
-        return RankContext(rank, Path(json.loads(run)["folder"]) / "logs", supervised=False)
     return RankContext(rank, Path(root).absolute() / _LAUNCHES / f"{rank.engine}-{rank.key}", supervised=False)
 
 

@@ -170,9 +170,15 @@ def test_an_error_at_a_terminal_is_reported_there_alone(workspace: Workspace, re
     assert (told(receiver), headlines(receiver)) == ([], [])
 
 
-def test_a_run_that_is_interrupted_and_goes_on_is_reported_as_that(workspace: Workspace, receiver: Receiver) -> None:
-    sender = {"class_path": "my_project.SendSignal", "init_args": {"hook": "on_train_batch_start", "step": 8}}
-    workspace.write("signal.yaml", {"callbacks": {"sender": sender}})
+@pytest.mark.parametrize("devices", [1, pytest.param(2, marks=pytest.mark.long)])
+def test_a_run_that_is_interrupted_and_goes_on_is_reported_as_that(
+    workspace: Workspace, receiver: Receiver, devices: int
+) -> None:
+    sender = {
+        "class_path": "my_project.SendSignal",
+        "init_args": {"hook": "on_train_batch_start", "step": 8 // devices},
+    }
+    workspace.write("signal.yaml", {"callbacks": {"sender": sender}, "trainer": {"devices": devices}})
     words = ("fit", *JOB, "-c", "signal.yaml")
     assert workspace.run(*words, environ=addresses(receiver)).code == 75
     assert told(receiver)[-1] == ("end", "preempted", "fit", 75)

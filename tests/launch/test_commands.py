@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from lightkit.launch.local import launcher_command
 from lightkit.launch.plan import LaunchSettings, Plan, plan_launch
+from lightkit.launch.supervisor import launcher_command
 
 ENVIRONMENT = {"OMP_NUM_THREADS": "3"}
 

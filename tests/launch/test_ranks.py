@@ -59,20 +59,9 @@ CASES = {
         },
         Rank(1, 2, 1, 2, "mpi"),
     ),
-    "a worker of Ray": (
-        {
-            "_LIGHTKIT_ENGINE": "ray",
-            "_LIGHTKIT_START": "5a9d",
-            "RANK": "1",
-            "WORLD_SIZE": "2",
-            "LOCAL_WORLD_SIZE": "2",
-            "LOCAL_RANK": "1",
-        },
-        Rank(1, 2, 1, 2, "ray", key="5a9d"),
-    ),
     "Lightning's own launcher": (
-        {"LOCAL_RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"},
-        Rank(1, 2, 1, 2, "local"),
+        {"LOCAL_RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "5"},
+        Rank(1, 2, 1, 2, "local", key="5"),
     ),
     "nobody": ({"RANK": "0", "HOME": "/root"}, None),
 }

@@ -8,7 +8,8 @@ import pytest
 
 from lightkit.config import Flag, resolve
 from lightkit.errors import ConfigError
-from lightkit.launch.plan import CHOSEN_THREADS, LaunchSettings, check_engine, plan_launch, read_settings
+from lightkit.hardware.cores import CHOSEN_THREADS
+from lightkit.launch.plan import LaunchSettings, check_engine, plan_launch, read_settings
 
 
 def settings(folder: Path, block: str) -> LaunchSettings:

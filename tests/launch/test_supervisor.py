@@ -42,14 +42,13 @@ import time
 
 from lightkit.launch.ranks import Rank
 from lightkit.launch.worker import RankContext
-from lightkit.runs.signals import SignalWatch
 
 rank = RankContext(Rank(0, 1), pathlib.Path(os.environ["_LIGHTKIT_LAUNCH"]), supervised=True)
 got = []
 for signum in (signal.SIGINT, signal.SIGTERM):
     signal.signal(signum, lambda signum, _: got.append(signum))
 rank.record("began")
-rank.watch_stop_requests(SignalWatch())
+rank.watch_stop_requests()
 """
 ASKED = """
 pathlib.Path("begun").touch()
