@@ -26,9 +26,8 @@ from lightkit.errors import ConfigError, DataError, Interrupted, OutOfTime, form
 from lightkit.launch.worker import INHERITED
 from lightkit.reports.facts import setting_key
 from lightkit.runs.ci_report import add_fit_page
-from lightkit.runs.resume import RunSettings, RunStart, choose_start, restart_run
+from lightkit.runs.resume import RunSettings, RunStart, choose_start, resume_run
 from lightkit.runs.retrain_state import RUN_FILE
-from lightkit.version import __version__
 
 
 def start_run(context: RunContext, settings: RunSettings, *, seed: int | None, is_trial: bool) -> None:
@@ -82,7 +81,7 @@ def start_run(context: RunContext, settings: RunSettings, *, seed: int | None, i
                 by_rule=context.hardware.chosen,
             )
             if earlier is None
-            else restart_run(runs.open_run(earlier["folder"]), first=earlier["first_checkpoint"])
+            else resume_run(runs.open_run(earlier["folder"]), first=earlier["first_checkpoint"])
         )
         lock.note_folder(context.run.folder)
         runs.remove_leftovers(context.run.checkpoints)
@@ -120,7 +119,6 @@ def _record_start(context: RunContext, *, seed: int | None, is_trial: bool) -> d
     runs.write_text(run.config_path, config.dump_yaml(context.saved_config))
     previous = runs.read_json(run.manifest_path)
     manifest = runs.build_manifest(
-        version=__version__,
         subcommand=context.command,
         command=["lightkit", context.command, *redact_command_line(context.resolved, context.args)],
         run=f"{run.name}/{run.id}",
@@ -178,7 +176,7 @@ def _finish_run(context: RunContext, *, is_reported: bool) -> Iterator[None]:
     """Record how the run ends, and report it; an error before training has begun leaves no folder of a new run."""
     run, watch = context.run, context.watch
     raised: BaseException | None = None
-    context.recorder.__enter__()
+    context.recorder.start()
     watch.last_words = partial(_finish_by_force, context)
     try:
         yield
