@@ -148,10 +148,10 @@ class Notifier(Callback):
         """Format a message for the service, and return the call that delivers it and raises `DeliveryError`."""
         raise NotImplementedError
 
-    def send(self, message: Message) -> None:
+    def _send(self, kind: Kind, **fields: Any) -> None:
         """Queue a message, if its kind is among the events."""
-        if not self._is_silent and message["kind"] in self.kinds:
-            self.sender.put(self.compose(message))
+        if not self._is_silent and kind in self.kinds:
+            self.sender.put(self.compose(create_message(kind, **fields)))
 
     def send_end(self, error: BaseException | None, **known: Any) -> None:
         """Send how the process has ended.
@@ -166,7 +166,7 @@ class Notifier(Callback):
             text = format_error_tail(error, self.mask)
         fields = {"job": "unknown", "stage": self._stage, **known, **self._known, **_describe_run()}
         kind: Kind = "failure" if status == "failed" else "end"
-        self.send(create_message(kind, status=status, exit_code=code, error=text, seconds=self._seconds(), **fields))
+        self._send(kind, status=status, exit_code=code, error=text, seconds=self._seconds(), **fields)
 
     def send_gate_decision(self, decision: Mapping[str, Any]) -> None:
         """Send the decision of the gate.
@@ -186,7 +186,7 @@ class Notifier(Callback):
             "metrics": {name: float(value) for name, value in scores.items() if isinstance(value, (int, float))},
             "error": "\n".join(decision["reasons"]) or None,
         }
-        self.send(create_message("gate", status="passed" if passed else "failed", gate=decision, **fields))
+        self._send("gate", status="passed" if passed else "failed", gate=decision, **fields)
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Start the clock."""
@@ -214,7 +214,7 @@ class Notifier(Callback):
 
     def _send_start(self, **known: Any) -> None:
         self._known = {"stage": self._stage, **_describe_run(), **known}
-        self.send(create_message("start", status="running", **self._known))
+        self._send("start", status="running", **self._known)
 
     def on_epoch_recorded(self, trainer: Trainer, epoch: Epoch) -> None:
         """Send an epoch, if it is its turn."""
@@ -224,7 +224,7 @@ class Notifier(Callback):
             best = {"monitor": keeper.monitor, "value": float(keeper.best_model_score)}
         self._known |= {"epoch": epoch.epoch, "step": epoch.step, "metrics": epoch.row, "best": best}
         if (epoch.epoch + 1) % self._every_n_epochs == 0:
-            self.send(create_message("epoch", status="running", **self._known, seconds=self._seconds()))
+            self._send("epoch", status="running", **self._known, seconds=self._seconds())
 
     def on_result_recorded(self, trainer: Trainer, stage: str, metrics: dict[str, float]) -> None:
         """Keep the metrics of a stage for the message of its end."""
