@@ -211,7 +211,8 @@ def broken_promises(place: Path, whole: Path, *, saved: int | None) -> list[str]
     resumed = [event["step"] for event in recorded(place) if event["event"] == "resume"]
     if saved and max(resumed, default=0) < saved:
         broken.append(f"a checkpoint was lost: {saved} steps were saved, and it went on from {max(resumed, default=0)}")
-    broken += [f"{name} is not whole" for name in ("last.ckpt", "best.ckpt") if not runs.verify(run.checkpoints / name)]
+    paths = (run.checkpoints / "last.ckpt", run.checkpoints / "best.ckpt")
+    broken += [f"{path.name} is not whole" for path in paths if not path.is_file() or runs.find_fault(path)]
     if not broken:
         broken += differences(run, other)
     if runs.lock_holder(place / "runs", "faults") is not None:

@@ -17,8 +17,7 @@ import yaml
 
 from lightkit import errors
 from lightkit.main import COMMANDS, main
-from lightkit.runs import events
-from lightkit.runs.folder import FILES
+from lightkit.runs import events, folder
 from lightkit.runs.summary import SUMMARY_SCHEMA
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -66,17 +65,10 @@ def format_events() -> str:
     """Return the events with their fields, and their meanings from the table in the module's docstring."""
     text = inspect.cleandoc(events.__doc__ or "")
     before, table, after = re.split(r"^=+ +=+$", text, flags=re.MULTILINE)
-    meanings = dict(re.findall(r"^(\w+) +((?:.|\n +)+)", table, re.MULTILINE))
-    names = {"str": "string", "int": "integer", "float": "number", "dict": "object", "list": "list", "bool": "boolean"}
     rows = []
-    for event, fields in events.FIELDS.items():
-        kinds = [
-            f"`{name}`: {' or '.join('null' if kind is type(None) else names[kind.__name__] for kind in types)}"
-            for name, types in fields.items()
-        ]
-        rows.append(
-            [f"`{event}`", ", ".join(kinds).replace("integer or number", "number"), " ".join(meanings[event].split())]
-        )
+    for event, meaning, fields in re.findall(r"^(\w+) +((?:.|\n +)+?)\n +fields: (.*)", table, re.MULTILINE):
+        kinds = [f"`{name}`: {kind}" for name, kind in re.findall(r"(\w+) \(([^)]*)\)", fields)]
+        rows.append([f"`{event}`", ", ".join(kinds), " ".join(meaning.split())])
     end = f"{format_table(['event', 'fields', 'meaning'], rows)}\n\n{' '.join(after.split())}"
     before = " ".join(before.split("\n\n", 1)[1].split())
     note = "`events.jsonl` in the run folder has one JSON object a line; `--output json` prints the same."
@@ -85,7 +77,8 @@ def format_events() -> str:
 
 def format_files() -> str:
     """Return the files of a run, and the fields of summary.json."""
-    files = format_table(["file", "content"], [[f"`{name}`", content] for name, content in FILES.items()])
+    found = re.findall(r"^([\w./]+)  +(\S.*)$", inspect.cleandoc(folder.__doc__ or ""), re.MULTILINE)
+    files = format_table(["file", "content"], [[f"`{name}`", content] for name, content in found])
     schema: dict[str, Any] = json.loads(SUMMARY_SCHEMA.read_text(encoding="utf-8"))
     required = set(schema["required"])
     fields = [

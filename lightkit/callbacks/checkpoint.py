@@ -137,12 +137,6 @@ class Checkpoint(ModelCheckpoint):
         if is_kept:
             self.save_last_now(trainer)
 
-    def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Write `last.ckpt` again where a run that had nothing left to train was resumed from another checkpoint."""
-        broken = trainer.is_global_zero and self.last_path.is_file() and not runs.verify(self.last_path)
-        if trainer.strategy.broadcast(broken) and not getattr(trainer, "fast_dev_run", False):
-            self.save_last_now(trainer)
-
     def check_monitor_top_k(self, trainer: Trainer, current: Tensor | None = None) -> bool:
         """Tell whether this epoch is the best: one whose monitor is NaN never is, on any process."""
         is_nan = current is not None and bool(torch.as_tensor(current).isnan().any())
@@ -279,6 +273,5 @@ class DistributedFlag:
         self._asked_at_s = time.monotonic()
         in_time = int(num_passed * EVERY_S / max(seconds, 1e-6))
         most = 1 if is_wanted else min(in_time, 2 * self._num_batches, MOST_BATCHES)
-        self._num_batches = max(1, most)
-        self._num_left = self._num_batches
+        self._num_batches = self._num_left = max(1, most)
         return bool(is_wanted)

@@ -25,12 +25,11 @@ from torch import Tensor
 from lightkit import runs
 from lightkit.callbacks.checkpoint import Checkpoint
 from lightkit.errors import CheckpointError, ConfigError
+from lightkit.launch.watchdog import heartbeat
 from lightkit.torch_files import classes_beside_tensors, harmless_allowed, load_file
 
-LAST, LAST_BUT_ONE = "last.ckpt", "last-1.ckpt"
 _log = logging.getLogger("lightkit")
 _HPARAMS = ("hyper_parameters", "datamodule_hyper_parameters")
-_FACTS = ("epoch", "global_step")
 
 
 class CheckpointReader(TorchCheckpointIO):
@@ -58,7 +57,7 @@ class CheckpointReader(TorchCheckpointIO):
 class VerifiedCheckpointIO(CheckpointReader):
     """Write a checkpoint so that a kill, a full disk or a missing permission never costs the one before.
 
-    What is written is read back from the disk, has its digest in a second file, and takes the place of the one before
+    What is written is read back, has its digest in a second file, and takes the place of the one before
     only then. `last-1.ckpt` is what `last.ckpt` was before.
 
     Lightning 2.6.6 lets a `PermissionError` pass and goes on without a checkpoint; here it ends the run. What is
@@ -68,19 +67,16 @@ class VerifiedCheckpointIO(CheckpointReader):
         mask: Applied to the hyper-parameters before they are written; the command line puts references in the place
             of values that came from the environment.
         on_saved: Called with the path and the checkpoint's epoch and step once the file is in place.
-        on_taken: Called when the training can go on.
     """
 
     def __init__(
         self,
         *,
         mask: Callable[[Any], Any] | None = None,
-        on_saved: Callable[[Path, Mapping[str, Any]], None] | None = None,
-        on_taken: Callable[[], None] | None = None,
+        on_saved: Callable[[Path, int, int], None] | None = None,
     ) -> None:
         super().__init__()
-        self._mask = mask
-        self._on_saved, self._on_taken = on_saved, on_taken
+        self._mask, self._on_saved = mask, on_saved
         self._reported: set[str] = set()
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any | None = None) -> None:
@@ -101,22 +97,16 @@ class VerifiedCheckpointIO(CheckpointReader):
             super().save_checkpoint(checkpoint, path, storage_options)
         else:
             self._save_file(checkpoint, Path(path))
-        if self._on_taken is not None:
-            self._on_taken()
+        heartbeat().leave()  # the phase of a checkpoint, which `StallWatch` has entered
 
     def _save_file(self, checkpoint: dict[str, Any], path: Path) -> None:
         def write(aside: Path) -> str:
             with _DigestWriter(io.FileIO(aside, "w")) as file:  # given a path, torch would put its name into the file
                 torch.save(checkpoint, file)
-            runs.forget_cached(aside)
             return file.hasher.hexdigest()
 
-        def keep_last_but_one() -> None:
-            if path.name == LAST:
-                runs.keep(path, path.with_name(LAST_BUT_ONE))
-
         try:
-            runs.write_aside(path, write, before_replace=keep_last_but_one)
+            runs.write_aside(path, write, previous=path.with_name("last-1.ckpt") if path.name == "last.ckpt" else None)
         except (OSError, RuntimeError) as error:
             # torch.save hides a full disk behind a RuntimeError of its zip writer.
             reason = error.__context__ if isinstance(error.__context__, OSError) else error
@@ -133,7 +123,7 @@ class VerifiedCheckpointIO(CheckpointReader):
                 ", ".join(sorted(new)),
             )
         if self._on_saved is not None:
-            self._on_saved(path, {key: checkpoint[key] for key in _FACTS if key in checkpoint})
+            self._on_saved(path, checkpoint["epoch"], checkpoint["global_step"])
 
     def remove_checkpoint(self, path: str | Path) -> None:
         """Remove a checkpoint and its digest."""

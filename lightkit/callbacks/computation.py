@@ -113,24 +113,21 @@ class Computation(Callback):
             if self.fused is not None and _can_be_fused(optimizer):
                 _fuse(optimizer, fused=self.fused)
             _lay_out_state(optimizer)
-        self._is_first_batch = True
+        self.on_train_epoch_start(trainer, pl_module)  # which is left out where an epoch is resumed in its middle
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Compile again where layers were frozen or unfrozen."""
-        self._is_first_batch = True
-
-    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
-        """Let the first batch of the epoch compile."""
-        if self.compile and self._is_first_batch:
+        """Let the first batch of the epoch compile, again where layers were frozen or unfrozen."""
+        if self.compile:
             torch.compiler.set_stance("default")
+            self._is_first_batch = True
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         """Let no other batch compile: for a smaller one, or an evaluation, that takes longer than it saves."""
-        if self.compile and self._is_first_batch:
+        if self._is_first_batch:
             torch.compiler.set_stance(_EAGER)
-        self._is_first_batch = False
+            self._is_first_batch = False
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Leave the model as it was, and torch to compile as it does."""

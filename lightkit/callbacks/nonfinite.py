@@ -5,13 +5,13 @@ from __future__ import annotations
 import copy
 import logging
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NoReturn
 
 import torch
 from pytorch_lightning import Callback, LightningModule, Trainer
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import Parameter
 from torch.optim import Optimizer
 from torchmetrics import Metric
@@ -36,9 +36,8 @@ class FiniteLoss(Callback):
     is written, so that the device is waited for once in 16 steps; `skip` waits for each loss. Every loss is looked at
     of which gradients are computed, also where a model steps its optimizers itself.
 
-    A finite loss can have gradients that are not: no checkpoint is written of weights that are NaN or infinite, nor of
-    running statistics, unless they were so from the beginning as masks are. Files of weights alone, which a
-    `ModelCheckpoint` of your own may write, are not looked at.
+    A finite loss can have gradients that are not: no checkpoint is written of trained weights that are NaN or infinite.
+    Files of weights alone, which a `ModelCheckpoint` of your own may write, are not looked at.
 
     Args:
         action: `stop` ends the run. `skip` leaves the batch out: its optimizer step changes nothing, and nothing of it
@@ -49,21 +48,15 @@ class FiniteLoss(Callback):
     """
 
     def __init__(
-        self,
-        action: Literal["stop", "skip"],
-        *,
-        events: runs.EventStream,
-        last_good: Callable[[], Path | None],
+        self, action: Literal["stop", "skip"], *, events: runs.EventStream, last_good: Callable[[], Path | None]
     ) -> None:
         self._action, self._events, self._last_good = action, events, last_good
         self._interval = 1  # batches
-        self._batch = 0
         self._losses: list[tuple[dict[str, Any], Tensor]] = []  # position and loss of the batches that wait
         self._restore: Callable[[], None] | None = None
         self._is_bad = self._drops_gradients = False
         self._error: NonfiniteLoss | None = None
         self._num_skipped = self._num_in_a_row = 0
-        self._on_purpose: set[str] = set()
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """See the training batches, and what is saved.
@@ -76,16 +69,14 @@ class FiniteLoss(Callback):
                 f"watchdog.on_nonfinite: {self._action} needs automatic optimization, but {type(pl_module).__name__} "
                 "steps its optimizers itself, before anybody else sees the loss. Expected stop."
             )
-        state = {**dict(pl_module.named_parameters()), **dict(pl_module.named_buffers())}
-        self._on_purpose = {*find_nonfinite_weights(state)}
         strategy: Any = trainer.strategy
         is_immediate = self._action == "skip" or (trainer.world_size == 1 and strategy.root_device.type == "cpu")
         self._interval = 1 if is_immediate else _NUM_BATCHES_LATE
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
-        """Note the batch's number, and what is restored where it is left out."""
-        self._batch = batch_idx
-        self._restore = _snapshot(trainer, pl_module) if self._action == "skip" else None
+        """Note what is restored where the batch is left out."""
+        if self._action == "skip":
+            self._restore = _snapshot(trainer, pl_module)
 
     def on_before_backward(self, trainer: Trainer, pl_module: LightningModule, loss: Tensor) -> None:
         """Look at a loss, or keep it for later.
@@ -100,11 +91,11 @@ class FiniteLoss(Callback):
         self._num_in_a_row = self._num_in_a_row + 1 if found else 0
         if not found:
             return
-        if self._restore is None:
-            raise self._stop(trainer, found)
+        if self._action == "stop":
+            self._stop(trainer, found)
         self._is_bad = self._drops_gradients = True
         if self._num_in_a_row >= _MAX_IN_A_ROW:
-            raise self._stop(trainer, found, f"So were those of the {_MAX_IN_A_ROW - 1} batches before it. ")
+            self._stop(trainer, found, f"So were those of the {_MAX_IN_A_ROW - 1} batches before it. ")
         self._num_skipped += len(found)
         self._write_events(trainer, found, "skip")
         if trainer.is_global_zero and self._num_skipped <= _MAX_SHOWN:
@@ -152,24 +143,19 @@ class FiniteLoss(Callback):
             NonfiniteLoss: On all processes, if they are not.
         """
         self._stop_if_bad(trainer)
-        names = find_nonfinite_weights(checkpoint["state_dict"], apart_from=self._on_purpose)
-        if trainer.world_size > 1 and trainer.strategy.reduce_boolean_decision(bool(names), all=False):
-            names = sorted({name for others in gather(trainer, names) for name in others})
-        if not names:
-            return
-        bad = self._with_samples(trainer, self._position(trainer), "finite", rank=0)  # the newest batch is a hint only
-        self._write_events(trainer, [bad], "stop", weights=names)
-        more = ", ..." * (len(names) > _MAX_NAMES)
-        self._error = NonfiniteLoss(
-            f"After epoch {bad['epoch']}, step {bad['step']} weights are NaN or infinite "
-            f"({', '.join(names[:_MAX_NAMES])}{more}), though the losses were finite. No checkpoint has them: "
-            f"{self._describe_last_good()}. Look at the loss for the gradient of a root or a quotient at 0 "
-            "(trainer.detect_anomaly finds it), and at the learning rate."
-        )
-        raise self._error
+        names = sorted({name for share in gather(trainer, find_nonfinite_weights(pl_module)) for name in share})
+        if names:
+            position, more = self._position(trainer), ", ..." * (len(names) > _MAX_NAMES)
+            self._write_events(trainer, [{**position, "indices": None, "weights": names}], "stop")
+            raise NonfiniteLoss(
+                f"After epoch {position['epoch']}, step {position['step']} weights are NaN or infinite "
+                f"({', '.join(names[:_MAX_NAMES])}{more}), though the losses were finite. No checkpoint has them: "
+                f"{self._describe_last_good()}. Look at the loss for the gradient of a root or a quotient at 0 "
+                "(trainer.detect_anomaly finds it), and at the learning rate."
+            )
 
     def _position(self, trainer: Trainer) -> dict[str, Any]:
-        return {"epoch": trainer.current_epoch, "step": trainer.global_step, "batch": self._batch}
+        return {"epoch": trainer.current_epoch, "step": trainer.global_step, "batch": trainer.fit_loop.batch_idx}
 
     def _find_bad(self, trainer: Trainer) -> list[dict[str, Any]]:
         """Look at the losses that wait; return the earliest bad batch, of each process whose loss was not finite there.
@@ -179,7 +165,7 @@ class FiniteLoss(Callback):
         waiting, self._losses = self._losses, []
         values = torch.stack([loss for _, loss in waiting]).tolist() if waiting else []
         bad = [
-            self._with_samples(trainer, position, str(value), rank=trainer.global_rank)
+            _with_samples(trainer, {**position, "loss": str(value), "rank": trainer.global_rank})
             for (position, _), value in zip(waiting, values, strict=True)
             if not math.isfinite(value)
         ][:1]
@@ -190,37 +176,38 @@ class FiniteLoss(Callback):
         first = min(((each["epoch"], each["batch"]) for each in bad), default=None)
         return [each for each in bad if (each["epoch"], each["batch"]) == first]
 
-    def _with_samples(self, trainer: Trainer, position: Mapping[str, Any], loss: str, *, rank: int) -> dict[str, Any]:
-        """Return an event with the indices and names of a batch's samples; None where they are unknown."""
-        loader: Any = trainer.train_dataloader
-        indices = list_indices(loader, epoch=position["epoch"], batch=position["batch"])
-        source: Any = getattr(getattr(loader, "dataset", None), "source", None)
-        names = None if indices is None or not hasattr(source, "name") else [source.name(index) for index in indices]
-        return {**position, "loss": loss, "rank": rank, "indices": indices, "names": names}
-
     def _stop_if_bad(self, trainer: Trainer) -> None:
         """End the run on all processes where a loss on one of them was not finite."""
-        if self._error is not None:
+        if self._error is not None:  # a callback saves what an exception has left
             raise self._error
         if found := self._find_bad(trainer):
-            raise self._stop(trainer, found)
+            self._stop(trainer, found)
 
-    def _stop(self, trainer: Trainer, found: Sequence[dict[str, Any]], why: str = "") -> NonfiniteLoss:
+    def _stop(self, trainer: Trainer, found: Sequence[dict[str, Any]], why: str = "") -> NoReturn:
         self._write_events(trainer, found, "stop")
         skip = "; watchdog.on_nonfinite=skip leaves such batches out" * (self._action == "stop")
         self._error = NonfiniteLoss(
             f"{_describe(found[0])}. {why}Nothing of it is in a checkpoint: {self._describe_last_good()}. "
             f"Look at these samples and the learning rate{skip}."
         )
-        return self._error
+        raise self._error
 
     def _describe_last_good(self) -> str:
         good = self._last_good()
         return "there is no checkpoint yet" if good is None else f"the last good checkpoint is {good}"
 
-    def _write_events(self, trainer: Trainer, bad: Sequence[dict[str, Any]], action: str, **more: Any) -> None:
+    def _write_events(self, trainer: Trainer, bad: Sequence[dict[str, Any]], action: str) -> None:
         for each in bad if trainer.is_global_zero else ():
-            self._events.write("nonfinite", **each, action=action, count=max(1, self._num_skipped), **more)
+            self._events.write("nonfinite", **each, action=action, count=max(1, self._num_skipped))
+
+
+def _with_samples(trainer: Trainer, event: Mapping[str, Any]) -> dict[str, Any]:
+    """Add the indices and names of the samples of an event's batch; None where they are unknown."""
+    loader: Any = trainer.train_dataloader
+    indices = list_indices(loader, epoch=event["epoch"], batch=event["batch"])
+    source: Any = getattr(getattr(loader, "dataset", None), "source", None)
+    names = None if indices is None or not hasattr(source, "name") else [source.name(index) for index in indices]
+    return {**event, "indices": indices, "names": names}
 
 
 def _describe(bad: Mapping[str, Any]) -> str:
@@ -237,20 +224,17 @@ def _describe(bad: Mapping[str, Any]) -> str:
 
 
 @torch.no_grad()
-def find_nonfinite_weights(state: Mapping[str, Any], *, apart_from: Collection[str] = ()) -> list[str]:
-    """Return the names of the tensors that are not finite.
+def find_nonfinite_weights(module: nn.Module) -> list[str]:
+    """Return the names of the parameters that are trained and not finite.
 
-    Integers, and tensors that are not kept as plain numbers (sparse or quantised ones), are not looked at.
-
-    Args:
-        state: Tensors by name, as a state dict has them; of those that are spread over processes, the part here counts.
-        apart_from: Names that may hold anything, such as the mask of an attention.
+    Of those that are spread over processes the part here counts. Integers, and parameters that are not kept as plain
+    numbers (sparse or quantised ones), are not looked at.
     """
     found = []
-    for name, value in state.items():
-        local = value.to_local() if hasattr(value, "to_local") else value  # a DTensor
+    for name, parameter in module.named_parameters():
+        local = parameter.to_local() if hasattr(parameter, "to_local") else parameter  # a DTensor
         is_plain = type(local) in (Tensor, Parameter) and local.layout == torch.strided and not local.is_meta
-        if name in apart_from or not is_plain or local.element_size() < _MIN_BYTES:
+        if not parameter.requires_grad or not is_plain or local.element_size() < _MIN_BYTES:
             continue
         # A sum is ten times as fast as a look at each value; it can be infinite where no value is.
         if not local.sum().isfinite() and not local.isfinite().all():

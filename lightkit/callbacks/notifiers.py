@@ -30,15 +30,13 @@ gate            the decision of a gate, as in ``gate.json``
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import logging
-import math
 import re
 import socket
 import time
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from datetime import datetime, timezone
 from functools import partial
 from typing import Any, Literal
@@ -57,21 +55,10 @@ from lightkit.runs.webhook import BackgroundSender, Deliver, DeliveryError, chec
 Kind = Literal["start", "epoch", "end", "failure", "gate"]
 KINDS: tuple[Kind, ...] = ("start", "epoch", "end", "failure", "gate")
 Message = Mapping[str, Any]
-_FIELDS = [
-    "run",
-    "folder",
-    "stage",
-    "exit_code",
-    "epoch",
-    "max_epochs",
-    "step",
-    "best",
-    "seconds",
-    "error",
-    "mlflow_url",
-    "mlflow_command",
-    "gate",
-]
+_FIELDS = (
+    *("run", "folder", "stage", "exit_code", "epoch", "max_epochs", "step", "best", "seconds", "error"),
+    *("mlflow_url", "mlflow_command", "gate"),
+)
 _JSON = {"Content-Type": "application/json; charset=utf-8"}
 _MAX_LINES = 15
 _MAX_CHARACTERS = 2500
@@ -87,7 +74,7 @@ def create_message(kind: Kind, *, job: str, status: str, **known: Any) -> Messag
     return {**head, "host": socket.gethostname(), "metrics": {}, **dict.fromkeys(_FIELDS), **known}
 
 
-def format_error_tail(error: BaseException, mask: Callable[[str], str] = str) -> str:
+def format_error_tail(error: BaseException, mask: Callable[[str], str]) -> str:
     """Format an error for a message: the text of a `LightkitError`, else the end of the traceback.
 
     Args:
@@ -143,14 +130,14 @@ class Notifier(Callback):
         retries: int = 3,
     ) -> None:
         name = type(self).__name__
-        if every_n_epochs < 1 or not 0 < timeout_s < math.inf or retries < 0:
-            expected = "every_n_epochs of 1 or more, timeout_s above 0 and retries of 0 or more"
-            raise ConfigError(f"{name}: expected {expected}, got {every_n_epochs}, {timeout_s:g} and {retries}.")
+        if every_n_epochs < 1:
+            raise ConfigError(f"every_n_epochs of {name}: expected 1 or more, got {every_n_epochs}.")
         self.mask: Callable[[str], str] = str
         """Puts references in the place of secrets; set by the command line."""
         self.sender = BackgroundSender(name, retries=retries)
         self._timeout_s = timeout_s
-        self._kinds = (KINDS if events is None else tuple(events)) if is_addressed else ()
+        self.kinds: tuple[Kind, ...] = (KINDS if events is None else tuple(events)) if is_addressed else ()
+        """Kinds of the messages that are sent."""
         self._is_addressed, self._every_n_epochs = is_addressed, every_n_epochs
         self._stage: str | None = None
         self._began_s: float | None = None
@@ -161,14 +148,10 @@ class Notifier(Callback):
         """Format a message for the service, and return the call that delivers it and raises `DeliveryError`."""
         raise NotImplementedError
 
-    def list_kinds(self, kinds: Sequence[str]) -> list[Kind]:
-        """Return those of some kinds of messages that are sent."""
-        return [kind for kind in self._kinds if kind in kinds]
-
-    def send(self, message: Message) -> None:
+    def _send(self, kind: Kind, **fields: Any) -> None:
         """Queue a message, if its kind is among the events."""
-        if not self._is_silent and message["kind"] in self._kinds:
-            self.sender.put(self.compose(message))
+        if not self._is_silent and kind in self.kinds:
+            self.sender.put(self.compose(create_message(kind, **fields)))
 
     def send_end(self, error: BaseException | None, **known: Any) -> None:
         """Send how the process has ended.
@@ -183,7 +166,7 @@ class Notifier(Callback):
             text = format_error_tail(error, self.mask)
         fields = {"job": "unknown", "stage": self._stage, **known, **self._known, **_describe_run()}
         kind: Kind = "failure" if status == "failed" else "end"
-        self.send(create_message(kind, status=status, exit_code=code, error=text, seconds=self._seconds(), **fields))
+        self._send(kind, status=status, exit_code=code, error=text, seconds=self._seconds(), **fields)
 
     def send_gate_decision(self, decision: Mapping[str, Any]) -> None:
         """Send the decision of the gate.
@@ -203,7 +186,7 @@ class Notifier(Callback):
             "metrics": {name: float(value) for name, value in scores.items() if isinstance(value, (int, float))},
             "error": "\n".join(decision["reasons"]) or None,
         }
-        self.send(create_message("gate", status="passed" if passed else "failed", gate=decision, **fields))
+        self._send("gate", status="passed" if passed else "failed", gate=decision, **fields)
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Start the clock."""
@@ -231,7 +214,7 @@ class Notifier(Callback):
 
     def _send_start(self, **known: Any) -> None:
         self._known = {"stage": self._stage, **_describe_run(), **known}
-        self.send(create_message("start", status="running", **self._known))
+        self._send("start", status="running", **self._known)
 
     def on_epoch_recorded(self, trainer: Trainer, epoch: Epoch) -> None:
         """Send an epoch, if it is its turn."""
@@ -241,7 +224,7 @@ class Notifier(Callback):
             best = {"monitor": keeper.monitor, "value": float(keeper.best_model_score)}
         self._known |= {"epoch": epoch.epoch, "step": epoch.step, "metrics": epoch.row, "best": best}
         if (epoch.epoch + 1) % self._every_n_epochs == 0:
-            self.send(create_message("epoch", status="running", **self._known, seconds=self._seconds()))
+            self._send("epoch", status="running", **self._known, seconds=self._seconds())
 
     def on_result_recorded(self, trainer: Trainer, stage: str, metrics: dict[str, float]) -> None:
         """Keep the metrics of a stage for the message of its end."""
@@ -264,12 +247,7 @@ class WebhookNotifier(Notifier):
         settings: `events`, `every_n_epochs`, `timeout_s` and `retries` of `Notifier`.
     """
 
-    def __init__(
-        self,
-        webhook_url: str | None,
-        headers: dict[str, str] | None = None,
-        **settings: Any,
-    ) -> None:
+    def __init__(self, webhook_url: str | None, headers: dict[str, str] | None = None, **settings: Any) -> None:
         super().__init__(webhook_url is not None, **settings)
         self._url = "" if webhook_url is None else check_address(webhook_url, "webhook_url of WebhookNotifier")
         self._headers = dict(headers or {})
@@ -299,27 +277,19 @@ class SlackNotifier(Notifier):
     """
 
     def __init__(
-        self,
-        webhook_url: str | None,
-        every_n_epochs: int = 10,
-        mention: str | None = None,
-        **settings: Any,
+        self, webhook_url: str | None, every_n_epochs: int = 10, mention: str | None = None, **settings: Any
     ) -> None:
         super().__init__(webhook_url is not None, every_n_epochs=every_n_epochs, **settings)
         self._url = "" if webhook_url is None else check_address(webhook_url, "webhook_url of SlackNotifier")
         if mention is not None and not re.fullmatch("channel|here|[UW][A-Z0-9]{5,20}", mention):
             text = "expected channel, here or the id of a member such as U012AB3CD"
             raise ConfigError(f"mention of SlackNotifier: {text}, got {mention!r}.")
-        self._mention = mention and f"<{'!' if mention in ('channel', 'here') else '@'}{mention}> "
+        self._mention = "" if mention is None else f"<{'!' if mention in ('channel', 'here') else '@'}{mention}> "
 
     def compose(self, message: Message) -> Deliver:
         """Write the message as Slack's blocks, with plain text for where they are not shown."""
-        headline = escape(_headline(message))
-        headline, bold = (
-            f"{self._mention or ''}{text}" if message["kind"] == "failure" else text
-            for text in (headline, f"*{headline}*")
-        )
-        parts = [bold]
+        mention, headline = self._mention if message["kind"] == "failure" else "", escape(_headline(message))
+        parts = [f"{mention}*{headline}*"]
         for text, is_code in _details(message):
             part = re.sub(r"&\w*$", "", escape(text)[:_MAX_CHARACTERS])  # no half of an entity
             parts.append(f"```{part}```" if is_code else part)
@@ -329,7 +299,7 @@ class SlackNotifier(Notifier):
         elif message["mlflow_command"] is not None and message["kind"] != "epoch":
             footer.insert(0, f"`{escape(message['mlflow_command'][:_MAX_NAME])}`")
         sections = [{"type": "mrkdwn", "text": part} for part in (*parts, " · ".join(footer))]
-        body = {"text": headline, "blocks": [{"type": "section", "text": each} for each in sections]}
+        body = {"text": mention + headline, "blocks": [{"type": "section", "text": each} for each in sections]}
         return partial(post, self._url, _as_json(body), _JSON, timeout_s=self._timeout_s)
 
 
@@ -350,20 +320,14 @@ class AppriseNotifier(Notifier):
     address_argument = "urls"
 
     def __init__(
-        self,
-        urls: list[str] | None,
-        events: list[Kind] | None = None,
-        every_n_epochs: int = 10,
-        retries: int = 3,
+        self, urls: list[str] | None, events: list[Kind] | None = None, every_n_epochs: int = 10, retries: int = 3
     ) -> None:
         super().__init__(bool(urls), events, every_n_epochs, retries=retries)
-        if importlib.util.find_spec("apprise") is None:
-            raise ConfigError(
-                "AppriseNotifier needs the package apprise, which is not installed. "
-                "Install it with: pip install 'lightkit[apprise]'"
-            )
-        import apprise  # an extra, and 0.3 s to import
-
+        try:
+            import apprise  # an extra, and 0.3 s to import
+        except ImportError:
+            text = "AppriseNotifier needs the package apprise; install it with: pip install 'lightkit[apprise]'"
+            raise ConfigError(text) from None
         logging.getLogger("apprise").setLevel(logging.CRITICAL)  # its warnings may hold parts of an address
         self._create, self._urls = apprise.Apprise, list(urls or [])
         for number, url in enumerate(self._urls):
@@ -438,12 +402,8 @@ def _details(message: Message) -> list[tuple[str, bool]]:
 def _origin(message: Message) -> list[str]:
     """Return folder, host and duration of a message."""
     seconds = message["seconds"]
-    origin = [
-        (message["folder"] or "")[-_MAX_NAME:],
-        message["host"],
-        "" if seconds is None else format_duration(seconds),
-    ]
-    return [text for text in origin if text]
+    folder, duration = (message["folder"] or "")[-_MAX_NAME:], "" if seconds is None else format_duration(seconds)
+    return [text for text in (folder, message["host"], duration) if text]
 
 
 def _format_number(value: Any) -> str:

@@ -226,4 +226,4 @@ def _count(trainer: Trainer, epoch: int) -> str:
 
 def _speed(epoch: Epoch) -> list[str]:
     speed = epoch.speed.get("samples_per_s")
-    return [f"{epoch.seconds:.1f} s", *([] if speed is None else [f"{speed:.0f} samples/s"])]
+    return [f"{epoch.speed['epoch_seconds']:.1f} s", *([] if speed is None else [f"{speed:.0f} samples/s"])]

@@ -15,12 +15,12 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import torch
@@ -30,8 +30,10 @@ from pytorch_lightning.trainer.states import TrainerFn
 from pytorch_lightning.utilities import rank_zero_only
 
 from lightkit import runs
-from lightkit.callbacks.bad_images import BadImages
+from lightkit.callbacks.resume import gather
+from lightkit.config import shown_path
 from lightkit.errors import Interrupted, LightkitError, OutOfTime, exit_code_of
+from lightkit.runs.bad_images import BadImage, most_frequent, read_bad_images, write_bad_images
 
 _log = logging.getLogger(__name__)
 _SUMMARY_INTERVAL_S = 1.0  # a fit of a thousand short epochs must not wait for the disk a thousand times
@@ -46,14 +48,12 @@ class Epoch:
         epoch: Its number, from 0.
         step: Number of optimizer steps at its end.
         metrics: Metrics that the model logged in it, those of its validation too.
-        seconds: Its duration, validation included.
-        speed: Learning rates at its start, ``epoch_seconds``, and ``samples_per_s`` without validation.
+        speed: Learning rates at its start, ``epoch_seconds`` with validation, and ``samples_per_s`` without it.
     """
 
     epoch: int
     step: int
     metrics: dict[str, float]
-    seconds: float
     speed: dict[str, float]
 
     @property
@@ -106,7 +106,7 @@ class EpochMeter:
         speed = {**self.rates, "epoch_seconds": round(seconds, 3)}
         if num_samples:
             speed["samples_per_s"] = round(num_samples / training_s, 2)
-        self.complete = Epoch(trainer.current_epoch, trainer.global_step, {}, round(seconds, 3), speed)
+        self.complete = Epoch(trainer.current_epoch, trainer.global_step, {}, speed)
         self.num_batches = 0
         self.add_metrics(trainer)
 
@@ -126,7 +126,7 @@ class EpochMeter:
 class RunRecorder(Callback):
     """Record events, epochs and the end, on the process of rank zero.
 
-    Used as a context manager around everything that may fail or warn, so that the end is always recorded.
+    `start` comes before everything that may warn, and `close` after everything that may fail.
 
     Args:
         run: The run whose folder is kept.
@@ -148,7 +148,7 @@ class RunRecorder(Callback):
         self.events = events
         self.manifest = None if manifest is None else dict(manifest)
         self._checkpoint = checkpoint
-        self._meter, self._bad_images, self._epoch = EpochMeter(), BadImages(run, events), 0
+        self._meter, self._bad_images, self._epoch = EpochMeter(), _BadImages(run, events), 0
         self._restored_rates: dict[str, float] | None = None
         self._table = runs.MetricsTable(run.metrics_path)
         self._warnings = runs.WarningWatch(self._record_warning)
@@ -165,14 +165,9 @@ class RunRecorder(Callback):
         self._summary: dict[str, Any] = dict.fromkeys(("exit_code", "error", "stopped_by", "ended"))
         self._summary |= {"status": "running", "started": _now(), "durations": self._durations}
 
-    def __enter__(self) -> RunRecorder:
-        self._warnings.__enter__()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close(error)
+    def start(self) -> None:
+        """Record warnings from here on."""
+        self._warnings.start()
 
     def close(self, error: BaseException | None = None) -> None:
         """Record the end; only the first call counts. A call from another thread waits a second for that one.
@@ -201,23 +196,22 @@ class RunRecorder(Callback):
         finally:
             self._end_lock.release()
 
-    def stopped_early(self, reason: str) -> None:
-        """Keep the reason for which training ends well, but earlier than its config says."""
-        self._summary["stopped_by"] = reason
+    def note_deadline(self) -> None:
+        """Note that training ends well, but earlier than its config says."""
+        self._summary["stopped_by"] = "deadline"
 
-    def checkpoint_saved(self, path: Path | str, epoch: int, step: int, kind: str) -> None:
+    def checkpoint_saved(self, path: Path, epoch: int, step: int) -> None:
         """Record that a checkpoint is on disk.
 
         Args:
-            path: The file.
+            path: The file, ``best.ckpt``, ``last.ckpt`` or another that says why it was written.
             epoch: Epoch in which it was written.
             step: Number of optimizer steps that it holds.
-            kind: ``best``, ``last`` or another word for why it was written.
         """
         self._meter.lap("checkpoint")
         if self._writes:
             relative = runs.relative(path, self.run.folder)
-            self.events.write("checkpoint", path=relative, epoch=int(epoch), step=int(step), kind=kind)
+            self.events.write("checkpoint", path=relative, epoch=epoch, step=step, kind=path.stem)
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Complete the manifest: the data module is set up by now."""
@@ -229,8 +223,8 @@ class RunRecorder(Callback):
         if not self._writes:
             return
         if self.manifest is not None:
-            describe = getattr(getattr(trainer, "datamodule", None), "describe", None)
-            self.manifest["data"] = (dict(describe()) if callable(describe) else None) or self.manifest.get("data")
+            if callable(describe := getattr(getattr(trainer, "datamodule", None), "describe", None)):
+                self.manifest["data"] = dict(describe())
             self.manifest["hardware"] = _describe_hardware(trainer)
             runs.write_json(self.run.manifest_path, self.manifest)
         if self._is_new:
@@ -241,9 +235,8 @@ class RunRecorder(Callback):
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Hand the manifest to the loggers that keep more than metrics."""
         self._meter.lap("start")
-        manifest = self.manifest or runs.read_json(self.run.manifest_path)
-        if manifest is not None:
-            _call_each(trainer.loggers, "log_manifest", manifest)
+        if self.manifest is not None:
+            _call_each(trainer.loggers, "log_manifest", self.manifest)
         _call_each(trainer.loggers, "record_fit_start", trainer, pl_module)
 
     def state_dict(self) -> dict[str, Any]:
@@ -307,7 +300,6 @@ class RunRecorder(Callback):
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Record the last epoch."""
         self._record_epoch(trainer)
-        self.teardown(trainer, pl_module, "fit")
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Call the loggers; the end itself is recorded when the process has ended well."""
@@ -316,12 +308,10 @@ class RunRecorder(Callback):
         _call_each(trainer.loggers, "record_fit_end", trainer, pl_module)
 
     def on_test_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Record the metrics of ``lightkit test``."""
+        """Record the metrics of ``lightkit test``, or that predictions were made."""
         self._record_result(trainer)
 
-    def on_predict_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Record that predictions were made."""
-        self._record_result(trainer)
+    on_predict_end = on_test_end
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """List and report the images that came up last."""
@@ -357,7 +347,7 @@ class RunRecorder(Callback):
             return
         if self._writes:
             self._table.record(epoch.epoch, epoch.step, epoch.row)
-            seconds = epoch.seconds
+            seconds = epoch.speed["epoch_seconds"]
             self.events.write("epoch", epoch=epoch.epoch, step=epoch.step, metrics=epoch.row, seconds=seconds)
             if time.monotonic() - self._summary_s > _SUMMARY_INTERVAL_S:
                 self._update_summary(trainer)
@@ -395,17 +385,16 @@ class RunRecorder(Callback):
         if self._stage != "fit":
             self._write_summary()
             return
-        rows = self._table.rows
-        keeper = trainer.checkpoint_callback
-        monitor = keeper.monitor if isinstance(keeper, ModelCheckpoint) else None
-        mode = getattr(keeper, "mode", "min")
-        measured = [row for row in rows if monitor is None or math.isfinite(row.get(monitor, math.nan))]
-        best = measured[-1] if measured else None
-        if monitor is not None:  # the first of equals, as ModelCheckpoint
-            best = (max if mode == "max" else min)(measured, key=lambda row: row[monitor], default=None)
-        chosen = None
-        if monitor is not None and best is not None:
-            chosen = {"monitor": monitor, "mode": mode, "value": best[monitor], "epoch": int(best["epoch"])}
+        rows, keeper = self._table.rows, trainer.checkpoint_callback
+        best, chosen = rows[-1] if rows else {}, None
+        if isinstance(keeper, ModelCheckpoint) and keeper.monitor is not None:
+            monitor = keeper.monitor
+            measured = [row for row in rows if math.isfinite(row.get(monitor, math.nan))]
+            # the first of equals, as ModelCheckpoint
+            best = (max if keeper.mode == "max" else min)(measured, key=lambda row: row[monitor], default={})
+            if best:
+                value, epoch = best[monitor], int(best["epoch"])
+                chosen = {"monitor": monitor, "mode": keeper.mode, "value": value, "epoch": epoch}
         run, keepers = self.run, trainer.checkpoint_callbacks
         last = next((path for each in keepers if (path := getattr(each, "last_model_path", ""))), "")
         paths = {
@@ -421,7 +410,7 @@ class RunRecorder(Callback):
             steps=trainer.global_step,
             throughput={"samples_per_s": self._meter.samples_per_s},
             phases={name: round(seconds, 3) for name, seconds in self._meter.phases.items()},
-            metrics={"best": best or {}, "last": rows[-1] if rows else {}},
+            metrics={"best": best, "last": rows[-1] if rows else {}},
             best=chosen,
             paths={name: str(path) for name, path in paths.items() if path.exists()},
         )
@@ -441,6 +430,58 @@ class RunRecorder(Callback):
         if self._writes and not self._is_ended:
             with suppress(OSError):  # a warning must not end the run; it is shown, and the next record fails aloud
                 self.events.write("warning", message=message, source=source)
+
+
+class _BadImages:
+    """Keep ``bad_images.csv``, reported in one line and one event: before a stage, and once an epoch at most.
+
+    The data module has an attribute ``defects`` with a list ``found`` and a method ``take_noted``, which gives those
+    that came up since the last call; each has a ``name`` and a ``reason``. `RunRecorder` calls this on every rank; rank
+    0 lists and reports what the workers of all ranks have met.
+    """
+
+    def __init__(self, run: runs.Run, events: runs.EventStream) -> None:
+        self._path, self._events = run.folder / "bad_images.csv", events
+        self._rows: dict[str, BadImage] = {}
+
+    def scan(self, trainer: Trainer) -> None:
+        """List and report what the scan has found; the data module is set up by now."""
+        if (defects := _defects_of(trainer)) is None or not trainer.is_global_zero:
+            return
+        found = [BadImage(defect.name, defect.reason, "scan") for defect in defects.found]
+        is_fit = trainer.state.fn == TrainerFn.FITTING  # which replaces the scan of an earlier one
+        earlier = [row for row in read_bad_images(self._path) if not (is_fit and row.found == "scan")]
+        self._rows = {row.path: row for row in (*found, *earlier)}
+        self._report(found, "cannot be used and will be left out")
+
+    def collect(self, trainer: Trainer, found: str, *, is_alone: bool) -> None:
+        """List and report what came up since the last call.
+
+        Args:
+            trainer: The trainer.
+            found: When, as `BadImage` has it.
+            is_alone: Whether the other ranks may not call this.
+        """
+        if (defects := _defects_of(trainer)) is None:
+            return
+        own = [BadImage(defect.name, defect.reason, found) for defect in defects.take_noted()]
+        everywhere = [row for rows in ([own] if is_alone else gather(trainer, own)) for row in rows]
+        new = {row.path: row for row in everywhere if row.path not in self._rows}
+        if trainer.is_global_zero and new:
+            self._rows |= new
+            self._report([*new.values()], "could not be read any more and will be left out")
+
+    def _report(self, rows: Sequence[BadImage], what: str) -> None:
+        write_bad_images(self._path, [*self._rows.values()])
+        if rows:
+            reasons, name = [row.reason for row in rows], self._path.name
+            self._events.write("bad_images", count=len(rows), reasons=Counter(reasons), found=rows[-1].found, path=name)
+            text, images = "%d %s %s (%s); listed in %s", "image" if len(rows) == 1 else "images"
+            _log.warning(text, len(rows), images, what, most_frequent(reasons), shown_path(self._path))
+
+
+def _defects_of(trainer: Trainer) -> Any:
+    return getattr(getattr(trainer, "datamodule", None), "defects", None)
 
 
 def _callbacks(trainer: Trainer) -> list[Callback]:

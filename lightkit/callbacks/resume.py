@@ -49,13 +49,13 @@ class ResumeState(Callback):
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Restore the random states before people's own loaders draw their seed from them."""
-        self._restore_random(trainer)
+        if (own := self._own_random_states(trainer)) is not None:
+            restore_random_states(own)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Restore the rest; and the random states again where the loaders draw nothing from them."""
-        states = [] if self._restored is None else self._restored["random"]
-        state = states[trainer.global_rank].get("xla") if len(states) == trainer.world_size else None
-        seed_xla(trainer.strategy.root_device, state)
+        own = self._own_random_states(trainer)
+        seed_xla(trainer.strategy.root_device, None if own is None else own.get("xla"))
         if self._restored is None:
             return
         for index, value in self._restored["plateau"].items():
@@ -63,8 +63,8 @@ class ResumeState(Callback):
             scheduler.step(value)
         if self._restored["should_stop"]:
             trainer.should_stop = True
-        if resumes_within_epoch(trainer):
-            self._restore_random(trainer)
+        if own is not None and resumes_within_epoch(trainer):
+            restore_random_states(own)
         self._logged = restore_metrics(pl_module, self._restored.get("metrics", []), rank=trainer.global_rank)
         self._restored = None
 
@@ -100,12 +100,10 @@ class ResumeState(Callback):
                 result.cumulated_batch_size = before["cumulated_batch_size"] + result.cumulated_batch_size
             result._computed = None
 
-    def _restore_random(self, trainer: Trainer) -> None:
-        if self._restored is None:
-            return
-        states = self._restored["random"]
-        if len(states) == trainer.world_size:  # with another number of ranks there is no state to continue
-            restore_random_states(states[trainer.global_rank])
+    def _own_random_states(self, trainer: Trainer) -> dict[str, Any] | None:
+        """Return what to restore on this rank; nothing where the number of ranks is another one."""
+        states = [] if self._restored is None else self._restored["random"]
+        return states[trainer.global_rank] if len(states) == trainer.world_size else None
 
 
 def epoch_metrics(trainer: Trainer, module: LightningModule) -> dict[str, dict[str, Any]]:

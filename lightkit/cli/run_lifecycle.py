@@ -27,8 +27,7 @@ from lightkit.errors import ConfigError, DataError, Interrupted, OutOfTime, form
 from lightkit.launch.worker import INHERITED
 from lightkit.reports.facts import setting_key
 from lightkit.runs.ci_report import add_fit_page
-from lightkit.runs.resume import RunSettings, RunStart, choose_start, restart_run
-from lightkit.version import __version__
+from lightkit.runs.resume import RunSettings, RunStart, choose_start, resume_run
 
 
 def start_run(context: RunContext, settings: RunSettings, *, seed: int | None, is_trial: bool) -> None:
@@ -62,7 +61,7 @@ def start_run(context: RunContext, settings: RunSettings, *, seed: int | None, i
         checkpoint = None if context.ckpt_path is None else Path(context.ckpt_path)
         context.start = RunStart(context.base, checkpoint=checkpoint, is_old=True)
     elif earlier is not None:
-        context.start = restart_run(runs.open_run(earlier["folder"]), first=earlier["first_checkpoint"])
+        context.start = resume_run(runs.open_run(earlier["folder"]), first=earlier["first_checkpoint"])
     else:
         context.start = choose_start(
             settings,
@@ -84,9 +83,7 @@ def start_run(context: RunContext, settings: RunSettings, *, seed: int | None, i
     for path, fault in context.start.passed_over:
         taken = used and runs.relative(used, run.folder)
         events.write("fallback", path=runs.relative(path, run.folder), used=taken, reason=fault)
-    is_reported = (
-        settings.report and not is_trial and context.command in ("fit", "test") and IN_RETRAIN not in os.environ
-    )
+    is_reported = settings.report and not is_trial and context.command in ("fit", "test")
     context.stack.enter_context(_finish_run(context, is_reported=is_reported and IN_RETRAIN not in os.environ))
     _announce(context, earlier)
 
@@ -116,7 +113,6 @@ def _record_start(context: RunContext, *, seed: int | None, is_trial: bool) -> d
     runs.write_text(run.config_path, config.dump_yaml(context.saved_config))
     previous = runs.read_json(run.manifest_path)
     manifest = runs.build_manifest(
-        version=__version__,
         subcommand=context.command,
         command=["lightkit", context.command, *redact_command_line(context.resolved, context.args)],
         run=f"{run.name}/{run.id}",
@@ -173,7 +169,7 @@ def _finish_run(context: RunContext, *, is_reported: bool) -> Iterator[None]:
     """Record how the run ends, and report it; an error before training has begun leaves no folder of a new run."""
     run, watch = context.run, context.watch
     raised: BaseException | None = None
-    context.recorder.__enter__()
+    context.recorder.start()
     watch.last_words = partial(_finish_by_force, context)
     try:
         yield

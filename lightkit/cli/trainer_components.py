@@ -12,7 +12,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from datetime import datetime, timezone
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -37,7 +36,7 @@ from lightkit.callbacks import (
     create_progress,
 )
 from lightkit.callbacks.checkpoint_io import CheckpointReader, read_checkpoint
-from lightkit.callbacks.deadline import StopAtDeadline
+from lightkit.callbacks.interruption import StopAtDeadline
 from lightkit.callbacks.notifiers import Notifier
 from lightkit.callbacks.prediction_recorder import PredictionRecorder
 from lightkit.cli.console import OutputMode, format_table, print_line
@@ -157,10 +156,7 @@ def build_components(context: RunContext, trainer: Mapping[str, Any], added: Seq
     if not any(isinstance(plugin, CheckpointIO) for plugin in plugins):
         kind = VerifiedXLACheckpointIO if _is_on_xla(trainer) else VerifiedCheckpointIO
 
-        def record(path: Path, facts: Mapping[str, Any]) -> None:
-            context.recorder.checkpoint_saved(path, facts["epoch"], facts["global_step"], path.stem)
-
-        plugins.append(kind(mask=partial(redact, context.resolved), on_saved=record, on_taken=heartbeat().leave))
+        plugins.append(kind(mask=partial(redact, context.resolved), on_saved=context.recorder.checkpoint_saved))
     arguments = {
         "callbacks": callbacks,
         "plugins": plugins,
@@ -198,7 +194,7 @@ def _build_callbacks(context: RunContext, trainer: Mapping[str, Any]) -> list[Ca
     last: list[Callback] = []
     if trains and (given := context.options.get("deadline")) is not None:
         deadline = parse_deadline(str(given), is_resolved=True)
-        last.append(StopAtDeadline(deadline, last_good=last_good, stopped=recorder.stopped_early))
+        last.append(StopAtDeadline(deadline, last_good=last_good, stopped=recorder.note_deadline))
     last += [
         LambdaCallback(on_fit_start=partial(_log_config, context), on_train_start=partial(_begin_training, context)),
         StallWatch(make_watchdog(context, read_watchdog(context.resolved)), gently=context.rank_context is None),

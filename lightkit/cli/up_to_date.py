@@ -143,7 +143,7 @@ def compute_code_digests(run_root: Path) -> dict[str, str]:
     In a git work tree they are the files that git tracks or would add; else all but those in hidden folders, virtual
     environments and the folder of runs.
     """
-    tracked = git_output(None, "ls-files", "-z", "--cached", "--others", "--exclude-standard", "--", "*.py") or ""
+    tracked = git_output("ls-files", "-z", "--cached", "--others", "--exclude-standard", "--", "*.py") or ""
     names = sorted({name for name in tracked.split("\0") if Path(name).is_file()})
     names = names or [name for name, _ in _walk(Path(), run_root) if name.endswith(".py")]
     return {_printable(name): found.digest for name, found in zip(names, compute_file_digests(names), strict=True)}

@@ -90,7 +90,7 @@ def _list_tests(resolved: Resolved, kinds: Sequence[str], job: str) -> Iterator[
     for name, notifier in build_notifiers(resolved):
         from lightkit.callbacks.notifiers import create_message  # here: it loads torch
 
-        for sent in notifier.list_kinds(kinds):
+        for sent in (kind for kind in notifier.kinds if kind in kinds):
             message = create_message(sent, job=job, stage="gate" if sent == "gate" else "fit", **_MESSAGES[sent])
             yield name, sent, notifier.compose(message)
     if (heartbeat := create_heartbeat(resolved)) is not None:

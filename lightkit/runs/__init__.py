@@ -7,9 +7,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 _NAMES = {
-    "checkpoints": "PassedOver choose_good digest find_class_names find_fault forget_cached is_trusting keep "
-    " last_good newest_written refusal sidecar trusting verify warn_of_trust write_aside",
-    "events": "FIELDS EventStream WarningWatch print_event read_events",
+    "checkpoints": "choose_good digest find_class_names find_fault is_trusting last_good newest_written refusal "
+    "sidecar trusting warn_of_trust write_aside",
+    "events": "EventStream WarningWatch print_event read_events",
     "files": "read_json remove_leftovers write_json write_text",
     "fingerprints": "INPUTS Inputs join_changes list_changes read_inputs",
     "folder": "Run activate check_name create current find list_runs newest_interrupted open_run point_latest",

@@ -9,26 +9,13 @@ import re
 import zipfile
 import zlib
 from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
 
 from lightkit.errors import join_names
 from lightkit.runs.files import atomic_write, flush, write_text
 
 _log = logging.getLogger("lightkit")
-
-
-class PassedOver(NamedTuple):
-    """A checkpoint that is not used.
-
-    Args:
-        path: The file.
-        fault: How it is not what was written.
-    """
-
-    path: Path
-    fault: str
 
 
 def digest(path: Path | str) -> str:
@@ -45,52 +32,36 @@ def sidecar(path: Path | str) -> Path:
     return Path(f"{path}.sha256")
 
 
-def verify(path: Path | str) -> bool:
-    """Check that a file is there with its digest beside it, and has that content."""
-    return bool(_read_digests(Path(path))) and Path(path).is_file() and find_fault(Path(path)) is None
-
-
-def write_aside(
-    path: Path | str, writer: Callable[[Path], object], *, before_replace: Callable[[], object] = lambda: None
-) -> str:
+def write_aside(path: Path, writer: Callable[[Path], str], *, previous: Path | None = None) -> None:
     """Replace a file and its digest as one, so that a kill at any moment leaves the old or the new file, verified.
 
     Two renames cannot be one, so the digest file names the old and the new content while the file changes over.
 
     Args:
         path: The file to write or replace; its folder is made.
-        writer: Gets a path in the same folder, and writes the content there. It may return the sha256 of what it has
-            written, with which the file is compared once it is on disk.
-        before_replace: Called when the new content is on disk and compared.
-
-    Returns:
-        The digest of the new content.
+        writer: Gets a path in the same folder, writes the content there and returns its sha256, with which the file is
+            compared once it is on disk.
+        previous: Another name in the same folder, under which the old file is kept.
 
     Raises:
         OSError: If the file cannot be written, or does not read back as it was written; nothing is replaced.
     """
-    path = Path(path)
     with atomic_write(path) as aside:
         written = writer(aside)
         flush(aside)
-        new = digest(aside)
-        if isinstance(written, str) and written != new:
+        if digest(aside) != written:
             raise OSError("it does not read back as it was written")
-        before_replace()
-        _write_digests(path, [*_read_digests(path), new])
-    _write_digests(path, [new])
-    return new
+        if previous is not None:
+            _keep(path, previous)
+        _write_digests(path, [*_read_digests(path), written])
+    _write_digests(path, [written])
 
 
-def keep(path: Path, previous: Path) -> None:
+def _keep(path: Path, previous: Path) -> None:
     """Keep a file under another name too, with its digest, before it is replaced; it takes no more space.
 
-    At any moment one of the two is whole. Nothing happens where there is no file, or its content differs from its
-    digest: the file that was kept before is worth more then.
-
-    Args:
-        path: The file.
-        previous: Its other name, in the same folder; a file of that name is replaced.
+    Nothing happens where there is no file, or its content differs from its digest: the file that was kept before is
+    worth more then.
     """
     if not path.is_file() or (value := digest(path)) not in _read_digests(path):
         return
@@ -103,47 +74,30 @@ def keep(path: Path, previous: Path) -> None:
     _write_digests(previous, [value])
 
 
-def forget_cached(path: Path) -> None:
-    """Let what is read next come from the disk, where the system can be asked to; it must have been flushed."""
-    if not hasattr(os, "posix_fadvise"):  # macOS
-        return
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
-    finally:
-        os.close(descriptor)
-
-
 def last_good(checkpoints: Path | str) -> Path | None:
     """Find the newest checkpoint that can be trusted, see `choose_good`."""
     return choose_good(checkpoints)[0]
 
 
-def newest_written(checkpoints: Path | str) -> Path | None:
-    """Find the newest checkpoint that has a digest, without reading it; for callers without time to wait.
-
-    Files that are moved, removed or replaced meanwhile are passed over.
-    """
-    ages: dict[Path, float] = {}
-    for path in Path(checkpoints).glob("*.ckpt"):
-        with suppress(OSError):  # a file server may also say that a file is stale
-            if sidecar(path).is_file():
-                ages[path] = path.stat().st_mtime
-    return max(ages, key=lambda path: ages[path], default=None)
+def newest_written(checkpoints: Path) -> Path | None:
+    """Find the newest checkpoint without reading it; for callers without time to wait."""
+    return next(iter(_list_newest_first(checkpoints)), None)
 
 
-def choose_good(checkpoints: Path | str) -> tuple[Path | None, list[PassedOver]]:
-    """Find the newest checkpoint without a fault, and list those that were passed over for it.
-
-    ``last.ckpt`` comes first, then the others from the newest to the oldest.
-    """
-    paths = [path for path in Path(checkpoints).glob("*.ckpt") if path.is_file()]
-    passed_over: list[PassedOver] = []
-    for path in sorted(paths, key=lambda p: (p.name != "last.ckpt", -p.stat().st_mtime, p.name != "best.ckpt", p.name)):
+def choose_good(checkpoints: Path | str) -> tuple[Path | None, list[tuple[Path, str]]]:
+    """Find the newest checkpoint without a fault, and list those that were passed over for it, each with its fault."""
+    passed_over: list[tuple[Path, str]] = []
+    for path in _list_newest_first(Path(checkpoints)):
         if (fault := find_fault(path)) is None:
             return path, passed_over
-        passed_over.append(PassedOver(path, fault))
+        passed_over.append((path, fault))
     return None, passed_over
+
+
+def _list_newest_first(checkpoints: Path) -> list[Path]:
+    """List ``last.ckpt``, then the others from the newest to the oldest."""
+    paths = [path for path in checkpoints.glob("*.ckpt") if path.is_file()]
+    return sorted(paths, key=lambda p: (p.name != "last.ckpt", -p.stat().st_mtime, p.name != "best.ckpt", p.name))
 
 
 def _read_digests(path: Path) -> list[str]:
@@ -165,9 +119,7 @@ def find_fault(path: Path) -> str | None:
         OSError: If it cannot be read.
     """
     if digests := _read_digests(path):
-        return None if digest(path) in digests else f"its content is not what {sidecar(path).name} promises"
-    if sidecar(path).exists():
-        return f"{sidecar(path).name} cannot be read"
+        return None if digest(path) in digests else f"its digest differs from that in {sidecar(path).name}"
     with path.open("rb") as stream:
         head = stream.read(16)
     if head[:1] == b"\x80":  # a pickle, which torch wrote before 1.6, has no checksums
@@ -177,12 +129,9 @@ def find_fault(path: Path) -> str | None:
         return f"{found}; expected an archive of torch.save"
     try:
         with zipfile.ZipFile(path) as archive:
-            inside = {name.partition("/")[2] or name for name in archive.namelist()}
             damaged = archive.testzip()
     except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, ValueError) as error:
         return f"it has no {sidecar(path).name}, and its archive cannot be read ({error})"
-    if "data.pkl" not in inside or inside & {"archive_format", "constants.pkl"}:
-        return "it is another archive, such as one of torch.export or TorchScript"
     return None if damaged is None else f"it has no {sidecar(path).name}, and {damaged} in its archive is damaged"
 
 

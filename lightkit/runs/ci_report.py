@@ -6,7 +6,7 @@ import logging
 import os
 import re
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -108,14 +108,9 @@ def _escape(text: str) -> str:
     return _NO_XML.sub("?", visible(text))
 
 
-def add_step_summary(markdown: str, environ: Mapping[str, str] = os.environ) -> None:
-    """Append a paragraph to the file of ``GITHUB_STEP_SUMMARY``, if set; warn if it cannot be written.
-
-    Args:
-        markdown: Text without secrets.
-        environ: Environment variables.
-    """
-    if not (name := environ.get(STEP_SUMMARY)):
+def add_step_summary(markdown: str) -> None:
+    """Append a text without secrets to the file of ``GITHUB_STEP_SUMMARY``, if set; warn if it cannot be written."""
+    if not (name := os.environ.get(STEP_SUMMARY)):
         return
     try:
         with Path(name).open("a", encoding="utf-8", errors="backslashreplace") as file:

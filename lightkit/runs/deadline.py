@@ -30,21 +30,17 @@ def parse_deadline(text: str, *, now: datetime | None = None, is_resolved: bool 
     """
     now = datetime.now(timezone.utc) if now is None else now
     stripped = text.strip()
-    if found := re.fullmatch(r"(\d{1,2}):(\d{2})(?::(\d{2}))?", stripped):
-        try:
-            hour, minute, second = (int(part or 0) for part in found.groups())
-            time_of_day = time(hour, minute, second)
-        except ValueError:
-            raise ConfigError(f"--deadline: there is no time of day {stripped!r}; {_EXPECTED}") from None
+    if found := re.fullmatch(r"([01]?\d|2[0-3]):([0-5]\d)(?::([0-5]\d))?", stripped):
+        hour, minute, second = (int(part or 0) for part in found.groups())
+        time_of_day = time(hour, minute, second)
         today = now.astimezone().date()
-        days = (datetime.combine(today + timedelta(days=days), time_of_day) for days in (0, 1, 2))
+        days = (datetime.combine(today + timedelta(days=days), time_of_day) for days in (0, 1))
         # `astimezone` errs for a time that clocks skip; `timestamp` does not.
         moments = (datetime.fromtimestamp(day.timestamp(), timezone.utc) for day in days)
         return next(moment for moment in moments if moment > now)
     if (seconds := parse_duration(stripped)) is not None:
         if not 0 < seconds <= _LONGEST_S:
-            reason = "is over a year" if seconds else "is no time at all"
-            raise ConfigError(f"--deadline: {text!r} {reason}; {_EXPECTED}")
+            raise ConfigError(f"--deadline: expected a duration of more than nothing and at most a year, got {text!r}")
         return now.astimezone(timezone.utc) + timedelta(seconds=seconds)
     has_time = re.match(r"\d{4}-\d{2}-\d{2}[T ]\d", stripped)
     try:  # Python 3.10 knows no Z

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from lightkit.runs.files import in_bytes, read_json, write_json
 INPUTS = "inputs.json"
 _SCHEMA = 2
 _NUM_SHOWN = 3
+_MAX_CHANGES = 8
 _MAX_CHARS = 60  # of a value
 
 
@@ -41,7 +42,7 @@ class Inputs:
     hidden: Mapping[str, str] = field(default_factory=dict)
     data: Mapping[str, Mapping[str, str]] | None = None
     size_bytes: int = 0
-    unseen: tuple[str, ...] = ()
+    unseen: Sequence[str] = ()
     code: Mapping[str, str] = field(default_factory=dict)
     salt: str = ""
 
@@ -74,10 +75,7 @@ class Inputs:
 def read_inputs(folder: Path) -> Inputs | None:
     """Read the inputs of a run; None if its folder has none, or those of another version of lightkit."""
     kept = read_json(folder / INPUTS) or {}
-    try:
-        return Inputs(**{**kept, "unseen": tuple(kept.get("unseen", ()))}) if kept.pop("schema", 0) == _SCHEMA else None
-    except TypeError:
-        return None
+    return Inputs(**kept) if kept.pop("schema", 0) == _SCHEMA else None
 
 
 def list_changes(old: Inputs, new: Inputs) -> list[str]:
@@ -87,23 +85,20 @@ def list_changes(old: Inputs, new: Inputs) -> list[str]:
         old: Inputs of the earlier run.
         new: Inputs now, with the salt of the earlier run.
     """
-    places = {**(old.data or {}), **(new.data or {})}
-    found = [_compare_files(place, (old.data or {}).get(place), (new.data or {}).get(place)) for place in places]
-    return [text for text in (*found, _compare_files("code", old.code, new.code)) if text] + [
-        *_compare_values(old, new)
-    ]
+    before, now = old.data or {}, new.data or {}
+    files = [_compare_files(place, before.get(place, {}), now.get(place, {})) for place in {**before, **now}]
+    files.append(_compare_files("code", old.code, new.code))
+    return [*filter(None, files), *_compare_values(old, new)]
 
 
-def join_changes(changes: list[str], *, most: int = 8) -> str:
+def join_changes(changes: list[str]) -> str:
     """Write changes on one line, with the number of those that are left out."""
-    more = [f"and {len(changes) - most} more"] if len(changes) > most else []
-    return "; ".join([*changes[:most], *more])
+    more = [f"and {len(changes) - _MAX_CHANGES} more"] if len(changes) > _MAX_CHANGES else []
+    return "; ".join([*changes[:_MAX_CHANGES], *more])
 
 
-def _compare_files(place: str, old: Mapping[str, str] | None, new: Mapping[str, str] | None) -> str:
+def _compare_files(place: str, old: Mapping[str, str], new: Mapping[str, str]) -> str:
     """List the files of a place that differ, are new or gone; empty if none."""
-    if old is None or new is None:
-        return f"{place}: {'is read now' if old is None else 'is not read any more'}"
     differing = sorted(name for name in old if name in new and old[name] != new[name])
     groups = (
         (differing, f" of {_count_files(len(old))} differ{'s' if len(differing) == 1 else ''}"),

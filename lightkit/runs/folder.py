@@ -1,10 +1,39 @@
-"""Where runs are: making, opening and finding the folder ``<root>/<name>/<id>``."""
+"""Where runs are: making, opening and finding the folder ``<root>/<name>/<id>``.
+
+A run has those of these files and folders that its commands have written:
+
+==============================  ========================================================================================
+config.yaml                     the resolved config; `-c` on it gives the same run
+manifest.json                   versions, git commit, data fingerprint, seed, hardware, command line
+events.jsonl                    start, epoch, checkpoint, warning, gate, stall, end and others: one JSON object a line
+metrics.csv                     one row an epoch
+summary.json                    status, best and last metrics, paths, durations, throughput
+inputs.json                     what `--if-changed` compares: digests of the config, the data and the code
+checkpoints/                    `best.ckpt`, `last.ckpt`, `last-1.ckpt`, each with its digest in a second file
+report.html                     the page of `lightkit report`
+comparison.html                 the page of `lightkit report RUN OTHER`, in the folder of the first
+card.md                         the model card, in the format of the Hugging Face Hub
+figures/                        confusion matrices and other figures of the validation and the test
+test_predictions.parquet        label, prediction and probabilities of each sample of the last test
+validation_predictions.parquet  the same for the validation of the best epoch
+thumbnails/                     small pictures of the worst errors and of the least certain samples of both
+predictions.csv                 the table of `lightkit predict` without IMAGES
+bad_images.csv                  images and rows that were left out, with the reason
+gate.json                       the decision of `lightkit gate`
+gate.html                       its page: what was asked, what was found and what decides
+promoted.json                   the registered model and its aliases, after `lightkit promote`
+retrain.json                    the stages of `lightkit retrain`
+export/                         exported files, and `export.json` with the verification of each
+stalls/                         stacks of all threads and loader processes of a run that hung
+logs/                           output of the ranks other than 0 (`rank-N.log`), and of their launcher
+mlflow.json                     the run of the MLflow logger
+tensorboard/                    event files of the TensorBoard logger
+==============================  ========================================================================================
+"""
 
 from __future__ import annotations
 
-import difflib
 import hashlib
-import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -13,37 +42,9 @@ from datetime import datetime, timezone
 from itertools import chain
 from pathlib import Path
 
+from lightkit.config import near
 from lightkit.errors import ConfigError, join_names
 from lightkit.runs.files import atomic_write, read_json
-
-FILES = {
-    "config.yaml": "the resolved config; `-c` on it gives the same run",
-    "manifest.json": "versions, git commit, data fingerprint, seed, hardware, command line",
-    "events.jsonl": "start, epoch, checkpoint, warning, gate, stall, end and others: one JSON object a line",
-    "metrics.csv": "one row an epoch",
-    "summary.json": "status, best and last metrics, paths, durations, throughput",
-    "inputs.json": "what `--if-changed` compares: digests of the config, the data and the code",
-    "checkpoints/": "`best.ckpt`, `last.ckpt`, `last-1.ckpt`, each with its digest in a second file",
-    "report.html": "the page of `lightkit report`",
-    "comparison.html": "the page of `lightkit report RUN OTHER`, in the folder of the first",
-    "card.md": "the model card, in the format of the Hugging Face Hub",
-    "figures/": "confusion matrices and other figures of the validation and the test",
-    "test_predictions.parquet": "label, prediction and probabilities of each sample of the last test",
-    "validation_predictions.parquet": "the same for the validation of the best epoch",
-    "thumbnails/": "small pictures of the worst errors and of the least certain samples of both",
-    "predictions.csv": "the table of `lightkit predict` without IMAGES",
-    "bad_images.csv": "images and rows that were left out, with the reason",
-    "gate.json": "the decision of `lightkit gate`",
-    "gate.html": "its page: what was asked, what was found and what decides",
-    "promoted.json": "the registered model and its aliases, after `lightkit promote`",
-    "retrain.json": "the stages of `lightkit retrain`",
-    "export/": "exported files, and `export.json` with the verification of each",
-    "stalls/": "stacks of all threads and loader processes of a run that hung",
-    "logs/": "output of the ranks other than 0 (`rank-N.log`), and of their launcher",
-    "mlflow.json": "the run of the MLflow logger",
-    "tensorboard/": "event files of the TensorBoard logger",
-}
-"""Files and folders of a run, each with its content; a run has those that its commands have written."""
 
 _LATEST = "latest"
 _ID = re.compile(r"\d{8}-\d{6}-[0-9a-f]{4,}")
@@ -81,17 +82,17 @@ def create(root: Path | str, name: str) -> Run:
                 (job / run_id).mkdir()
                 return Run(folder=job / run_id, name=name, id=run_id, root=root)
     except OSError as error:
-        raise _unwritable(job, error) from error
+        raise ConfigError(
+            f"run.root: cannot write {job}: {error.strerror or error}. Set run.root to a folder that can be written, "
+            "such as --run.root /tmp/runs."
+        ) from error
 
 
 def point_latest(run: Run) -> None:
     """Let ``<root>/<name>/latest`` point to this run, without a moment in which it points nowhere."""
     link = run.folder.parent / _LATEST
-    try:
-        with atomic_write(link, durable=False) as aside:
-            aside.symlink_to(run.id, target_is_directory=True)
-    except OSError as error:
-        raise _unwritable(link, error) from error
+    with atomic_write(link, durable=False) as aside:
+        aside.symlink_to(run.id, target_is_directory=True)
 
 
 def open_run(folder: Path | str, *, resumed: bool = False) -> Run:
@@ -100,13 +101,8 @@ def open_run(folder: Path | str, *, resumed: bool = False) -> Run:
     Args:
         folder: The run's folder, or a link to it such as ``runs/flowers/latest``.
         resumed: Whether this process continues the run.
-
-    Raises:
-        ConfigError: If there is no such folder.
     """
-    given, folder = folder, Path(folder).resolve()
-    if not folder.is_dir():
-        raise ConfigError(f"{given} is not a run: there is no such folder.")
+    folder = Path(folder).resolve()
     return Run(folder=folder, name=folder.parent.name, id=folder.name, root=folder.parent.parent, resumed=resumed)
 
 
@@ -144,11 +140,9 @@ def find(reference: str, root: Path | str, name: str | None = None) -> Run:
         raise ConfigError(
             f"There is no run {reference!r}: there are no runs in {root}. `lightkit fit` makes the first."
         )
-    names = dict.fromkeys(run.split("/")[0] for run in there)
-    near = difflib.get_close_matches(reference, [*names, *there], n=3, cutoff=0.6)
-    meant = f" Did you mean {' or '.join(repr(match) for match in near)}?" if near else ""
+    hint = near(reference, [*there, *(run.split("/")[0] for run in there)]) or "."
     asked = f" of {name!r}" if name is not None and reference == _LATEST else ""
-    raise ConfigError(f"There is no run {reference!r}{asked} in {root}.{meant} The newest runs: {join_names(there)}.")
+    raise ConfigError(f"There is no run {reference!r}{asked} in {root}{hint} The newest runs: {join_names(there)}.")
 
 
 def newest_interrupted(root: Path | str, name: str) -> Run | None:
@@ -157,16 +151,9 @@ def newest_interrupted(root: Path | str, name: str) -> Run | None:
     Only the newest counts: a fit that was interrupted before another one ended well is history. A process that was
     killed has left no summary, or one that says "running"; so the caller holds the job's lock.
     """
-    for run in list_runs(root, name):
-        manifest = read_json(run.manifest_path)
-        if manifest is None:  # killed before it was written, or a folder half made
-            is_fit = any(run.checkpoints.glob("*.ckpt"))
-        else:
-            is_fit = manifest.get("subcommand") == "fit" and not manifest.get("fast_dev_run")
-        if is_fit:
-            is_done = (read_json(run.summary_path) or {}).get("status") == "done"
-            return None if is_done else open_run(run.folder, resumed=True)
-    return None
+    newest = next((run for run in list_runs(root, name) if run.is_fit), None)
+    is_done = newest is not None and (read_json(newest.summary_path) or {}).get("status") == "done"
+    return None if is_done else newest
 
 
 def _folders(parent: Path) -> Iterator[Path]:
@@ -191,14 +178,6 @@ def _latest(job: Path) -> Run | None:
     if (job / _LATEST).is_dir():
         return open_run(job / _LATEST)
     return next(iter(list_runs(job.parent, job.name)), None)  # killed before it was set, or copied without links
-
-
-def _unwritable(path: Path, error: OSError) -> ConfigError:
-    reason = error.strerror or os.strerror(error.errno or 0)
-    return ConfigError(
-        f"run.root: cannot write {path}: {reason}. Set run.root to a folder that can be written, "
-        f"such as --run.root /tmp/runs."
-    )
 
 
 @dataclass(frozen=True)
@@ -255,6 +234,14 @@ class Run:
     def summary_path(self) -> Path:
         """How the run ended."""
         return self.folder / "summary.json"
+
+    @property
+    def is_fit(self) -> bool:
+        """Whether it is a fit that keeps its results; without a manifest, which comes first, its checkpoints tell."""
+        manifest = read_json(self.manifest_path)
+        if manifest is None:
+            return any(self.checkpoints.glob("*.ckpt"))
+        return manifest.get("subcommand") == "fit" and not manifest.get("fast_dev_run")
 
 
 _active: list[Run] = []

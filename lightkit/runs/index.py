@@ -156,13 +156,11 @@ def _index_run(run: Run, holder: Mapping[str, Any] | None, metric: str | None) -
     except ValueError:  # digits that are no date
         created = 0.0
     retrain = read_json(run.folder / "retrain.json")
-    is_training = manifest.get("subcommand") == "fit" and not manifest.get("fast_dev_run")
     began_in = Path(manifest.get("working_directory") or "")  # which is rarely that of `lightkit gc`
     return IndexedRun(
         run,
         status=KILLED if is_dead else status,
-        # without a manifest, its process was killed before it wrote one
-        is_training=is_training if manifest else any(run.checkpoints.glob("*.ckpt")),
+        is_training=run.is_fit,
         metric=metric,
         value=None if metric is None else find_metric(metric, summary),
         size_bytes=_size_bytes(run.folder),
@@ -189,21 +187,23 @@ def _list_tables(summary: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     return [table for table in tables if isinstance(table, Mapping)]
 
 
+def read_config(run: Run) -> dict[str, Any]:
+    """Read a run's config; empty where there is none, or it cannot be read."""
+    try:
+        config = yaml.load(run.config_path.read_text(encoding="utf-8"), Loader=YamlLoader)  # noqa: S506 - a safe loader
+    except (OSError, ValueError, yaml.YAMLError):
+        return {}
+    return config if isinstance(config, dict) else {}
+
+
 def read_config_values(run: Run) -> dict[str, Any]:
     """Read a run's config as values by dotted key, in which ``init_args`` may be left out.
 
     The key of a class, such as ``optimizer``, has its name. ``manifest.KEY`` and ``summary.KEY`` are the run's records.
-    Empty where there is no config, or it cannot be read.
     """
-    try:
-        text = run.config_path.read_text(encoding="utf-8")
-        config = yaml.load(text, Loader=YamlLoader)  # noqa: S506 - a subclass of the safe loader
-    except (OSError, ValueError, yaml.YAMLError):
-        config = None
-    config = config if isinstance(config, dict) else {}
     records = {"manifest": read_json(run.manifest_path), "summary": read_json(run.summary_path)}
     values: dict[str, Any] = {}
-    for path, value in flatten({**config, **records}):
+    for path, value in flatten({**read_config(run), **records}):
         *above, last = path
         values[".".join(map(str, path))] = value
         short = ".".join(str(part) for part in above if part != "init_args")

@@ -24,6 +24,7 @@ SHARED_LOCK = "_LIGHTKIT_LOCK"
 
 _HEARTBEAT_S = 15.0
 _GUARD_LEASE_S = 10.0  # of the file that guards a change of lock.json, which takes milliseconds
+_STALE_S = 300.0  # where the job's own `run.stale_s` is not known
 _log = logging.getLogger("lightkit")
 
 
@@ -109,8 +110,7 @@ class Lock:
         if not self._thread.is_alive():  # also in a fork, which has no other threads
             return
         self._ended.set()
-        if self._thread is not threading.current_thread():
-            self._thread.join(timeout=5.0)
+        self._thread.join(timeout=5.0)
         with suppress(OSError):  # a full disk, or a removed folder: the lock of a process that has ended is free
             if self._is_owner:
                 with self._guard():
@@ -173,7 +173,7 @@ class Lock:
                             write_json(self.path, self._record)
 
 
-def lock_holder(root: Path | str, name: str, stale_s: float = 300.0) -> dict[str, Any] | None:
+def lock_holder(root: Path | str, name: str) -> dict[str, Any] | None:
     """Read the lock of the process that runs a job: ``folder``, ``started``, ``processes``; None if no process does.
 
     It is empty if the lock cannot be read, since a process may hold it.
@@ -181,14 +181,13 @@ def lock_holder(root: Path | str, name: str, stale_s: float = 300.0) -> dict[str
     Args:
         root: Folder that holds the runs of all jobs.
         name: Name of the job.
-        stale_s: Seconds without a heartbeat after which an owner on another host counts as dead.
     """
     path = Path(root) / name / "lock.json"
     record = read_json(path)
     with suppress(FileNotFoundError):  # released in this moment
         if record is None:
             return {} if path.exists() else None
-        return record if _is_held(path, record, stale_s, time.time()) else None
+        return record if _is_held(path, record, _STALE_S, time.time()) else None
     return None
 
 

@@ -11,36 +11,31 @@ from pathlib import Path
 from typing import Any
 
 from lightkit.hardware import describe_packages, processor
+from lightkit.version import __version__
 
 
 def build_manifest(
     *,
-    version: str,
     subcommand: str,
     command: Sequence[str],
     run: str,
     seed: int | None = None,
-    data: Mapping[str, Any] | None = None,
-    gpus: Iterable[str] = (),
     parent: str | None = None,
-    folder: Path | None = None,
     previous: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Give what manifest.json holds.
+    """Give what manifest.json holds before the data and the devices are known.
 
     Args:
-        version: lightkit's own.
         subcommand: ``fit``, ``validate``, ``test`` or ``predict``.
         command: The command line, program first, without secrets.
         run: ``NAME/ID`` of the run.
         seed: What ``seed_everything`` came to; None if nothing was seeded.
-        data: What the data module says of itself: source, fingerprint, counts. It is often known only later.
-        gpus: Name of each GPU in use.
         parent: Folder of the run that this one continues or evaluates.
-        folder: Folder whose git commit counts; the working directory if None.
         previous: The run's manifest so far, where this process resumes it; what was different then stays under
             ``earlier``.
     """
+    kept = ("created", "command", "lightkit", "python", "packages", "git", "data", "seed", "hardware")
+    earlier = [] if previous is None else [*previous.get("earlier", []), {name: previous.get(name) for name in kept}]
     return {
         "schema": 1,
         "run": run,
@@ -48,28 +43,28 @@ def build_manifest(
         "created": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "command": list(command),
         "working_directory": str(Path.cwd()),
-        "lightkit": version,
+        "lightkit": __version__,
         "python": platform.python_version(),
         "packages": describe_packages(),
         "platform": platform.platform(),
-        "git": describe_git(folder),
-        "data": None if data is None else dict(data),
+        "git": describe_git(),
+        "data": None,
         "seed": seed,
-        "hardware": describe_hardware(gpus),
+        "hardware": describe_hardware(),
         "parent": parent,
-        "earlier": _earlier(previous),
+        "earlier": earlier,
     }
 
 
-def describe_git(folder: Path | None = None) -> dict[str, Any] | None:
+def describe_git() -> dict[str, Any] | None:
     """Give commit, branch and whether files differ from it; None outside a repository or without git."""
-    commit = git_output(folder, "rev-parse", "HEAD")
+    commit = git_output("rev-parse", "HEAD")
     if commit is None:
         return None
-    changed = git_output(folder, "status", "--porcelain", "--untracked-files=no")
+    changed = git_output("status", "--porcelain", "--untracked-files=no")
     return {
         "commit": commit,
-        "branch": git_output(folder, "rev-parse", "--abbrev-ref", "HEAD"),
+        "branch": git_output("rev-parse", "--abbrev-ref", "HEAD"),
         "dirty": None if changed is None else bool(changed),
     }
 
@@ -85,19 +80,12 @@ def describe_hardware(gpus: Iterable[str] = ()) -> dict[str, Any]:
     }
 
 
-def _earlier(previous: Mapping[str, Any] | None) -> list[dict[str, Any]]:
-    if previous is None:
-        return []
-    kept = ("created", "command", "lightkit", "python", "packages", "git", "data", "seed", "hardware")
-    return [*previous.get("earlier", []), {name: previous.get(name) for name in kept}]
-
-
-def git_output(folder: Path | None, *arguments: str) -> str | None:
-    """Run git and give its output without blanks around it; None if that fails, as outside a repository."""
+def git_output(*arguments: str) -> str | None:
+    """Run git in the working directory and give its output, stripped; None if that fails, as outside a repository."""
     # Without optional locks: asking must not disturb a commit that somebody makes at the same time.
     command = ["git", "--no-optional-locks", *arguments]
     try:
-        answer = subprocess.run(command, cwd=folder, capture_output=True, timeout=20, check=False)
+        answer = subprocess.run(command, capture_output=True, timeout=20, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return None
     return os.fsdecode(answer.stdout).strip() if answer.returncode == 0 else None

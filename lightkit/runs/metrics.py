@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import csv
 import io
-import time
 from collections.abc import Mapping
 from pathlib import Path
 
 from lightkit.runs.files import write_text
 
 _KEYS = ("epoch", "step")
-_DURABLE_EVERY_S = 1.0  # a loss of power may cost the rows of the last second, which spares short epochs the wait
 
 
 class MetricsTable:
@@ -27,7 +25,6 @@ class MetricsTable:
     def __init__(self, path: Path | str) -> None:
         self.path = Path(path)
         self._rows = _read(self.path)
-        self._durable_s = 0.0
 
     @property
     def rows(self) -> list[dict[str, float]]:
@@ -44,20 +41,13 @@ class MetricsTable:
         table = csv.DictWriter(text, [*_KEYS, *names], restval="", lineterminator="\n")
         table.writeheader()
         table.writerows(self._rows)
-        now_s = time.monotonic()
-        durable = now_s - self._durable_s > _DURABLE_EVERY_S
-        write_text(self.path, text.getvalue(), durable=durable)
-        self._durable_s = now_s if durable else self._durable_s
+        write_text(self.path, text.getvalue())
 
 
 def _read(path: Path) -> list[dict[str, float]]:
     if not path.is_file():
         return []
     with path.open(encoding="utf-8", newline="") as file:
-        rows = [{name: value for name, value in row.items() if name and value} for row in csv.DictReader(file)]
-    whole = [row for row in rows if all(key in row for key in _KEYS)]
-    return [{name: _number(name, value) for name, value in row.items()} for row in whole]
-
-
-def _number(name: str, text: str) -> float:
-    return int(text) if name in _KEYS else float(text)
+        whole = [row for row in csv.DictReader(file) if all(row.get(key) for key in _KEYS)]
+    kinds = dict.fromkeys(_KEYS, int)
+    return [{name: kinds.get(name, float)(value) for name, value in row.items() if name and value} for row in whole]

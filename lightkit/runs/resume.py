@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from lightkit import runs
 from lightkit.errors import ConfigError
-from lightkit.runs.index import flatten
+from lightkit.runs.index import flatten, read_config
 
 
 @dataclass
@@ -50,7 +48,7 @@ class RunStart:
         parent: Run that the checkpoint is from, where that is another one.
         notice: What to tell the user about the choice.
         is_old: Whether the run was there before.
-        passed_over: Checkpoints that are not what was written, so that an older one is restored.
+        passed_over: Checkpoints that are not what was written, each with its fault, so that an older one is restored.
     """
 
     run: runs.Run
@@ -58,7 +56,7 @@ class RunStart:
     parent: runs.Run | None = None
     notice: str | None = None
     is_old: bool = False
-    passed_over: tuple[runs.PassedOver, ...] = ()
+    passed_over: Sequence[tuple[Path, str]] = ()
 
 
 def choose_start(
@@ -85,22 +83,22 @@ def choose_start(
     """
     assert settings.name is not None
     if settings.resume not in ("auto", "never"):
-        return _resumed(open_named_run(settings.resume, settings.root, settings.name), required=True)
+        start = resume_run(open_named_run(settings.resume, settings.root, settings.name))
+        if start.checkpoint is None:
+            faults = "".join(f" {path} is not used: {fault}." for path, fault in start.passed_over)
+            raise ConfigError(f"run.resume: {start.run.folder} has no checkpoint to resume from.{faults}")
+        return start
     found = None if fresh or settings.resume == "never" else runs.newest_interrupted(settings.root, settings.name)
     notice = None
     if found is not None:
         manifest = runs.read_json(found.manifest_path) or {}
-        try:
-            saved = yaml.safe_load(found.config_path.read_text(encoding="utf-8"))
-        except (OSError, yaml.YAMLError):  # killed before it was written, or edited since
-            saved = None
-        changed = [key for key in compare_configs(saved or {}, config) if key not in by_rule]
+        changed = [key for key in compare_configs(read_config(found), config) if key not in by_rule]
         if manifest and manifest.get("ckpt_path") != ckpt_path:
             changed.append("ckpt_path")
         if environment is not None and manifest.get("environment") not in (None, environment(found.id)):
             changed.append("a value from the environment")
         if not changed:
-            start = _resumed(found, required=False)
+            start = resume_run(found)
             return start if start.checkpoint else replace(start, checkpoint=_new_checkpoint(settings, ckpt_path)[0])
         notice = (
             f"begins a new run: {found.folder} was interrupted, but had another config "
@@ -109,17 +107,6 @@ def choose_start(
         )
     checkpoint, parent = _new_checkpoint(settings, ckpt_path)
     return RunStart(runs.create(settings.root, settings.name), checkpoint=checkpoint, parent=parent, notice=notice)
-
-
-def restart_run(run: runs.Run, *, first: str | None) -> RunStart:
-    """Go on with a run whose ranks have all been started again because one was lost.
-
-    Args:
-        run: The run.
-        first: Checkpoint that it began from, which counts until it has one of its own.
-    """
-    start = _resumed(run, required=False)
-    return replace(start, checkpoint=start.checkpoint or (None if first is None else Path(first)))
 
 
 def locate_checkpoint(run: runs.Run, choice: str) -> Path | None:
@@ -141,8 +128,8 @@ def find_checkpoint(run: runs.Run, choice: str) -> Path:
     there = sorted(other.name for other in run.checkpoints.glob("*.ckpt"))
     if path is None:
         raise ConfigError(f"{run.folder} has no {choice} checkpoint; it has {', '.join(there) or 'none at all'}.")
-    if runs.sidecar(path).is_file() and not runs.verify(path):
-        raise ConfigError(f"{path} is not what was written: its digest differs. Checkpoints there: {', '.join(there)}.")
+    if (fault := runs.find_fault(path)) is not None:
+        raise ConfigError(f"{path} is not what was written: {fault}. Checkpoints there: {', '.join(there)}.")
     return path
 
 
@@ -177,16 +164,20 @@ def _new_checkpoint(settings: RunSettings, ckpt_path: str | None) -> tuple[Path 
     return find_checkpoint(parent, ckpt_path), parent
 
 
-def _resumed(run: runs.Run, *, required: bool) -> RunStart:
+def resume_run(run: runs.Run, *, first: str | None = None) -> RunStart:
+    """Go on with a run from its newest good checkpoint.
+
+    Args:
+        run: The run.
+        first: Checkpoint that it began from, which counts until it has one of its own.
+    """
     checkpoint, passed_over = runs.choose_good(run.checkpoints)
-    skipped = [f"{path} is not used: {fault}." for path, fault in passed_over]
-    if checkpoint is None and required:
-        raise ConfigError(f"run.resume: {run.folder} has no checkpoint to resume from. {' '.join(skipped)}".strip())
     whence = f"from {checkpoint.name}" if checkpoint else "from the start, since no checkpoint had been written"
-    notice = f"resumes {run.folder} {whence}" + "".join(f"; {text}" for text in skipped)
-    return RunStart(
-        replace(run, resumed=True), checkpoint=checkpoint, notice=notice, is_old=True, passed_over=tuple(passed_over)
-    )
+    notice = f"resumes {run.folder} {whence}"
+    notice += "".join(f"; {path} is not used: {fault}." for path, fault in passed_over)
+    if checkpoint is None and first is not None:
+        checkpoint = Path(first)
+    return RunStart(replace(run, resumed=True), checkpoint, notice=notice, is_old=True, passed_over=passed_over)
 
 
 def open_named_run(reference: str, root: Path | str, name: str | None) -> runs.Run:

@@ -30,16 +30,13 @@ def kill_children() -> None:
     """
     import psutil  # slow to import, and rarely needed by a program that begins
 
-    for _ in range(20):
-        left = []
-        for child in psutil.Process().children(recursive=True):
-            with suppress(psutil.Error):
-                if child.status() != psutil.STATUS_ZOMBIE and "resource_tracker" not in " ".join(child.cmdline()):
-                    left.append(child)
-                    child.kill()
-        if not left:
-            return
-        time.sleep(0.05)
+    killed = []
+    for child in psutil.Process().children(recursive=True):
+        with suppress(psutil.Error):
+            if "resource_tracker" not in " ".join(child.cmdline()):
+                child.kill()
+                killed.append(child)
+    psutil.wait_procs(killed, timeout=1.0)
 
 
 class SignalWatch:
@@ -147,8 +144,10 @@ class SignalWatch:
         os._exit(code)
 
     def _handle(self, signum: int, _frame: FrameType | None) -> None:
-        if os.getpid() != self._pid:
-            self._handle_in_fork(signum)
+        if os.getpid() != self._pid:  # a loader's, which Ctrl-C reaches too: the batch that is being saved may need it
+            if signum == signal.SIGTERM:
+                signal.signal(signum, signal.SIG_DFL)
+                os.kill(os.getpid(), signum)
             return
         if signum in self._patient:
             self.note(signum)
@@ -190,10 +189,3 @@ class SignalWatch:
             codes[-1] if self.code is None else self.code,
             f"ended by force: not all had ended {self._patience_s:g} s after the signal",
         )
-
-    @staticmethod
-    def _handle_in_fork(signum: int) -> None:
-        """In a loader's process, which Ctrl-C reaches too: the batch that is being saved may need it."""
-        if signum == signal.SIGTERM:
-            signal.signal(signum, signal.SIG_DFL)
-            os.kill(os.getpid(), signum)

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import torch
 from pytorch_lightning import Callback, LightningModule, Trainer
@@ -13,8 +15,7 @@ from pytorch_lightning.strategies import SingleDeviceStrategy
 from torch.utils.data import DataLoader, Sampler, TensorDataset
 
 from lightkit import runs
-from lightkit.callbacks import Checkpoint, ResumeState
-from lightkit.callbacks.deadline import StopAtDeadline
+from lightkit.callbacks import Checkpoint, ResumeState, interruption
 
 BATCHES = 10
 
@@ -123,11 +124,10 @@ def trained(
     """
     stopped: list[str] = []
     keeper = Checkpoint(dirpath=str(folder), save_last_every_n_steps=save_every)
-    stop = StopAtDeadline(
+    stop = interruption.StopAtDeadline(
         datetime.fromtimestamp(deadline_s, timezone.utc),
         last_good=lambda: runs.last_good(folder) or next(folder.glob("last.ckpt"), None),
-        stopped=stopped.append,
-        clock=hands,
+        stopped=lambda: stopped.append("deadline"),
     )
     data = TensorDataset(torch.ones(batches, 2))
     sampler = Order(batches) if resumable else None
@@ -141,5 +141,6 @@ def trained(
         **{"max_epochs": 20, "num_sanity_val_steps": 0, "log_every_n_steps": 1, **trainer},
     )
     loader = DataLoader(data, sampler=sampler)
-    made.fit(Plane(), loader, DataLoader(TensorDataset(torch.ones(5, 2))), ckpt_path=ckpt)
+    with mock.patch.object(interruption, "time", SimpleNamespace(time=hands)):
+        made.fit(Plane(), loader, DataLoader(TensorDataset(torch.ones(5, 2))), ckpt_path=ckpt)
     return made, stopped

@@ -13,7 +13,7 @@ from pytorch_lightning import LightningDataModule, LightningModule, Trainer
 from torch.utils.data import DataLoader
 
 from lightkit import runs
-from lightkit.callbacks import RunRecorder, bad_images
+from lightkit.callbacks import RunRecorder, recorder
 from lightkit.data.bad_samples import Defects
 from lightkit.images.image_index import Defect
 from lightkit.runs.bad_images import BadImage, read_bad_images
@@ -117,7 +117,7 @@ def test_what_other_ranks_have_met_is_listed_by_the_first(run: runs.Run, monkeyp
     def gather_two(trainer: Trainer, rows: list[BadImage]) -> list[list[BadImage]]:
         return [rows, [BadImage("theirs", "gone", "epoch 1")] if trainer.current_epoch == 1 and rows else []]
 
-    monkeypatch.setattr(bad_images, "gather", gather_two)
+    monkeypatch.setattr(recorder, "gather", gather_two)
     trainer_for(run).fit(Line(), datamodule=Losing([], {1: ["mine"]}))
     assert [(event["count"], event["found"]) for event in told(run)] == [(2, "epoch 1")]
     assert [row.path for row in read_bad_images(run.folder / "bad_images.csv")] == ["mine", "theirs"]
@@ -141,11 +141,3 @@ def test_data_without_bad_images_leave_no_list(run: runs.Run, caplog: pytest.Log
     assert not (run.folder / "bad_images.csv").exists()
     assert told(run) == []
     assert "left out" not in caplog.text
-
-
-def test_a_list_that_cannot_be_written_is_reported_and_stops_nothing(
-    run: runs.Run, caplog: pytest.LogCaptureFixture
-) -> None:
-    (run.folder / "bad_images.csv").mkdir()
-    trainer_for(run).fit(Line(), datamodule=Losing(["s"], {1: ["a"]}))
-    assert caplog.text.count("cannot be written") == 2

@@ -10,16 +10,21 @@ from lightkit import runs
 from lightkit.callbacks import VerifiedCheckpointIO
 from lightkit.errors import CheckpointError
 
-CONTENT = {"state_dict": {"weight": torch.arange(3.0)}, "hyper_parameters": {"token": "hunter2"}}
+CONTENT = {
+    "state_dict": {"weight": torch.arange(3.0)},
+    "hyper_parameters": {"token": "hunter2"},
+    "epoch": 1,
+    "global_step": 20,
+}
 
 
 def test_a_checkpoint_has_a_digest_next_to_it_and_is_announced(tmp_path: Path) -> None:
-    told: list[tuple[Path, Any]] = []
+    told: list[tuple[Path, int, int]] = []
     path = tmp_path / "checkpoints" / "last.ckpt"
     VerifiedCheckpointIO(on_saved=lambda *saved: told.append(saved)).save_checkpoint(dict(CONTENT), path)
-    assert runs.verify(path)
+    assert runs.find_fault(path) is None
     assert torch.equal(torch.load(path, weights_only=True)["state_dict"]["weight"], torch.arange(3.0))
-    assert [saved[0] for saved in told] == [path]
+    assert told == [(path, 1, 20)]
     assert sorted(file.name for file in path.parent.iterdir()) == ["last.ckpt", "last.ckpt.sha256"]
 
 
@@ -61,7 +66,7 @@ def test_a_write_that_fails_is_an_error_and_leaves_the_checkpoint_before(
     with pytest.raises(CheckpointError, match=r"last\.ckpt cannot be written: .*Free space or change"):
         VerifiedCheckpointIO().save_checkpoint(dict(CONTENT), path)
     assert path.read_bytes() == before
-    assert runs.verify(path)
+    assert runs.find_fault(path) is None
     assert not list(tmp_path.glob(".*"))
 
 
@@ -77,7 +82,7 @@ def test_what_does_not_read_back_replaces_nothing(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(torch, "save", flip_a_bit)
     with pytest.raises(CheckpointError, match=r"last\.ckpt cannot be written: .* read back as it was written"):
         VerifiedCheckpointIO().save_checkpoint({**CONTENT, "more": torch.ones(1000)}, path)
-    assert runs.verify(path)
+    assert runs.find_fault(path) is None
     assert torch.load(path, weights_only=True).keys() == CONTENT.keys()
 
 
@@ -86,7 +91,7 @@ def _saved(writer: VerifiedCheckpointIO, folder: Path, step: int, name: str = "l
 
 
 def _steps(folder: Path) -> dict[str, int]:
-    assert all(runs.verify(path) for path in folder.glob("*.ckpt"))
+    assert all(runs.find_fault(path) is None for path in folder.glob("*.ckpt"))
     return {path.stem: torch.load(path, weights_only=True)["global_step"] for path in folder.glob("*.ckpt")}
 
 

@@ -13,7 +13,7 @@ import torch
 from pytorch_lightning.callbacks import EarlyStopping
 
 from lightkit.callbacks import checkpoint
-from lightkit.callbacks.deadline import STOPPED_BY, StopAtDeadline
+from lightkit.callbacks.interruption import StopAtDeadline
 from lightkit.errors import OutOfTime
 from tests.callbacks.late_training import BATCHES, Hands, OfTwo, trained
 
@@ -29,7 +29,7 @@ def test_training_stops_after_the_last_epoch_that_leaves_time(tmp_path: Path, de
     assert trainer.current_epoch == epochs
     assert trainer.global_step == BATCHES * epochs
     assert hands.now_s <= deadline_s
-    assert stopped == ([] if epochs == 20 else [STOPPED_BY])
+    assert stopped == ([] if epochs == 20 else ["deadline"])
     assert {path.name for path in tmp_path.glob("*.ckpt")} >= {"best.ckpt", "last.ckpt"}
 
 
@@ -41,13 +41,13 @@ def test_a_training_that_is_done_was_not_stopped_by_its_deadline(tmp_path: Path,
 
 def test_the_fewest_epochs_do_not_outlast_the_deadline(tmp_path: Path) -> None:
     trainer, stopped = trained(tmp_path, 230, Hands(), min_epochs=10)
-    assert (trainer.current_epoch, stopped) == (2, [STOPPED_BY])
+    assert (trainer.current_epoch, stopped) == (2, ["deadline"])
 
 
 def test_an_epoch_that_becomes_slow_is_ended_in_time_for_its_validation(tmp_path: Path) -> None:
     hands = Hands(slow_from=BATCHES, slow_s=50.0)
     trainer, stopped = trained(tmp_path, 400, hands)
-    assert stopped == [STOPPED_BY]
+    assert stopped == ["deadline"]
     assert BATCHES < trainer.global_step < 2 * BATCHES
     assert trainer.current_epoch == 2  # which was validated
     assert hands.now_s <= 400
@@ -63,7 +63,7 @@ def test_without_time_for_one_epoch_it_is_saved_and_goes_on_the_next_night(tmp_p
 
     hands = Hands(start_s=1000)
     trainer, stopped = trained(tmp_path, 1100, hands, resumable=True, ckpt=tmp_path / "last.ckpt")
-    assert (trainer.global_step, trainer.current_epoch, stopped) == (BATCHES, 1, [STOPPED_BY])
+    assert (trainer.global_step, trainer.current_epoch, stopped) == (BATCHES, 1, ["deadline"])
 
 
 def test_what_cannot_be_saved_within_an_epoch_is_reported_with_the_time_it_needs(tmp_path: Path) -> None:
@@ -76,7 +76,7 @@ def test_a_training_that_is_resumed_too_late_is_done_with_what_it_has(tmp_path: 
     trained(tmp_path, 300, Hands(), max_epochs=1)
     hands = Hands(start_s=1000)
     trainer, stopped = trained(tmp_path, 1001, hands, ckpt=tmp_path / "last.ckpt")
-    assert (trainer.global_step, stopped, hands.now_s) == (BATCHES, [STOPPED_BY], 1000)
+    assert (trainer.global_step, stopped, hands.now_s) == (BATCHES, ["deadline"], 1000)
 
 
 def test_without_any_time_nothing_is_trained(tmp_path: Path) -> None:
@@ -99,7 +99,7 @@ def test_the_first_rank_decides_for_all() -> None:
 
     other: Any = Other()
     late = datetime.fromtimestamp(5, timezone.utc)
-    stop = StopAtDeadline(late, last_good=lambda: None, stopped=lambda _: None, clock=lambda: 100.0)
+    stop = StopAtDeadline(late, last_good=lambda: None, stopped=lambda: None)
     stop._stop_if_late(other, True)
     assert other.asked == [False]  # its own clock does not count
 
@@ -118,7 +118,7 @@ def test_ranks_that_ask_now_and_then_stop_where_one_process_does(
         hands.spikes_s = spikes_s
         monkeypatch.setattr(checkpoint, "time", SimpleNamespace(monotonic=hands))
         trainer, stopped = trained(tmp_path / name, deadline_s, hands, batches=100, **settings)
-        assert stopped == [STOPPED_BY]
+        assert stopped == ["deadline"]
         assert hands.now_s <= deadline_s
         steps[name] = trainer.global_step
     assert steps["of_two"] == steps["alone"] > slow_from
@@ -130,7 +130,7 @@ def test_a_wish_of_the_first_rank_holds_until_it_is_asked(tmp_path: Path, monkey
     hands.spikes_s = {96: 300.0}  # one more like this is too many; the next question comes later
     monkeypatch.setattr(checkpoint, "time", SimpleNamespace(monotonic=hands))
     trainer, stopped = trained(tmp_path, 600, hands, batches=64, strategy=OfTwo())
-    assert stopped == [STOPPED_BY]
+    assert stopped == ["deadline"]
     assert 97 < trainer.global_step <= 97 + checkpoint.MOST_BATCHES
 
 
@@ -138,12 +138,12 @@ def test_an_epoch_that_is_resumed_at_its_end_is_none_that_took_no_time(tmp_path:
     trained(tmp_path, 10_000, Hands(), max_epochs=1)
     hands = Hands(start_s=1000)
     trainer, stopped = trained(tmp_path, 1105 + 90, hands, ckpt=tmp_path / "last.ckpt")
-    assert (trainer.current_epoch, stopped, hands.now_s) == (2, [STOPPED_BY], 1105)
+    assert (trainer.current_epoch, stopped, hands.now_s) == (2, ["deadline"], 1105)
 
 
 def test_a_stop_that_waits_for_the_fewest_epochs_does_not_outlast_the_deadline(tmp_path: Path) -> None:
     hands = Hands()
     stops = EarlyStopping("val/loss", patience=1, min_delta=1e6)
     trainer, stopped = trained(tmp_path, 600, hands, min_epochs=10, callbacks=[stops])
-    assert (trainer.current_epoch, stopped) == (5, [STOPPED_BY])
+    assert (trainer.current_epoch, stopped) == (5, ["deadline"])
     assert hands.now_s <= 600

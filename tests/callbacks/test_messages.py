@@ -36,7 +36,7 @@ def test_every_field_is_described() -> None:
 
 
 def test_a_foreseen_error_is_reported_in_its_words() -> None:
-    assert format_error_tail(DataError("photos are missing")) == "photos are missing"
+    assert format_error_tail(DataError("photos are missing"), str) == "photos are missing"
 
 
 def test_a_crash_is_reported_by_the_end_of_its_traceback_without_secrets() -> None:
@@ -54,6 +54,6 @@ def test_a_crash_is_reported_by_the_end_of_its_traceback_without_secrets() -> No
 
 
 def test_of_many_lines_the_last_are_reported() -> None:
-    told = format_error_tail(RuntimeError("\n".join(map(str, range(40))))).splitlines()
+    told = format_error_tail(RuntimeError("\n".join(map(str, range(40)))), str).splitlines()
     assert (len(told), told[-1]) == (15, "39")
-    assert len(format_error_tail(DataError("\n".join(map(str, range(40))))).splitlines()) == 15
+    assert len(format_error_tail(DataError("\n".join(map(str, range(40)))), str).splitlines()) == 15

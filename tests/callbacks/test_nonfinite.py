@@ -14,7 +14,6 @@ from torchmetrics import CatMetric, SumMetric
 
 from lightkit import runs
 from lightkit.callbacks import Checkpoint, FiniteLoss, ResumeState, VerifiedCheckpointIO
-from lightkit.callbacks.nonfinite import find_nonfinite_weights
 from lightkit.data import train_loader
 from lightkit.errors import ConfigError, NonfiniteLoss
 
@@ -296,8 +295,7 @@ def test_no_checkpoint_has_weights_that_a_finite_loss_has_spoilt(tmp_path: Path,
     assert_all_finite(tmp_path)
     assert torch.load(tmp_path / "checkpoints" / "last.ckpt", weights_only=True)["global_step"] == 6
     (event,) = training.told
-    assert (event["action"], event["loss"], event["indices"]) == ("stop", "finite", [20, 21, 22, 23])
-    assert event["weights"] == ["layers.1.weight"]
+    assert (event["action"], event["indices"], event["weights"]) == ("stop", None, ["layers.1.weight"])
 
 
 def test_a_run_of_one_epoch_does_not_end_well_with_spoilt_weights(tmp_path: Path) -> None:
@@ -336,4 +334,5 @@ def assert_all_finite(folder: Path) -> None:
     paths = list(folder.rglob("*.ckpt"))
     assert {"last.ckpt", "best.ckpt"} <= {path.name for path in paths}
     for path in paths:
-        assert find_nonfinite_weights(torch.load(path, weights_only=True)["state_dict"]) == []
+        state = torch.load(path, weights_only=True)["state_dict"]
+        assert all(bool(value.isfinite().all()) for value in state.values())

@@ -9,6 +9,8 @@ import subprocess
 import sys
 import threading
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -96,6 +98,17 @@ def _recorder(run: runs.Run, **more: Any) -> RunRecorder:
     return RunRecorder(run, events=runs.EventStream(run.events_path), **more)
 
 
+@contextmanager
+def _recording(recorder: RunRecorder) -> Iterator[RunRecorder]:
+    recorder.start()
+    try:
+        yield recorder
+    except BaseException as error:
+        recorder.close(error)
+        raise
+    recorder.close()
+
+
 def _events(run: runs.Run, event: str | None = None) -> list[dict[str, Any]]:
     return [record for record in runs.read_events(run.events_path) if event in (None, record["event"])]
 
@@ -112,7 +125,7 @@ def _summary(run: runs.Run) -> SimpleNamespace:
 
 
 def test_a_fit_leaves_one_event_and_one_row_an_epoch(run: runs.Run) -> None:
-    with _recorder(run) as recorder:
+    with _recording(_recorder(run)) as recorder:
         _trainer(run, recorder).fit(Line(), Pairs())
     assert [record["event"] for record in _events(run)] == ["start", "epoch", "epoch", "epoch", "end"]
     rows = _rows(run)
@@ -142,20 +155,20 @@ def test_the_learning_rate_is_that_of_the_epochs_start_for_each_group_that_diffe
             halves = torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.5)
             return {"optimizer": optimizer, "lr_scheduler": {"scheduler": halves, "interval": "epoch"}}
 
-    with _recorder(run) as recorder:
+    with _recording(_recorder(run)) as recorder:
         _trainer(run, recorder, epochs=2).fit(Decays(), Pairs())
     assert [(row["lr/0"], row["lr/1"]) for row in _rows(run)] == [("0.5", "0.25"), ("0.25", "0.125")]
 
 
 def test_a_validation_of_an_earlier_epoch_is_not_this_epochs(run: runs.Run) -> None:
-    with _recorder(run) as recorder:
+    with _recording(_recorder(run)) as recorder:
         _trainer(run, recorder, check_val_every_n_epoch=2, epochs=4).fit(Line(), Pairs())
     assert [row["val/epoch"] for row in _rows(run)] == ["", "1.0", "", "3.0"]
 
 
 def test_the_manifest_is_completed_with_data_and_hardware(run: runs.Run) -> None:
-    manifest = runs.build_manifest(version="1", subcommand="fit", command=["lightkit"], run="line/1")
-    with _recorder(run, manifest=manifest) as recorder:
+    manifest = runs.build_manifest(subcommand="fit", command=["lightkit"], run="line/1")
+    with _recording(_recorder(run, manifest=manifest)) as recorder:
         _trainer(run, recorder, epochs=1).fit(Line(), Pairs())
     written = json.loads(run.manifest_path.read_text())
     assert written["data"] == {"source": "drawn", "fingerprint": "f0"}
@@ -166,14 +179,14 @@ def test_the_manifest_is_completed_with_data_and_hardware(run: runs.Run) -> None
 
 def test_a_data_module_that_says_nothing_of_itself_works_too(run: runs.Run) -> None:
     loader = Pairs().train_dataloader()
-    with _recorder(run, manifest={"data": None}) as recorder:
+    with _recording(_recorder(run, manifest={"data": None})) as recorder:
         _trainer(run, recorder, epochs=1).fit(Line(), loader, loader)
     assert json.loads(run.manifest_path.read_text())["data"] is None
 
 
 def test_the_summary_says_how_it_ended(run: runs.Run) -> None:
     keeper = ModelCheckpoint(run.checkpoints, filename="best", monitor="val/epoch", mode="min", save_last=True)
-    with _recorder(run) as recorder:
+    with _recording(_recorder(run)) as recorder:
         _trainer(run, recorder, keeper).fit(Line(), Pairs())
         assert _summary(run).status == "running"
     summary = _summary(run)
@@ -209,7 +222,7 @@ def test_the_summary_says_how_it_ended(run: runs.Run) -> None:
     ids=["crash", "mistake", "pipe", "interrupted", "preempted"],
 )
 def test_what_ended_it_is_recorded(error: BaseException, status: str, code: int, words: str, run: runs.Run) -> None:
-    with pytest.raises(type(error)), _recorder(run) as recorder:
+    with pytest.raises(type(error)), _recording(_recorder(run)) as recorder:
         _trainer(run, recorder).fit(Line(fails_at_step=4, error=error), Pairs())
     summary = _summary(run)
     assert (summary.status, summary.exit_code, summary.error) == (status, code, words)
@@ -245,13 +258,13 @@ def test_a_full_disk_does_not_hide_what_ended_the_training(run: runs.Run, monkey
     error = ValueError("the model's own")
     recorder = RunRecorder(run, events=runs.EventStream(run.events_path))
     fail = LambdaCallback(on_train_epoch_end=fails)
-    with pytest.raises(ValueError, match="the model's own"), recorder:
+    with pytest.raises(ValueError, match="the model's own"), _recording(recorder):
         _trainer(run, recorder, fail, Told(), enable_checkpointing=False).fit(Line(), Pairs())
     assert told == [error]
 
 
 def test_a_failure_before_training_is_recorded_too(run: runs.Run) -> None:
-    with pytest.raises(ConfigError), _recorder(run):
+    with pytest.raises(ConfigError), _recording(_recorder(run)):
         raise ConfigError("no such class")
     assert (_summary(run).status, _summary(run).exit_code) == ("failed", 2)
 
@@ -270,11 +283,11 @@ def test_a_resumed_fit_leaves_the_rows_of_one_that_never_stopped(
         )
 
     settings = {} if validates else {"limit_val_batches": 0}
-    with _recorder(run) as recorder:
+    with _recording(_recorder(run)) as recorder:
         _trainer(run, recorder, keeper(), epochs=2, **settings).fit(Line(), Pairs())
     first = _rows(run)
     resumed = runs.open_run(run.folder, resumed=True)
-    with _recorder(resumed) as recorder:
+    with _recording(_recorder(resumed)) as recorder:
         trainer = _trainer(resumed, recorder, keeper(), epochs=4, **settings)
         trainer.fit(Line(), Pairs(), ckpt_path=run.checkpoints / "epoch=1.ckpt", weights_only=False)
     rows = _rows(run)
@@ -300,7 +313,7 @@ def test_the_row_is_on_disk_before_the_checkpoint_of_its_epoch(run: runs.Run) ->
             super()._save_checkpoint(trainer, filepath)
             seen.append([row["train/late"] for row in _rows(run)])
 
-    with _recorder(run) as recorder:
+    with _recording(_recorder(run)) as recorder:
         keeper = Keeper(run.checkpoints, save_on_train_epoch_end=True)
         _trainer(run, recorder, keeper, epochs=2).fit(Line(), Pairs())
     assert seen == [["0.0"], ["0.0", "1.0"]]
@@ -308,11 +321,11 @@ def test_the_row_is_on_disk_before_the_checkpoint_of_its_epoch(run: runs.Run) ->
 
 def test_a_fit_that_was_done_already_resumes_and_ends_without_a_row(run: runs.Run) -> None:
     keeper = ModelCheckpoint(run.checkpoints, filename="last", save_on_train_epoch_end=True)
-    with _recorder(run) as recorder:
+    with _recording(_recorder(run)) as recorder:
         _trainer(run, recorder, keeper, epochs=2).fit(Line(), Pairs())
     first = _rows(run)
     resumed = runs.open_run(run.folder, resumed=True)
-    with _recorder(resumed) as recorder:
+    with _recording(_recorder(resumed)) as recorder:
         trainer = _trainer(resumed, recorder, keeper, epochs=2)
         trainer.fit(Line(), Pairs(), ckpt_path=run.checkpoints / "last.ckpt", weights_only=False)
     assert _rows(run) == first
@@ -321,10 +334,10 @@ def test_a_fit_that_was_done_already_resumes_and_ends_without_a_row(run: runs.Ru
 
 
 def test_a_test_adds_its_metrics_and_leaves_the_fit_as_it_ended(run: runs.Run) -> None:
-    with _recorder(run, manifest={"subcommand": "fit"}) as recorder:
+    with _recording(_recorder(run, manifest={"subcommand": "fit"})) as recorder:
         _trainer(run, recorder, epochs=2).fit(Line(), Pairs())
     fitted, manifest = _summary(run), run.manifest_path.read_text()
-    with _recorder(run) as recorder:
+    with _recording(_recorder(run)) as recorder:
         trainer = _trainer(run, recorder)
         trainer.test(Line(), Pairs(), verbose=False)
         trainer.validate(Line(), Pairs(), verbose=False)
@@ -336,7 +349,7 @@ def test_a_test_adds_its_metrics_and_leaves_the_fit_as_it_ended(run: runs.Run) -
     assert (summary.status, summary.metrics, summary.epochs) == (fitted.status, fitted.metrics, 2)
     assert [record["stage"] for record in _events(run, "result")] == ["test", "validate", "predict"]
     assert run.manifest_path.read_text() == manifest
-    with pytest.raises(ZeroDivisionError), _recorder(run):
+    with pytest.raises(ZeroDivisionError), _recording(_recorder(run)):
         raise ZeroDivisionError
     assert _summary(run).status == "done"
     assert _events(run)[-1]["status"] == "failed"
@@ -344,7 +357,7 @@ def test_a_test_adds_its_metrics_and_leaves_the_fit_as_it_ended(run: runs.Run) -
 
 def test_a_test_of_a_killed_fit_does_not_call_it_done(run: runs.Run) -> None:
     runs.write_summary(run.summary_path, runs.new_summary("line/1") | {"status": "running", "epochs": 4})
-    with _recorder(run) as recorder:
+    with _recording(_recorder(run)) as recorder:
         _trainer(run, recorder).test(Line(), Pairs(), verbose=False)
     assert (_summary(run).status, _summary(run).epochs, list(_summary(run).stages)) == ("running", 4, ["test"])
 
@@ -352,13 +365,13 @@ def test_a_test_of_a_killed_fit_does_not_call_it_done(run: runs.Run) -> None:
 def test_a_test_next_to_a_fit_and_the_fit_keep_what_the_other_writes(run: runs.Run) -> None:
     runs.write_summary(run.summary_path, runs.new_summary("line/1") | {"status": "preempted", "exit_code": 75})
     early, late = _recorder(run), _recorder(run)
-    with _recorder(runs.open_run(run.folder, resumed=True), manifest={"subcommand": "fit"}) as fit:
-        with early:  # from start to end within the fit
+    with _recording(_recorder(runs.open_run(run.folder, resumed=True), manifest={"subcommand": "fit"})) as fit:
+        with _recording(early):  # from start to end within the fit
             _trainer(run, early).test(Line(), Pairs(), verbose=False)
         _trainer(run, fit, epochs=2).fit(Line(), Pairs())
     fitted = _summary(run)
     assert (fitted.status, fitted.epochs, fitted.stages) == ("done", 2, {"test": {"test/loss": 0.25}})
-    with late:  # it was opened before the fit was
+    with _recording(late):  # it was opened before the fit was
         _trainer(run, late).validate(Line(), Pairs(), verbose=False)
     summary = _summary(run)
     assert list(summary.stages) == ["test", "validate"]
@@ -368,7 +381,7 @@ def test_a_test_next_to_a_fit_and_the_fit_keep_what_the_other_writes(run: runs.R
 
 
 def test_a_test_in_a_run_of_its_own_is_done(run: runs.Run) -> None:
-    with _recorder(run) as recorder:
+    with _recording(_recorder(run)) as recorder:
         _trainer(run, recorder).test(Line(), Pairs(), verbose=False)
     assert (_summary(run).status, _summary(run).exit_code) == ("done", 0)
 
@@ -379,7 +392,7 @@ def test_a_resume_that_fails_at_once_keeps_what_was_known(run: runs.Run) -> None
         run.summary_path,
         runs.new_summary("line/1") | {"status": "preempted", "exit_code": 75, "epochs": 4, "metrics": metrics},
     )
-    with pytest.raises(ConfigError), _recorder(runs.open_run(run.folder, resumed=True)):
+    with pytest.raises(ConfigError), _recording(_recorder(runs.open_run(run.folder, resumed=True))):
         raise ConfigError("no such class")
     summary = _summary(run)
     assert (summary.status, summary.exit_code, summary.epochs, summary.metrics) == ("failed", 2, 4, metrics)
@@ -388,9 +401,9 @@ def test_a_resume_that_fails_at_once_keeps_what_was_known(run: runs.Run) -> None
 def test_checkpoints_and_warnings_are_events(run: runs.Run) -> None:
     quiet = logging.getLogger("quiet.package")
     quiet.propagate = False
-    with warnings.catch_warnings(record=True), _recorder(run) as recorder:
+    with warnings.catch_warnings(record=True), _recording(_recorder(run)) as recorder:
         warnings.simplefilter("always")
-        recorder.checkpoint_saved(run.checkpoints / "last.ckpt", 1, 20, "last")
+        recorder.checkpoint_saved(run.checkpoints / "last.ckpt", 1, 20)
         warnings.warn("slow disk", stacklevel=1)
         warnings.warn("old name", DeprecationWarning, stacklevel=1)
         logging.getLogger("some.package").warning("lost %d", 3)
@@ -416,7 +429,7 @@ def test_warnings_are_shown_as_before_and_the_hooks_are_put_back(run: runs.Run) 
         warnings.simplefilter("always")
         before = warnings.showwarning = lambda message, *rest, **more: shown.append(str(message))
         handlers = list(logging.root.handlers)
-        with _recorder(run):
+        with _recording(_recorder(run)):
             warnings.warn("slow disk", stacklevel=1)
         assert warnings.showwarning is before
     assert shown == ["slow disk"]
@@ -436,7 +449,7 @@ def test_loggers_that_keep_more_than_metrics_are_reported(run: runs.Run) -> None
         def record_fit_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
             told.append(("end", type(module).__name__))
 
-    with _recorder(run, manifest={}) as recorder:
+    with _recording(_recorder(run, manifest={})) as recorder:
         loggers = [Keeps(run.folder), CSVLogger(run.folder)]
         _trainer(run, recorder, logger=loggers, log_every_n_steps=1, epochs=1).fit(Line(), Pairs())
     assert told == [("manifest", {"source": "drawn", "fingerprint": "f0"}), ("start", 0), ("end", "Line")]
@@ -461,11 +474,13 @@ class Line(pl.LightningModule):
         return torch.optim.SGD(self.parameters(), lr=0.1)
 
 run = runs.open_run(sys.argv[1])
-with RunRecorder(run, events=runs.EventStream(run.events_path), manifest={}) as recorder:
-    trainer = pl.Trainer(max_epochs=2, devices=2, strategy="ddp", accelerator="cpu", logger=False,
-                         enable_progress_bar=False, enable_model_summary=False, callbacks=[recorder],
-                         default_root_dir=run.folder)
-    trainer.fit(Line(), DataLoader(TensorDataset(torch.ones(16, 1)), batch_size=4))
+recorder = RunRecorder(run, events=runs.EventStream(run.events_path), manifest={})
+recorder.start()
+trainer = pl.Trainer(max_epochs=2, devices=2, strategy="ddp", accelerator="cpu", logger=False,
+                     enable_progress_bar=False, enable_model_summary=False, callbacks=[recorder],
+                     default_root_dir=run.folder)
+trainer.fit(Line(), DataLoader(TensorDataset(torch.ones(16, 1)), batch_size=4))
+recorder.close()
 """
 
 

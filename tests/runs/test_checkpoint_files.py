@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import pickle
-import zipfile
 from pathlib import Path
 
 import pytest
@@ -31,14 +30,6 @@ def test_another_kind_of_file_is_reported(content: bytes, tmp_path: Path) -> Non
     assert "expected an archive of torch.save" in str(runs.find_fault(tmp_path / "a.ckpt"))
 
 
-@pytest.mark.parametrize("member", ["notes.txt", "model/constants.pkl", "model/archive_format"])
-def test_another_archive_is_refused(member: str, tmp_path: Path) -> None:
-    with zipfile.ZipFile(tmp_path / "a.ckpt", "w") as archive:
-        archive.writestr(member, "x")
-        archive.writestr("model/data.pkl" if "/" in member else "more.txt", "x")
-    assert "it is another archive" in str(runs.find_fault(tmp_path / "a.ckpt"))
-
-
 def test_a_file_that_is_cut_short_is_reported(whole: Path) -> None:
     whole.write_bytes(whole.read_bytes()[:3000])
     assert "its archive cannot be read" in str(runs.find_fault(whole))
@@ -51,11 +42,6 @@ def test_a_byte_that_has_changed_is_reported(whole: Path) -> None:
     assert str(runs.find_fault(whole)).endswith("data/0 in its archive is damaged")
 
 
-@pytest.mark.parametrize(
-    ("digest", "says"),
-    [(b"0" * 64, "its content is not what a.ckpt.sha256 promises"), (b"\xff\xfe", "a.ckpt.sha256 cannot be read")],
-    ids=["another", "no text"],
-)
-def test_a_digest_next_to_it_that_does_not_agree_is_reported(digest: bytes, says: str, whole: Path) -> None:
-    runs.sidecar(whole).write_bytes(digest)
-    assert runs.find_fault(whole) == says
+def test_a_digest_next_to_it_that_does_not_agree_is_reported(whole: Path) -> None:
+    runs.sidecar(whole).write_text("0" * 64)
+    assert runs.find_fault(whole) == "its digest differs from that in a.ckpt.sha256"

@@ -88,25 +88,27 @@ def test_a_file_that_cannot_be_written_says_so(tmp_path: Path) -> None:
         write_junit(tmp_path / "file" / "a.xml", "a", [])
 
 
-def test_each_summary_is_a_paragraph_of_its_own(tmp_path: Path) -> None:
+def test_each_summary_is_a_paragraph_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     page = tmp_path / "page.md"
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(page))
     for markdown in ("### one\n", "two"):
-        add_step_summary(markdown, {"GITHUB_STEP_SUMMARY": str(page)})
+        add_step_summary(markdown)
     assert page.read_text() == "### one\n\ntwo\n\n"
 
 
-@pytest.mark.parametrize("environ", [{}, {"GITHUB_STEP_SUMMARY": ""}], ids=["unset", "empty"])
-def test_without_the_variable_nothing_is_written(
-    tmp_path: Path, environ: dict[str, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_the_variable_nothing_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    add_step_summary("text", environ)
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", "")
+    add_step_summary("text")
     assert not list(tmp_path.iterdir())
 
 
-def test_a_page_that_refuses_is_a_warning_only(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_page_that_refuses_is_a_warning_only(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(tmp_path / "none" / "page.md"))
     with caplog.at_level(logging.WARNING, "lightkit"):
-        add_step_summary("text", {"GITHUB_STEP_SUMMARY": str(tmp_path / "none" / "page.md")})
+        add_step_summary("text")
     assert "No such file or directory); the step has no summary" in caplog.text
 
 

@@ -21,12 +21,14 @@ BEFORE = Inputs(
 
 def test_what_is_written_reads_back(tmp_path: Path) -> None:
     BEFORE.write(tmp_path)
-    assert read_inputs(tmp_path) == BEFORE
+    kept = read_inputs(tmp_path)
+    assert kept is not None
+    assert kept.digests == BEFORE.digests
     assert list_changes(BEFORE, BEFORE) == []
     assert BEFORE.summary == "data: 2 files, 1.5 MB; config; code: 1 file"
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"schema": 1}', '{"schema": 2, "x": 1}'], ids=repr)
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"schema": 1}'], ids=repr)
 def test_what_nobody_can_read_is_as_if_it_were_not_there(tmp_path: Path, text: str) -> None:
     (tmp_path / INPUTS).write_text(text)
     assert read_inputs(tmp_path) is None
@@ -44,8 +46,8 @@ def test_what_nobody_can_read_is_as_if_it_were_not_there(tmp_path: Path, text: s
         (replace(BEFORE, hidden={}), "model.key has another value, which is not shown"),
         (replace(BEFORE, code={"own.py": "d"}), "code: 1 of 1 file differs (own.py)"),
         (replace(BEFORE, code={"own.py": "c", "more.py": "d"}), "code: 1 new (more.py)"),
-        (replace(BEFORE, data={}), "data.init_args.root: is not read any more"),
-        (replace(BEFORE, data={**(BEFORE.data or {}), "ckpt_path": {"a": "b"}}), "ckpt_path: is read now"),
+        (replace(BEFORE, data={}), "data: 2 of 2 files gone (roses/1.jpg, roses/2.jpg)"),
+        (replace(BEFORE, data={**(BEFORE.data or {}), "ckpt_path": {"a": "b"}}), "ckpt_path: 1 new (a)"),
     ],
     ids=[
         "value", "float", "bool", "empty-text", "long", "secret", "secret-gone", "module", "new-module",

@@ -8,6 +8,7 @@ import runpy
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -40,13 +41,18 @@ def script() -> dict[str, Any]:
     return runpy.run_path(str(SCRIPT))
 
 
+def _write(content: dict[str, Any], file: Path) -> str:
+    torch.save(content, file)
+    return runs.digest(file)
+
+
 def _place(folder: Path) -> Path:
     """What a job leaves that was resumed from its fourth step and has ended."""
     run = runs.create(folder / "runs", "faults")
     run.checkpoints.mkdir()
     content = {"epoch": 1, "global_step": 8, "state_dict": {"w": torch.ones(2)}, "optimizer_states": [{"step": 8}]}
     for name in ("last.ckpt", "best.ckpt"):
-        runs.write_aside(run.checkpoints / name, lambda file: torch.save(content, file))
+        runs.write_aside(run.checkpoints / name, partial(_write, content))
     run.metrics_path.write_text("epoch,val/loss,epoch_seconds\n0,1.5,2.0\n", encoding="utf-8")
     runs.write_summary(run.summary_path, {**runs.new_summary("faults/1"), "status": "done"})
     events = runs.EventStream(run.events_path)
@@ -58,7 +64,7 @@ def _place(folder: Path) -> Path:
 def _weigh(run: runs.Run) -> None:
     content = torch.load(run.checkpoints / "last.ckpt", weights_only=True)
     content["state_dict"]["w"][1] += 1e-7
-    runs.write_aside(run.checkpoints / "last.ckpt", lambda file: torch.save(content, file))
+    runs.write_aside(run.checkpoints / "last.ckpt", partial(_write, content))
 
 
 BREAKS: dict[str, tuple[Callable[[runs.Run], object], str]] = {
