@@ -385,7 +385,7 @@ class ImageModule(LoadingModule):
         blocks = [own[at : at + _BLOCK] for at in range(0, len(own), _BLOCK)]
         workers = worker_options(
             min(self._loading["num_workers"], len(blocks)), self.prefetch_factor, keep=False,
-            batch_bytes=_BLOCK * samples.sample_bytes, ranks=ranks,
+            batch_bytes=_BLOCK * samples.sample_bytes, trainer=trainer,
         )  # fmt: skip
         loader: DataLoader[Any] = DataLoader(
             _Blocks(samples), batch_size=None, sampler=blocks, collate_fn=ImageSamples.collate,  # type: ignore[arg-type]

@@ -104,7 +104,12 @@ def local_ranks(trainer: Trainer) -> int:
 
 
 def worker_options(
-    num_workers: int, prefetch_factor: int, *, keep: bool, batch_bytes: int | None = None, ranks: int = 1
+    num_workers: int,
+    prefetch_factor: int,
+    *,
+    keep: bool,
+    batch_bytes: int | None = None,
+    trainer: Trainer | None = None,
 ) -> dict[str, Any]:
     """Return the arguments of a `DataLoader` for its workers.
 
@@ -116,12 +121,13 @@ def worker_options(
         prefetch_factor: Batches that each has ready at most.
         keep: From epoch to epoch.
         batch_bytes: Size of one batch, if it is known.
-        ranks: Processes of this machine that do the same.
+        trainer: Knows the processes of this machine, which do the same.
     """
     num_ready = num_workers * prefetch_factor
     with suppress(OSError):  # not Linux
         if num_workers and batch_bytes is not None:
             free_bytes = shutil.disk_usage(_SHARED_MEMORY).free
+            ranks = 1 if trainer is None else local_ranks(trainer)
             # all that are ready or in work and one that is trained on; twice, as validation may begin in between
             most = max(0, free_bytes // (2 * batch_bytes * ranks) - 1)
             if num_ready > most:
@@ -359,7 +365,7 @@ def make_loader(
     workers = worker_options(
         min(num_workers, num_batches), prefetch_factor, keep=persistent_workers,
         batch_bytes=None if sample_bytes is None else (batch_size or 1) * sample_bytes,
-        ranks=1 if trainer is None else local_ranks(trainer),
+        trainer=trainer,
     )  # fmt: skip
     return kind(
         dataset,

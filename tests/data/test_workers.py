@@ -172,7 +172,8 @@ def test_too_little_shared_memory_is_reported_with_what_to_do(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=100 * MB))
-    worker_options(4, 2, keep=False, batch_bytes=10 * MB, ranks=2)
+    training: Any = Training(devices=2, ranks=2)
+    worker_options(4, 2, keep=False, batch_bytes=10 * MB, trainer=training)
     assert caplog.messages == [
         "data: /dev/shm has 100 MB free, batches ready at a time would take up to 360 MB; 1 worker process "
         "loads, 1 ahead, instead. Give the container more (docker run --shm-size=2g), or lower "
