@@ -15,7 +15,7 @@ from lightkit.cli.help import OWN_OPTIONS
 from lightkit.config.packaged import packaged_configs
 from lightkit.config.resolved import collect_errors, drop_paths
 from lightkit.config.secrets import HIDDEN
-from lightkit.config.tree import Leaf, MappingNode, find, put, to_plain, walk
+from lightkit.config.tree import Leaf, MappingNode, Node, rebuild, to_plain
 from lightkit.errors import ConfigError
 from lightkit.export.formats import format_of, holds_weights_alone
 from lightkit.hardware import Machine, this_machine
@@ -37,6 +37,7 @@ OPTIONS: dict[str, Takes] = {
     "trust": "switch",
 }
 """Options of every stage."""
+_CALLBACK_ADDRESSES = (("init_args", "webhook_url"), ("init_args", "urls"))
 
 
 @dataclass(frozen=True)
@@ -198,17 +199,14 @@ def _needs_several_machines(saved: MappingNode) -> bool:
 
 def _drop_hidden_addresses(resolved: config.Resolved) -> config.Resolved:
     """Put null in the place of webhook and heartbeat addresses that the run's saved config hides."""
-    tree = resolved.tree
-    paths = [path for path, _ in walk(tree) if path == ("run", "heartbeat_url") or path[2:-1] == ("init_args",)]
-    for path in paths:
-        node = find(tree, path)
-        is_address = path[0] == "run" or (path[0] == "callbacks" and path[-1] in ("webhook_url", "urls"))
-        if (
-            is_address
-            and node is not None
-            and HIDDEN in (value if isinstance(value := to_plain(node), list) else [value])
-        ):
-            tree = put(tree, path, Leaf(None, node.origin))
+
+    def change(path: config.KeyPath, node: Node) -> Node:
+        is_of_callback = path[:1] == ("callbacks",) and path[2:] in _CALLBACK_ADDRESSES
+        value = to_plain(node) if is_of_callback or path == ("run", "heartbeat_url") else None
+        return Leaf(None, node.origin) if HIDDEN in (value if isinstance(value, list) else [value]) else node
+
+    tree = rebuild(resolved.tree, change)
+    assert isinstance(tree, MappingNode)
     return replace(resolved, tree=tree)
 
 

@@ -97,7 +97,7 @@ def validate_signatures(resolved: Resolved, problems: Problems) -> Resolved:
 
 
 def _findings(resolved: Resolved, catalogue: ConfigSchema, problems: Problems) -> ValidationResult:
-    found = validate_values(resolved, catalogue, is_complete=not problems.is_incomplete)
+    found = validate_values(resolved, catalogue)
     for section in _WITH_INPUTS:
         path = find_section_class(section, resolved, catalogue)
         # torchvision's names, for one, change with torch's version

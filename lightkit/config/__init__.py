@@ -3,7 +3,7 @@
 ::
 
     arguments = split_arguments(words, options={"run": "value", "quiet": "switch"})
-    resolved = resolve(arguments.files, flags=arguments.flags, subcommand="fit", subcommands=("fit", "test"))
+    resolved = resolve(arguments.files, flags=arguments.flags, environ=os.environ, subcommand="fit")
     resolved.lightning_values        # what LightningCLI takes
     resolved.origin_of("trainer.max_epochs").render()
     dump_yaml(resolved.with_references(resolved.name_entries(dumped)))  # what is saved

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -52,7 +51,7 @@ def resolve(
     files: Iterable[str | Path] = (),
     *,
     flags: Sequence[Flag] = (),
-    environ: Mapping[str, str] | None = None,
+    environ: Mapping[str, str],
     subcommand: str | None = None,
     subcommands: Collection[str] = (),
     class_sections: Collection[str] = CLASS_SECTIONS,
@@ -63,7 +62,7 @@ def resolve(
     Args:
         files: Config files in order, each after what it extends.
         flags: Keys that the command line sets, in order.
-        environ: Environment variables; those of this process where not given.
+        environ: Environment variables.
         subcommand: Subcommand that runs; a top-level block of its name is merged over the rest of its file.
         subcommands: All subcommands; the blocks of others are dropped.
         class_sections: Top-level keys that hold one class each. A section whose class is fixed in Python, as in
@@ -74,7 +73,6 @@ def resolve(
         ConfigError: If anything in them is wrong; it shows the places.
     """
     found = Problems() if problems is None else problems
-    environ = os.environ if environ is None else environ
     paths = [Path(file) for file in files]
     rules = MergeRules(class_sections, found)
     tree = MappingNode({}, Origin("default"))
@@ -112,8 +110,8 @@ def resolve(
     unresolved = result.unresolved | unreadable | _check_entries(tree, found) | _check_class_names(tree, found)
     if problems is None:
         found.raise_any()
-    own_references, own_secrets = find_secrets(tree, references, result.texts)
-    secrets = {**environment_secrets(environ, public_text(tree, paths)), **own_secrets, **result.secrets}
+    own_references, own_secrets = _find_secrets(tree, references, result.texts)
+    secrets = {**_environment_secrets(environ, _public_text(tree, paths)), **own_secrets, **result.secrets}
     return Resolved(
         tree,
         class_sections,
@@ -309,7 +307,7 @@ _NO_DEFAULT = ("", "null")
 _IN_ADDRESS = re.compile(r"://(?:[^\s/@]*:)?\*\*\*@|[?&;][\w.-]+=\*\*\*")
 
 
-def environment_secrets(environ: Mapping[str, str], public: str = "") -> dict[str, str]:
+def _environment_secrets(environ: Mapping[str, str], public: str) -> dict[str, str]:
     """Give the secrets that the environment holds, each with what stands for it, whether a config uses them or not.
 
     Args:
@@ -326,7 +324,7 @@ def environment_secrets(environ: Mapping[str, str], public: str = "") -> dict[st
     return {form: reference for form, reference in found.items() if form not in public}
 
 
-def public_text(tree: MappingNode, files: Iterable[Path]) -> str:
+def _public_text(tree: MappingNode, files: Iterable[Path]) -> str:
     """Write what names a run's folder, which records and messages show: the root, and the job's name."""
     run = to_plain(tree.entries["run"]) if "run" in tree.entries else {}
     said = run if isinstance(run, dict) else {}
@@ -339,7 +337,7 @@ def _is_word(name: str, value: str) -> bool:
     return _PLAIN_WORD.fullmatch(value) is not None and not name.startswith(_READ_BY_OTHERS)
 
 
-def find_secrets(
+def _find_secrets(
     tree: MappingNode, known: Mapping[KeyPath, str], texts: Mapping[KeyPath, str]
 ) -> tuple[dict[KeyPath, str], dict[str, str]]:
     """Find the secrets of a config that its keys and the forms of its values give away.

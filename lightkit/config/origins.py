@@ -77,7 +77,7 @@ class Origin:
 
 
 def error_at(text: str, *origins: Origin | None) -> ConfigError:
-    """Make the error that says ``says`` and shows each of ``origins`` under it."""
+    """Make the error that says ``text`` and shows each of ``origins`` under it."""
     places = [origin for origin in origins if origin is not None]
     rendered = [cut(text, _LONGEST_MESSAGE), *(origin.render() for origin in places)]
     return ConfigError("\n".join(rendered), places=places)
@@ -144,14 +144,10 @@ class UnreadableText(str):
 
 
 class Problems:
-    """What is wrong with a config, as far as it is known.
+    """What is wrong with a config, as far as it is known."""
 
-    Args:
-        is_incomplete: Whether a part of the config could not be read, so that what seems to be missing may stand there.
-    """
-
-    def __init__(self, *, is_incomplete: bool = False) -> None:
-        self.is_incomplete = is_incomplete
+    def __init__(self) -> None:
+        self.is_incomplete = False  # whether a part could not be read, so that what seems missing may stand there
         self._found: list[LightkitError] = []
         self._known: set[str] = set()
         self._files: list[Path] = []

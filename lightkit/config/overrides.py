@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -21,6 +21,8 @@ RESERVED_VARIABLES = ("LIGHTKIT_DATA",)
 _KEY = re.compile(r"[A-Za-z_][^\s=+]*")
 _NEGATIVE_NUMBER = re.compile(r"-\.?\d|-\.?(inf|Inf|INF)")
 _HELP = ("help", "print_config")
+_NEAR = ("config", "help", "trainer", "model", "data", "callbacks", "logger", "optimizer", "lr_scheduler")
+"""What a misspelt word may mean, beside the options of its command."""
 _NULLS = ("~", "null", "Null", "NULL")
 
 
@@ -65,7 +67,6 @@ def split_arguments(
     arguments: Sequence[str],
     *,
     options: Mapping[str, Literal["value", "switch", "optional"]] | None = None,
-    keys: Collection[str] = ("trainer", "model", "data", "callbacks", "logger", "optimizer", "lr_scheduler"),
     takes_inputs: bool = False,
     problems: Problems | None = None,
 ) -> Arguments:
@@ -75,7 +76,6 @@ def split_arguments(
         arguments: Words of the command line.
         options: Names of the options that the caller knows, without dashes, and whether each takes a value. An
             ``optional`` value comes after ``=`` only. Names are taken whole: ``--ckpt`` is not ``--ckpt_path``.
-        keys: Top-level keys, for hints.
         takes_inputs: Whether words may stand alone, all of them after a ``--``.
         problems: Collects the errors; they are raised where it is None.
 
@@ -117,14 +117,14 @@ def split_arguments(
             words.clear()
         elif (is_option or equals) and _KEY.fullmatch(key):
             if value is None:
-                value = take_value(word, near(key, [*options, "config", "help", *keys]) if "." not in key else "")
+                value = take_value(word, near(key, [*options, *_NEAR]) if "." not in key else "")
                 word = f"{word} {value}"
             result.flags.append(Flag(key, value, word, append=name.endswith("+")))
         elif takes_inputs and (word == "-" or not word.startswith("-")):
             result.inputs.append(word)
         else:
             text = f"unexpected argument {cut(mask_line(word))!r}: expected --OPTION, --KEY=VALUE or KEY=VALUE"
-            hint = near(cut(word.lstrip("-").partition("=")[0]), ["config", "help", *options, *keys])
+            hint = near(cut(word.lstrip("-").partition("=")[0]), [*options, *_NEAR])
             is_file = word.endswith(NESTED_FILES)
             raise ConfigError(text + (f"; a config file comes after -c: -c {cut(word)}" if is_file else hint))
 

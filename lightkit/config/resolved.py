@@ -167,8 +167,8 @@ class Resolved:
         A secret that a flag or a file gave is ``***``.
 
         Args:
-            config: Values in lightkit's form, such as `values` or what `named` gives. Text that only looks like an
-                interpolation is escaped, so that reading the saved config gives it back.
+            config: Values in lightkit's form, such as `values` or what `name_entries` gives. Text that only looks like
+                an interpolation is escaped, so that reading the saved config gives it back.
         """
         held = {path for path, _ in walk(graft(config, Origin("default")))}
         # What `key+` appended stands elsewhere in what LightningCLI dumps; it is known by its value then.

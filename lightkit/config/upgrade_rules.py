@@ -38,7 +38,7 @@ def _rename(key: str) -> Callable[[Any, Mapping[str, Any]], Result]:
 
 def _rename_switch(key: str) -> Callable[[Any, Mapping[str, Any]], Result]:
     advice = f"say {key}: true or false, and name a class under callbacks"
-    return lambda value, _: advice if isinstance(value, (dict, list)) else {} if value is None else {f"{key}": KEEP}
+    return lambda value, _: advice if isinstance(value, (dict, list)) else {} if value is None else {key: KEEP}
 
 
 def _drop(*defaults: Any, otherwise: Result = None) -> Callable[[Any, Mapping[str, Any]], Result]:

@@ -70,18 +70,17 @@ class ValidationResult:
     outdated: dict[str, Origin] = field(default_factory=dict)
 
 
-def validate_values(resolved: Resolved, schema: ConfigSchema, *, is_complete: bool = True) -> ValidationResult:
+def validate_values(resolved: Resolved, schema: ConfigSchema) -> ValidationResult:
     """Validate a config by the schema.
 
     Args:
         resolved: The config, before or after its hardware keys are resolved; those are not checked here.
         schema: What can be named.
-        is_complete: Whether all layers could be read, so that what is missing is missing.
     """
     texts = [node.value for _, node in walk(resolved.tree) if isinstance(node, Leaf) and isinstance(node.value, str)]
     # The module of a class that the schema lacks may bring others along, to which short names then lead.
     is_known = schema.is_current and not resolved.unresolved and not any(_is_foreign(text, schema) for text in texts)
-    validator = _Validator(resolved, schema, is_complete=is_complete, is_known=is_known)
+    validator = _Validator(resolved, schema, is_known=is_known)
     for key, node in resolved.tree.entries.items():
         validator.check_top_level(key, node)
     result = validator.result
@@ -96,10 +95,9 @@ def validate_values(resolved: Resolved, schema: ConfigSchema, *, is_complete: bo
 class _Validator:
     """Checks keys by section, values by type, and classes by signature."""
 
-    def __init__(self, resolved: Resolved, schema: ConfigSchema, *, is_complete: bool, is_known: bool) -> None:
+    def __init__(self, resolved: Resolved, schema: ConfigSchema, *, is_known: bool) -> None:
         self.result = ValidationResult()
-        self._resolved, self._schema = resolved, schema
-        self._is_complete, self._is_known = is_complete, is_known
+        self._resolved, self._schema, self._is_known = resolved, schema, is_known
 
     # -- sections ----------------------------------------------------------------------------------------------
 
@@ -231,9 +229,10 @@ class _Validator:
         classes = [branch for branch in branches if "class" in branch]
         if isinstance(node, MappingNode) and classes:
             is_of_section = any(classes[0]["class"] in bases for bases in self._schema.data["bases"].values())
+            needs_class = is_of_section and default is None and not self._resolved.is_incomplete
             if "class_path" in node.entries:
                 self._check_class(path, node, classes)
-            elif _entries(node.entries.get("init_args")) and default is None and self._is_complete and is_of_section:
+            elif needs_class and _entries(node.entries.get("init_args")):
                 self._report(path, "expected a class_path next to init_args", node)
             else:
                 self.result.is_final = False  # jsonargparse takes it for arguments of the base or the default
@@ -361,7 +360,7 @@ class _Validator:
                 self._report_argument((*path, "dict_kwargs", name), free[name], found, named)
         for name, node in self._check_known((*path, "init_args"), _entries(given), known):
             self._report_argument((*path, "init_args", name), node, found, named)
-        if not self._is_complete or (given is not None and not isinstance(given, MappingNode)):
+        if self._resolved.is_incomplete or (given is not None and not isinstance(given, MappingNode)):
             return
         whole = (*path, "init_args")
         if whole in self._resolved.unresolved:

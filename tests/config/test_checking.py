@@ -272,4 +272,4 @@ def test_a_package_of_another_version_is_not_judged(
 def test_no_shipped_config_has_an_error(file: Path) -> None:
     environ = dict.fromkeys(("SLACK_WEBHOOK_URL", "WEBHOOK_URL", "HEARTBEAT_URL"), "https://hooks.example.com/night")
     resolved = resolve([file], environ=environ, subcommand="fit", subcommands=STAGES)
-    assert told(validate_values(resolved, load_schema(), is_complete=False)) == []
+    assert told(validate_values(replace(resolved, is_incomplete=True), load_schema())) == []

@@ -7,7 +7,6 @@ layer a contradiction is an error. ``--trainer.devices=1`` leaves the TPU of ``a
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
@@ -128,21 +127,18 @@ def _pick(claims: Sequence[_Claim], attribute: str, advice: str = "say one of th
     return top[0] if top else None
 
 
-def resolve_hardware(
-    resolved: Resolved, machine: Machine | None = None, *, environ: Mapping[str, str] | None = None
-) -> Hardware:
+def resolve_hardware(resolved: Resolved, machine: Machine | None = None, *, environ: Mapping[str, str]) -> Hardware:
     """Turn the hardware keys of a config into today's trainer keys.
 
     Args:
         resolved: The config.
         machine: The machine that must have the devices; None where it is not this one, and nothing is checked.
-        environ: Environment variables; those of this process if None.
+        environ: Environment variables.
 
     Raises:
         ConfigError: If a value is wrong, there is nothing like it today, two contradict each other, or the machine has
             not what they ask for.
     """
-    environ = os.environ if environ is None else environ
     settings = read_settings(resolved)
     launch = {one.path[-1]: one for one in settings if one.path[0] == "launch" and one.value is not None}
     engine, has_hosts = launch.get("engine"), "hosts" in launch
