@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Literal
 
 import torch
 from pytorch_lightning import LightningModule, Trainer
@@ -12,19 +12,10 @@ from pytorch_lightning.callbacks import ModelCheckpoint
 from torch import Tensor
 from torch.utils.data import DataLoader
 
-from lightkit import runs
 from lightkit.config import near
 from lightkit.errors import ConfigError
 
 AUTO_MONITORS = ("val/loss", "val_loss")
-
-
-@runtime_checkable
-class ResumableOrder(Protocol):
-    """A sampler that can start in the middle of an epoch with the samples that were still to come."""
-
-    def resume(self, *, epoch: int, batches: int) -> None:
-        """Skip the first ``batches`` batches of ``epoch``."""
 
 
 class Checkpoint(ModelCheckpoint):
@@ -98,16 +89,10 @@ class Checkpoint(ModelCheckpoint):
         assert self.dirpath is not None
         return Path(self.dirpath) / self._last_name
 
-    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Fix the folder before anything is trained."""
-        run = runs.current()
-        if self.dirpath is None and run is not None:
-            self.dirpath = str(run.checkpoints)
-        super().setup(trainer, pl_module, stage)
-
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Start counting the time and the steps since the last write."""
         super().on_train_start(trainer, pl_module)
+        self.last_model_path = str(self.last_path)  # which `best.ckpt` holds too
         self._forget_a_best_of_another_run(trainer)
         self._saved_at_s = time.monotonic()
         self._saved_at_step = self._step_seen = trainer.global_step
@@ -129,12 +114,9 @@ class Checkpoint(ModelCheckpoint):
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Write `best.ckpt` if this epoch is the best, and `last.ckpt`."""
         self._validated = self._validated or not trainer.enable_validation
-        is_kept = not getattr(trainer, "fast_dev_run", False)  # Lightning sets it from another module
-        if is_kept:
-            self.last_model_path = str(self.last_path)  # which `best.ckpt` holds too
         if self._can_judge(trainer):
             super().on_train_epoch_end(trainer, pl_module)
-        if is_kept:
+        if not getattr(trainer, "fast_dev_run", False):  # Lightning sets it from another module
             self.save_last_now(trainer)
 
     def check_monitor_top_k(self, trainer: Trainer, current: Tensor | None = None) -> bool:
@@ -144,13 +126,11 @@ class Checkpoint(ModelCheckpoint):
             return False
         return super().check_monitor_top_k(trainer, current)
 
-    def save_last_now(self, trainer: Trainer) -> Path:
-        """Write `last.ckpt` with the present state and return its path."""
-        self.last_model_path = str(self.last_path)
+    def save_last_now(self, trainer: Trainer) -> None:
+        """Write `last.ckpt` with the present state."""
         trainer.save_checkpoint(self.last_path)
         self._saved_at_s = time.monotonic()
         self._saved_at_step = trainer.global_step
-        return self.last_path
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restore the best score, also where the run folder was moved or copied since."""
@@ -176,14 +156,13 @@ class Checkpoint(ModelCheckpoint):
         self.best_model_score = self.current_score = None
 
     def _is_due(self, trainer: Trainer) -> bool:
-        by_steps = (
-            self.save_last_every_n_steps is not None
-            and trainer.global_step - self._saved_at_step >= self.save_last_every_n_steps
-        )
-        by_time = self.save_last_every_s is not None and time.monotonic() - self._saved_at_s >= self.save_last_every_s
-        if by_steps or self.save_last_every_s is None:
-            return by_steps
-        return self._is_time.after_batch(trainer, by_time)  # clocks differ, ranks must not
+        every_n_steps, every_s = self.save_last_every_n_steps, self.save_last_every_s
+        if every_n_steps is not None and trainer.global_step - self._saved_at_step >= every_n_steps:
+            return True
+        if every_s is None:
+            return False
+        is_time = time.monotonic() - self._saved_at_s >= every_s
+        return self._is_time.after_batch(trainer, is_time)  # clocks differ, ranks must not
 
     def _can_judge(self, trainer: Trainer) -> bool:
         """Tell whether this epoch can be compared with others, and find the metric to do so by.
@@ -234,7 +213,7 @@ def is_last_for_now(trainer: Trainer, batch_idx: int) -> bool:
 def resumes_within_epoch(trainer: Trainer) -> bool:
     """Tell whether the training data can start in the middle of an epoch."""
     loader = trainer.train_dataloader
-    return isinstance(loader, DataLoader) and isinstance(loader.sampler, ResumableOrder)
+    return isinstance(loader, DataLoader) and hasattr(loader.sampler, "resume")
 
 
 EVERY_S = 0.2

@@ -68,16 +68,6 @@ class ResumeState(Callback):
         self._logged = restore_metrics(pl_module, self._restored.get("metrics", []), rank=trainer.global_rank)
         self._restored = None
 
-    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
-        """Add to what was logged the sums from before the resume; also after the module's own hooks."""
-        self._add_logged(trainer)
-
-    def on_train_batch_end(
-        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
-    ) -> None:
-        """Add to what was logged the sums from before the resume."""
-        self._add_logged(trainer)
-
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Let Lightning step plateau schedulers after an epoch that was resumed within, once its checkpoint is written.
 
@@ -86,8 +76,11 @@ class ResumeState(Callback):
         if trainer.max_steps == -1:
             trainer.fit_loop.restarting = False
 
-    def _add_logged(self, trainer: Trainer) -> None:
-        """Combine each value that is logged for the first time with its part from before the resume."""
+    def on_train_batch_start(self, trainer: Trainer, *_args: Any, **_kwargs: Any) -> None:
+        """Combine each value that was logged for the first time with its part from before the resume.
+
+        Also after a batch: what the module logs in its own hooks is combined before anything is added to it.
+        """
         results = trainer.fit_loop.epoch_loop._results if self._logged else {}
         for key in set(self._logged) & set(results):
             result: Any = results[key]
@@ -99,6 +92,8 @@ class ResumeState(Callback):
             if result.meta.is_mean_reduction:
                 result.cumulated_batch_size = before["cumulated_batch_size"] + result.cumulated_batch_size
             result._computed = None
+
+    on_train_batch_end = on_train_batch_start
 
     def _own_random_states(self, trainer: Trainer) -> dict[str, Any] | None:
         """Return what to restore on this rank; nothing where the number of ranks is another one."""
