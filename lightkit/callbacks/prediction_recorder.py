@@ -277,7 +277,7 @@ def _best_score(trainer: Trainer) -> float | None:
 
 
 def write_thumbnails(folder: Path, split: Split, indices: Iterable[int], source: Any) -> None:
-    """Write thumbnails of samples that have none yet.
+    """Write thumbnails of samples, in the place of earlier ones.
 
     Args:
         folder: The run folder.
@@ -287,8 +287,6 @@ def write_thumbnails(folder: Path, split: Split, indices: Iterable[int], source:
     """
     for index in sorted(indices) if hasattr(source, "pixels") else ():  # in stored order, in which tables are read on
         path = thumbnail_path(folder, split, index)
-        if path.exists():
-            continue
         try:
             pixels = source.pixels(index).shrunk(_LONG_SIDE)
         except DataError:  # it could be read a moment ago, or is no image

@@ -38,7 +38,7 @@ from lightkit.registry.store import KEPT, Registry, address_of_run, find_version
 from lightkit.reports.gate_page import write_gate_page
 from lightkit.reports.predictions import Predictions, Split, predictions_path, read_predictions
 from lightkit.reports.statistics import choose_deciding_samples, describe_significance
-from lightkit.runs.resume import locate_checkpoint
+from lightkit.runs.resume import find_checkpoint
 from lightkit.runs.webhook import close_all
 from lightkit.version import __version__
 
@@ -158,20 +158,6 @@ def fetch_baseline(
     )
 
 
-def run_as_baseline(reference: str, root: Path) -> BaselineModel:
-    """Find the best checkpoint of a run.
-
-    Raises:
-        ConfigError: If there is no such run, or it has none.
-    """
-    run = runs.find(reference, root)
-    checkpoint = locate_checkpoint(run, "best")
-    if checkpoint is None:
-        raise ConfigError(f"gate.baseline: {run.folder} has no best checkpoint.")
-    name = f"{run.name}/{run.id}"
-    return BaselineModel(f"run {name}", None, run.config_path, checkpoint, runs.digest(checkpoint), name)
-
-
 class _Evaluation:
     """The scores that a decision needs.
 
@@ -284,7 +270,11 @@ class _Evaluation:
         if reference is None:
             return None
         if self.settings.is_against_run:
-            return run_as_baseline(reference, self.run.root)
+            run = runs.find(reference, self.run.root)
+            checkpoint = find_checkpoint(run, "best")
+            run_name = f"{run.name}/{run.id}"
+            sha256 = runs.digest(checkpoint)
+            return BaselineModel(f"run {run_name}", None, run.config_path, checkpoint, sha256, run_name)
         if self.registry is not None and (version := find_version(self.registry, name, reference)) is not None:
             alias = None if reference.isdecimal() else reference
             return fetch_baseline(self.registry, version, self.folder / "baseline", alias=alias)

@@ -128,9 +128,12 @@ def read_moves(registry: Registry, name: str) -> list[Move]:
     for key in sorted(model.tags):
         if (matched := _KEY.fullmatch(key)) is None:
             continue
-        record = json.loads(model.tags[key])
-        known = {field: record[field] for field in Move.__dataclass_fields__ if field in record}
-        move = Move(**{**known, "number": int(matched[1])})
+        try:
+            record = json.loads(model.tags[key])
+            known = {field: record[field] for field in Move.__dataclass_fields__ if field in record}
+            move = Move(**{**known, "number": int(matched[1])})
+        except (ValueError, TypeError):  # written by another program
+            continue
         add_unrecorded(move.alias, move.before)
         found.append(move)
         last[move.alias] = move

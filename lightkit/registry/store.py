@@ -170,7 +170,7 @@ class Registry:
 def open_registry(address: Address, *, option: str = _OPTION, creates: bool = True) -> Iterator[Registry]:
     """Connect, and send a first request, so that a server that is away is found before anything is built.
 
-    From then on MLflow's own functions use this address, too: a client of 3.17 looks up ``models:/`` through them.
+    Within it MLflow's own functions use this address, too: a client of 3.17 looks up ``models:/`` through them.
 
     Args:
         address: Address of MLflow.
@@ -199,10 +199,14 @@ def open_registry(address: Address, *, option: str = _OPTION, creates: bool = Tr
         with exclusive(address):
             registry.client = MlflowClient(address.uri)
             registry.client.search_experiments(max_results=1)
-    mlflow.set_tracking_uri(address.uri)
-    registry.uri = mlflow.get_registry_uri()
-    with set_environment(_unset(_UPLOADING)):
-        yield registry
+    before = mlflow.get_tracking_uri()
+    with set_environment({**_unset(_UPLOADING), "MLFLOW_TRACKING_URI": address.uri}):
+        mlflow.set_tracking_uri(address.uri)
+        try:
+            registry.uri = mlflow.get_registry_uri()
+            yield registry
+        finally:
+            mlflow.set_tracking_uri(before)
 
 
 def _unset(variables: Mapping[str, str]) -> dict[str, str]:

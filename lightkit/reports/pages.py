@@ -350,10 +350,12 @@ def describe_model(facts: RunFacts) -> str:
 def draw_figures(facts: RunFacts) -> dict[str, PageFigure]:
     """Draw every figure of a run for which there is data, by its name."""
     drawn: list[PageFigure] = []
+    latest: dict[str, float] = {}
+    for row in facts.rows:
+        latest |= row
     stems: dict[str, list[str]] = {}
-    for name in dict.fromkeys(name for row in facts.rows for name in row):
-        if is_metric(name):
-            stems.setdefault(_SPLIT_PREFIX.sub("", name) or name, []).append(name)
+    for name in filter(is_metric, latest):
+        stems.setdefault(_SPLIT_PREFIX.sub("", name) or name, []).append(name)
     best = (facts.summary.get("best") or {}).get("epoch")
     marks = {
         kind: sorted({int(each["epoch"]) for each in facts.events if each["event"] == event and "epoch" in each})
@@ -361,14 +363,9 @@ def draw_figures(facts: RunFacts) -> dict[str, PageFigure]:
     }
     order = sorted(stems, key=lambda stem: (stem != "loss", stem != "accuracy"))
     for index, stem in enumerate(order[:_MAX_CURVES]):
-        drawing = figures.draw_curves(
-            facts.rows, sorted(stems[stem]), best_epoch=best, **marks, with_learning_rate=index == 0
-        )
-        last = ", ".join(
-            f"{name} {format_number(value)}"
-            for name in sorted(stems[stem])
-            if (value := next((row[name] for row in reversed(facts.rows) if name in row), None)) is not None
-        )
+        names = sorted(stems[stem])
+        drawing = figures.draw_curves(facts.rows, names, best_epoch=best, **marks, with_learning_rate=index == 0)
+        last = ", ".join(f"{name} {format_number(latest[name])}" for name in names)
         file = re.sub("[^a-z0-9]+", "-", stem.lower()).strip("-")[:40] or str(index)
         name = f"curve-{file}" if f"curve-{file}" not in {each.name for each in drawn} else f"curve-{file}-{index}"
         label = f"{stem} over {len(facts.rows)} epochs; at the end: {last}"

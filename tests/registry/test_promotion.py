@@ -135,7 +135,10 @@ def test_an_alias_that_another_has_moved_at_the_same_time_is_not_recorded(
 
 
 def test_tags_of_somebody_else_are_passed_over(registry: Registry, client: MlflowClient) -> None:
-    for key, text in {"owner": "ann", "lightkit.promotion.2": "{}"}.items():
+    foreign = {"000001.ab": "no JSON", "000002.ab": "{}", "000003.ab": "[]", "000004.ab": "7"}
+    tags = {"owner": "ann", "lightkit.promotion.2": "{}"}
+    tags |= {f"lightkit.promotion.{key}": text for key, text in foreign.items()}
+    for key, text in tags.items():
         client.set_registered_model_tag("net", key, text)
     assert read_moves(registry, "net") == []
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import shutil
 
 import mlflow
@@ -22,12 +23,14 @@ pytestmark = [
 
 
 @pytest.mark.slow
-def test_within_a_store_mlflow_speaks_to_its_address(database: str) -> None:
+def test_within_a_store_mlflow_speaks_to_its_address_and_not_after_it(database: str) -> None:
     shutil.copyfile("runs/mlflow.db", "runs/other.db")  # whose tables take a second to make
+    before = mlflow.get_tracking_uri(), os.environ.get("MLFLOW_TRACKING_URI")
     other = database.replace("mlflow.db", "other.db")
     with open_registry(find_address(other)) as registry:
         assert mlflow.get_tracking_uri() == registry.client.tracking_uri == other
         assert registry.uri == other
+    assert (mlflow.get_tracking_uri(), os.environ.get("MLFLOW_TRACKING_URI")) == before
 
 
 @pytest.mark.slow
