@@ -14,9 +14,11 @@ from typing import Any, Literal
 
 from lightkit.errors import ConfigError, DataError
 from lightkit.export.formats import FORMATS, format_of, holds_weights_alone, read_safetensors_header
+from lightkit.hardware.packages import describe_packages
 from lightkit.images.preprocessing import Preprocessing
 from lightkit.runs.checkpoints import digest
 from lightkit.runs.files import read_json
+from lightkit.version import __version__
 
 RECORD = "export.json"
 DIGEST_KEY = "lightkit_sha256"
@@ -24,6 +26,7 @@ DIGEST_KEY = "lightkit_sha256"
 NO_DIGEST = "0" * 64
 OutputKind = Literal["logits", "probabilities", "other"]
 
+_PACKAGES = ("torch", "torchvision", "onnx", "onnxscript", "onnxruntime", "safetensors", "numpy", "pytorch-lightning")
 _DIGEST_FIELD = re.compile(rb'("' + DIGEST_KEY.encode() + rb'"\s*:\s*")([0-9a-f]{64})"')
 _BLOCK_BYTES = 1 << 20
 _READ_ERRORS = (
@@ -62,10 +65,10 @@ class Metadata:
         preprocessing: Of an image, if the data module names it.
         in_graph: Whether the exported model does the preprocessing itself.
         precision: ``float32``, ``float16`` or ``int8``: of the weights.
-        source: Origin of the weights: ``checkpoint``, ``sha256``, ``run``, as far as they are known.
+        source: Origin of the weights: ``checkpoint``, ``epoch``, ``sha256``, ``run``, as far as they are known.
         versions: Of lightkit and of the packages that wrote the file.
         how: Exporter that was used; for TorchScript ``script`` or ``trace``, and why.
-        opset: Of ONNX; None for that of `lightkit.export.onnx`.
+        opset: Of ONNX; until it is written, None for that of `lightkit.export.onnx`.
     """
 
     format: str
@@ -112,6 +115,11 @@ class Metadata:
         known["class_names"] = None if names is None else tuple(names)
         known["preprocessing"] = None if preprocessing is None else Preprocessing.from_dict(preprocessing)
         return cls(**known)
+
+
+def installed_versions() -> dict[str, str]:
+    """List the versions of lightkit and of the packages that write files."""
+    return {"lightkit": __version__, **describe_packages(_PACKAGES)}
 
 
 def read_metadata(path: Path) -> Metadata:

@@ -31,28 +31,21 @@ DEFAULT_OPSET = 20
 _MAX_INLINE_BYTES = 2_000_000_000  # a protobuf holds 2 GiB at most, the graph included
 
 
-def write(
-    target: ExportTarget,
-    metadata: Metadata,
-    path: Path,
-    *,
-    max_inline_bytes: int = _MAX_INLINE_BYTES,
-) -> Metadata:
+def write(target: ExportTarget, metadata: Metadata, path: Path) -> Metadata:
     """Write the file, and next to it ``<final name>.data`` if the weights are too large; return its metadata.
 
     Args:
         target: Model to export.
         metadata: To be embedded in the file.
         path: The file.
-        max_inline_bytes: Larger weights go to a file of their own.
 
     Raises:
         ExportError: If the model cannot be captured or has no ONNX form, or the file is no valid ONNX.
     """
     inputs = {spec.name for spec in metadata.inputs}  # of which an output has another name: all are values of one graph
     outputs = [replace(spec, name=f"{spec.name}_out") if spec.name in inputs else spec for spec in metadata.outputs]
-    metadata = replace(metadata, how="torch.onnx (dynamo)", outputs=tuple(outputs))
     file, opset = metadata.file_name, metadata.opset or DEFAULT_OPSET
+    metadata = replace(metadata, how="torch.onnx (dynamo)", opset=opset, outputs=tuple(outputs))
     model = _convert_to_half(target, file) if metadata.precision == "float16" else None
     program = capture_graph(target, file, model=model)
     with silence_exporters():
@@ -65,23 +58,21 @@ def write(
                 output_names=[spec.name for spec in metadata.outputs],
             )
         except Exception as error:  # the exporter's errors have no common base class
-            raise export_error(file, target.plain, format_reason(error)) from error
+            raise export_error(file, target.module, format_reason(error)) from error
     assert converted is not None  # only if the exporter writes the file itself
     graph = converted.model
     _rename_values(graph, metadata)
     if metadata.precision == "int8":
         graph = _quantize(graph, metadata, target, folder=path.parent)
     graph.metadata_props[METADATA_KEY] = metadata.dumps()
-    ir.save(graph, path, external_data=f"{file}.data" if _count_bytes(graph) > max_inline_bytes else None)
+    ir.save(graph, path, external_data=f"{file}.data" if _count_bytes(graph) > _MAX_INLINE_BYTES else None)
     try:
         onnx.checker.check_model(str(path), full_check=True)
     except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:
         raise ExportError(f"{file}: onnx's checker refuses the file: {format_reason(error)}.") from error
-    opsets = {entry.domain: entry.version for entry in onnx.load(str(path), load_external_data=False).opset_import}
-    if opsets.get("") != opset:  # torch only logs that it could not convert it, and leaves its own
+    if (given := graph.opset_imports.get("")) != opset:  # torch only logs that it could not convert it
         raise ExportError(
-            f"{file}: this model cannot be written for opset {opset}, torch gave {opsets.get('')}. "
-            f"Say --opset {opsets.get('')}."
+            f"{file}: this model cannot be written for opset {opset}, torch gave {given}. Say --opset {given}."
         )
     return metadata
 
@@ -125,15 +116,14 @@ def _convert_to_half(target: ExportTarget, file: str) -> nn.Module:
     Raises:
         ExportError: If the model computes in float64, which its forward may name explicitly.
     """
-    weights = chain(target.plain.named_parameters(), target.plain.named_buffers())
+    weights = chain(target.module.named_parameters(), target.module.named_buffers())
     if name := next((name for name, weight in weights if weight.dtype == torch.float64), None):
         reason = f"--half rounds weights of float32, and its {name} is float64. Leave --half out"
-        raise export_error(file, target.plain, reason)
-    half, preprocessing = _Half(target.plain).eval(), target.metadata.preprocessing
-    if not isinstance(target.model, ImageToProbabilities):
+        raise export_error(file, target.module, reason)
+    half, preprocessing = _Half(target.module).eval(), target.metadata.preprocessing
+    if target.plain is None or preprocessing is None:
         return half
-    assert preprocessing is not None  # it is in the graph
-    return ImageToProbabilities(half, preprocessing, "logits" if target.model.is_logits else "probabilities")
+    return ImageToProbabilities(half, preprocessing, target.plain.metadata.output_kind)
 
 
 # What onnxruntime computes in whole numbers, and what may stand between two such steps; the rest gains nothing.

@@ -24,9 +24,10 @@ from lightkit.export.export_errors import (
     silence_exporters,
 )
 from lightkit.export.formats import METADATA_FILE
+from lightkit.export.forward import clone_inputs
 from lightkit.export.image_transform import ImageToProbabilities
 from lightkit.export.metadata import Metadata
-from lightkit.export.target import ExportTarget, clone_inputs
+from lightkit.export.target import ExportTarget
 
 _log = logging.getLogger(__name__)
 _VALUE_READERS = frozenset({"__bool__", "__int__", "__float__", "__index__", "item", "tolist", "numpy"})
@@ -92,11 +93,11 @@ def _trace(target: ExportTarget, file: str, script_reason: str) -> Any:
             try:
                 program = torch.jit.trace(model, clone_inputs(target.example), strict=False, check_trace=False)  # type: ignore[no-untyped-call]
             except Exception as error:  # the tracer and the model's own code raise anything
-                raise export_error(file, target.plain, format_reason(error), line=find_code_line(error)) from error
+                raise export_error(file, target.module, format_reason(error), line=find_code_line(error)) from error
     if decisions.line and caught:
         frozen = str(caught[0].message).split(". ")[0]
         reason = f"it cannot be scripted ({script_reason}), and a trace freezes what it decides by values: {frozen}"
-        raise export_error(file, target.plain, reason, line=decisions.line)
+        raise export_error(file, target.module, reason, line=decisions.line)
     return program
 
 
