@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import logging
-import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,21 +11,15 @@ from lightkit import runs
 from lightkit.cli.command_line import refuse_without_effect
 from lightkit.cli.config_loader import options_of
 from lightkit.cli.console import choose_output_mode, configure_console
-from lightkit.cli.predict_options import check_option_conflicts, format_predict_end, parse_predict_options
+from lightkit.cli.predict_options import parse_predict_options, print_predict_end
 from lightkit.config import split_arguments
 from lightkit.errors import ConfigError, DataError
 from lightkit.export.formats import FORMATS, Arrays, Runner, format_of, open_model
 from lightkit.export.metadata import check_digest, is_recorded, read_metadata
 from lightkit.images.image_file import pillow_warnings
 from lightkit.images.inputs import find_images
-from lightkit.prediction.inference import (
-    check_image_model,
-    predict_images,
-    select_class_names,
-    show_progress,
-)
-from lightkit.prediction.table import STANDARD_OUTPUT
-from lightkit.prediction.writer import write_predictions
+from lightkit.prediction.inference import check_image_model, predict_images, select_class_names
+from lightkit.prediction.table import Prediction
 
 _log = logging.getLogger("lightkit")
 
@@ -42,7 +35,6 @@ def predict_by_file(args: Sequence[str]) -> int:
     given = arguments.options
     subject = f"an exported model, which --model {given['artefact']} names"
     refuse_without_effect(arguments, subject, options=("ckpt_path", "print_config"))
-    check_option_conflicts(given, arguments.inputs)
     options = parse_predict_options(given, arguments.inputs)
     images = find_images(arguments.inputs)
     mode = choose_output_mode(given, is_path=True)
@@ -54,26 +46,21 @@ def predict_by_file(args: Sequence[str]) -> int:
     if FORMATS[str(format_of(file))].runs_code:
         _check_trust(file, run, is_trusted=bool(given.get("trust")))
     model = _open_model(file)
-    files = write_predictions(
-        options.output,
-        class_names=select_class_names(metadata.output_kind, metadata.class_names),
-        num_values=num_values,
-        top_k=options.top_k,
-        contact_sheet=options.contact_sheet,
-    )
-    screen = sys.stderr if options.output == STANDARD_OUTPUT else sys.stdout
-    with pillow_warnings(), files as writer:
-        predictions = predict_images(model, metadata, images, name=str(file))
-        if mode in ("terminal", "plain"):
-            predictions = show_progress(predictions, images.count(), stream=screen, is_terminal=screen.isatty())
+    class_names = select_class_names(metadata.output_kind, metadata.class_names)
+    with pillow_warnings(), options.bind_writer(mode)(class_names=class_names, num_values=num_values) as writer:
+        predictions: Iterable[Prediction] = predict_images(model, metadata, images, name=str(file))
+        if mode in ("terminal", "plain") and options.screen.isatty():
+            from rich.console import Console  # 0.1 s, only for a terminal
+            from rich.progress import track
+
+            console = Console(file=options.screen)
+            predictions = track(predictions, "predict", images.count(), console=console, transient=True)
         for prediction in predictions:
             writer.add(prediction)
         if not writer.num:  # any other input without images was refused before
             raise DataError("-: standard input has no paths")
-    end = format_predict_end(writer, options)
-    if mode in ("terminal", "plain"):
-        print(end, file=screen, flush=True)
-    elif mode == "json":
+    print_predict_end(writer, options, mode)
+    if mode == "json":
         metrics = {"images": writer.num, "bad_images": writer.num_bad}
         sheet = None if options.contact_sheet is None else str(options.contact_sheet)
         runs.print_event("result", stage="predict", metrics=metrics, table=str(options.output), contact_sheet=sheet)

@@ -1,29 +1,26 @@
-"""Predictions of image files by an exported model, and their progress. No torch."""
+"""Predictions of image files by an exported model. No torch."""
 
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from itertools import islice
-from typing import Any, TextIO, TypeVar
+from itertools import groupby, islice
+from typing import Any
 
 import numpy as np
 from PIL import Image
 
 from lightkit.errors import DataError
 from lightkit.export.metadata import Metadata
-from lightkit.images.image_file import count_threads, prepare_images
+from lightkit.images.image_file import PreparedImage, count_threads, prepare_images
 from lightkit.prediction.table import Prediction
 
 Array = np.ndarray[Any, Any]
 Run = Callable[[list[Array]], list[Array]]
-T = TypeVar("T")
 _BATCH_SIZE = 32
 _DTYPES = ("uint8", "float16", "float32", "float64")
 _MAX_PIXELS = 4_000_000  # of a batch whose images are resized in the graph, which keeps 8 bytes a value
-_INTERVAL_S = 10.0
 
 
 def check_image_model(metadata: Metadata, name: str) -> int:
@@ -37,20 +34,17 @@ def check_image_model(metadata: Metadata, name: str) -> int:
         DataError: If it takes several inputs or one of another type, its preprocessing is unknown, or the first output
             has no row of fixed length for each image.
     """
-    takes = [f"{spec.name} ({spec.dtype})" for spec in metadata.inputs]
-    if len(takes) != 1 or metadata.inputs[0].dtype not in _DTYPES:
-        raise DataError(
-            f"{name}: this model takes {', '.join(takes) or 'nothing'}; predict gives it images only, as one of "
-            f"{', '.join(_DTYPES)}."
-        )
-    if metadata.preprocessing is None and not metadata.in_graph:
-        raise DataError(
-            f"{name}: this model does not say what is done to an image before it gets it: the data that it was "
-            "exported with have no `preprocessing`. Export it from a run whose data module has."
-        )
+    takes = ", ".join(f"{spec.name} ({spec.dtype})" for spec in metadata.inputs)
     batch, *sizes = metadata.outputs[0].shape or (0,)
-    if batch is not None or None in sizes:
-        raise DataError(f"{name}: this model's output has the shape {(batch, *sizes)}; expected a row for each image.")
+    is_prepared = metadata.in_graph or metadata.preprocessing is not None
+    takes_images = len(metadata.inputs) == 1 and metadata.inputs[0].dtype in _DTYPES and is_prepared
+    if not takes_images or batch is not None or None in sizes:
+        known = "" if is_prepared else "; what is done to an image before is not known"
+        raise DataError(
+            f"{name}: this model takes {takes or 'nothing'} and gives the shape {(batch, *sizes)}{known}. Expected "
+            f"images alone, as one of {', '.join(_DTYPES)}, prepared as the `preprocessing` of the data module of its "
+            "export says, and an output with a row for each image."
+        )
     return math.prod(size for size in sizes if size is not None)
 
 
@@ -66,9 +60,7 @@ def select_class_names(output_kind: object, names: Sequence[str] | None) -> tupl
     return tuple(map(str, names)) if names is not None and output_kind in ("logits", "probabilities") else None
 
 
-def predict_images(
-    run: Run, metadata: Metadata, paths: Iterable[str], *, name: str = "the exported file"
-) -> Iterator[Prediction]:
+def predict_images(run: Run, metadata: Metadata, paths: Iterable[str], *, name: str) -> Iterator[Prediction]:
     """Run a model on images, in their order.
 
     Images are read in threads ahead of the model, and no more than two batches are in memory.
@@ -85,21 +77,24 @@ def predict_images(
     ahead = 2 * count_threads() if metadata.in_graph else max(2 * count_threads(), _BATCH_SIZE)
     images = prepare_images(paths, partial(_prepare, metadata), ahead=ahead)
     index = 0
-    while batch := list(islice(images, _BATCH_SIZE)):
-        by_shape: dict[tuple[int, ...], list[int]] = {}
-        for at, item in enumerate(batch):
-            if item.image is not None:
-                by_shape.setdefault(item.image.shape, []).append(at)
-        values: dict[int, Array] = {}
-        for shape, group in by_shape.items():
-            size = max(1, _MAX_PIXELS // (shape[0] * shape[1])) if metadata.in_graph else len(group)
-            for start in range(0, len(group), size):
-                part = group[start : start + size]
-                inputs = np.stack([image for at in part if (image := batch[at].image) is not None])
-                values.update(zip(part, _run_batch(run, metadata, name, inputs), strict=True))
-        for at, item in enumerate(batch):
-            yield Prediction(index + at, item.path, values.get(at), item.defect)
-        index += len(batch)
+    for batch in _split_batches(images, max_pixels=_MAX_PIXELS if metadata.in_graph else None):
+        arrays = [item.image for item in batch if item.image is not None]
+        values = _run_batch(run, metadata, name, np.stack(arrays)) if arrays else [None] * len(batch)
+        for item, value in zip(batch, values, strict=True):
+            yield Prediction(index, item.path, value, item.defect)
+            index += 1
+
+
+def _split_batches(
+    images: Iterable[PreparedImage[Array]], *, max_pixels: int | None
+) -> Iterator[list[PreparedImage[Array]]]:
+    """Split images into batches of consecutive ones of one shape; those without a shape are the bad ones."""
+    for shape, group in groupby(images, key=lambda item: None if item.image is None else item.image.shape):
+        num = _BATCH_SIZE
+        if shape is not None and max_pixels is not None:
+            num = min(num, max(1, max_pixels // (shape[0] * shape[1])))
+        while batch := list(islice(group, num)):
+            yield batch
 
 
 def _prepare(metadata: Metadata, image: Image.Image) -> Array:
@@ -124,52 +119,3 @@ def _run_batch(run: Run, metadata: Metadata, name: str, inputs: Array) -> Array:
     exponentials = np.exp(rows - rows.max(axis=1, keepdims=True))
     probabilities: Array = exponentials / exponentials.sum(axis=1, keepdims=True)
     return probabilities
-
-
-def show_progress(
-    items: Iterable[T], total: int | None, *, stream: TextIO, is_terminal: bool, interval_s: float = _INTERVAL_S
-) -> Iterator[T]:
-    """Yield predictions, and show their number: a bar on a terminal, a line now and then elsewhere.
-
-    Args:
-        items: Predictions.
-        total: Number of all; None if unknown.
-        stream: Where it is shown.
-        is_terminal: Whether a bar can be drawn there.
-        interval_s: Seconds between two lines.
-    """
-    if not is_terminal:
-        lines = ProgressLines(total, stream=stream, interval_s=interval_s)
-        for item in items:
-            yield item
-            lines.add(1)
-        return
-    from rich.console import Console  # 0.1 s, only for a terminal
-    from rich.progress import track
-
-    yield from track(items, "predict", total, console=Console(file=stream), transient=True)
-
-
-class ProgressLines:
-    """Print now and then how many images there have been.
-
-    Args:
-        total: Number of all; None if unknown.
-        stream: Where it is printed.
-        interval_s: Seconds between two lines.
-    """
-
-    def __init__(self, total: int | None, *, stream: TextIO, interval_s: float = _INTERVAL_S) -> None:
-        self._total, self._stream, self._interval_s = total, stream, interval_s
-        self._num = 0
-        self._begin = self._last = time.monotonic()
-
-    def add(self, num: int) -> None:
-        """Count more images."""
-        self._num += num
-        now = time.monotonic()
-        if now - self._last >= self._interval_s:
-            self._last = now
-            of = "" if self._total is None else f" of {self._total}"
-            speed = self._num / (now - self._begin)
-            print(f"predict  {self._num}{of} images  {speed:.0f} images/s", file=self._stream, flush=True)

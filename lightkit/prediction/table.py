@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, Protocol, TextIO
 
 import numpy as np
 
@@ -22,6 +22,7 @@ DEFAULT_TOP_K = 3
 """Number of classes of each image, if there are as many."""
 _ROW_GROUP = 4096  # rows of Parquet in memory
 _FORMULA = ("=", "+", "-", "@")
+_NUMBERS = ("probability", "prediction_")  # columns of float32
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")  # not tabs and line breaks, which CSV quotes
 Values = np.ndarray[Any, np.dtype[np.float32]]
 
@@ -43,11 +44,6 @@ class Prediction:
     values: Values | None
     defect: str | None
 
-    @property
-    def certainty(self) -> float:
-        """Probability of the likeliest class."""
-        return 0.0 if self.values is None or not self.values.size else float(self.values.max())
-
 
 class PredictionColumns:
     """Columns of a table of predictions: the same in each format, with the same names.
@@ -63,17 +59,16 @@ class PredictionColumns:
 
     Attributes:
         names: Names of all columns, in order.
-        numbers: Names of the columns of float32.
     """
 
     def __init__(self, class_names: Sequence[str] | None, top_k: int | None = None, num_values: int = 0) -> None:
         self.class_names = None if class_names is None else tuple(class_names)
         self._num_values = num_values if self.class_names is None else len(self.class_names)
-        suffixes = [f"_{rank + 1}" if rank else "" for rank in range(min(top_k or DEFAULT_TOP_K, self._num_values))]
+        self._top_k = min(top_k or DEFAULT_TOP_K, self._num_values)
         if self.class_names is None:
-            self.numbers = inner = [f"prediction_{at}" for at in range(num_values)]
+            inner = [f"prediction_{at}" for at in range(num_values)]
         else:
-            self.numbers = [f"probability{suffix}" for suffix in suffixes]
+            suffixes = [f"_{rank + 1}" if rank else "" for rank in range(self._top_k)]
             inner = [f"{name}{suffix}" for suffix in suffixes for name in ("label", "probability")]
         self.names = ["path", *inner, "error"]
 
@@ -94,71 +89,68 @@ class PredictionColumns:
             return [path, *[None] * (len(self.names) - 2), defect]
         if values.shape != (self._num_values,):
             raise DataError(f"{path}: the model gives {values.size} values; expected {self._num_values}.")
-        cells = list(values) if self.class_names is None else [cell for pair in self.rank(values) for cell in pair]
+        cells = values if self.class_names is None else [cell for pair in self.rank(values) for cell in pair]
         return [path, *cells, defect]
 
     def rank(self, values: Values) -> list[tuple[str, np.float32]]:
         """List the likeliest classes with their probabilities, likeliest first; of equals, the first class first."""
         assert self.class_names is not None
-        order = np.argsort(-values, kind="stable")[: len(self.numbers)]
+        order = np.argsort(-values, kind="stable")[: self._top_k]
         return [(self.class_names[at], values[at]) for at in order]
 
 
-class RowWriter:
-    """A table that is written row by row; of each format a subclass.
-
-    Args:
-        path: The file; `STANDARD_OUTPUT` for CSV there.
-        columns: Of the table.
-    """
-
-    def __init__(self, path: Path, columns: PredictionColumns) -> None:
-        self.columns, self.is_stdout = columns, path == STANDARD_OUTPUT
-        self.file: TextIO = sys.stdout if self.is_stdout else path.open("w", newline="", encoding="utf-8")
+class RowWriter(Protocol):
+    """A table that is written row by row: the cells of each are texts, float32, or None."""
 
     def add(self, row: Sequence[Any]) -> None:
-        """Append a row of `PredictionColumns.row`."""
-        raise NotImplementedError
+        """Append a row."""
 
     def close(self) -> None:
         """Write the rest."""
-        self.file.flush() if self.is_stdout else self.file.close()
 
 
-class _Csv(RowWriter):
-    def __init__(self, path: Path, columns: PredictionColumns) -> None:
-        super().__init__(path, columns)
+class _TextTable:
+    def __init__(self, path: Path, names: Sequence[str]) -> None:
+        self.names, self._is_stdout = names, path == STANDARD_OUTPUT
+        self.file: TextIO = sys.stdout if self._is_stdout else path.open("w", newline="", encoding="utf-8")
+
+    def close(self) -> None:
+        self.file.flush() if self._is_stdout else self.file.close()
+
+
+class _Csv(_TextTable):
+    def __init__(self, path: Path, names: Sequence[str]) -> None:
+        super().__init__(path, names)
         self._writer = csv.writer(self.file, lineterminator="\n")
-        # 6 decimals of a probability; else the shortest text that is exact in float32
-        self._format: Callable[[Any], str] = str if columns.class_names is None else "{:.6f}".format
-        self._writer.writerow(columns.names)
+        self._writer.writerow(names)
 
     def add(self, row: Sequence[Any]) -> None:
+        self._writer.writerow(map(self._format, self.names, row))
+
+    def _format(self, name: str, cell: Any) -> str | None:
         """Spreadsheets compute cells that begin with ``=``; ``./`` leaves a path what it is."""
-        cells = []
-        for at, cell in enumerate(row):
-            if isinstance(cell, str):
-                text = _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode("ascii"), cell)
-                cells.append(f"{'./' if at == 0 else chr(39)}{text}" if text[:1] in _FORMULA else text)
-            else:
-                cells.append(self._format(cell) if isinstance(cell, np.float32) else cell)
-        self._writer.writerow(cells)
+        if isinstance(cell, np.float32):  # else the shortest text that is exact in float32
+            return f"{cell:.6f}" if name.startswith("probability") else str(cell)
+        if cell is None:
+            return None
+        text = _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode("ascii"), cell)
+        return f"{'./' if name == 'path' else chr(39)}{text}" if text.startswith(_FORMULA) else text
 
 
-class _JsonLines(RowWriter):
+class _JsonLines(_TextTable):
     def add(self, row: Sequence[Any]) -> None:
         cells = [float(str(cell)) if isinstance(cell, np.float32) else cell for cell in row]  # 0.1 is 0.1
-        content = finite(dict(zip(self.columns.names, cells, strict=True)))
+        content = finite(dict(zip(self.names, cells, strict=True)))
         self.file.write(json.dumps(content, ensure_ascii=False) + "\n")
 
 
-class _Parquet(RowWriter):
-    def __init__(self, path: Path, columns: PredictionColumns) -> None:
+class _Parquet:
+    def __init__(self, path: Path, names: Sequence[str]) -> None:
         import pyarrow as pa  # 0.2 s and 60 MB, which the other formats need not have
         from pyarrow import parquet
 
-        kinds = [pa.float32() if name in columns.numbers else pa.string() for name in columns.names]
-        self._schema, self._rows = pa.schema(list(zip(columns.names, kinds, strict=True))), list[Sequence[Any]]()
+        kinds = [pa.float32() if name.startswith(_NUMBERS) else pa.string() for name in names]
+        self._schema, self._rows = pa.schema(list(zip(names, kinds, strict=True))), list[Sequence[Any]]()
         self._writer, self._record_batch = parquet.ParquetWriter(path, self._schema), pa.record_batch
 
     def add(self, row: Sequence[Any]) -> None:
@@ -179,12 +171,12 @@ class _Parquet(RowWriter):
             self._writer.is_open = False  # else it tries again once it is collected
 
 
-TABLES: dict[str, Callable[[Path, PredictionColumns], RowWriter]] = {
+TABLES: dict[str, Callable[[Path, Sequence[str]], RowWriter]] = {
     ".csv": _Csv,
     ".parquet": _Parquet,
     ".jsonl": _JsonLines,
 }
-"""By suffix of the file."""
+"""By suffix of the file; each takes the names of the columns too. `STANDARD_OUTPUT` gets CSV."""
 
 
 def check_output_path(text: str, *, option: str = "--output", suffixes: Sequence[str] = tuple(TABLES)) -> Path:
