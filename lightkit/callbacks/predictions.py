@@ -22,9 +22,7 @@ from torch import Tensor
 
 from lightkit.callbacks.resume import gather
 from lightkit.errors import ConfigError
-from lightkit.prediction.inference import select_class_names
-from lightkit.prediction.table import TABLES, Prediction
-from lightkit.prediction.writer import PredictionWriter
+from lightkit.prediction.table import TABLES, Prediction, PredictionWriter, select_class_names
 from lightkit.runs.files import atomic_write
 
 _log = logging.getLogger("lightkit")

@@ -27,7 +27,7 @@ from lightkit.cli.console import (
 )
 from lightkit.cli.validation import explain_unwritable
 from lightkit.config import Arguments, shown_path
-from lightkit.errors import ConfigError, ExportError
+from lightkit.errors import ExportError
 from lightkit.export.bare_trainer import build_bare_trainer
 from lightkit.export.exporter import export
 from lightkit.export.formats import FORMATS
@@ -92,11 +92,6 @@ def export_logged_model(arguments: Arguments) -> int:
     folder = _choose_folder(options, Path("export"))
     root = next((flag.value for flag in reversed(arguments.flags) if flag.key == "run.root"), "runs")
     target = load_logged_model(uri, trust=bool(given.get("trust")), root=root, num_samples=options.num_samples)
-    if "torchscript" in options.formats and isinstance(target.model, torch.fx.GraphModule):
-        raise ConfigError(
-            f"--format torchscript: {uri} is a graph of torch.export, which has no TorchScript form. Export its run, "
-            "or register it with --format torchscript."
-        )
     check_self_consistency(target)
     _print_target(target, folder, mode)
     _print_result(*export(target, folder, options, on_step=partial(print_step, mode)), folder, mode)

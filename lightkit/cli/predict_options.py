@@ -16,7 +16,7 @@ from lightkit.config import shown_path
 from lightkit.errors import ConfigError, DataError, visible
 
 if TYPE_CHECKING:
-    from lightkit.prediction.writer import PredictionWriter
+    from lightkit.prediction.table import PredictionWriter
 
 _DEFAULT_OUTPUT = "predictions.csv"  # in the working directory: the images need not belong to the run
 _NUM_BAD = 5  # images without a prediction that are named in the end
@@ -48,7 +48,7 @@ class PredictOptions:
 
     def bind_writer(self, mode: OutputMode) -> Callable[..., AbstractContextManager[PredictionWriter]]:
         """Return `write_predictions`, to which the names of the classes are still to be given."""
-        from lightkit.prediction.writer import write_predictions  # here: numpy, which other commands need not load
+        from lightkit.prediction.table import write_predictions  # here: numpy, which other commands need not load
 
         progress = self.screen if mode == "plain" and not self.screen.isatty() else None
         return partial(

@@ -90,15 +90,14 @@ def export(
     """
     if options.int8:
         next(iter(target.calibration()), None)  # which raises, before anything is written, if there is none
-    precisions = ["float32", *["float16"] * options.half, *["int8"] * options.int8]
-    variants = [(kind, each) for kind in options.formats for each in precisions if each in FORMATS[kind].precisions]
+    precisions = {"float32": True, "float16": options.half, "int8": options.int8}
+    variants = [(kind, each) for kind in options.formats for each in FORMATS[kind].precisions if precisions[each]]
     artefacts: list[dict[str, Any]] = []
     failures = []
     with lock_folder(folder), _temporary_folder(dir=folder) as inputs:
 
         @cache
         def prepare_proof(subject: ExportTarget) -> Proof:
-            on_step("eager model: running and timing it")
             return Proof(subject, Path(inputs, "plain" if subject.plain is None else "in_graph"))
 
         for kind, precision in variants:
@@ -107,23 +106,18 @@ def export(
                 subject.metadata, format=kind, precision=precision, opset=options.opset, versions=installed_versions()
             )
             path = folder / metadata.file_name
+            on_step(f"{path.name}: writing and proving")
             try:
                 with _temporary_folder(dir=folder) as written:
                     file = Path(written, path.name)
-                    on_step(f"{path.name}: writing")
                     format_module = import_module(f"lightkit.export.{kind}")  # late: torch.onnx is heavy, onnx an extra
                     metadata = format_module.write(subject, metadata, file)
-                    proof = prepare_proof(subject)
-                    on_step(f"{path.name}: proving on {proof.num_samples} samples")
-                    figures = proof.check(file, metadata, rtol=options.rtol, atol=options.atol)
+                    figures = prepare_proof(subject).check(file, metadata, rtol=options.rtol, atol=options.atol)
                     artefacts.append(_publish(file, path, metadata, figures))
-                on_step(f"{path.name}: proved")
             except Mismatch as error:
                 _update_record(folder, path.name, None)
                 also = ", and so was that of an earlier export" if _remove(path) else ""
                 failures.append(f"{error} The file was removed{also}.")
-            except BrokenPipeError:  # of a step's line: the reader of a pipe has left, which is no error
-                raise
             except OSError as error:
                 failures.append(
                     f"{path.name}: {folder} cannot be written ({error.strerror or error}). Make room, look at its "
@@ -131,6 +125,8 @@ def export(
                 )
             except LightkitError as error:  # of the data too, which the calibration reads
                 failures.append(str(error))
+            else:
+                on_step(f"{path.name}: proved")
     return artefacts, failures
 
 

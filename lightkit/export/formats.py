@@ -3,9 +3,9 @@
 A new format is a module ``lightkit.export.NAME`` with a function ``write``, and an entry of `FORMATS`. This module
 imports nothing of lightkit, and no runtime but that of the file: the proof is that a file needs no more.
 
-The script ``formats.py FILE INPUTS FOLDER THREADS`` runs a file on the arrays of each ``INPUTS/SIZE-NUMBER.npz``. It
-writes the outputs into the folder, under the same names, and ``result.json``: ``loaded``, those of `TRACKED_PACKAGES`
-that it had to load, and ``latency``. For a file of weights the folder has `MODULE_FILE`, a pickled module for them.
+The script ``formats.py FILE INPUTS FOLDER THREADS`` runs a file on the batches of ``INPUTS/SIZE-NUMBER.npz``. It writes
+their joined outputs into the folder, as ``SIZE.npz``, and ``result.json``: ``loaded``, those of `TRACKED_PACKAGES` that
+it had to load, and ``latency``. For a file of weights the folder has `MODULE_FILE`, a pickled module for them.
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ from typing import Any
 Arrays = list[Any]
 """Of numpy, which is imported late: 0.1 s that commands which only ask for a file's format do not spend."""
 Runner = Callable[[Arrays], Arrays]
+BATCH_SIZES = (1, 7, 32)
+"""One, an odd one, and a usual one: a model that was fixed to the batch of its example differs at one of them."""
 TIMED_BATCH_SIZES = (1, 32)
 TRACKED_PACKAGES = ("torch", "lightkit", "pytorch_lightning", "torchvision", "onnxruntime")
 METADATA_KEY = "lightkit"
@@ -50,7 +52,6 @@ class Format:
         read_metadata: Returns the JSON text of the metadata in a file, without running anything in it.
         open: Returns a file as a function of arrays, for a number of threads (None: the runtime's default).
         load_weights: Loads the weights into a module of torch, all of them or a ``RuntimeError``.
-        packages: Those of `TRACKED_PACKAGES` that may be loaded to run it; a module of weights may load anything.
         requires: Packages that writing it needs, of the extra ``lightkit[NAME]``.
         precisions: Those that its weights can have.
         runs_code: Whether opening a file can run code that is in it.
@@ -60,7 +61,6 @@ class Format:
     read_metadata: Callable[[Path], str]
     open: Callable[[Path, int | None], Runner] | None = None
     load_weights: Callable[[Any, Path], object] | None = None
-    packages: tuple[str, ...] = TRACKED_PACKAGES
     requires: tuple[str, ...] = ()
     precisions: tuple[str, ...] = ("float32",)
     runs_code: bool = False
@@ -80,7 +80,7 @@ def open_model(path: Path, *, threads: int | None = None) -> Runner:
         outputs in a mapping or a tuple are flattened.
 
     Raises:
-        ValueError: If the file is damaged or cut short; with a message for users.
+        Exception: Any of its runtime, if the file is damaged or cut short.
         ImportError: If its runtime is not installed.
     """
     run = FORMATS[str(format_of(path))].open
@@ -155,7 +155,7 @@ def _onnx_session(path: Path, threads: int | None) -> Any:
     try:
         return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
     except Exception as error:  # onnxruntime's exceptions have no common base class
-        raise ValueError(f"{path}: onnxruntime cannot read it: {_first_line(error)}") from error
+        raise ValueError(f"{path}: onnxruntime cannot read it: {first_line(error)}") from error
 
 
 def _open_archive(path: Path, threads: int | None) -> Runner:
@@ -163,17 +163,12 @@ def _open_archive(path: Path, threads: int | None) -> Runner:
 
     if threads:
         torch.set_num_threads(threads)
-    is_graph = path.suffix.lower() == ".pt2"
-    try:
-        names = _output_names(_read_archive_metadata(path))
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # torch 2.15: "torch.jit.load is deprecated"
-            if is_graph:
-                return wrap_module(torch.export.load(str(path)).module(), names)
-            return wrap_module(torch.jit.load(str(path), map_location="cpu"), names)  # type: ignore[no-untyped-call]
-    except Exception as error:  # the readers raise anything for a damaged archive
-        reader = "torch.export" if is_graph else "TorchScript"
-        raise ValueError(f"{path}: {reader} cannot read it: {_first_line(error)}") from error
+    names = _output_names(_read_archive_metadata(path))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch 2.15: "torch.jit.load is deprecated"
+        if path.suffix.lower() == ".pt2":
+            return wrap_module(torch.export.load(str(path)).module(), names)
+        return wrap_module(torch.jit.load(str(path), map_location="cpu"), names)  # type: ignore[no-untyped-call]
 
 
 def _output_names(metadata: str) -> list[str]:
@@ -207,7 +202,8 @@ def read_safetensors_header(path: Path) -> bytes:
         return length + file.read(num_bytes)
 
 
-def _first_line(error: BaseException) -> str:
+def first_line(error: BaseException) -> str:
+    """Return the first line of an exception's message that is not empty, else its class."""
     return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
 
 
@@ -216,14 +212,11 @@ FORMATS = {
         "model.onnx",
         _read_onnx_metadata,
         open=_open_onnx,
-        packages=("onnxruntime",),
         requires=("onnx", "onnxscript", "onnxruntime"),
         precisions=("float32", "float16", "int8"),
     ),
-    "torch_export": Format(
-        "model.pt2", _read_archive_metadata, open=_open_archive, packages=("torch",), runs_code=True
-    ),
-    "torchscript": Format("model.ts", _read_archive_metadata, open=_open_archive, packages=("torch",)),
+    "torch_export": Format("model.pt2", _read_archive_metadata, open=_open_archive, runs_code=True),
+    "torchscript": Format("model.ts", _read_archive_metadata, open=_open_archive),
     "safetensors": Format("model.safetensors", _read_safetensors_metadata, load_weights=_load_safetensors),
 }
 """By name, which is that of the module that writes the format; first those that need least to run."""
@@ -251,8 +244,16 @@ def measure_latency(call: Callable[[], object]) -> dict[str, float]:
     return {"median_s": float(median), "p95_s": float(p95), "repetitions": len(times)}
 
 
+def join_batches(batches: Sequence[Arrays], size: int) -> Arrays:
+    """Join outputs of batches: their rows; what has no row for each sample, as a parameter, gets a new dimension."""
+    import numpy as np
+
+    outputs = zip(*batches, strict=True)
+    return [np.concatenate(parts) if parts[0].shape[:1] == (size,) else np.stack(parts) for parts in outputs]
+
+
 def load_arrays(file: Path) -> Arrays:
-    """Load the arrays of one batch, which have the names 0, 1, ..."""
+    """Load arrays, which have the names 0, 1, ..."""
     import numpy as np
 
     with np.load(file, allow_pickle=False) as archive:
@@ -260,7 +261,7 @@ def load_arrays(file: Path) -> Arrays:
 
 
 def save_arrays(file: Path, arrays: Sequence[Any]) -> None:
-    """Save the arrays of one batch."""
+    """Save arrays."""
     import numpy as np
 
     np.savez(file, allow_pickle=False, **{str(index): array for index, array in enumerate(arrays)})
@@ -279,12 +280,13 @@ def _run_file(file: Path, inputs: Path, folder: Path, threads: int) -> None:
             weight.fill_(float("nan") if weight.dtype.is_floating_point else 0)
         format_.load_weights(module, file)
         run = wrap_module(module.eval(), _output_names(format_.read_metadata(file)))
-    for batch in inputs.glob("*.npz"):
-        save_arrays(folder / batch.name, run(load_arrays(batch)))
+    for size in BATCH_SIZES:
+        batches = [run(load_arrays(batch)) for batch in sorted(inputs.glob(f"{size}-*.npz"))]
+        save_arrays(folder / f"{size}.npz", join_batches(batches, size))
     loaded = [name for name in TRACKED_PACKAGES if name in sys.modules]
     latency = {}
     for size in TIMED_BATCH_SIZES:
-        latency[str(size)] = measure_latency(partial(run, load_arrays(inputs / f"{size}-0.npz")))
+        latency[str(size)] = measure_latency(partial(run, load_arrays(inputs / f"{size}-000000.npz")))
     (folder / "result.json").write_text(json.dumps({"loaded": loaded, "latency": latency}), encoding="utf-8")
 
 

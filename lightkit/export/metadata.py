@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from lightkit.errors import ConfigError, DataError
-from lightkit.export.formats import FORMATS, format_of, holds_weights_alone, read_safetensors_header
+from lightkit.export.formats import FORMATS, first_line, format_of, holds_weights_alone, read_safetensors_header
 from lightkit.hardware.packages import describe_packages
 from lightkit.images.preprocessing import Preprocessing
 from lightkit.runs.checkpoints import digest
@@ -139,10 +139,9 @@ def read_metadata(path: Path) -> Metadata:
     except ImportError as error:
         raise ConfigError(f"{path}: what runs it is not installed ({error}): pip install 'lightkit[onnx]'.") from error
     except _READ_ERRORS as error:
-        reason = f"it lacks {error}" if isinstance(error, KeyError) else str(error) or type(error).__name__
-        reason = (error.strerror if isinstance(error, OSError) else None) or reason
         raise DataError(
-            f"{path}: this is no export of lightkit, or it is damaged or cut short ({reason}). Export it again."
+            f"{path}: this is no export of lightkit, or it is damaged or cut short ({first_line(error)}). Export it "
+            "again."
         ) from error
 
 

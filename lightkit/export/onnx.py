@@ -6,7 +6,6 @@ import copy
 import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +45,7 @@ def write(target: ExportTarget, metadata: Metadata, path: Path) -> Metadata:
     outputs = [replace(spec, name=f"{spec.name}_out") if spec.name in inputs else spec for spec in metadata.outputs]
     file, opset = metadata.file_name, metadata.opset or DEFAULT_OPSET
     metadata = replace(metadata, how="torch.onnx (dynamo)", opset=opset, outputs=tuple(outputs))
-    model = _convert_to_half(target, file) if metadata.precision == "float16" else None
+    model = _convert_to_half(target) if metadata.precision == "float16" else None
     program = capture_graph(target, file, model=model)
     with silence_exporters():
         try:
@@ -110,16 +109,8 @@ class _Half(nn.Module):
         return apply_to_collection(outputs, Tensor, lambda each: each.float() if each.dtype == torch.float16 else each)
 
 
-def _convert_to_half(target: ExportTarget, file: str) -> nn.Module:
-    """Convert all but the preprocessing, whose sums need their digits.
-
-    Raises:
-        ExportError: If the model computes in float64, which its forward may name explicitly.
-    """
-    weights = chain(target.module.named_parameters(), target.module.named_buffers())
-    if name := next((name for name, weight in weights if weight.dtype == torch.float64), None):
-        reason = f"--half rounds weights of float32, and its {name} is float64. Leave --half out"
-        raise export_error(file, target.module, reason)
+def _convert_to_half(target: ExportTarget) -> nn.Module:
+    """Convert all but the preprocessing, whose sums need their digits."""
     half, preprocessing = _Half(target.module).eval(), target.metadata.preprocessing
     if target.plain is None or preprocessing is None:
         return half
@@ -128,7 +119,6 @@ def _convert_to_half(target: ExportTarget, file: str) -> nn.Module:
 
 # What onnxruntime computes in whole numbers, and what may stand between two such steps; the rest gains nothing.
 _OPERATORS = ["Conv", "ConvTranspose", "Gemm", "MatMul", "Add", "Clip", "Relu", "MaxPool", "GlobalAveragePool"]
-_MAX_QUANTIZED_BYTES = 1_000_000_000
 
 
 class _CalibrationReader(CalibrationDataReader):  # type: ignore[misc]  # onnxruntime has no types
@@ -155,13 +145,12 @@ def _quantize(model: ir.Model, metadata: Metadata, target: ExportTarget, *, fold
         ExportError: If the quantiser fails, or finds nothing to quantise.
     """
     reader = _CalibrationReader([spec.name for spec in metadata.inputs], iter(target.calibration()))
-    is_large = _count_bytes(model) > _MAX_QUANTIZED_BYTES
     with tempfile.TemporaryDirectory(dir=folder, prefix=".quantising-") as temporary:
         plain, prepared, made = (Path(temporary) / f"{name}.onnx" for name in ("plain", "prepared", "int8"))
         with silence_exporters():
             try:
-                ir.save(model, plain, external_data="plain.data" if is_large else None)
-                quant_pre_process(plain, prepared, skip_symbolic_shape=True, save_as_external_data=is_large)
+                ir.save(model, plain)
+                quant_pre_process(plain, prepared, skip_symbolic_shape=True)
                 quantize_static(
                     prepared,
                     made,
@@ -174,7 +163,6 @@ def _quantize(model: ir.Model, metadata: Metadata, target: ExportTarget, *, fold
                     # Weights of 7 bits, as onnxruntime advises: without VNNI its kernels add two products of a byte and
                     # a weight in 16 bits, where 2 * 255 * 127 saturates. So every processor gives the same sums.
                     reduce_range=True,
-                    use_external_data_format=is_large,
                 )
             except LightkitError:  # of the samples
                 raise
@@ -182,7 +170,6 @@ def _quantize(model: ir.Model, metadata: Metadata, target: ExportTarget, *, fold
                 reason = format_reason(error)
                 raise ExportError(f"{metadata.file_name}: onnxruntime's quantiser fails: {reason}.") from error
         quantized = ir.load(made)
-        ir.external_data.load_to_model(quantized)  # its weights are in the temporary folder
     if not any(node.op_type == "DequantizeLinear" for node in quantized.graph):
         raise ExportError(
             f"{metadata.file_name}: onnxruntime's quantiser found nothing to quantise in {metadata.model}."

@@ -34,8 +34,6 @@ from lightkit.export.forward import call_forward
 from lightkit.export.metadata import Metadata
 from lightkit.export.target import ExportTarget
 
-BATCH_SIZES = (1, 7, 32)
-"""One, an odd one, and a usual one: a model that was fixed to the batch of its example differs at one of them."""
 _MAX_SIDE = 640
 """In pixels, of images that are resized to one size for a batch: 32 photos of a phone would take a gigabyte."""
 _EXACT = 1e-6
@@ -97,13 +95,6 @@ _MAX_METRIC_TOLERANCE = 0.2
 """With one or two samples, those on a border would allow for any accuracy."""
 
 
-def choose_tolerance(precision: str, rtol: float | None, atol: float | None) -> Tolerance:
-    """Return the tolerance of a precision with the user's bounds; an own ``atol`` replaces its relative bounds, too."""
-    default = TOLERANCES[precision]
-    rtol = default.rtol if rtol is None else rtol
-    return replace(default, rtol=rtol) if atol is None else Tolerance(rtol, atol)
-
-
 def is_same_metric(one: float, other: float, tolerance: float) -> bool:
     """Compare two values of a metric; NaN equals NaN alone."""
     return math.isclose(one, other, rel_tol=tolerance, abs_tol=tolerance) or (math.isnan(one) and math.isnan(other))
@@ -113,8 +104,8 @@ def is_same_metric(one: float, other: float, tolerance: float) -> bool:
 
 
 def compare(
-    expected: Mapping[int, Sequence[Arrays]],
-    found: Mapping[int, Sequence[Arrays]],
+    expected: Mapping[int, Arrays],
+    found: Mapping[int, Arrays],
     *,
     metadata: Metadata,
     names: Sequence[str],
@@ -123,7 +114,7 @@ def compare(
     """Compare a file's outputs with its model's; whole numbers and booleans exactly.
 
     Args:
-        expected: By batch size, the model's outputs for each batch.
+        expected: By batch size, the model's outputs, see `join_batches`.
         found: The file's, likewise.
         metadata: Of the file, for the names of outputs and classes.
         names: Of the samples; the last batch is filled up from the first ones.
@@ -137,19 +128,14 @@ def compare(
         Mismatch: If one is outside.
     """
     parity, first = {}, dict[int, str]()
-    for size, batches in expected.items():
+    for size, outputs in expected.items():
         figures = {"max_abs": 0.0, "max_rel": 0.0, "outputs": 0, "outside": 0}
         parity[str(size)], largest = figures, 0.0
-        for place, spec in enumerate(metadata.outputs):
-            pairs = [(one[place], other[place]) for one, other in zip(batches, found[size], strict=True)]
-            for pair in pairs:
-                form, other = (f"{array.dtype} {array.shape}" for array in pair)
-                if form != other:
-                    raise Mismatch(
-                        f"{metadata.file_name} does not match its model: {spec.name!r} is {other}, expected {form}."
-                    )
-            has_rows = pairs[0][0].shape[:1] == (size,)
-            wanted, given = map(np.concatenate if has_rows else np.stack, zip(*pairs, strict=True))
+        for place, (wanted, given) in enumerate(zip(outputs, found[size], strict=True)):
+            name = metadata.outputs[place].name
+            if (wanted.dtype, wanted.shape) != (given.dtype, given.shape):
+                forms = f"{given.dtype} {given.shape}, expected {wanted.dtype} {wanted.shape}, in batches of {size}"
+                raise Mismatch(f"{metadata.file_name} does not match its model: {name!r} is {forms}.")
             wide = np.result_type(wanted, np.float64)
             with np.errstate(invalid="ignore", over="ignore"):
                 gap, magnitude = np.abs(wanted.astype(wide) - given.astype(wide)), np.abs(wanted.astype(wide))
@@ -162,10 +148,12 @@ def compare(
             figures["outputs"] += wanted.size
             figures["outside"] += int((~is_same).sum())
             if not is_same.all() and size not in first:
-                at = tuple(int(each) for each in np.argwhere(~is_same)[0])
-                sample = f"for {names[at[0] % len(names)]}: " if has_rows else ""
+                row, *index = at = tuple(int(each) for each in np.argwhere(~is_same)[0])
+                sample = f"for {names[row % len(names)]}: " if len(wanted) >= len(names) else ""
+                classes = metadata.class_names or () if place == 0 and len(index) == 1 else ()
+                element = f"class {classes[index[0]]!r} of {name!r}" if classes else f"{name!r}{index or ''}"
                 values = f"{float(given[at].real):.6g}, expected {float(wanted[at].real):.6g}"
-                first[size] = f"{sample}{_name_element(metadata, place, at[1:])} is {values}"
+                first[size] = f"{sample}{element} is {values}"
         figures["max_rel"] = figures["max_abs"] / largest if largest else 0.0
     if first:
         size, *others = first
@@ -177,14 +165,6 @@ def compare(
             "do not count for whole numbers, booleans, NaN and infinity."
         )
     return parity
-
-
-def _name_element(metadata: Metadata, place: int, index: Sequence[int]) -> str:
-    """Name an element of a row of an output, by its class where that is known."""
-    name, classes = repr(metadata.outputs[place].name), metadata.class_names or ()
-    if place == 0 and len(index) == 1 and index[0] < len(classes):
-        return f"class {classes[index[0]]!r} of {name}"
-    return f"{name}{list(index) or ''}"
 
 
 # -- the proof ---------------------------------------------------------------------------------------------------------
@@ -203,7 +183,7 @@ class Proof:
         folder: For the samples in batches, and for the fresh processes; created.
 
     Attributes:
-        expected: By batch size, the model's outputs for each batch.
+        expected: By batch size, the model's outputs, see `join_batches`.
         metrics: Of the model, by the name that the module logs.
         not_scored: Why there are none, if there are none.
         latency: Of the model, with as much in it as the file has, by batch size.
@@ -216,14 +196,16 @@ class Proof:
         self._target, self._folder = target, folder
         self._threads, self._template = torch.get_num_threads(), None
         self.num_samples = len(target.samples.names)
-        self._scored_size = max(BATCH_SIZES) if target.plain is None else 1  # larger batches bring images to one size
-        self.expected: dict[int, list[Arrays]] = {size: [] for size in BATCH_SIZES}
+        self._scored_size = max(formats.BATCH_SIZES) if target.plain is None else 1  # others bring images to one size
+        self.expected: dict[int, Arrays] = {}
         folder.mkdir()
-        for size, batches in self.expected.items():
+        for size in formats.BATCH_SIZES:
+            batches = []
             for start in range(0, self.num_samples, size):
                 inputs = self._stack_inputs([row % self.num_samples for row in range(start, start + size)])
-                formats.save_arrays(folder / f"{size}-{len(batches)}.npz", inputs)
+                formats.save_arrays(folder / f"{size}-{start:06d}.npz", inputs)
                 batches.append(self._run_model(inputs))
+            self.expected[size] = formats.join_batches(batches, size)
         self.metrics: dict[str, float] = {}
         self.not_scored = "validation_step logs no metric that is the same when it is run again"
         try:
@@ -234,7 +216,7 @@ class Proof:
             self.not_scored = str(error)
         self.latency = {}
         for size in formats.TIMED_BATCH_SIZES:
-            tensors = map(torch.from_numpy, formats.load_arrays(folder / f"{size}-0.npz"))
+            tensors = map(torch.from_numpy, formats.load_arrays(folder / f"{size}-000000.npz"))
             with torch.no_grad():
                 self.latency[str(size)] = formats.measure_latency(partial(target.model, *tensors))
 
@@ -255,9 +237,13 @@ class Proof:
 
         Raises:
             Mismatch: If an output or a metric is outside the tolerance, or int8 has no metric and no ``atol``.
-            ExportError: If the file cannot be run, or only with packages that it should not need.
+            ExportError: If the file cannot be run.
         """
-        allowed = choose_tolerance(metadata.precision, rtol, atol)
+        allowed = TOLERANCES[metadata.precision]
+        if rtol is not None:
+            allowed = replace(allowed, rtol=rtol)
+        if atol is not None:  # in place of the bound relative to the largest output, too
+            allowed = Tolerance(allowed.rtol, atol)
         outputs, result = self._run_file(file, metadata)
         names = self._target.samples.names
         parity = compare(self.expected, outputs, metadata=metadata, names=names, tolerance=allowed)
@@ -278,7 +264,7 @@ class Proof:
             "latency": {"exported": result["latency"], "eager": self.latency},
         }
 
-    def _check_metrics(self, outputs: Sequence[Arrays], metadata: Metadata) -> dict[str, Any]:
+    def _check_metrics(self, outputs: Arrays, metadata: Metadata) -> dict[str, Any]:
         """Return the entry of export.json on metrics.
 
         Raises:
@@ -326,14 +312,14 @@ class Proof:
         """Whether the graph has a softmax behind the module's logits."""
         return self._target.plain is not None and self._target.plain.metadata.output_kind == "logits"
 
-    def _run_file(self, file: Path, metadata: Metadata) -> tuple[dict[int, list[Arrays]], dict[str, Any]]:
+    def _run_file(self, file: Path, metadata: Metadata) -> tuple[dict[int, Arrays], dict[str, Any]]:
         """Run a file in a fresh process.
 
         Returns:
-            By batch size, the file's outputs for each batch; and ``loaded`` and ``latency``, see `formats`.
+            By batch size, the file's outputs; and ``loaded`` and ``latency``, see `formats`.
 
         Raises:
-            ExportError: If it cannot be run, or only with packages that it should not need.
+            ExportError: If it cannot be run.
         """
         with tempfile.TemporaryDirectory(dir=self._folder, ignore_cleanup_errors=True) as name:
             folder, paths = Path(name).resolve(), [str(Path.cwd()), *filter(None, sys.path)]
@@ -356,25 +342,16 @@ class Proof:
                 last = ended.stderr.decode(errors="replace").strip().rpartition("\n")[2][-400:] or "nothing"
                 raise ExportError(f"{file.name} cannot be run in a fresh process, which {how}. Its last words: {last}")
             result = json.loads((folder / "result.json").read_text(encoding="utf-8"))
-            if needless := {*result["loaded"]} - {*FORMATS[metadata.format].packages}:
-                raise ExportError(
-                    f"{file.name}: the fresh process had loaded {', '.join(sorted(needless))}, so this does not prove "
-                    "that the file runs without. Look for what imports it at Python's start: sitecustomize, or a .pth "
-                    "file."
-                )
-            outputs = {
-                size: [formats.load_arrays(folder / f"{size}-{number}.npz") for number in range(len(batches))]
-                for size, batches in self.expected.items()
-            }
+            outputs = {size: formats.load_arrays(folder / f"{size}.npz") for size in self.expected}
         return outputs, result
 
-    def _score(self, batches: Sequence[Arrays]) -> dict[str, float]:
+    def _score(self, arrays: Arrays) -> dict[str, float]:
         """Run the module's own validation with these outputs in Lightning's own loop, on one CPU.
 
         Metrics that do not come from ``forward``'s outputs are the same for all outputs.
 
         Args:
-            batches: Outputs for the batches of ``_scored_size``.
+            arrays: Outputs for batches of ``_scored_size``.
 
         Returns:
             What the module logs in its validation.
@@ -387,13 +364,9 @@ class Proof:
             raise _NotScored(f"{type(module).__name__} is no LightningModule")
         if not samples.batches:
             raise _NotScored("the data gives no batches of a validation split")
-        outputs = []
-        for arrays in zip(*batches, strict=True):
-            has_rows = arrays[0].shape[:1] == (self._scored_size,)  # a parameter that is returned has none
-            joined = np.concatenate(arrays)[: self.num_samples] if has_rows else arrays[0]
-            outputs.append((torch.from_numpy(joined), has_rows))
+        outputs = [torch.from_numpy(array) for array in arrays]
         if self._is_softened:  # the module gets the logarithm, of which the softmax is the probabilities
-            outputs[0] = (outputs[0][0].clamp_min(torch.finfo(torch.float32).tiny).log(), outputs[0][1])
+            outputs[0] = outputs[0].clamp_min(torch.finfo(torch.float32).tiny).log()
         replay = _Replay(samples.inputs, outputs, self._template)
         # copies: the module may change a batch in place
         loader: DataLoader[Any] = DataLoader(list(samples.batches), batch_size=None, collate_fn=copy.deepcopy)  # type: ignore[arg-type]
@@ -421,12 +394,12 @@ class _Replay:
 
     Args:
         inputs: Of all samples.
-        outputs: For each output its values, and whether these have a row for each sample.
+        outputs: Of all samples; those that have no row for each sample are the same for each batch.
         template: What ``forward`` returns: tensors in a tuple, list or mapping, or one alone.
     """
 
-    def __init__(self, inputs: Sequence[Tensor], outputs: Sequence[tuple[Tensor, bool]], template: Any) -> None:
-        self._inputs, self._outputs, self._template = inputs, outputs, template
+    def __init__(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor], template: Any) -> None:
+        self._inputs, self._outputs, self._template, self._num = inputs, outputs, template, len(inputs[0])
         self._start = self._end = 0
         self.is_used = False
 
@@ -437,7 +410,7 @@ class _Replay:
                 end = start + len(given[0])
                 if all(torch.equal(mine[start:end], theirs) for mine, theirs in zip(self._inputs, given, strict=True)):
                     self._start, self._end, self.is_used = start, end, True
-                    rows = iter([output[start:end] if has_rows else output for output, has_rows in self._outputs])
+                    rows = iter([each[start:end] if len(each) >= self._num else each[0] for each in self._outputs])
                     return apply_to_collection(self._template, Tensor, lambda _: next(rows))  # noqa: B023 (called at once)
         raise _NotScored("validation_step gives forward something else than the samples")
 

@@ -176,18 +176,20 @@ def check_self_consistency(target: ExportTarget) -> None:
     inputs = [values[rows] for values in samples.inputs]
     first, second = (run_model(target.model, inputs) for _ in range(2))
     for key, output in first.items():
-        if num_nan := int(output.isnan().sum()):
-            raise ExportError(
-                f"{name} itself gives NaN: {key!r} has {num_nan} of them in a batch of {output.numel()} values. No "
-                "file of it can be proved. Look for weights that are NaN, which a training with a loss of NaN leaves, "
-                "or for a division by zero."
-            )
-        if output.shape != second[key].shape or not torch.allclose(output, second[key], _RTOL, _ATOL):
-            raise ExportError(
-                f"{name} itself gives something else each time: {key!r} differs when the same samples are given "
-                "again. No file of it can be proved. Look in its forward for dropout that stays on in eval mode "
-                "(dropout(x) without training=self.training), other random numbers, or what it keeps from call to call."
-            )
+        if output.shape == second[key].shape and torch.allclose(output, second[key], _RTOL, _ATOL):
+            continue
+        what = "something else each time"
+        causes = (
+            "dropout that stays on in eval mode (dropout(x) without training=self.training), other random numbers, or "
+            "what its forward keeps from call to call"
+        )
+        if output.isnan().any():
+            what = "NaN"
+            causes = "weights that are NaN, which a training with a loss of NaN leaves, or for a division by zero"
+        raise ExportError(
+            f"{name} itself gives {what}: {key!r}, when it is run twice on its first {len(rows)} samples. No file of "
+            f"it can be proved. Look for {causes}."
+        )
 
 
 def include_preprocessing(plain: ExportTarget) -> ExportTarget:
@@ -197,20 +199,16 @@ def include_preprocessing(plain: ExportTarget) -> ExportTarget:
         ConfigError: If the preprocessing is unknown, or the model is no classifier of images.
     """
     metadata, preprocessing = plain.metadata, plain.metadata.preprocessing
-    if preprocessing is None:
+    if preprocessing is None or metadata.output_kind == "other":
         shapes = [
             f"{spec.name} ({', '.join('batch' if size is None else str(size) for size in spec.shape)})"
             for spec in metadata.inputs
         ]
         raise ConfigError(
-            f"--with-preprocessing: the model takes {' and '.join(shapes)}, for which the data module names no "
-            "preprocessing. Expected images alone, (batch, channels, height, width), and an attribute `preprocessing` "
-            "of the data module, a lightkit.images.preprocessing.Preprocessing with that crop."
-        )
-    if metadata.output_kind == "other":
-        raise ConfigError(
-            f"--with-preprocessing: {type(plain.model).__name__} does not say what its output is, and probabilities "
-            'are to come out. Give the class an attribute output_kind = "logits" (or "probabilities").'
+            f"--with-preprocessing: {type(plain.model).__name__} takes {' and '.join(shapes)}. Expected a classifier "
+            "of images alone, (batch, channels, height, width), for which the data module has an attribute "
+            "`preprocessing`, a lightkit.images.preprocessing.Preprocessing with that crop. Its class has the "
+            'attribute output_kind = "logits" (or "probabilities"), for probabilities are to come out.'
         )
     model = ImageToProbabilities(plain.model, preprocessing, metadata.output_kind)
     size = (2, preprocessing.crop[0] + 21, preprocessing.crop[1] + 34, 3)

@@ -65,10 +65,10 @@ def capture_graph(target: ExportTarget, file: str, *, model: nn.Module | None = 
     if inspect.Parameter.VAR_POSITIONAL in kinds:  # the exporter wants the shapes of *inputs in a tuple of their own
         num = kinds.index(inspect.Parameter.VAR_POSITIONAL)
         shapes = (*shapes[:num], shapes[num:])
-    with silence_exporters() as guards, torch.no_grad():
+    with silence_exporters() as lines, torch.no_grad():
         try:
             program = torch.export.export(model, clone_inputs(target.example), dynamic_shapes=shapes)
         except Exception as error:  # the model's own code raises anything
-            line = find_code_line(error) or guards.line
+            line = find_code_line(error) or (lines[-1] if lines else None)
             raise export_error(file, target.module, format_reason(error), line=line) from error
     return program

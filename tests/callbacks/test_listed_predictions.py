@@ -17,8 +17,7 @@ from pytorch_lightning import LightningModule, Trainer
 from torch import Tensor
 
 from lightkit.callbacks.predictions import ListedPredictions
-from lightkit.prediction.table import Prediction
-from lightkit.prediction.writer import write_predictions
+from lightkit.prediction.table import Prediction, write_predictions
 
 LOGITS = torch.tensor([[3.0, -1.0]])
 

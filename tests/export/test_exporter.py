@@ -54,7 +54,7 @@ def test_a_match_is_published_with_its_record(planted: Any, tmp_path: Path) -> N
     assert entry["loaded"] == ["onnxruntime"]
     assert 0 < entry["latency"]["exported"]["1"]["median_s"] <= entry["latency"]["exported"]["1"]["p95_s"]
     assert [artefact["file"] for artefact in artefacts] == ["model.onnx"]
-    assert (steps[0], steps[-1]) == ("model.onnx: writing", "model.onnx: proved")
+    assert (steps[0], steps[-1]) == ("model.onnx: writing and proving", "model.onnx: proved")
     documented = {word for line in str(exporter.__doc__).splitlines() for word in re.findall(r"\w+", line[:17])}
     assert entry.keys() <= documented
 
@@ -64,7 +64,7 @@ def test_a_match_is_published_with_its_record(planted: Any, tmp_path: Path) -> N
     [
         ("at_seven", r"63 of 63 outputs differ at batch size 7, by up to 1.00e\+00 .*first for photos/00.jpg: class"),
         ("nan", r"1 of 60 .* at batch size 1 .*first for photos/05.jpg: class 'rose' of 'logits' is nan, expected"),
-        ("double", r"does not match its model: 'logits' is float64 \(1, 3\), expected float32 \(1, 3\)"),
+        ("double", r"does not match its model: 'logits' is float64 \(20, 3\), expected float32 \(20, 3\), in batches of 1"),
     ],
     ids=["wrong at batch 7 only", "nan in one class", "dtype"],
 )

@@ -6,7 +6,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
@@ -40,22 +39,9 @@ def script(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, text: str) -> None:
 def test_onnx_is_run_without_torch_and_lightkit(tmp_path: Path) -> None:
     answer = asked(tmp_path)
 
-    assert {size: len(outputs) for size, outputs in answer[0].items()} == {1: 20, 7: 3, 32: 1}
+    assert {size: outputs[0].shape for size, outputs in answer[0].items()} == {1: (20, 3), 7: (21, 3), 32: (32, 3)}
     assert answer[1]["loaded"] == ["onnxruntime"]
     assert set(answer[1]["latency"]) == {"1", "32"}
-
-
-def test_a_process_that_has_torch_by_other_means_proves_nothing(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    place = tmp_path / "site"
-    place.mkdir()
-    (place / "torch.py").write_text("")
-    (place / "sitecustomize.py").write_text("import torch")
-    monkeypatch.setenv("PYTHONPATH", str(place))
-
-    with pytest.raises(ExportError, match=r"model.onnx: the fresh process had loaded torch, so this does not prove"):
-        asked(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -101,7 +87,7 @@ def test_weights_are_loaded_into_a_module_that_had_none_as_they_lie_in_memory(tm
     assert answer[1]["loaded"] == ["torch"]
     expected = model(samples_of(LineOfThree()).inputs[0]).detach().numpy()
     assert expected.mean() > 50
-    assert np.concatenate([outputs[0] for outputs in answer[0][1]]) == pytest.approx(expected, rel=1e-5, abs=1e-5)
+    assert answer[0][1][0] == pytest.approx(expected, rel=1e-5, abs=1e-5)
 
 
 class HoldsAGenerator(LineOfThree):

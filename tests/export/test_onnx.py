@@ -45,13 +45,6 @@ def test_outputs_whose_names_are_taken_get_free_ones(tmp_path: Path) -> None:
     assert largest_gap(subject, tmp_path / "model.onnx") < 2e-6
 
 
-def test_half_of_a_model_in_float64_is_refused_in_words(tmp_path: Path) -> None:
-    subject = specimens.odd_subject(specimens.InDoublePrecision())
-    says = r"^model\.half\.onnx: InDoublePrecision cannot be exported: --half rounds weights of float32, and its "
-    with pytest.raises(ExportError, match=says + r"layer\.weight is float64\. Leave --half out\.$"):
-        write_file("onnx", subject, tmp_path / "model.half.onnx", precision="float16")
-
-
 def test_an_operator_without_an_onnx_form_is_named(tmp_path: Path) -> None:
     says = r"^model\.onnx: Eigenvalues cannot be exported: No ONNX function found for .*aten\.linalg_eig[^\n]*$"
     with pytest.raises(ExportError, match=says):

@@ -76,29 +76,6 @@ def test_onnx_gives_what_the_module_gives(tmp_path: Path) -> None:
     assert exported == pytest.approx(wrap_module(subject_of().model)([x])[0], abs=1e-5)
 
 
-@pytest.mark.parametrize(
-    ("write", "name", "says"),
-    [
-        (by_hand, "model.onnx", "model.onnx: onnxruntime cannot read it: "),
-        (exported, "model.pt2", "model.pt2: torch.export cannot read it: "),
-        (scripted, "model.ts", "model.ts: TorchScript cannot read it: "),
-    ],
-    ids=["onnx", "torch_export", "torchscript"],
-)
-@pytest.mark.parametrize("share", [0.0, 0.5, 0.98], ids=["empty", "half", "cut at the end"])
-def test_a_file_that_was_cut_is_reported_in_a_line(
-    tmp_path: Path, write: Callable[[Path], Path], name: str, says: str, share: float
-) -> None:
-    path = write(tmp_path / name)
-    content = path.read_bytes()
-    path.write_bytes(content[: int(len(content) * share)])
-
-    with pytest.raises(ValueError, match=says) as caught:
-        open_model(path)
-
-    assert "\n" not in str(caught.value)
-
-
 def test_outputs_are_laid_side_by_side() -> None:
     assert flatten({"a": (1, [2, 3]), "b": {"c": 4}}) == [1, 2, 3, 4]
     assert flatten({"a": 1, "b": 2}, ["b", "a"]) == [2, 1]

@@ -50,10 +50,7 @@ def proved(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Any
         subject = subject_of(model, samples)
         metadata = replace(subject.metadata, format="onnx", precision=precision)
         proof = Proof(subject, tmp_path / secrets.token_hex(4))
-        outputs = {
-            size: [change([output.copy() for output in batch]) for batch in batches]
-            for size, batches in proof.expected.items()
-        }
+        outputs = {size: change([output.copy() for output in expected]) for size, expected in proof.expected.items()}
         answer = {"loaded": ["onnxruntime"], "latency": {}}
         monkeypatch.setattr(proof, "_run_file", lambda *_: (outputs, answer))
         return proof.check(tmp_path / "model.onnx", metadata, **tolerance)
@@ -95,7 +92,7 @@ def test_a_gap_that_a_tolerance_can_allow_is_reported_with_that_advice(proved: C
     ("change", "says"),
     [
         (lambda outputs: [outputs[0], outputs[1] + 1], "'output_1' is"),
-        (lambda outputs: [outputs[0], outputs[1].astype(np.int32)], "'output_1' is int32 (1,), expected int64 (1,)"),
+        (lambda outputs: [outputs[0], outputs[1].astype(np.int32)], "'output_1' is int32 (20,), expected int64 (20,)"),
         (lambda outputs: [outputs[0] * np.float32(np.nan), outputs[1]], "is nan, expected"),
         (lambda outputs: [outputs[0] + np.float32(np.inf), outputs[1]], "is inf, expected"),
     ],

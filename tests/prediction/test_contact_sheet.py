@@ -12,9 +12,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from lightkit.prediction import writer as writer_module
-from lightkit.prediction.table import Prediction, PredictionColumns
-from lightkit.prediction.writer import PredictionWriter
+from lightkit.prediction import table as table_module
+from lightkit.prediction.table import Prediction, PredictionColumns, PredictionWriter
 
 
 def predicted(index: int, path: str, *values: float) -> Prediction:
@@ -64,7 +63,7 @@ def test_the_least_certain_come_first(tmp_path: Path) -> None:
 
 
 def test_of_many_images_the_least_certain_are_kept_and_it_says_of_how_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(writer_module, "_MAX_THUMBNAILS", 10)
+    monkeypatch.setattr(table_module, "_MAX_THUMBNAILS", 10)
     sheet = sheet_of(PredictionColumns(["x", "y"]))
     order = np.random.default_rng(0).permutation(2_000)
     for index, place in enumerate(order):
@@ -135,7 +134,7 @@ def test_each_thumbnail_has_its_likeliest_classes() -> None:
 def test_of_a_model_without_classes_the_first_images_are_shown_with_their_values(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(writer_module, "_MAX_THUMBNAILS", 2)
+    monkeypatch.setattr(table_module, "_MAX_THUMBNAILS", 2)
     sheet = sheet_of(PredictionColumns(None, num_values=2))
     for index in range(3):
         sheet.add(predicted(index, f"{index}.jpg", float(index), -1.5))

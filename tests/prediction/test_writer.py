@@ -12,9 +12,8 @@ import numpy as np
 import pytest
 
 from lightkit.errors import ConfigError, DataError, LightkitError
-from lightkit.prediction import writer as writer_module
-from lightkit.prediction.table import Prediction
-from lightkit.prediction.writer import write_predictions
+from lightkit.prediction import table as table_module
+from lightkit.prediction.table import Prediction, write_predictions
 
 
 def good(index: int, *values: float) -> Prediction:
@@ -161,7 +160,7 @@ def test_so_is_a_page_that_does_not_fit_and_its_table_does_not_appear(tmp_path: 
 
 
 def test_a_line_says_now_and_then_how_far_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(writer_module, "_PROGRESS_INTERVAL_S", 0.0)
+    monkeypatch.setattr(table_module, "_PROGRESS_INTERVAL_S", 0.0)
     stream = io.StringIO()
     with write_predictions(tmp_path / "t.csv", class_names=["x", "y"], progress=stream) as writer:
         writer.add(good(0))

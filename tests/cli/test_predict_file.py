@@ -11,13 +11,15 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from lightkit.cli.predict_file import check_image_model
+from lightkit.cli.predict_file import predict_images as predict_by
 from lightkit.errors import DataError
 from lightkit.export.metadata import TensorSpec
-from lightkit.prediction.inference import check_image_model, select_class_names
-from lightkit.prediction.inference import predict_images as predict_by
+from lightkit.prediction.table import select_class_names
 from tests.prediction.conftest import expected_of, metadata_of
 
-predict_images = partial(predict_by, name="m.onnx")
+FILE = Path("m.onnx")
+predict_images = partial(predict_by, file=FILE)
 Arrays = list[np.ndarray[Any, Any]]
 
 
@@ -142,8 +144,8 @@ def test_a_list_without_end_is_predicted_as_it_comes(images: list[str]) -> None:
 )
 def test_a_model_that_takes_no_images_is_refused(metadata: Any, says: str) -> None:
     with pytest.raises(DataError, match=says):
-        check_image_model(metadata, "m.onnx")
-    check_image_model(metadata_of(in_graph=True, preprocessing=None), "m.onnx")
+        check_image_model(metadata, FILE)
+    check_image_model(metadata_of(in_graph=True, preprocessing=None), FILE)
 
 
 def test_names_of_classes_are_of_an_output_that_has_one_number_for_each() -> None:
