@@ -30,10 +30,9 @@ _ROUNDING = 0.01  # of half precision
 
 
 class _Batch(NamedTuple):
-    """Predictions of a batch; batches are sorted by the first four fields. Of unknown indices ``first`` is -1."""
+    """Predictions of a batch; batches are sorted by the first three fields."""
 
     loader: int
-    first: int
     number: int
     rank: int
     indices: NDArray[np.int64]
@@ -44,12 +43,13 @@ class _Batch(NamedTuple):
 class PredictionTable(BasePredictionWriter):
     """Write what `predict_step` returns, one row a sample.
 
-    A classifier's row has `path` where the data knows it, `label` and `probability`; any other tensor's row has its
-    elements; where loaders give unlike rows, the columns of the others are empty. If a batch has no tensor with a row
-    for each sample, all go to `predictions.pt`, a list with one item a batch, for `torch.load`. Several processes make
-    one table together, in the order of the data, each sample once; where a loader does not give its samples' indices,
-    their shares come one batch after another. The table is written when it is complete: until then the one before it
-    stays, and memory holds about 50 bytes a row, and 4 for each number of a row that is no classifier's.
+    A classifier's row has `path` where the data knows it and has one loader, `label` and `probability`; any other
+    tensor's row has its elements; where loaders give unlike rows, the columns of the others are empty. If a batch has
+    no tensor with a row for each sample, all go to `predictions.pt`, a list with one item a batch, for `torch.load`.
+    Several processes make one table together, in the order of the data, each sample once; where a loader does not give
+    its samples' indices, their shares come one batch after another. The table is written when it is complete: until
+    then the one before it stays, and memory holds about 50 bytes a row, and 4 for each number of a row that is no
+    classifier's.
 
     Args:
         folder: Where `predictions.csv` is written.
@@ -88,15 +88,14 @@ class PredictionTable(BasePredictionWriter):
             rows = values.clone() if kind == "numbers" else torch.stack([values.argmax(1), values.amax(1)], dim=1)
         else:
             rows = move_data_to_device(prediction, "cpu")
-        first = int(indices.min()) if len(indices) else -1
-        self._batches.append(_Batch(dataloader_idx, first, batch_idx, trainer.global_rank, indices, kind, rows))
+        self._batches.append(_Batch(dataloader_idx, batch_idx, trainer.global_rank, indices, kind, rows))
 
     def on_predict_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Write the table of all ranks on rank 0, or what fits into none."""
         shares, self._batches = gather(trainer, self._batches), []
         if trainer.global_rank != 0:
             return
-        batches = sorted(chain.from_iterable(shares), key=lambda batch: batch[:4])
+        batches = sorted(chain.from_iterable(shares), key=lambda batch: batch[:3])
         is_table = all(batch.kind != "other" for batch in batches)
         self.path = self.folder / ("predictions.csv" if is_table else "predictions.pt")
         with atomic_write(self.path, durable=False) as aside:
@@ -111,6 +110,8 @@ class PredictionTable(BasePredictionWriter):
         num_numbers = max((batch.rows.shape[1] for batch in batches if batch.kind == "numbers"), default=0)
         columns = {"classes": ["label", "probability"], "numbers": [f"prediction_{at}" for at in range(num_numbers)]}
         paths = getattr(trainer.datamodule, "predict_paths", None)  # type: ignore[attr-defined]
+        if any(batch.loader for batch in batches):  # it is not known which loader's they are
+            paths = None
         names = ["path"] if paths else []
         for kind, own in columns.items():
             names += own if any(batch.kind == kind for batch in batches) else []

@@ -58,7 +58,7 @@ def predict_by_file(args: Sequence[str]) -> int:
     with _explain_failure(file):
         model = open_model(file)
     class_names = select_class_names(metadata.output_kind, metadata.class_names)
-    with pillow_warnings(), options.bind_writer(mode)(class_names=class_names, num_values=num_values) as writer:
+    with pillow_warnings(), options.bind_writer()(class_names=class_names, num_values=num_values) as writer:
         predictions: Iterable[Prediction] = predict_images(model, metadata, images, file=file)
         if mode in ("terminal", "plain") and options.screen.isatty():
             from rich.console import Console  # 0.1 s, only for a terminal

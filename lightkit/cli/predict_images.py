@@ -84,5 +84,5 @@ def build_prediction_callback(context: RunContext) -> ListedPredictions:
     """
     options = parse_predict_options(context.options, context.inputs)
     return ListedPredictions(
-        options.bind_writer(context.mode), on_written=partial(print_predict_end, options=options, mode=context.mode)
+        options.bind_writer(), on_written=partial(print_predict_end, options=options, mode=context.mode)
     )

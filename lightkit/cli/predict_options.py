@@ -46,18 +46,11 @@ class PredictOptions:
         """Where people read: standard error if the table is on standard output."""
         return sys.stderr if self.is_stdout else sys.stdout
 
-    def bind_writer(self, mode: OutputMode) -> Callable[..., AbstractContextManager[PredictionWriter]]:
+    def bind_writer(self) -> Callable[..., AbstractContextManager[PredictionWriter]]:
         """Return `write_predictions`, to which the names of the classes are still to be given."""
         from lightkit.prediction.table import write_predictions  # here: numpy, which other commands need not load
 
-        progress = self.screen if mode == "plain" and not self.screen.isatty() else None
-        return partial(
-            write_predictions,
-            self.output,
-            top_k=self.top_k,
-            contact_sheet=self.contact_sheet,
-            progress=progress,
-        )
+        return partial(write_predictions, self.output, top_k=self.top_k, contact_sheet=self.contact_sheet)
 
 
 def parse_predict_options(options: Mapping[str, str | bool], inputs: Sequence[str]) -> PredictOptions:

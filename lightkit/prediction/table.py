@@ -8,7 +8,6 @@ import heapq
 import json
 import re
 import sys
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -35,7 +34,6 @@ _MAX_BAD = 100
 _MAX_THUMBNAILS = 200
 """Images of a page, about 2 MB."""
 _SIDE = 192  # pixels of a thumbnail's longer side
-_PROGRESS_INTERVAL_S = 10.0
 Values = np.ndarray[Any, np.dtype[np.float32]]
 
 
@@ -246,7 +244,6 @@ def write_predictions(
     num_values: int = 0,
     top_k: int | None = None,
     contact_sheet: Path | None = None,
-    progress: TextIO | None = None,
 ) -> Iterator[PredictionWriter]:
     """Open a table and a page of thumbnails, which appear at the end of the block unless it ends in an exception.
 
@@ -258,7 +255,6 @@ def write_predictions(
         num_values: Outputs of a model without classes.
         top_k: Number of classes of each image; 3 if None.
         contact_sheet: An HTML page, in addition.
-        progress: Gets a line every ten seconds.
 
     Raises:
         ConfigError: If a file cannot be created.
@@ -277,7 +273,7 @@ def write_predictions(
         with _translate_write_errors(output):
             suffix = ".csv" if output == STANDARD_OUTPUT else output.suffix.lower()
             table = TABLES[suffix](asides.get(output, output), columns.names)
-        writer = PredictionWriter(output, columns, table, progress)
+        writer = PredictionWriter(output, columns, table)
         try:
             yield writer
         except BaseException:
@@ -302,7 +298,6 @@ class PredictionWriter:
         output: Name of the table.
         columns: Of the table.
         table: Takes the rows.
-        progress: Gets a line every ten seconds.
 
     Attributes:
         num: Images so far.
@@ -310,14 +305,11 @@ class PredictionWriter:
         bad: The first of these.
     """
 
-    def __init__(
-        self, output: Path, columns: PredictionColumns, table: RowWriter, progress: TextIO | None = None
-    ) -> None:
+    def __init__(self, output: Path, columns: PredictionColumns, table: RowWriter) -> None:
         self.num = self.num_bad = 0
         self.bad: list[Prediction] = []
-        self._output, self._columns, self._table, self._progress = output, columns, table, progress
+        self._output, self._columns, self._table = output, columns, table
         self._chosen: list[tuple[float, int, Prediction]] = []  # a heap, the most certain on top
-        self._begin = self._reported = time.monotonic()
 
     def add(self, prediction: Prediction) -> None:
         """Write the next prediction.
@@ -341,11 +333,6 @@ class PredictionWriter:
         row = self._columns.row(prediction)
         with _translate_write_errors(self._output):
             self._table.add(row)
-        now = time.monotonic()
-        if self._progress is not None and now - self._reported >= _PROGRESS_INTERVAL_S:
-            self._reported = now
-            speed = self.num / (now - self._begin)
-            print(f"predict  {self.num} images  {speed:.0f} images/s", file=self._progress, flush=True)
 
     def render_sheet(self) -> str:
         """Render the HTML page of thumbnails with their labels, least certain first; it needs no other file.
@@ -354,37 +341,25 @@ class PredictionWriter:
         """
         from jinja2 import Environment, FileSystemLoader  # 0.1 s, only for this page
 
-        chosen = [prediction for *_, prediction in sorted(self._chosen, reverse=True)]
-        num_good = self.num - self.num_bad
-        has_classes = self._columns.class_names is not None
-        which, order = ("least certain", ", least certain first") if has_classes else ("first", "")
-        part = f"The {which} {len(chosen)} of " if len(chosen) < num_good else ""
-        loader = FileSystemLoader(Path(__file__).parent)
-        page = Environment(loader=loader, autoescape=True, trim_blocks=True).get_template("contact_sheet.html")
-        return page.render(
-            summary=f"{part}{_count(num_good)}{order}.",
-            figures=map(self._describe, chosen),
-            bad=[(visible(item.path, in_line=True), visible(item.defect or "")) for item in self.bad],
+        environment = Environment(loader=FileSystemLoader(Path(__file__).parent), autoescape=True, trim_blocks=True)
+        return environment.get_template("contact_sheet.html").render(
+            num_good=self.num - self.num_bad,
+            has_classes=self._columns.class_names is not None,
+            figures=[self._describe(prediction) for *_, prediction in sorted(self._chosen, reverse=True)],
             num_bad=self.num_bad,
-            bad_heading=f"{_count(self.num_bad)} {'was' if self.num_bad == 1 else 'were'} not predicted",
+            bad=[(visible(item.path, in_line=True), visible(item.defect or "")) for item in self.bad],
         )
 
-    def _describe(self, prediction: Prediction) -> tuple[str, list[str | tuple[str, str]], str | None]:
-        """Return path, lines of the caption, and thumbnail in base64; None if it cannot be read any more."""
-        values, lines = prediction.values, list[str | tuple[str, str]]()
-        assert values is not None
-        if self._columns.class_names is None:
-            lines.append(f"{' '.join(f'{value:.4g}' for value in values[:4])}{' …' if values.size > 4 else ''}")
-        else:
-            lines += [(visible(name, in_line=True), f"{value:.1%}") for name, value in self._columns.rank(values)]
-        content = None
+    def _describe(self, prediction: Prediction) -> tuple[str, Any, str | None]:
+        """Return path, classes or values, and thumbnail in base64; None if the image cannot be read any more."""
+        described: Any = prediction.values
+        if self._columns.class_names is not None:
+            ranked = self._columns.rank(described)
+            described = [(visible(name, in_line=True), probability) for name, probability in ranked]
+        jpeg = None
         with suppress(DataError):  # it could be read a moment ago
             image = read_rgb(Path(prediction.path))
             image.thumbnail((_SIDE, _SIDE))
-            image.save(jpeg := BytesIO(), "JPEG", quality=80)
-            content = base64.b64encode(jpeg.getvalue()).decode()
-        return visible(prediction.path, in_line=True), lines, content
-
-
-def _count(num: int) -> str:
-    return f"{num:,} image" if num == 1 else f"{num:,} images"
+            image.save(content := BytesIO(), "JPEG", quality=80)
+            jpeg = base64.b64encode(content.getvalue()).decode()
+        return visible(prediction.path, in_line=True), described, jpeg

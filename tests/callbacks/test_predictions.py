@@ -76,7 +76,8 @@ def test_loaders_of_unlike_widths_have_each_their_columns(tmp_path: Path) -> Non
     rows = predict(tmp_path, TwoLoaders())
     assert rows[0] == ["prediction_0", "prediction_1", "prediction_2"]
     assert rows[-2:] == [["0.0", "1.0", ""], ["0.1", "0.2", "0.3"]]
-    rows = predict(tmp_path, TwoLoaders(names=["rose", "tulip"]))
+    # no paths: the data does not say which loader's they are
+    rows = predict(tmp_path, TwoLoaders(names=["rose", "tulip"], paths=["a.jpg", "b.jpg", "c.jpg"]))
     assert rows[0] == ["label", "probability", "prediction_0", "prediction_1", "prediction_2"]
     assert rows[-2:] == [["tulip", "1.000000", "", "", ""], ["", "", "0.1", "0.2", "0.3"]]
 

@@ -1,9 +1,7 @@
 from __future__ import annotations
 
 import csv
-import io
 import os
-import re
 import resource
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +10,6 @@ import numpy as np
 import pytest
 
 from lightkit.errors import ConfigError, DataError, LightkitError
-from lightkit.prediction import table as table_module
 from lightkit.prediction.table import Prediction, write_predictions
 
 
@@ -157,11 +154,3 @@ def test_so_is_a_page_that_does_not_fit_and_its_table_does_not_appear(tmp_path: 
     with pytest.raises(LightkitError, match=r"s.html: the predictions cannot be written there \(File too large"):
         written()
     assert names_in(tmp_path) == []
-
-
-def test_a_line_says_now_and_then_how_far_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(table_module, "_PROGRESS_INTERVAL_S", 0.0)
-    stream = io.StringIO()
-    with write_predictions(tmp_path / "t.csv", class_names=["x", "y"], progress=stream) as writer:
-        writer.add(good(0))
-    assert re.fullmatch(r"predict  1 images  \d+ images/s\n", stream.getvalue())
