@@ -166,25 +166,19 @@ def print_report(artefacts: Sequence[Mapping[str, Any]]) -> None:
         speed = f"{32 / latency['32']['median_s']:.0f}"
         return [name, size, gap, "" if value is None else f"{value:.4f}", *cells, speed]
 
-    rows = []
-    eager = {entry["in_graph"]: entry for entry in reversed(artefacts)}  # by its inputs
-    for in_graph in sorted(eager, reverse=True):
-        name = f"eager, from {'images' if in_graph else 'tensors'}" if len(eager) > 1 else "eager model"
-        rows.append(row(name, "", "", eager[in_graph], "eager"))
+    rows = [row("eager model", "", "", artefacts[0], "eager")]
     for entry in artefacts:
         gap = max(each["max_abs"] for each in entry["parity"].values())
         rows.append(row(entry["file"], in_bytes(entry["size_bytes"]), f"{gap:.1e}", entry, "exported"))
     numbers = ("size", "max gap", metric, "batch 1, ms", "batch 32, ms", "samples/s")
-    first, notes = artefacts[0], [f"{entry['file']}: by {entry['how']}" for entry in artefacts if entry["how"]]
-    reasons = {entry["metrics"]["reason"] for entry in artefacts if not entry["metrics"]["scored"]}
-    for text in (
-        format_table(("file", *numbers), rows, right=numbers),
-        f"Verified in a fresh process on {first['samples']} samples at batch 1, 7 and 32. "
-        f"Latency: median (95th percentile), {first['threads']} thread{'s'[: first['threads'] > 1]}.",
-        *(f"Not scored: {reason}." for reason in sorted(reasons)),
-        *notes,
-    ):
-        print(text)
+    num_samples, threads = artefacts[0]["samples"], artefacts[0]["threads"]
+    print(format_table(("file", *numbers), rows, right=numbers))
+    print(
+        f"Verified in a fresh process on {num_samples} samples at batch 1, 7 and 32. Latency: median (95th "
+        f"percentile), {threads} thread{'s' if threads > 1 else ''}."
+    )
+    for reason in {entry["metrics"]["reason"]: None for entry in artefacts if not entry["metrics"]["scored"]}:
+        print(f"Not scored: {reason}.")
 
 
 def _format_ms(time_s: float) -> str:
@@ -233,7 +227,6 @@ def load_model(module: LightningModule, data: LightningDataModule | None, checkp
             source["epoch"] = str(epoch)
         connector.restore_model()
         connector.restore_datamodule()
-        connector._loaded_checkpoint = {}
     module.eval()
     if any(parameter.dtype in (torch.float16, torch.bfloat16) for parameter in module.parameters()):
         module.float()

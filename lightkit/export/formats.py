@@ -100,34 +100,28 @@ def holds_weights_alone(path: Path | str) -> bool:
     return kind is not None and FORMATS[kind].open is None
 
 
-def wrap_module(module: Callable[..., Any], names: Sequence[str] = ()) -> Runner:
-    """Wrap a module of torch as a function of arrays.
-
-    Args:
-        module: Takes tensors by position.
-        names: Order of the outputs of a mapping.
-    """
+def wrap_module(module: Callable[..., Any]) -> Runner:
+    """Wrap a module of torch, which takes tensors by position, as a function of arrays."""
     import numpy as np
     import torch  # here, because ONNX files are run without it
 
     def run(arrays: Arrays) -> Arrays:
         with torch.no_grad():
-            return to_arrays(module(*(torch.from_numpy(np.ascontiguousarray(array)) for array in arrays)), names)
+            return to_arrays(module(*(torch.from_numpy(np.ascontiguousarray(array)) for array in arrays)))
 
     return run
 
 
-def to_arrays(outputs: Any, names: Sequence[str] = ()) -> Arrays:
+def to_arrays(outputs: Any) -> Arrays:
     """Flatten outputs of torch as `flatten` does; bfloat16, which numpy lacks, becomes float32."""
-    tensors = [tensor.detach().cpu() for tensor in flatten(outputs, names)]
+    tensors = [tensor.detach().cpu() for tensor in flatten(outputs)]
     return [(tensor.float() if str(tensor.dtype) == "torch.bfloat16" else tensor).numpy() for tensor in tensors]
 
 
-def flatten(outputs: Any, names: Sequence[str] = ()) -> list[Any]:
-    """Flatten tensors in mappings, tuples and lists; those of a mapping in the order of ``names``."""
+def flatten(outputs: Any) -> list[Any]:
+    """Flatten tensors in mappings, tuples and lists, in their order, which is that of the metadata."""
     if isinstance(outputs, Mapping):
-        keys = list(names) if set(names) == set(outputs) else list(outputs)
-        return [leaf for key in keys for leaf in flatten(outputs[key])]
+        outputs = list(outputs.values())
     if isinstance(outputs, list | tuple):
         return [leaf for output in outputs for leaf in flatten(output)]
     return [outputs]
@@ -140,8 +134,6 @@ def _open_onnx(path: Path, threads: int | None) -> Runner:
 
 
 def _read_onnx_metadata(path: Path) -> str:
-    if not path.is_file():
-        raise FileNotFoundError(path)
     return str(_onnx_session(path, None).get_modelmeta().custom_metadata_map[METADATA_KEY])
 
 
@@ -163,16 +155,11 @@ def _open_archive(path: Path, threads: int | None) -> Runner:
 
     if threads:
         torch.set_num_threads(threads)
-    names = _output_names(_read_archive_metadata(path))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch 2.15: "torch.jit.load is deprecated"
         if path.suffix.lower() == ".pt2":
-            return wrap_module(torch.export.load(str(path)).module(), names)
-        return wrap_module(torch.jit.load(str(path), map_location="cpu"), names)  # type: ignore[no-untyped-call]
-
-
-def _output_names(metadata: str) -> list[str]:
-    return [spec["name"] for spec in json.loads(metadata)["outputs"]]
+            return wrap_module(torch.export.load(str(path)).module())
+        return wrap_module(torch.jit.load(str(path), map_location="cpu"))  # type: ignore[no-untyped-call]
 
 
 def _read_archive_metadata(path: Path) -> str:
@@ -279,7 +266,7 @@ def _run_file(file: Path, inputs: Path, folder: Path, threads: int) -> None:
         for weight in module.state_dict().values():  # what the file lacks stays NaN
             weight.fill_(float("nan") if weight.dtype.is_floating_point else 0)
         format_.load_weights(module, file)
-        run = wrap_module(module.eval(), _output_names(format_.read_metadata(file)))
+        run = wrap_module(module.eval())
     for size in BATCH_SIZES:
         batches = [run(load_arrays(batch)) for batch in sorted(inputs.glob(f"{size}-*.npz"))]
         save_arrays(folder / f"{size}.npz", join_batches(batches, size))

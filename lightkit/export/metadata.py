@@ -129,13 +129,13 @@ def read_metadata(path: Path) -> Metadata:
         ConfigError: If it is an ONNX file, and onnxruntime is not installed.
         DataError: If the file is missing, damaged or cut short, or no export of lightkit.
     """
+    if not path.is_file():
+        raise DataError(f"{path}: there is no such file. `lightkit export` writes it.")
     try:
         if (kind := format_of(path)) is None:
             suffixes = ", ".join(Path(each.file).suffix for each in FORMATS.values())
             raise ValueError(f"expected a file that ends in {suffixes}")
         return Metadata.from_dict(json.loads(FORMATS[kind].read_metadata(path)))
-    except FileNotFoundError as error:
-        raise DataError(f"{path}: there is no such file. `lightkit export` writes it.") from error
     except ImportError as error:
         raise ConfigError(f"{path}: what runs it is not installed ({error}): pip install 'lightkit[onnx]'.") from error
     except _READ_ERRORS as error:
@@ -187,14 +187,9 @@ def is_recorded(path: Path, folder: Path) -> bool:
 
 
 def embed_digest(path: Path) -> None:
-    """Write into a safetensors file, whose metadata have `NO_DIGEST` under `DIGEST_KEY`, its own digest.
-
-    Raises:
-        ValueError: If its metadata have no such key.
-    """
+    """Write into a safetensors file, whose metadata have `NO_DIGEST` under `DIGEST_KEY`, its own digest."""
     found = _DIGEST_FIELD.search(read_safetensors_header(path))
-    if found is None:
-        raise ValueError(f"{path}: its metadata have no {DIGEST_KEY}")
+    assert found is not None
     content_digest = _digest_without(path, found.start(2))
     with path.open("r+b") as file:
         file.seek(found.start(2))

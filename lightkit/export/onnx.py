@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import copy
 import tempfile
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import onnx
 import onnx_ir as ir
 import torch
 from lightning_utilities.core.apply_func import apply_to_collection
-from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
+from onnxruntime.quantization import QuantFormat, QuantType, quantize_static
 from onnxruntime.quantization.shape_inference import quant_pre_process
 from torch import Tensor, nn
 
@@ -45,7 +44,11 @@ def write(target: ExportTarget, metadata: Metadata, path: Path) -> Metadata:
     outputs = [replace(spec, name=f"{spec.name}_out") if spec.name in inputs else spec for spec in metadata.outputs]
     file, opset = metadata.file_name, metadata.opset or DEFAULT_OPSET
     metadata = replace(metadata, how="torch.onnx (dynamo)", opset=opset, outputs=tuple(outputs))
-    model = _convert_to_half(target) if metadata.precision == "float16" else None
+    model: nn.Module | None = None
+    if metadata.precision == "float16":  # all but the preprocessing, whose sums need their digits
+        model = _Half(target.module).eval()
+        if target.plain is not None and metadata.preprocessing is not None:
+            model = ImageToProbabilities(model, metadata.preprocessing, target.plain.metadata.output_kind)
     program = capture_graph(target, file, model=model)
     with silence_exporters():
         try:
@@ -64,7 +67,9 @@ def write(target: ExportTarget, metadata: Metadata, path: Path) -> Metadata:
     if metadata.precision == "int8":
         graph = _quantize(graph, metadata, target, folder=path.parent)
     graph.metadata_props[METADATA_KEY] = metadata.dumps()
-    ir.save(graph, path, external_data=f"{file}.data" if _count_bytes(graph) > _MAX_INLINE_BYTES else None)
+    weights = (value.const_value for value in graph.graph.initializers.values())
+    is_large = sum(weight.nbytes for weight in weights if weight is not None) > _MAX_INLINE_BYTES
+    ir.save(graph, path, external_data=f"{file}.data" if is_large else None)
     try:
         onnx.checker.check_model(str(path), full_check=True)
     except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:
@@ -74,11 +79,6 @@ def write(target: ExportTarget, metadata: Metadata, path: Path) -> Metadata:
             f"{file}: this model cannot be written for opset {opset}, torch gave {given}. Say --opset {given}."
         )
     return metadata
-
-
-def _count_bytes(model: ir.Model) -> int:
-    """Count the bytes of the weights."""
-    return sum(value.const_value.nbytes for value in model.graph.initializers.values() if value.const_value is not None)
 
 
 def _rename_values(model: ir.Model, metadata: Metadata) -> None:
@@ -109,26 +109,8 @@ class _Half(nn.Module):
         return apply_to_collection(outputs, Tensor, lambda each: each.float() if each.dtype == torch.float16 else each)
 
 
-def _convert_to_half(target: ExportTarget) -> nn.Module:
-    """Convert all but the preprocessing, whose sums need their digits."""
-    half, preprocessing = _Half(target.module).eval(), target.metadata.preprocessing
-    if target.plain is None or preprocessing is None:
-        return half
-    return ImageToProbabilities(half, preprocessing, target.plain.metadata.output_kind)
-
-
 # What onnxruntime computes in whole numbers, and what may stand between two such steps; the rest gains nothing.
 _OPERATORS = ["Conv", "ConvTranspose", "Gemm", "MatMul", "Add", "Clip", "Relu", "MaxPool", "GlobalAveragePool"]
-
-
-class _CalibrationReader(CalibrationDataReader):  # type: ignore[misc]  # onnxruntime has no types
-    def __init__(self, names: list[str], batches: Iterator[tuple[np.ndarray[Any, Any], ...]]) -> None:
-        self.names = names
-        self.batches = batches
-
-    def get_next(self) -> dict[str, np.ndarray[Any, Any]] | None:
-        batch = next(self.batches, None)
-        return None if batch is None else dict(zip(self.names, batch, strict=True))
 
 
 def _quantize(model: ir.Model, metadata: Metadata, target: ExportTarget, *, folder: Path) -> ir.Model:
@@ -144,7 +126,9 @@ def _quantize(model: ir.Model, metadata: Metadata, target: ExportTarget, *, fold
         DataError: If a sample of the calibration cannot be read.
         ExportError: If the quantiser fails, or finds nothing to quantise.
     """
-    reader = _CalibrationReader([spec.name for spec in metadata.inputs], iter(target.calibration()))
+    names = [spec.name for spec in metadata.inputs]
+    batches = (dict(zip(names, batch, strict=True)) for batch in target.calibration())
+    reader = SimpleNamespace(get_next=lambda: next(batches, None))  # what a CalibrationDataReader has
     with tempfile.TemporaryDirectory(dir=folder, prefix=".quantising-") as temporary:
         plain, prepared, made = (Path(temporary) / f"{name}.onnx" for name in ("plain", "prepared", "int8"))
         with silence_exporters():

@@ -196,6 +196,8 @@ class Proof:
         self._target, self._folder = target, folder
         self._threads, self._template = torch.get_num_threads(), None
         self.num_samples = len(target.samples.names)
+        # whether the graph has a softmax behind the module's logits
+        self._is_softened = target.plain is not None and target.plain.metadata.output_kind == "logits"
         self._scored_size = max(formats.BATCH_SIZES) if target.plain is None else 1  # others bring images to one size
         self.expected: dict[int, Arrays] = {}
         folder.mkdir()
@@ -301,16 +303,10 @@ class Proof:
         if target.plain is not None and preprocessing is not None:
             inputs = [np.stack([preprocessing(Image.fromarray(image)) for image in inputs[0]])]
         self._template = call_forward(target.module, [torch.from_numpy(array) for array in inputs])
-        names = [spec.name for spec in target.metadata.outputs]
-        outputs = formats.to_arrays(self._template, names)[: len(names)]
+        outputs = formats.to_arrays(self._template)[: len(target.metadata.outputs)]
         if self._is_softened:
             outputs[0] = torch.from_numpy(outputs[0]).softmax(dim=1).numpy()
         return outputs
-
-    @property
-    def _is_softened(self) -> bool:
-        """Whether the graph has a softmax behind the module's logits."""
-        return self._target.plain is not None and self._target.plain.metadata.output_kind == "logits"
 
     def _run_file(self, file: Path, metadata: Metadata) -> tuple[dict[int, Arrays], dict[str, Any]]:
         """Run a file in a fresh process.

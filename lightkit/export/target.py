@@ -144,7 +144,8 @@ def describe_model(
     Raises:
         ExportError: If ``forward`` fails on the example, or returns something else than tensors.
     """
-    outputs = _describe_outputs(module, example)
+    inputs = dict(zip(name_inputs(module, len(example)), example, strict=True))
+    outputs = _describe_tensors(run_model(module, example), len(example[0]))
     kind: Any = getattr(module, "output_kind", "other")
     has_classes = isinstance(class_names, (list, tuple)) and outputs[0].shape[-1:] == (len(class_names),)
     is_prepared = isinstance(preprocessing, Preprocessing) and [tuple(value.shape[1:]) for value in example] == [
@@ -153,10 +154,7 @@ def describe_model(
     return Metadata(
         format="",
         model=f"{type(module).__module__}.{type(module).__qualname__}",
-        inputs=tuple(
-            TensorSpec(name, dtype_name(tensor), (None, *tensor.shape[1:]))
-            for name, tensor in zip(name_inputs(module, len(example)), example, strict=True)
-        ),
+        inputs=_describe_tensors(inputs, len(example[0])),
         outputs=outputs,
         output_kind=cast("OutputKind", kind if kind in get_args(OutputKind) else "other"),
         class_names=tuple(map(str, class_names)) if has_classes else None,
@@ -216,19 +214,17 @@ def include_preprocessing(plain: ExportTarget) -> ExportTarget:
     metadata = replace(
         metadata,
         inputs=(TensorSpec("images", "uint8", (None, None, None, 3)),),
-        outputs=_describe_outputs(model, (example,)),
+        outputs=_describe_tensors(run_model(model, (example,)), len(example)),
         output_kind="probabilities",
         in_graph=True,
     )
     return replace(plain, model=model, example=(example,), metadata=metadata, plain=plain)
 
 
-def _describe_outputs(module: nn.Module, example: Sequence[Tensor]) -> tuple[TensorSpec, ...]:
-    """Describe the outputs; a first dimension that is as long as the batch has any length."""
-    batch = len(example[0])
-    return tuple(
-        TensorSpec(
-            name, dtype_name(value), (None, *value.shape[1:]) if value.shape[:1] == (batch,) else tuple(value.shape)
-        )
-        for name, value in run_model(module, example).items()
-    )
+def _describe_tensors(tensors: Mapping[str, Tensor], batch: int) -> tuple[TensorSpec, ...]:
+    """Describe inputs or outputs; a first dimension that is as long as the batch has any length."""
+    specs = []
+    for name, tensor in tensors.items():
+        shape = tuple(tensor.shape)
+        specs.append(TensorSpec(name, dtype_name(tensor), (None, *shape[1:]) if shape[:1] == (batch,) else shape))
+    return tuple(specs)

@@ -64,7 +64,7 @@ def test_a_match_is_published_with_its_record(planted: Any, tmp_path: Path) -> N
     [
         ("at_seven", r"63 of 63 outputs differ at batch size 7, by up to 1.00e\+00 .*first for photos/00.jpg: class"),
         ("nan", r"1 of 60 .* at batch size 1 .*first for photos/05.jpg: class 'rose' of 'logits' is nan, expected"),
-        ("double", r"does not match its model: 'logits' is float64 \(20, 3\), expected float32 \(20, 3\), in batches of 1"),
+        ("double", r"its model: 'logits' is float64 \(20, 3\), expected float32 \(20, 3\), in batches of 1"),
     ],
     ids=["wrong at batch 7 only", "nan in one class", "dtype"],
 )

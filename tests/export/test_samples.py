@@ -252,9 +252,7 @@ class Nans(LineOfThree):
 
 
 def test_nan_is_found() -> None:
-    with pytest.raises(
-        ExportError, match=r"Nans itself gives NaN: 'output', when it is run twice"
-    ):
+    with pytest.raises(ExportError, match=r"Nans itself gives NaN: 'output', when it is run twice"):
         check_self_consistency(subject_of(Nans()))
 
 
