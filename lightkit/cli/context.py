@@ -14,7 +14,7 @@ from lightkit import config, runs
 from lightkit.cli.config_loader import STAGES, LoadedConfig, Takes, load_config, resolve_settings, spawns
 from lightkit.cli.console import OutputMode, choose_output_mode
 from lightkit.cli.notifications import CommandNotifier
-from lightkit.cli.predict_options import check_predict_options
+from lightkit.cli.predict_options import parse_predict_options
 from lightkit.config import Hardware, error_at
 from lightkit.config.loader import find_masked_values
 from lightkit.errors import ConfigError, RunLocked
@@ -195,7 +195,7 @@ def load_context(
             problems.add(ConfigError(f"--print_config: expected {', '.join(_PRINT_FLAGS)}, got {unknown[0]!r}"))
     with problems.noted():
         if command == "predict":
-            check_predict_options(given, context.inputs)
+            parse_predict_options(given, context.inputs)
         elif command == "export":
             ExportOptions.parse(given)
     with problems.noted():

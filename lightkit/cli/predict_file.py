@@ -3,29 +3,36 @@
 from __future__ import annotations
 
 import logging
-import sys
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
+from itertools import groupby, islice
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+from PIL import Image
 
 from lightkit import runs
 from lightkit.cli.command_line import refuse_without_effect
 from lightkit.cli.config_loader import options_of
 from lightkit.cli.console import choose_output_mode, configure_console
-from lightkit.cli.predict_options import check_option_conflicts, format_predict_end, parse_predict_options
+from lightkit.cli.predict_options import parse_predict_options, print_predict_end
 from lightkit.config import split_arguments
 from lightkit.errors import ConfigError, DataError
-from lightkit.export.formats import FORMATS, Arrays, Runner, format_of, open_model
-from lightkit.export.metadata import check_digest, is_recorded, read_metadata
-from lightkit.images.image_file import pillow_warnings
+from lightkit.export.formats import FORMATS, Runner, first_line, format_of, open_model
+from lightkit.export.metadata import Metadata, check_digest, is_recorded, read_metadata
+from lightkit.images.image_file import PreparedImage, count_threads, pillow_warnings, prepare_images
 from lightkit.images.inputs import find_images
 from lightkit.images.progress import show_progress
-from lightkit.prediction.inference import check_image_model, predict_images, select_class_names
-from lightkit.prediction.table import STANDARD_OUTPUT
-from lightkit.prediction.writer import write_predictions
+from lightkit.prediction.table import Prediction, select_class_names
 
 _log = logging.getLogger("lightkit")
+_BATCH_SIZE = 32
+_DTYPES = ("uint8", "float16", "float32", "float64")
+_MAX_PIXELS = 4_000_000  # of a batch whose images are resized in the graph, which keeps 8 bytes a value
+Array = np.ndarray[Any, Any]
 
 
 def predict_by_file(args: Sequence[str]) -> int:
@@ -39,7 +46,6 @@ def predict_by_file(args: Sequence[str]) -> int:
     given = arguments.options
     subject = f"an exported model, which --model {given['artefact']} names"
     refuse_without_effect(arguments, subject, options=("ckpt_path", "print_config"))
-    check_option_conflicts(given, arguments.inputs)
     options = parse_predict_options(given, arguments.inputs)
     images = find_images(arguments.inputs)
     mode = choose_output_mode(given, is_path=True)
@@ -47,31 +53,24 @@ def predict_by_file(args: Sequence[str]) -> int:
     file, run = _find_file(str(given["artefact"]), given.get("run"))
     metadata = read_metadata(file)
     check_digest(file)
-    num_values = check_image_model(metadata, str(file))
+    num_values = check_image_model(metadata, file)
     if FORMATS[str(format_of(file))].runs_code:
         _check_trust(file, run, is_trusted=bool(given.get("trust")))
-    model = _open_model(file)
-    files = write_predictions(
-        options.output,
-        class_names=select_class_names(metadata.output_kind, metadata.class_names),
-        num_values=num_values,
-        top_k=options.top_k,
-        contact_sheet=options.contact_sheet,
-    )
-    screen = sys.stderr if options.output == STANDARD_OUTPUT else sys.stdout
-    with pillow_warnings(), files as writer:
-        predictions = predict_images(model, metadata, images, name=str(file))
+    with _explain_failure(file):
+        model = open_model(file)
+    class_names = select_class_names(metadata.output_kind, metadata.class_names)
+    with pillow_warnings(), options.bind_writer()(class_names=class_names, num_values=num_values) as writer:
+        predictions: Iterable[Prediction] = predict_images(model, metadata, images, file=file)
         if mode in ("terminal", "plain"):
-            print_line = partial(print, "predict ", file=screen, flush=True)
-            predictions = show_progress(predictions, images.count(), "images", stream=screen, print_line=print_line)
+            predictions = show_progress(
+                predictions, images.count(), "images", stream=options.screen, print_line=options.print_progress
+            )
         for prediction in predictions:
             writer.add(prediction)
         if not writer.num:  # any other input without images was refused before
             raise DataError("-: standard input has no paths")
-    end = format_predict_end(writer, options)
-    if mode in ("terminal", "plain"):
-        print(end, file=screen, flush=True)
-    elif mode == "json":
+    print_predict_end(writer, options, mode)
+    if mode == "json":
         metrics = {"images": writer.num, "bad_images": writer.num_bad}
         sheet = None if options.contact_sheet is None else str(options.contact_sheet)
         runs.print_event("result", stage="predict", metrics=metrics, table=str(options.output), contact_sheet=sheet)
@@ -112,18 +111,95 @@ def _check_trust(file: Path, run_exports: Path | None, *, is_trusted: bool) -> N
     _log.warning("--trust: %s is in no export.json beside it; loading it may run code", file)
 
 
-def _open_model(file: Path) -> Runner:
-    """Open the file; its runtime's exceptions become a `DataError`."""
+@contextmanager
+def _explain_failure(file: Path) -> Iterator[None]:
+    """Turn any exception of a file's runtime into a `DataError`."""
     try:
-        run = open_model(file)
-    except ValueError as error:  # whose message begins with the path
-        raise DataError(f"{error}. Export it again.") from error
+        yield
+    except Exception as error:  # onnxruntime's have no common base class, and torch raises anything
+        raise DataError(
+            f"{file}: its model cannot be loaded, or run on these images ({first_line(error)}). Export it again."
+        ) from error
 
-    def run_checked(arrays: Arrays) -> Arrays:
-        try:
-            return run(arrays)
-        except Exception as error:  # onnxruntime's have no common base class, and torch raises RuntimeError
-            reason = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
-            raise DataError(f"{file}: its model cannot be run on these images ({reason}). Export it again.") from error
 
-    return run_checked
+def check_image_model(metadata: Metadata, file: Path) -> int:
+    """Refuse a model that cannot predict an image file, and return the number of values that it gives for each.
+
+    Raises:
+        DataError: If it takes several inputs or one of another type, its preprocessing is unknown, or the first output
+            has no row of fixed length for each image.
+    """
+    takes = ", ".join(f"{spec.name} ({spec.dtype})" for spec in metadata.inputs)
+    batch, *sizes = metadata.outputs[0].shape or (0,)
+    is_prepared = metadata.in_graph or metadata.preprocessing is not None
+    takes_images = len(metadata.inputs) == 1 and metadata.inputs[0].dtype in _DTYPES and is_prepared
+    if not takes_images or batch is not None or None in sizes:
+        known = "" if is_prepared else "; what is done to an image before is not known"
+        raise DataError(
+            f"{file}: this model takes {takes or 'nothing'} and gives the shape {(batch, *sizes)}{known}. Expected "
+            f"images alone, as one of {', '.join(_DTYPES)}, prepared as the `preprocessing` of the data module of its "
+            "export says, and an output with a row for each image."
+        )
+    return math.prod(size for size in sizes if size is not None)
+
+
+def predict_images(run: Runner, metadata: Metadata, paths: Iterable[str], *, file: Path) -> Iterator[Prediction]:
+    """Run a model on images, in their order.
+
+    Images are read in threads ahead of the model, and no more than two batches are in memory.
+
+    Args:
+        run: The model.
+        metadata: Of its file; see `check_image_model`.
+        paths: The image files.
+        file: Its file, for errors.
+
+    Raises:
+        DataError: If the model returns something else than a row for each image, or as many values as it has classes.
+    """
+    ahead = 2 * count_threads() if metadata.in_graph else max(2 * count_threads(), _BATCH_SIZE)
+    images = prepare_images(paths, partial(_prepare, metadata), ahead=ahead)
+    index = 0
+    for batch in _split_batches(images, max_pixels=_MAX_PIXELS if metadata.in_graph else None):
+        arrays = [item.image for item in batch if item.image is not None]
+        values = _run_batch(run, metadata, file, np.stack(arrays)) if arrays else [None] * len(batch)
+        for item, value in zip(batch, values, strict=True):
+            yield Prediction(index, item.path, value, item.defect)
+            index += 1
+
+
+def _split_batches(
+    images: Iterable[PreparedImage[Array]], *, max_pixels: int | None
+) -> Iterator[list[PreparedImage[Array]]]:
+    """Split images into batches of consecutive ones of one shape; those without a shape are the bad ones."""
+    for shape, group in groupby(images, key=lambda item: None if item.image is None else item.image.shape):
+        num = _BATCH_SIZE
+        if shape is not None and max_pixels is not None:
+            num = min(num, max(1, max_pixels // (shape[0] * shape[1])))
+        while batch := list(islice(group, num)):
+            yield batch
+
+
+def _prepare(metadata: Metadata, image: Image.Image) -> Array:
+    dtype = np.dtype(metadata.inputs[0].dtype)
+    if metadata.in_graph:
+        return np.asarray(image, dtype=np.uint8).astype(dtype, copy=False)
+    assert metadata.preprocessing is not None
+    return metadata.preprocessing(image).astype(dtype, copy=False)
+
+
+def _run_batch(run: Runner, metadata: Metadata, file: Path, inputs: Array) -> Array:
+    """Return float32 ``(batch, values)``: probabilities if the output is of classes."""
+    with _explain_failure(file):
+        output = np.asarray(run([inputs])[0])
+    if output.shape[:1] != (len(inputs),):
+        raise DataError(
+            f"{file}: the model gives an output of shape {output.shape} for {len(inputs)} images; expected a row for "
+            "each. Export it again."
+        )
+    rows = output.reshape(len(output), -1).astype(np.float32)
+    if metadata.output_kind != "logits":
+        return rows
+    exponentials = np.exp(rows - rows.max(axis=1, keepdims=True))
+    probabilities: Array = exponentials / exponentials.sum(axis=1, keepdims=True)
+    return probabilities

@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import logging
-import sys
 from functools import partial
 
 from jsonargparse import Namespace
 from pytorch_lightning import LightningDataModule, LightningModule
 
 from lightkit.callbacks.predictions import ListedPredictions
-from lightkit.cli.console import print_line
 from lightkit.cli.context import RunContext
-from lightkit.cli.predict_options import format_predict_end, parse_predict_options
+from lightkit.cli.predict_options import parse_predict_options, print_predict_end
 from lightkit.config import error_at
 from lightkit.data.listed import ListedImages
 from lightkit.models.backbones import load_exported
-from lightkit.prediction.table import STANDARD_OUTPUT
-from lightkit.prediction.writer import PredictionWriter
 from lightkit.runs.resume import RunStart
 
 _log = logging.getLogger("lightkit")
@@ -87,19 +83,8 @@ def build_prediction_callback(context: RunContext) -> ListedPredictions:
         ConfigError: If an output cannot be written.
     """
     options = parse_predict_options(context.options, context.inputs)
-    to_stdout = options.output == STANDARD_OUTPUT
-
-    def print_end(writer: PredictionWriter) -> None:
-        text = format_predict_end(writer, options)
-        if not to_stdout:
-            print_line(text, context.mode)
-        elif writer.num_bad:
-            _log.warning(text)
-
     return ListedPredictions(
-        options.output,
-        top_k=options.top_k,
-        contact_sheet=options.contact_sheet,
-        on_written=print_end,
-        progress_stream=None if context.mode != "plain" else sys.stderr if to_stdout else sys.stdout,
+        options.bind_writer(),
+        on_written=partial(print_predict_end, options=options, mode=context.mode),
+        print_progress=options.print_progress if context.mode == "plain" else None,
     )

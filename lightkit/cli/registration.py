@@ -18,12 +18,13 @@ from lightkit import runs
 from lightkit.cli.console import configure_console, print_line, quiet_libraries
 from lightkit.cli.context import RunContext
 from lightkit.cli.model_builder import build_model, translate_model_errors
-from lightkit.cli.model_export import build_target, print_step
+from lightkit.cli.model_export import load_model, print_step
 from lightkit.config import shown_path
 from lightkit.errors import DataError
 from lightkit.export.exporter import lock_folder
 from lightkit.export.metadata import RECORD, Metadata, check_digest, read_record
 from lightkit.export.options import ExportOptions
+from lightkit.export.target import make_target
 from lightkit.loggers.mlflow_address import find_or_create_experiment, manifest_tags, send_model_files
 from lightkit.registry.package import PackageFormat, add_preprocessing, is_servable, write_package
 from lightkit.registry.store import Registry, address_of_run, check_name, open_registry, read_aliases, tracked_run
@@ -70,8 +71,9 @@ def register_run(
         check_name(name, in_catalog=registry.in_catalog)
         with translate_model_errors(context):
             module, data = build_model(context)
+            source = {**load_model(module, data, checkpoint), "run": f"{run.name}/{run.id}"}
             options = ExportOptions.parse({**context.options, "num-samples": str(_NUM_SAMPLES)})
-            subject = add_preprocessing(build_target(context, module, data, options)[0])
+            subject = add_preprocessing(make_target(module, data, options, source=source))
         print_line(f"model {subject.metadata.model}", mode)
         print_line(f"from  {shown_path(checkpoint)}", mode)
         address, client, tags = registry.address, registry.client, origin_tags(run, checkpoint, subject.metadata)

@@ -119,7 +119,8 @@ def _parse(args: Sequence[str]) -> tuple[Mapping[str, str], list[str]]:
     given = line.options
     if "--unchanged-ok" in given and "--if-changed" not in given:
         raise line.error("--unchanged-ok has no effect without --if-changed")
-    ExportOptions(formats=parse_formats("export-format", given.get("--export-format", "torch_export"))).check()
+    formats = parse_formats("export-format", given.get("--export-format", "torch_export"))
+    ExportOptions.parse({"format": ",".join(formats)})  # which refuses those whose packages are missing
     if "--reserve" in given and parse_duration(given["--reserve"]) is None:
         raise ConfigError(f"--reserve: expected a duration such as 10m, 90s or 1h30m, got {given['--reserve']!r}")
     for stage in _list_skipped(given):

@@ -35,37 +35,31 @@ _ADVICE = re.compile(
 )
 
 
-class GuardLog(logging.Handler):
-    """Note the line of the model's code at which torch fixed a size, which torch logs from within that call.
-
-    Attributes:
-        line: File and line, None if there was none.
-    """
-
-    def __init__(self) -> None:
-        super().__init__(logging.INFO)
-        self.line: str | None = None
-
-    def emit(self, record: logging.LogRecord) -> None:
-        """Keep the line of the last decision about a size."""
-        if "[guard added]" in record.getMessage():
-            self.line = find_caller_line() or self.line
-
-
 @contextmanager
-def silence_exporters() -> Iterator[GuardLog]:
-    """Suppress what exporters print, log and warn of; exceptions propagate."""
-    guards, level = GuardLog(), _SHAPES_LOGGER.level
+def silence_exporters() -> Iterator[list[str]]:
+    """Suppress what exporters print, log and warn of; exceptions propagate.
+
+    Yields:
+        Files and lines of the model's code at which torch fixed a size, which torch logs from within that call.
+    """
+    lines, level = list[str](), _SHAPES_LOGGER.level
+
+    def note_line(record: logging.LogRecord) -> bool:
+        if "[guard added]" in record.getMessage() and (line := find_caller_line()):
+            lines.append(line)
+        return False
+
     handlers = {name: list(logging.getLogger(name).handlers) for name in _LOGGERS}
     with warnings.catch_warnings(), redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
         warnings.simplefilter("ignore")
         try:
             for name in _LOGGERS:
                 logging.getLogger(name).handlers[:] = [logging.NullHandler()]
-            _SHAPES_LOGGER.addHandler(guards)
+            _SHAPES_LOGGER.addFilter(note_line)
             _SHAPES_LOGGER.setLevel(logging.INFO)
-            yield guards
+            yield lines
         finally:
+            _SHAPES_LOGGER.removeFilter(note_line)
             _SHAPES_LOGGER.setLevel(level)
             for name, saved in handlers.items():
                 logging.getLogger(name).handlers[:] = saved

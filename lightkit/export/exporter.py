@@ -11,12 +11,13 @@ created            ISO 8601, UTC
 model              class of the module
 how                ``script`` or ``trace`` for TorchScript, else the exporter
 precision          ``float32``, ``float16`` or ``int8``: of the weights
+opset              of ONNX, else null
 in_graph           whether the file does the preprocessing itself
 inputs, outputs    lists of ``name``, ``dtype``, ``shape``; null is a dimension of any length
 output_kind        ``logits``, ``probabilities`` or ``other``: of the first output
 class_names        in the order of the columns; null if it is no classifier
 preprocessing      of an image; null if unknown
-source             ``checkpoint``, its ``sha256``, ``run``, as far as they are known
+source             ``checkpoint``, its ``epoch`` and ``sha256``, ``run``, as far as they are known
 versions           of Python, lightkit and the packages that wrote and ran the file
 samples            number of samples that it was proved on
 tolerance          ``rtol``, ``atol`` of the comparison, and ``of_largest``: relative to the largest output
@@ -37,7 +38,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import asdict, replace
 from datetime import datetime, timezone
 from functools import cache, partial
 from importlib import import_module
@@ -47,62 +48,24 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from lightkit.errors import ConfigError, LightkitError, RunLocked
-from lightkit.export.metadata import RECORD, Metadata, read_record
+from lightkit.export.formats import FORMATS
+from lightkit.export.metadata import RECORD, Metadata, installed_versions, read_record
 from lightkit.export.options import ExportOptions
-from lightkit.export.proof import Mismatch, Reference, prove
-from lightkit.export.samples import EvaluationSamples
+from lightkit.export.proof import Mismatch, Proof
 from lightkit.export.target import ExportTarget
-from lightkit.hardware.packages import describe_packages
 from lightkit.hardware.processor import cpu_model, instruction_sets
 from lightkit.runs.checkpoints import digest
 from lightkit.runs.files import flush, write_json
-from lightkit.version import __version__
 
-_PACKAGES = ("torch", "torchvision", "onnx", "onnxscript", "onnxruntime", "safetensors", "numpy", "pytorch-lightning")
 _DATA_SUFFIX = ".data"
 """Added to the name of an ONNX file for that of its external data."""
 _LOCK = ".export.lock"
 # on the same disk, where a file can have its final name, as ONNX's data needs
 _temporary_folder = partial(tempfile.TemporaryDirectory[str], prefix=".", suffix=".aside", ignore_cleanup_errors=True)
-_OF_METADATA = (
-    *("format", "model", "how", "precision", "in_graph", "inputs", "outputs", "output_kind", "class_names"),
-    *("preprocessing", "source"),
-)
-
-
-def write_file(
-    kind: str, target: ExportTarget, path: Path, *, precision: str = "float32", opset: int | None = None
-) -> Metadata:
-    """Write a model to one file, which is not verified, and return its metadata.
-
-    Large ONNX weights go to a second file, ``<final name>.data``, for any name of ``path``: the model refers to it
-    by that name, so that both can be moved to another folder, and the first one renamed. Write into a folder that holds
-    nothing else.
-
-    Args:
-        kind: Format, of which the module ``lightkit.export.KIND`` has a function ``write``.
-        target: Model to export.
-        path: The file; its folder exists.
-        precision: Of the weights: ``float32``, for ONNX also ``float16`` and ``int8``.
-        opset: Of ONNX.
-
-    Raises:
-        ExportError: If the model cannot be exported; with the exporter's reason in one line.
-    """
-    versions = {"lightkit": __version__, **describe_packages(_PACKAGES)}
-    metadata = replace(target.metadata, format=kind, precision=precision, opset=opset, versions=versions)
-    format_module = import_module(f"lightkit.export.{kind}")  # late: torch.onnx is heavy, and onnx an extra
-    written: Metadata = format_module.write(target, metadata, path)
-    return written
 
 
 def export(
-    target: ExportTarget,
-    samples: EvaluationSamples,
-    folder: Path,
-    options: ExportOptions,
-    *,
-    on_step: Callable[[str], None] = lambda _: None,
+    target: ExportTarget, folder: Path, options: ExportOptions, *, on_step: Callable[[str], None] = lambda _: None
 ) -> tuple[list[dict[str, Any]], list[str]]:
     """Export a model to one or several formats, each of which is verified before it gets its name.
 
@@ -112,7 +75,6 @@ def export(
 
     Args:
         target: Model to export.
-        samples: Samples of the proof.
         folder: Of the files and export.json; created if missing.
         options: Formats, precisions, opset and tolerances.
         on_step: Called with a line at each step.
@@ -126,39 +88,36 @@ def export(
         DataError: If the first sample to calibrate on cannot be read.
         RunLocked: If another export holds the folder.
     """
-    if "onnx" in options.formats and options.int8 and next(iter(target.calibration()), None) is None:
-        raise ConfigError("--int8: there are no training samples to calibrate on. Give the data module in the config.")
-    of_onnx = ["float32", *["float16"] * options.half, *["int8"] * options.int8]
-    variants = [(kind, each) for kind in options.formats for each in (of_onnx if kind == "onnx" else of_onnx[:1])]
+    if options.int8:
+        next(iter(target.calibration()), None)  # which raises, before anything is written, if there is none
+    precisions = {"float32": True, "float16": options.half, "int8": options.int8}
+    variants = [(kind, each) for kind in options.formats for each in FORMATS[kind].precisions if precisions[each]]
     artefacts: list[dict[str, Any]] = []
     failures = []
     with lock_folder(folder), _temporary_folder(dir=folder) as inputs:
 
         @cache
-        def find_reference(in_graph: bool) -> Reference:
-            """By the file's inputs: a file of weights alone takes no images."""
-            on_step("eager model: running and timing it")
-            return Reference(target, samples, in_graph=in_graph, folder=Path(inputs, f"in_graph_{in_graph}"))
+        def prepare_proof(subject: ExportTarget) -> Proof:
+            return Proof(subject, Path(inputs, "plain" if subject.plain is None else "in_graph"))
 
         for kind, precision in variants:
-            path = folder / replace(target.metadata, format=kind, precision=precision).file_name
+            subject = target if target.plain is None or FORMATS[kind].open else target.plain  # which weights alone are
+            metadata = replace(
+                subject.metadata, format=kind, precision=precision, opset=options.opset, versions=installed_versions()
+            )
+            path = folder / metadata.file_name
+            on_step(f"{path.name}: writing and proving")
             try:
-                with _temporary_folder(dir=folder) as written, _temporary_folder(dir=folder) as process:
+                with _temporary_folder(dir=folder) as written:
                     file = Path(written, path.name)
-                    on_step(f"{path.name}: writing")
-                    metadata = write_file(kind, target, file, precision=precision, opset=options.opset)
-                    reference = find_reference(metadata.in_graph and target.plain is not target.model)
-                    on_step(f"{path.name}: proving on {reference.num_samples} samples")
-                    bounds = {"rtol": options.rtol, "atol": options.atol}
-                    proof = prove(file, metadata, reference, folder=Path(process), **bounds)
-                    artefacts.append(_publish(file, path, metadata, proof))
-                on_step(f"{path.name}: proved")
+                    format_module = import_module(f"lightkit.export.{kind}")  # late: torch.onnx is heavy, onnx an extra
+                    metadata = format_module.write(subject, metadata, file)
+                    figures = prepare_proof(subject).check(file, metadata, rtol=options.rtol, atol=options.atol)
+                    artefacts.append(_publish(file, path, metadata, figures))
             except Mismatch as error:
                 _update_record(folder, path.name, None)
                 also = ", and so was that of an earlier export" if _remove(path) else ""
                 failures.append(f"{error} The file was removed{also}.")
-            except BrokenPipeError:  # of a step's line: the reader of a pipe has left, which is no error
-                raise
             except OSError as error:
                 failures.append(
                     f"{path.name}: {folder} cannot be written ({error.strerror or error}). Make room, look at its "
@@ -166,10 +125,12 @@ def export(
                 )
             except LightkitError as error:  # of the data too, which the calibration reads
                 failures.append(str(error))
+            else:
+                on_step(f"{path.name}: proved")
     return artefacts, failures
 
 
-def _publish(file: Path, path: Path, metadata: Metadata, proof: Mapping[str, Any]) -> dict[str, Any]:
+def _publish(file: Path, path: Path, metadata: Metadata, figures: Mapping[str, Any]) -> dict[str, Any]:
     """Rename a proved file, and what was written with it, to its final name, and return its entry of export.json.
 
     Two renames are not atomic. If ONNX's external data changes, the old model is removed first, so that a kill leaves
@@ -180,24 +141,24 @@ def _publish(file: Path, path: Path, metadata: Metadata, proof: Mapping[str, Any
     os.umask(mask := os.umask(0))
     parts = sorted(file.parent.iterdir())
     for part in parts:
-        part.chmod(0o666 & ~mask)  # torch and onnx may have written them for the owner alone
+        part.chmod(0o666 & ~mask)  # safetensors writes them for the owner alone
         flush(part)
     if len(parts) > 1 or _data_path(path).exists():
         _remove(path)
     for part in sorted(parts, key=lambda part: part == file):  # the model last
         part.replace(path.with_name(part.name))
     flush(path.parent)
-    record, data = metadata.as_dict(), _data_path(path)
+    data = _data_path(path)
     entry = {
         "file": path.name,
-        **{name: record[name] for name in _OF_METADATA},
+        **asdict(metadata),
         "sha256": digest(path),
         "size_bytes": sum(part.stat().st_size for part in (path, data) if part.exists()),
         "data": {"file": data.name, "sha256": digest(data)} if data.exists() else None,
         "created": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "versions": {"python": platform.python_version(), **metadata.versions},
         "verified_on": {"processor": cpu_model(), "instruction_sets": instruction_sets()},
-        **proof,
+        **figures,
     }
     _update_record(path.parent, path.name, entry)
     return entry

@@ -3,49 +3,44 @@
 A new format is a module ``lightkit.export.NAME`` with a function ``write``, and an entry of `FORMATS`. This module
 imports nothing of lightkit, and no runtime but that of the file: the proof is that a file needs no more.
 
-The script has one argument, a private folder with ``job.json``::
-
-    file      the exported file
-    format    its format
-    threads   number of threads
-    inputs    folder with the inputs of batch I of size N in ``N/I.npz``, with the names 0, 1, ...
-    sizes     batch sizes
-    timed     batch sizes whose first batch is timed
-    outputs   names of the outputs
-    module    for a file of weights: a pickled module to load them into
-    path      the import path, for the module's classes
-
-It writes ``out/N/I.npz`` with the outputs, and ``result.json``.
+The script ``formats.py FILE INPUTS FOLDER THREADS`` runs a file on the batches of ``INPUTS/SIZE-NUMBER.npz``. It writes
+their joined outputs into the folder, as ``SIZE.npz``, and ``result.json``: ``loaded``, those of `TRACKED_PACKAGES` that
+it had to load, and ``latency``. For a file of weights the folder has `MODULE_FILE`, a pickled module for them.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import pickle
+import signal
 import struct
 import sys
-import threading
 import time
 import warnings
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 Arrays = list[Any]
 """Of numpy, which is imported late: 0.1 s that commands which only ask for a file's format do not spend."""
 Runner = Callable[[Arrays], Arrays]
+BATCH_SIZES = (1, 7, 32)
+"""One, an odd one, and a usual one: a model that was fixed to the batch of its example differs at one of them."""
+TIMED_BATCH_SIZES = (1, 32)
 TRACKED_PACKAGES = ("torch", "lightkit", "pytorch_lightning", "torchvision", "onnxruntime")
 METADATA_KEY = "lightkit"
 """Key of the metadata in ONNX and safetensors files."""
 METADATA_FILE = "lightkit.json"
 """Extra file with the metadata in torch's archives."""
+MODULE_FILE = "module.pickle"
 _MAX_HEADER_BYTES = 100_000_000  # safetensors refuses longer headers itself
 _NUM_REPETITIONS = 40
 _MAX_TIMING_S = 4.0
 _SLOW_CALL_S = 0.5
+_TIMEOUT_S = 1800  # after which the process counts as hanging
 
 
 @dataclass(frozen=True)
@@ -53,12 +48,12 @@ class Format:
     """A format of exported files. It has either ``open`` or, if its files hold weights alone, ``load_weights``.
 
     Args:
-        file: Name of the file; its suffix is the format's.
+        file: Name of the file in float32; its suffix is the format's.
         read_metadata: Returns the JSON text of the metadata in a file, without running anything in it.
         open: Returns a file as a function of arrays, for a number of threads (None: the runtime's default).
         load_weights: Loads the weights into a module of torch, all of them or a ``RuntimeError``.
-        packages: Those of `TRACKED_PACKAGES` that may be loaded to run it; a module of weights may load anything.
         requires: Packages that writing it needs, of the extra ``lightkit[NAME]``.
+        precisions: Those that its weights can have.
         runs_code: Whether opening a file can run code that is in it.
     """
 
@@ -66,13 +61,13 @@ class Format:
     read_metadata: Callable[[Path], str]
     open: Callable[[Path, int | None], Runner] | None = None
     load_weights: Callable[[Any, Path], object] | None = None
-    packages: tuple[str, ...] = TRACKED_PACKAGES
     requires: tuple[str, ...] = ()
+    precisions: tuple[str, ...] = ("float32",)
     runs_code: bool = False
 
 
-def open_model(path: Path | str, *, threads: int | None = None) -> Runner:
-    """Open an exported file.
+def open_model(path: Path, *, threads: int | None = None) -> Runner:
+    """Open an exported file that is no file of weights.
 
     Loading a ``.pt2`` can run code that is in it; the caller checks whether the file is trusted.
 
@@ -85,15 +80,11 @@ def open_model(path: Path | str, *, threads: int | None = None) -> Runner:
         outputs in a mapping or a tuple are flattened.
 
     Raises:
-        ValueError: If the file is damaged, cut short or of another format; with a message for users.
+        Exception: Any of its runtime, if the file is damaged or cut short.
         ImportError: If its runtime is not installed.
     """
-    path = Path(path)
-    kind = format_of(path)
-    run = FORMATS[kind].open if kind else None
-    if run is None or not path.is_file():
-        suffixes = ", ".join(Path(each.file).suffix for each in FORMATS.values() if each.open)
-        raise ValueError(f"{path}: there is no such file, or it does not end in {suffixes}")
+    run = FORMATS[str(format_of(path))].open
+    assert run is not None
     return run(path, threads)
 
 
@@ -109,30 +100,28 @@ def holds_weights_alone(path: Path | str) -> bool:
     return kind is not None and FORMATS[kind].open is None
 
 
-def wrap_module(module: Callable[..., Any], names: Sequence[str] = ()) -> Runner:
-    """Wrap a module of torch as a function of arrays.
-
-    Args:
-        module: Takes tensors by position.
-        names: Order of the outputs of a mapping.
-    """
+def wrap_module(module: Callable[..., Any]) -> Runner:
+    """Wrap a module of torch, which takes tensors by position, as a function of arrays."""
     import numpy as np
     import torch  # here, because ONNX files are run without it
 
     def run(arrays: Arrays) -> Arrays:
         with torch.no_grad():
-            outputs = module(*(torch.from_numpy(np.ascontiguousarray(array)) for array in arrays))
-        tensors = (tensor.detach().cpu() for tensor in flatten(outputs, names))
-        return [(tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy() for tensor in tensors]
+            return to_arrays(module(*(torch.from_numpy(np.ascontiguousarray(array)) for array in arrays)))
 
     return run
 
 
-def flatten(outputs: Any, names: Sequence[str] = ()) -> list[Any]:
-    """Flatten tensors in mappings, tuples and lists; those of a mapping in the order of ``names``."""
+def to_arrays(outputs: Any) -> Arrays:
+    """Flatten outputs of torch as `flatten` does; bfloat16, which numpy lacks, becomes float32."""
+    tensors = [tensor.detach().cpu() for tensor in flatten(outputs)]
+    return [(tensor.float() if str(tensor.dtype) == "torch.bfloat16" else tensor).numpy() for tensor in tensors]
+
+
+def flatten(outputs: Any) -> list[Any]:
+    """Flatten tensors in mappings, tuples and lists, in their order, which is that of the metadata."""
     if isinstance(outputs, Mapping):
-        keys = list(names) if set(names) == set(outputs) else list(outputs)
-        return [leaf for key in keys for leaf in flatten(outputs[key])]
+        outputs = list(outputs.values())
     if isinstance(outputs, list | tuple):
         return [leaf for output in outputs for leaf in flatten(output)]
     return [outputs]
@@ -145,8 +134,6 @@ def _open_onnx(path: Path, threads: int | None) -> Runner:
 
 
 def _read_onnx_metadata(path: Path) -> str:
-    if not path.is_file():
-        raise FileNotFoundError(path)
     return str(_onnx_session(path, None).get_modelmeta().custom_metadata_map[METADATA_KEY])
 
 
@@ -160,7 +147,7 @@ def _onnx_session(path: Path, threads: int | None) -> Any:
     try:
         return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
     except Exception as error:  # onnxruntime's exceptions have no common base class
-        raise ValueError(f"{path}: onnxruntime cannot read it: {_first_line(error)}") from error
+        raise ValueError(f"{path}: onnxruntime cannot read it: {first_line(error)}") from error
 
 
 def _open_archive(path: Path, threads: int | None) -> Runner:
@@ -168,20 +155,11 @@ def _open_archive(path: Path, threads: int | None) -> Runner:
 
     if threads:
         torch.set_num_threads(threads)
-    extra: dict[str, Any] = {METADATA_FILE: ""}
-    is_graph = path.suffix.lower() == ".pt2"
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # torch 2.15: "torch.jit.load is deprecated"
-            if is_graph:
-                module = torch.export.load(str(path), extra_files=extra).module()
-            else:
-                module = torch.jit.load(str(path), map_location="cpu", _extra_files=extra)  # type: ignore[no-untyped-call]
-    except Exception as error:  # the readers raise anything for a damaged archive
-        reader = "torch.export" if is_graph else "TorchScript"
-        raise ValueError(f"{path}: {reader} cannot read it: {_first_line(error)}") from error
-    outputs = json.loads(extra[METADATA_FILE] or "{}").get("outputs", [])
-    return wrap_module(module, [spec["name"] for spec in outputs])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch 2.15: "torch.jit.load is deprecated"
+        if path.suffix.lower() == ".pt2":
+            return wrap_module(torch.export.load(str(path)).module())
+        return wrap_module(torch.jit.load(str(path), map_location="cpu"))  # type: ignore[no-untyped-call]
 
 
 def _read_archive_metadata(path: Path) -> str:
@@ -211,7 +189,8 @@ def read_safetensors_header(path: Path) -> bytes:
         return length + file.read(num_bytes)
 
 
-def _first_line(error: BaseException) -> str:
+def first_line(error: BaseException) -> str:
+    """Return the first line of an exception's message that is not empty, else its class."""
     return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
 
 
@@ -220,24 +199,18 @@ FORMATS = {
         "model.onnx",
         _read_onnx_metadata,
         open=_open_onnx,
-        packages=("onnxruntime",),
         requires=("onnx", "onnxscript", "onnxruntime"),
+        precisions=("float32", "float16", "int8"),
     ),
-    "torch_export": Format(
-        "model.pt2", _read_archive_metadata, open=_open_archive, packages=("torch",), runs_code=True
-    ),
-    "torchscript": Format("model.ts", _read_archive_metadata, open=_open_archive, packages=("torch",)),
+    "torch_export": Format("model.pt2", _read_archive_metadata, open=_open_archive, runs_code=True),
+    "torchscript": Format("model.ts", _read_archive_metadata, open=_open_archive),
     "safetensors": Format("model.safetensors", _read_safetensors_metadata, load_weights=_load_safetensors),
 }
 """By name, which is that of the module that writes the format; first those that need least to run."""
 
 
-def measure_latency(call: Callable[[], object], *, clock: Callable[[], float] = time.perf_counter) -> dict[str, float]:
+def measure_latency(call: Callable[[], object]) -> dict[str, float]:
     """Time a call after a warm-up of two calls, or of one that takes longer than half a second.
-
-    Args:
-        call: The call.
-        clock: Returns the time in seconds.
 
     Returns:
         ``median_s`` and ``p95_s`` over ``repetitions`` calls: 40, or as many as start within four seconds of the first
@@ -245,21 +218,29 @@ def measure_latency(call: Callable[[], object], *, clock: Callable[[], float] = 
     """
     import numpy as np
 
-    begin = clock()
+    begin = time.perf_counter()
     call()
-    if clock() - begin <= _SLOW_CALL_S:
+    if time.perf_counter() - begin <= _SLOW_CALL_S:
         call()
     times: list[float] = []
-    while not times or (len(times) < _NUM_REPETITIONS and clock() - begin < _MAX_TIMING_S):
-        start = clock()
+    while not times or (len(times) < _NUM_REPETITIONS and time.perf_counter() - begin < _MAX_TIMING_S):
+        start = time.perf_counter()
         call()
-        times.append(clock() - start)
+        times.append(time.perf_counter() - start)
     median, p95 = np.percentile(times, [50, 95])
     return {"median_s": float(median), "p95_s": float(p95), "repetitions": len(times)}
 
 
+def join_batches(batches: Sequence[Arrays], size: int) -> Arrays:
+    """Join outputs of batches: their rows; what has no row for each sample, as a parameter, gets a new dimension."""
+    import numpy as np
+
+    outputs = zip(*batches, strict=True)
+    return [np.concatenate(parts) if parts[0].shape[:1] == (size,) else np.stack(parts) for parts in outputs]
+
+
 def load_arrays(file: Path) -> Arrays:
-    """Load the arrays of one batch, which have the names 0, 1, ..."""
+    """Load arrays, which have the names 0, 1, ..."""
     import numpy as np
 
     with np.load(file, allow_pickle=False) as archive:
@@ -267,50 +248,37 @@ def load_arrays(file: Path) -> Arrays:
 
 
 def save_arrays(file: Path, arrays: Sequence[Any]) -> None:
-    """Save the arrays of one batch."""
+    """Save arrays."""
     import numpy as np
 
     np.savez(file, allow_pickle=False, **{str(index): array for index, array in enumerate(arrays)})
 
 
-def _run_job(folder: Path) -> None:
-    job = json.loads((folder / "job.json").read_text(encoding="utf-8"))
-    file, load_weights = Path(job["file"]), FORMATS[job["format"]].load_weights
-    if load_weights is None:
-        run = open_model(file, threads=job["threads"])
+def _run_file(file: Path, inputs: Path, folder: Path, threads: int) -> None:
+    format_ = FORMATS[str(format_of(file))]
+    if format_.load_weights is None:
+        run = open_model(file, threads=threads)
     else:
-        sys.path[:0] = [place for place in job["path"] if place not in sys.path]
         import torch  # the runtime of this kind of file
 
-        torch.set_num_threads(job["threads"])
-        with (folder / job["module"]).open("rb") as stream:
-            module = pickle.load(stream)  # noqa: S301 (written by the parent process a moment ago)
+        torch.set_num_threads(threads)
+        module = pickle.loads((folder / MODULE_FILE).read_bytes())  # noqa: S301 (of the parent process, a moment ago)
         for weight in module.state_dict().values():  # what the file lacks stays NaN
             weight.fill_(float("nan") if weight.dtype.is_floating_point else 0)
-        load_weights(module, file)
-        run = wrap_module(module.eval(), job["outputs"])
-    inputs = Path(job["inputs"])
-    for size in map(str, job["sizes"]):
-        (folder / "out" / size).mkdir(parents=True)
-        for batch in (inputs / size).glob("*.npz"):
-            save_arrays(folder / "out" / size / batch.name, run(load_arrays(batch)))
+        format_.load_weights(module, file)
+        run = wrap_module(module.eval())
+    for size in BATCH_SIZES:
+        batches = [run(load_arrays(batch)) for batch in sorted(inputs.glob(f"{size}-*.npz"))]
+        save_arrays(folder / f"{size}.npz", join_batches(batches, size))
     loaded = [name for name in TRACKED_PACKAGES if name in sys.modules]
     latency = {}
-    for size in job["timed"]:
-        arrays = load_arrays(inputs / str(size) / "0.npz")
-        latency[str(size)] = measure_latency(lambda arrays=arrays: run(arrays))  # type: ignore[misc]
+    for size in TIMED_BATCH_SIZES:
+        latency[str(size)] = measure_latency(partial(run, load_arrays(inputs / f"{size}-000000.npz")))
     (folder / "result.json").write_text(json.dumps({"loaded": loaded, "latency": latency}), encoding="utf-8")
-
-
-def _exit_with_parent() -> None:
-    """End this process when the parent, which holds the other end of standard input, is gone."""
-    while os.read(0, 1):  # not sys.stdin, whose lock a thread must not hold when the interpreter ends
-        pass
-    os._exit(1)
 
 
 if __name__ == "__main__":
     here = Path(__file__).resolve().parent  # whose onnx.py would hide the package onnx
     sys.path[:] = [folder for folder in sys.path if not folder or Path(folder).resolve() != here]
-    threading.Thread(target=_exit_with_parent, daemon=True).start()
-    _run_job(Path(sys.argv[1]))
+    signal.alarm(_TIMEOUT_S)
+    _run_file(Path(sys.argv[1]), Path(sys.argv[2]), Path(sys.argv[3]), int(sys.argv[4]))

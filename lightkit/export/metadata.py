@@ -13,10 +13,12 @@ from pathlib import Path
 from typing import Any, Literal
 
 from lightkit.errors import ConfigError, DataError
-from lightkit.export.formats import FORMATS, format_of, holds_weights_alone, read_safetensors_header
+from lightkit.export.formats import FORMATS, first_line, format_of, holds_weights_alone, read_safetensors_header
+from lightkit.hardware.packages import describe_packages
 from lightkit.images.preprocessing import Preprocessing
 from lightkit.runs.checkpoints import digest
 from lightkit.runs.files import read_json
+from lightkit.version import __version__
 
 RECORD = "export.json"
 DIGEST_KEY = "lightkit_sha256"
@@ -24,6 +26,7 @@ DIGEST_KEY = "lightkit_sha256"
 NO_DIGEST = "0" * 64
 OutputKind = Literal["logits", "probabilities", "other"]
 
+_PACKAGES = ("torch", "torchvision", "onnx", "onnxscript", "onnxruntime", "safetensors", "numpy", "pytorch-lightning")
 _DIGEST_FIELD = re.compile(rb'("' + DIGEST_KEY.encode() + rb'"\s*:\s*")([0-9a-f]{64})"')
 _BLOCK_BYTES = 1 << 20
 _READ_ERRORS = (
@@ -62,10 +65,10 @@ class Metadata:
         preprocessing: Of an image, if the data module names it.
         in_graph: Whether the exported model does the preprocessing itself.
         precision: ``float32``, ``float16`` or ``int8``: of the weights.
-        source: Origin of the weights: ``checkpoint``, ``sha256``, ``run``, as far as they are known.
+        source: Origin of the weights: ``checkpoint``, ``epoch``, ``sha256``, ``run``, as far as they are known.
         versions: Of lightkit and of the packages that wrote the file.
         how: Exporter that was used; for TorchScript ``script`` or ``trace``, and why.
-        opset: Of ONNX; None for that of `lightkit.export.onnx`.
+        opset: Of ONNX; until it is written, None for that of `lightkit.export.onnx`.
     """
 
     format: str
@@ -114,6 +117,11 @@ class Metadata:
         return cls(**known)
 
 
+def installed_versions() -> dict[str, str]:
+    """List the versions of lightkit and of the packages that write files."""
+    return {"lightkit": __version__, **describe_packages(_PACKAGES)}
+
+
 def read_metadata(path: Path) -> Metadata:
     """Read the metadata of an exported file, without torch and without running anything in it.
 
@@ -121,20 +129,19 @@ def read_metadata(path: Path) -> Metadata:
         ConfigError: If it is an ONNX file, and onnxruntime is not installed.
         DataError: If the file is missing, damaged or cut short, or no export of lightkit.
     """
+    if not path.is_file():
+        raise DataError(f"{path}: there is no such file. `lightkit export` writes it.")
     try:
         if (kind := format_of(path)) is None:
             suffixes = ", ".join(Path(each.file).suffix for each in FORMATS.values())
             raise ValueError(f"expected a file that ends in {suffixes}")
         return Metadata.from_dict(json.loads(FORMATS[kind].read_metadata(path)))
-    except FileNotFoundError as error:
-        raise DataError(f"{path}: there is no such file. `lightkit export` writes it.") from error
     except ImportError as error:
         raise ConfigError(f"{path}: what runs it is not installed ({error}): pip install 'lightkit[onnx]'.") from error
     except _READ_ERRORS as error:
-        reason = f"it lacks {error}" if isinstance(error, KeyError) else str(error) or type(error).__name__
-        reason = (error.strerror if isinstance(error, OSError) else None) or reason
         raise DataError(
-            f"{path}: this is no export of lightkit, or it is damaged or cut short ({reason}). Export it again."
+            f"{path}: this is no export of lightkit, or it is damaged or cut short ({first_line(error)}). Export it "
+            "again."
         ) from error
 
 
@@ -180,14 +187,9 @@ def is_recorded(path: Path, folder: Path) -> bool:
 
 
 def embed_digest(path: Path) -> None:
-    """Write into a safetensors file, whose metadata have `NO_DIGEST` under `DIGEST_KEY`, its own digest.
-
-    Raises:
-        ValueError: If its metadata have no such key.
-    """
+    """Write into a safetensors file, whose metadata have `NO_DIGEST` under `DIGEST_KEY`, its own digest."""
     found = _DIGEST_FIELD.search(read_safetensors_header(path))
-    if found is None:
-        raise ValueError(f"{path}: its metadata have no {DIGEST_KEY}")
+    assert found is not None
     content_digest = _digest_without(path, found.start(2))
     with path.open("r+b") as file:
         file.seek(found.start(2))

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import copy
 import tempfile
-from collections.abc import Iterator
 from dataclasses import replace
-from itertools import chain
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import onnx
 import onnx_ir as ir
 import torch
 from lightning_utilities.core.apply_func import apply_to_collection
-from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
+from onnxruntime.quantization import QuantFormat, QuantType, quantize_static
 from onnxruntime.quantization.shape_inference import quant_pre_process
 from torch import Tensor, nn
 
@@ -31,29 +29,26 @@ DEFAULT_OPSET = 20
 _MAX_INLINE_BYTES = 2_000_000_000  # a protobuf holds 2 GiB at most, the graph included
 
 
-def write(
-    target: ExportTarget,
-    metadata: Metadata,
-    path: Path,
-    *,
-    max_inline_bytes: int = _MAX_INLINE_BYTES,
-) -> Metadata:
+def write(target: ExportTarget, metadata: Metadata, path: Path) -> Metadata:
     """Write the file, and next to it ``<final name>.data`` if the weights are too large; return its metadata.
 
     Args:
         target: Model to export.
         metadata: To be embedded in the file.
         path: The file.
-        max_inline_bytes: Larger weights go to a file of their own.
 
     Raises:
         ExportError: If the model cannot be captured or has no ONNX form, or the file is no valid ONNX.
     """
     inputs = {spec.name for spec in metadata.inputs}  # of which an output has another name: all are values of one graph
     outputs = [replace(spec, name=f"{spec.name}_out") if spec.name in inputs else spec for spec in metadata.outputs]
-    metadata = replace(metadata, how="torch.onnx (dynamo)", outputs=tuple(outputs))
     file, opset = metadata.file_name, metadata.opset or DEFAULT_OPSET
-    model = _convert_to_half(target, file) if metadata.precision == "float16" else None
+    metadata = replace(metadata, how="torch.onnx (dynamo)", opset=opset, outputs=tuple(outputs))
+    model: nn.Module | None = None
+    if metadata.precision == "float16":  # all but the preprocessing, whose sums need their digits
+        model = _Half(target.module).eval()
+        if target.plain is not None and metadata.preprocessing is not None:
+            model = ImageToProbabilities(model, metadata.preprocessing, target.plain.metadata.output_kind)
     program = capture_graph(target, file, model=model)
     with silence_exporters():
         try:
@@ -65,30 +60,25 @@ def write(
                 output_names=[spec.name for spec in metadata.outputs],
             )
         except Exception as error:  # the exporter's errors have no common base class
-            raise export_error(file, target.plain, format_reason(error)) from error
+            raise export_error(file, target.module, format_reason(error)) from error
     assert converted is not None  # only if the exporter writes the file itself
     graph = converted.model
     _rename_values(graph, metadata)
     if metadata.precision == "int8":
         graph = _quantize(graph, metadata, target, folder=path.parent)
     graph.metadata_props[METADATA_KEY] = metadata.dumps()
-    ir.save(graph, path, external_data=f"{file}.data" if _count_bytes(graph) > max_inline_bytes else None)
+    weights = (value.const_value for value in graph.graph.initializers.values())
+    is_large = sum(weight.nbytes for weight in weights if weight is not None) > _MAX_INLINE_BYTES
+    ir.save(graph, path, external_data=f"{file}.data" if is_large else None)
     try:
         onnx.checker.check_model(str(path), full_check=True)
     except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:
         raise ExportError(f"{file}: onnx's checker refuses the file: {format_reason(error)}.") from error
-    opsets = {entry.domain: entry.version for entry in onnx.load(str(path), load_external_data=False).opset_import}
-    if opsets.get("") != opset:  # torch only logs that it could not convert it, and leaves its own
+    if (given := graph.opset_imports.get("")) != opset:  # torch only logs that it could not convert it
         raise ExportError(
-            f"{file}: this model cannot be written for opset {opset}, torch gave {opsets.get('')}. "
-            f"Say --opset {opsets.get('')}."
+            f"{file}: this model cannot be written for opset {opset}, torch gave {given}. Say --opset {given}."
         )
     return metadata
-
-
-def _count_bytes(model: ir.Model) -> int:
-    """Count the bytes of the weights."""
-    return sum(value.const_value.nbytes for value in model.graph.initializers.values() if value.const_value is not None)
 
 
 def _rename_values(model: ir.Model, metadata: Metadata) -> None:
@@ -119,36 +109,8 @@ class _Half(nn.Module):
         return apply_to_collection(outputs, Tensor, lambda each: each.float() if each.dtype == torch.float16 else each)
 
 
-def _convert_to_half(target: ExportTarget, file: str) -> nn.Module:
-    """Convert all but the preprocessing, whose sums need their digits.
-
-    Raises:
-        ExportError: If the model computes in float64, which its forward may name explicitly.
-    """
-    weights = chain(target.plain.named_parameters(), target.plain.named_buffers())
-    if name := next((name for name, weight in weights if weight.dtype == torch.float64), None):
-        reason = f"--half rounds weights of float32, and its {name} is float64. Leave --half out"
-        raise export_error(file, target.plain, reason)
-    half, preprocessing = _Half(target.plain).eval(), target.metadata.preprocessing
-    if not isinstance(target.model, ImageToProbabilities):
-        return half
-    assert preprocessing is not None  # it is in the graph
-    return ImageToProbabilities(half, preprocessing, "logits" if target.model.is_logits else "probabilities")
-
-
 # What onnxruntime computes in whole numbers, and what may stand between two such steps; the rest gains nothing.
 _OPERATORS = ["Conv", "ConvTranspose", "Gemm", "MatMul", "Add", "Clip", "Relu", "MaxPool", "GlobalAveragePool"]
-_MAX_QUANTIZED_BYTES = 1_000_000_000
-
-
-class _CalibrationReader(CalibrationDataReader):  # type: ignore[misc]  # onnxruntime has no types
-    def __init__(self, names: list[str], batches: Iterator[tuple[np.ndarray[Any, Any], ...]]) -> None:
-        self.names = names
-        self.batches = batches
-
-    def get_next(self) -> dict[str, np.ndarray[Any, Any]] | None:
-        batch = next(self.batches, None)
-        return None if batch is None else dict(zip(self.names, batch, strict=True))
 
 
 def _quantize(model: ir.Model, metadata: Metadata, target: ExportTarget, *, folder: Path) -> ir.Model:
@@ -164,14 +126,15 @@ def _quantize(model: ir.Model, metadata: Metadata, target: ExportTarget, *, fold
         DataError: If a sample of the calibration cannot be read.
         ExportError: If the quantiser fails, or finds nothing to quantise.
     """
-    reader = _CalibrationReader([spec.name for spec in metadata.inputs], iter(target.calibration()))
-    is_large = _count_bytes(model) > _MAX_QUANTIZED_BYTES
+    names = [spec.name for spec in metadata.inputs]
+    batches = (dict(zip(names, batch, strict=True)) for batch in target.calibration())
+    reader = SimpleNamespace(get_next=lambda: next(batches, None))  # what a CalibrationDataReader has
     with tempfile.TemporaryDirectory(dir=folder, prefix=".quantising-") as temporary:
         plain, prepared, made = (Path(temporary) / f"{name}.onnx" for name in ("plain", "prepared", "int8"))
         with silence_exporters():
             try:
-                ir.save(model, plain, external_data="plain.data" if is_large else None)
-                quant_pre_process(plain, prepared, skip_symbolic_shape=True, save_as_external_data=is_large)
+                ir.save(model, plain)
+                quant_pre_process(plain, prepared, skip_symbolic_shape=True)
                 quantize_static(
                     prepared,
                     made,
@@ -184,7 +147,6 @@ def _quantize(model: ir.Model, metadata: Metadata, target: ExportTarget, *, fold
                     # Weights of 7 bits, as onnxruntime advises: without VNNI its kernels add two products of a byte and
                     # a weight in 16 bits, where 2 * 255 * 127 saturates. So every processor gives the same sums.
                     reduce_range=True,
-                    use_external_data_format=is_large,
                 )
             except LightkitError:  # of the samples
                 raise
@@ -192,7 +154,6 @@ def _quantize(model: ir.Model, metadata: Metadata, target: ExportTarget, *, fold
                 reason = format_reason(error)
                 raise ExportError(f"{metadata.file_name}: onnxruntime's quantiser fails: {reason}.") from error
         quantized = ir.load(made)
-        ir.external_data.load_to_model(quantized)  # its weights are in the temporary folder
     if not any(node.op_type == "DequantizeLinear" for node in quantized.graph):
         raise ExportError(
             f"{metadata.file_name}: onnxruntime's quantiser found nothing to quantise in {metadata.model}."

@@ -53,10 +53,11 @@ class ExportOptions:
 
     @classmethod
     def parse(cls, given: Mapping[str, str | bool]) -> ExportOptions:
-        """Parse the options of the command line.
+        """Parse the options of the command line, and refuse what cannot be written.
 
         Raises:
-            ConfigError: Naming every option with an invalid value.
+            ConfigError: Naming every option with an invalid value; else an option that no format has, or the packages
+                of a format that are missing.
         """
         problems = config.Problems()
         fields: dict[str, Any] = {
@@ -67,29 +68,17 @@ class ExportOptions:
                 with problems.noted():
                     fields[field] = parse(name, str(given[name]))
         problems.raise_any()
-        return cls(**fields)
-
-    def check(self) -> None:
-        """Refuse what cannot be written, before anything is built.
-
-        Raises:
-            ConfigError: If an option of ONNX has no ONNX format, the packages of a format are missing, or the opset is
-                not one of `OPSETS`.
-        """
-        given = {"--half": self.half, "--int8": self.int8, "--opset": self.opset is not None}
-        if "onnx" not in self.formats and (flags := [flag for flag, is_given in given.items() if is_given]):
+        options = cls(**fields)
+        flags = [f"--{name}" for name in ("half", "int8", "opset") if given.get(name)]
+        if flags and "onnx" not in options.formats:
             raise ConfigError(
-                f"{', '.join(flags)}: only for ONNX files, and --format is {','.join(self.formats)}. Add onnx to the "
-                "formats, or leave the option out."
+                f"{', '.join(flags)}: only for ONNX files, and --format is {','.join(options.formats)}. Add onnx to "
+                "the formats, or leave the option out."
             )
-        for name in self.formats:
+        for name in options.formats:
             if missing := [each for each in FORMATS[name].requires if importlib.util.find_spec(each) is None]:
                 raise ConfigError(f"--format {name} needs {', '.join(missing)}: pip install 'lightkit[{name}]'.")
-        if self.opset is not None and self.opset not in OPSETS:
-            raise ConfigError(
-                f"--opset: expected {OPSETS.start} to {OPSETS.stop - 1}, which torch writes and onnxruntime reads, "
-                f"got {self.opset}."
-            )
+        return options
 
 
 def parse_formats(name: str, text: str) -> tuple[str, ...]:
@@ -141,13 +130,22 @@ def _parse_number(name: str, text: str, *, kind: type, least: int) -> Any:
     return value
 
 
+def _parse_opset(name: str, text: str) -> int:
+    if text not in map(str, OPSETS):
+        raise ConfigError(
+            f"--{name}: expected {OPSETS.start} to {OPSETS.stop - 1}, which torch writes and onnxruntime reads, "
+            f"got {text!r}"
+        )
+    return int(text)
+
+
 _parse_count = partial(_parse_number, kind=int, least=1)
 _parse_tolerance = partial(_parse_number, kind=float, least=0)
 _PARSERS: Mapping[str, tuple[str, Callable[[str, str], Any]]] = {
     "format": ("formats", parse_formats),
     "output": ("output", lambda _, text: None if text == "json" else Path(text).expanduser()),
     "input-shape": ("input_shapes", _parse_shapes),
-    "opset": ("opset", _parse_count),
+    "opset": ("opset", _parse_opset),
     "num-samples": ("num_samples", _parse_count),
     "rtol": ("rtol", _parse_tolerance),
     "atol": ("atol", _parse_tolerance),

@@ -14,16 +14,10 @@ from PIL import Image
 from pytorch_lightning import LightningDataModule, LightningModule
 from pytorch_lightning.utilities.model_helpers import is_overridden
 from torch import Tensor
-from torch.utils.data import (
-    BatchSampler,
-    DataLoader,
-    IterableDataset,
-    RandomSampler,
-    SequentialSampler,
-)
+from torch.utils.data import BatchSampler, DataLoader, RandomSampler, SequentialSampler
 
-from lightkit.errors import ConfigError, ExportError, LightkitError
-from lightkit.export.target import ExportTarget, find_inputs, run_model
+from lightkit.errors import ConfigError, LightkitError
+from lightkit.export.forward import clone_inputs, find_inputs
 from lightkit.images.preprocessing import Preprocessing
 
 Array = np.ndarray[Any, Any]
@@ -31,7 +25,6 @@ Pixels = np.ndarray[Any, np.dtype[np.uint8]]
 _SPLIT_NAMES = {"val": "validation", "train": "training"}
 _SEED = 0
 _NUM_CALIBRATION = 128
-_RTOL, _ATOL = 1e-4, 1e-5  # between two runs of the model: the tolerances of a float32 file
 _MAX_PREPROCESSING_GAP = 1e-3
 """Between the loader's input for an image and that of the preprocessing, in units of the normalised input."""
 
@@ -67,9 +60,8 @@ def draw_samples(
     """Draw samples that are spread over the first split that there is, in its order; None if there is none.
 
     They are evenly spaced: most splits are sorted by class, and on one class alone a file that always predicts this
-    class would pass. A stream, and a loader with a batch
-    sampler or a sampler of its own, gives its first batches, in full. If batches differ in more than their length, as
-    padded texts do, only those like the first are drawn.
+    class would pass. A stream, and a loader with a batch sampler or a sampler of its own, gives its first batches, in
+    full. If batches differ in more than their length, as padded texts do, only those like the first are drawn.
 
     Args:
         module: Decides which part of a batch its inputs are. Has the loaders if the data module has none.
@@ -80,11 +72,9 @@ def draw_samples(
     Raises:
         ConfigError: If a batch is not what ``forward`` takes, or the loader has none.
     """
-    found = next(_find_loaders(module, data, splits), None)
-    if found is None:
+    split, loader = _find_loader(module, data, splits)
+    if loader is None:
         return None
-    split, loader = found
-    images = _find_images(data, split)
     chosen = choose_batches(loader, num_samples)
     batches: list[Any] = []
     inputs: list[tuple[Tensor, ...]] = []
@@ -94,7 +84,7 @@ def draw_samples(
         if inputs and [t.shape[1:] for t in tensors] != [t.shape[1:] for t in inputs[0]]:
             break
         batches.append(transferred)
-        inputs.append(tuple(tensor.clone() for tensor in tensors))
+        inputs.append(clone_inputs(tensors))
         missing -= len(tensors[0])
         if missing <= 0:
             break
@@ -104,19 +94,19 @@ def draw_samples(
             f"The {source} gives no batch, so there is nothing to prove an export on. Give the data a validation "
             "split, or say --input-shape."
         )
-    joined = tuple(torch.cat(parts) for parts in zip(*inputs, strict=True))
+    joined = tuple(map(torch.cat, zip(*inputs, strict=True)))
     indices = list(range(len(joined[0]))) if chosen is None else chosen[1][: len(joined[0])]
-    if split == "train" or (images is not None and len(images) <= max(indices)):
-        images = None  # shuffled or augmented, or the images of something else
-    # a copy: torch wants writable memory
-    load_image = None if images is None else lambda at: np.array(images[indices[at]][0], dtype=np.uint8)
-    return EvaluationSamples(
-        joined,
-        _name_samples(split, images, indices),
-        batches,
-        source,
-        load_image,
-    )
+    names = [f"{split}/{index:05d}" for index in indices]
+    images = None if split == "train" else _find_images(data, split)  # those of training are shuffled or augmented
+    if images is None or len(images) <= max(indices):
+        return EvaluationSamples(joined, names, batches, source)
+    if (photos := getattr(images, "photos", None)) is not None:
+        names = [str(photos[index].path) for index in indices]
+
+    def load_image(at: int) -> Pixels:
+        return np.array(images[indices[at]][0], dtype=np.uint8)  # a copy: torch wants writable memory
+
+    return EvaluationSamples(joined, names, batches, source, load_image)
 
 
 def make_random_samples(example: Sequence[Tensor], num_samples: int, *, source: str) -> EvaluationSamples:
@@ -204,14 +194,14 @@ def choose_batches(loader: Any, num: int) -> tuple[DataLoader[Any], list[int]] |
         The loader, and the indices in the dataset. None if a sample has no index, or the loader decides itself which
         samples belong together: a stream, a batch sampler or a sampler of the user's own.
     """
-    if not isinstance(loader, DataLoader) or type(loader).__iter__ is not DataLoader.__iter__:
+    if not (
+        isinstance(loader, DataLoader)
+        and type(loader).__iter__ is DataLoader.__iter__
+        and type(loader.batch_sampler) is BatchSampler
+        and type(loader.sampler) in (SequentialSampler, RandomSampler)
+    ):
         return None
-    if isinstance(loader.dataset, IterableDataset) or type(loader.batch_sampler) is not BatchSampler:
-        return None
-    count = len(loader.dataset)  # type: ignore[arg-type]  # it has a sampler
-    if type(loader.sampler) not in (SequentialSampler, RandomSampler) or not count:
-        return None
-    chosen = space_evenly(count, num)
+    chosen = space_evenly(len(loader.dataset), num)  # type: ignore[arg-type]  # it has a sampler
     size = loader.batch_size or 1
     batches = [chosen[start : start + size] for start in range(0, len(chosen), size)]
     return DataLoader(loader.dataset, batch_sampler=batches, collate_fn=loader.collate_fn), chosen
@@ -227,9 +217,9 @@ def check_preprocessing(samples: EvaluationSamples, preprocessing: Preprocessing
     Raises:
         ConfigError: If they differ.
     """
-    for at, (name, given) in enumerate(zip(samples.names, samples.inputs[0], strict=False)):
-        if samples.load_image is None:
-            return
+    if samples.load_image is None:
+        return
+    for at, (name, given) in enumerate(zip(samples.names, samples.inputs[0], strict=True)):
         expected = preprocessing(Image.fromarray(samples.load_image(at)))
         if expected.shape != tuple(given.shape):
             gap = f"is {tuple(given.shape)} in the loader's batch, and {expected.shape} by the preprocessing"
@@ -240,58 +230,18 @@ def check_preprocessing(samples: EvaluationSamples, preprocessing: Preprocessing
         raise ConfigError(f"data: its `preprocessing` is not what its loader does: {name} {gap}. Make the two agree.")
 
 
-def check_self_consistency(plain: ExportTarget, samples: EvaluationSamples) -> None:
-    """Run a model on its samples, before any file of it is written, in batches as large as its example.
-
-    Args:
-        plain: The model, without preprocessing in its graph.
-        samples: Samples of the proof.
-
-    Raises:
-        ExportError: If it fails, returns NaN, or something else when it is run again on the same samples.
-    """
-    name, num, size = type(plain.plain).__name__, len(samples.inputs[0]), len(plain.example[0])
-    for start in range(0, num, size):
-        rows = [row % num for row in range(start, start + size)]
-        inputs = [values[rows] for values in samples.inputs]
-        outputs = run_model(plain.plain, inputs)
-        for key, output in outputs.items():
-            found = output.isnan().nonzero()
-            if len(found):
-                row = rows[int(found[0][0]) if output.ndim and len(output) == len(rows) else 0]
-                raise ExportError(
-                    f"{name} itself gives NaN: {key!r} has {len(found)} of them in a batch of {output.numel()} values, "
-                    f"first for {samples.names[row]}. No file of it can be proved. Look for weights that are NaN, "
-                    f"which a training with a loss of NaN leaves, or for a division by zero."
-                )
-        if start:
-            continue
-        for (key, one), two in zip(outputs.items(), run_model(plain.plain, inputs).values(), strict=True):
-            if one.shape != two.shape or not torch.allclose(one, two, _RTOL, _ATOL):
-                raise ExportError(
-                    f"{name} itself gives something else each time: {key!r} differs when the same samples are given "
-                    f"again. No file of it can be proved. Look in its forward for dropout that stays on in eval mode "
-                    f"(dropout(x) without training=self.training), other random numbers, or what it keeps from call "
-                    f"to call."
-                )
-
-
-def _find_loaders(
-    module: LightningModule, data: LightningDataModule | None, splits: Sequence[str]
-) -> Iterator[tuple[str, Any]]:
+def _find_loader(module: LightningModule, data: LightningDataModule | None, splits: Sequence[str]) -> tuple[str, Any]:
+    """Find the first split that there is, and its first loader; None in its place if there is no split."""
     for split, (owner, base) in product(splits, ((data, LightningDataModule), (module, LightningModule))):
         if owner is not None and is_overridden(f"{split}_dataloader", owner, parent=base):
             with suppress(LightkitError):  # a data module of lightkit without that split
-                if (loader := _first_loader(getattr(owner, f"{split}_dataloader")())) is not None:
-                    yield split, loader
-
-
-def _first_loader(loaders: Any) -> Any:
-    """Return the first of one or several loaders; None if there is none."""
-    loaders = getattr(loaders, "iterables", loaders)  # Lightning's CombinedLoader
-    while isinstance(loaders, (Mapping, list, tuple)):
-        loaders = next(iter(loaders.values() if isinstance(loaders, Mapping) else loaders), None)
-    return loaders
+                loaders = getattr(owner, f"{split}_dataloader")()
+                loaders = getattr(loaders, "iterables", loaders)  # Lightning's CombinedLoader
+                while isinstance(loaders, (Mapping, list, tuple)):
+                    loaders = next(iter(loaders.values() if isinstance(loaders, Mapping) else loaders), None)
+                if loaders is not None:
+                    return split, loaders
+    return "", None
 
 
 def _transfer_batch(
@@ -323,10 +273,3 @@ def _find_images(data: LightningDataModule | None, split: str) -> Any:
     except (KeyError, LightkitError):
         return None
     return images if len(images) else None
-
-
-def _name_samples(split: str, images: Any, indices: Sequence[int]) -> list[str]:
-    photos = getattr(images, "photos", None)
-    if photos is not None:
-        return [str(photos[index].path) for index in indices]
-    return [f"{split}/{index:05d}" for index in indices]

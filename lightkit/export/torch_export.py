@@ -14,8 +14,9 @@ from torch.export import Dim, ExportedProgram
 
 from lightkit.export.export_errors import export_error, find_code_line, format_reason, silence_exporters
 from lightkit.export.formats import METADATA_FILE
+from lightkit.export.forward import clone_inputs
 from lightkit.export.metadata import Metadata
-from lightkit.export.target import ExportTarget, clone_inputs
+from lightkit.export.target import ExportTarget
 
 
 def write(target: ExportTarget, metadata: Metadata, path: Path) -> Metadata:
@@ -64,10 +65,10 @@ def capture_graph(target: ExportTarget, file: str, *, model: nn.Module | None = 
     if inspect.Parameter.VAR_POSITIONAL in kinds:  # the exporter wants the shapes of *inputs in a tuple of their own
         num = kinds.index(inspect.Parameter.VAR_POSITIONAL)
         shapes = (*shapes[:num], shapes[num:])
-    with silence_exporters() as guards, torch.no_grad():
+    with silence_exporters() as lines, torch.no_grad():
         try:
             program = torch.export.export(model, clone_inputs(target.example), dynamic_shapes=shapes)
         except Exception as error:  # the model's own code raises anything
-            line = find_code_line(error) or guards.line
-            raise export_error(file, target.plain, format_reason(error), line=line) from error
+            line = find_code_line(error) or (lines[-1] if lines else None)
+            raise export_error(file, target.module, format_reason(error), line=line) from error
     return program

@@ -6,14 +6,14 @@ import copy
 import io
 import logging
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from pytorch_lightning import LightningModule
+
+# Lets the compiler read the trainer of a LightningModule that has none; goes with `to_torchscript` in Lightning 2.8.
+from pytorch_lightning.core.module import _jit_is_scripting
 from torch.overrides import TorchFunctionMode
 
 from lightkit.export.export_errors import (
@@ -24,9 +24,10 @@ from lightkit.export.export_errors import (
     silence_exporters,
 )
 from lightkit.export.formats import METADATA_FILE
+from lightkit.export.forward import clone_inputs
 from lightkit.export.image_transform import ImageToProbabilities
 from lightkit.export.metadata import Metadata
-from lightkit.export.target import ExportTarget, clone_inputs
+from lightkit.export.target import ExportTarget
 
 _log = logging.getLogger(__name__)
 _VALUE_READERS = frozenset({"__bool__", "__int__", "__float__", "__index__", "item", "tolist", "numpy"})
@@ -46,7 +47,7 @@ def write(target: ExportTarget, metadata: Metadata, path: Path) -> Metadata:
             values of its inputs and can only be traced, which freezes decisions.
     """
     program, how = None, "script"
-    with silence_exporters(), torch.no_grad(), _allow_no_trainer():
+    with silence_exporters(), torch.no_grad(), _jit_is_scripting():
         try:
             program = torch.jit.script(target.model)
             program(*clone_inputs(target.example))  # TorchScript finds some type errors only when it runs
@@ -64,23 +65,9 @@ def write(target: ExportTarget, metadata: Metadata, path: Path) -> Metadata:
     return metadata
 
 
-@contextmanager
-def _allow_no_trainer() -> Iterator[None]:
-    """Let the compiler read the trainer of a LightningModule that has none; else that is an error.
-
-    It is what Lightning's own ``to_torchscript`` does, which goes with Lightning 2.8.
-    """
-    before = LightningModule._jit_is_scripting
-    LightningModule._jit_is_scripting = True
-    try:
-        yield
-    finally:
-        LightningModule._jit_is_scripting = before
-
-
 def _trace(target: ExportTarget, file: str, script_reason: str) -> Any:
     decisions, model = _DecisionLog(), target.model
-    with silence_exporters(), torch.no_grad(), _allow_no_trainer():
+    with silence_exporters(), torch.no_grad(), _jit_is_scripting():
         with decisions:
             model(*clone_inputs(target.example))
         if isinstance(model, ImageToProbabilities):  # scripted, since a trace would fix the size of the images
@@ -92,11 +79,11 @@ def _trace(target: ExportTarget, file: str, script_reason: str) -> Any:
             try:
                 program = torch.jit.trace(model, clone_inputs(target.example), strict=False, check_trace=False)  # type: ignore[no-untyped-call]
             except Exception as error:  # the tracer and the model's own code raise anything
-                raise export_error(file, target.plain, format_reason(error), line=find_code_line(error)) from error
+                raise export_error(file, target.module, format_reason(error), line=find_code_line(error)) from error
     if decisions.line and caught:
         frozen = str(caught[0].message).split(". ")[0]
         reason = f"it cannot be scripted ({script_reason}), and a trace freezes what it decides by values: {frozen}"
-        raise export_error(file, target.plain, reason, line=decisions.line)
+        raise export_error(file, target.module, reason, line=decisions.line)
     return program
 
 

@@ -1,20 +1,25 @@
-"""Tables of predictions: their columns, the same in each format, and CSV, JSON lines and Parquet."""
+"""Tables of predictions: their columns, the same in each format, as CSV, JSON lines and Parquet; and thumbnails."""
 
 from __future__ import annotations
 
+import base64
 import csv
+import heapq
 import json
 import re
 import sys
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, replace
+from io import BytesIO
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, Protocol, TextIO
 
 import numpy as np
 
-from lightkit.errors import ConfigError, DataError
-from lightkit.runs.files import finite
+from lightkit.errors import ConfigError, DataError, LightkitError, visible
+from lightkit.images.image_file import read_rgb
+from lightkit.runs.files import atomic_write, finite
 
 STANDARD_OUTPUT = Path("-")
 """CSV on standard output."""
@@ -22,7 +27,13 @@ DEFAULT_TOP_K = 3
 """Number of classes of each image, if there are as many."""
 _ROW_GROUP = 4096  # rows of Parquet in memory
 _FORMULA = ("=", "+", "-", "@")
+_NUMBERS = ("probability", "prediction_")  # columns of float32
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")  # not tabs and line breaks, which CSV quotes
+_MAX_BAD = 100
+"""Images without a prediction that are kept, and listed on a page."""
+_MAX_THUMBNAILS = 200
+"""Images of a page, about 2 MB."""
+_SIDE = 192  # pixels of a thumbnail's longer side
 Values = np.ndarray[Any, np.dtype[np.float32]]
 
 
@@ -43,10 +54,17 @@ class Prediction:
     values: Values | None
     defect: str | None
 
-    @property
-    def certainty(self) -> float:
-        """Probability of the likeliest class."""
-        return 0.0 if self.values is None or not self.values.size else float(self.values.max())
+
+def select_class_names(output_kind: object, names: Sequence[str] | None) -> tuple[str, ...] | None:
+    """Return the class names if the output is known to be a probability for each class, or to become one.
+
+    This one rule holds for checkpoints and exported files: numbers of unknown meaning are no probabilities.
+
+    Args:
+        output_kind: Kind of the model's first output.
+        names: Those of the model or its data.
+    """
+    return tuple(map(str, names)) if names is not None and output_kind in ("logits", "probabilities") else None
 
 
 class PredictionColumns:
@@ -63,17 +81,16 @@ class PredictionColumns:
 
     Attributes:
         names: Names of all columns, in order.
-        numbers: Names of the columns of float32.
     """
 
     def __init__(self, class_names: Sequence[str] | None, top_k: int | None = None, num_values: int = 0) -> None:
         self.class_names = None if class_names is None else tuple(class_names)
         self._num_values = num_values if self.class_names is None else len(self.class_names)
-        suffixes = [f"_{rank + 1}" if rank else "" for rank in range(min(top_k or DEFAULT_TOP_K, self._num_values))]
+        self._top_k = min(top_k or DEFAULT_TOP_K, self._num_values)
         if self.class_names is None:
-            self.numbers = inner = [f"prediction_{at}" for at in range(num_values)]
+            inner = [f"prediction_{at}" for at in range(num_values)]
         else:
-            self.numbers = [f"probability{suffix}" for suffix in suffixes]
+            suffixes = [f"_{rank + 1}" if rank else "" for rank in range(self._top_k)]
             inner = [f"{name}{suffix}" for suffix in suffixes for name in ("label", "probability")]
         self.names = ["path", *inner, "error"]
 
@@ -94,71 +111,68 @@ class PredictionColumns:
             return [path, *[None] * (len(self.names) - 2), defect]
         if values.shape != (self._num_values,):
             raise DataError(f"{path}: the model gives {values.size} values; expected {self._num_values}.")
-        cells = list(values) if self.class_names is None else [cell for pair in self.rank(values) for cell in pair]
+        cells = values if self.class_names is None else [cell for pair in self.rank(values) for cell in pair]
         return [path, *cells, defect]
 
     def rank(self, values: Values) -> list[tuple[str, np.float32]]:
         """List the likeliest classes with their probabilities, likeliest first; of equals, the first class first."""
         assert self.class_names is not None
-        order = np.argsort(-values, kind="stable")[: len(self.numbers)]
+        order = np.argsort(-values, kind="stable")[: self._top_k]
         return [(self.class_names[at], values[at]) for at in order]
 
 
-class RowWriter:
-    """A table that is written row by row; of each format a subclass.
-
-    Args:
-        path: The file; `STANDARD_OUTPUT` for CSV there.
-        columns: Of the table.
-    """
-
-    def __init__(self, path: Path, columns: PredictionColumns) -> None:
-        self.columns, self.is_stdout = columns, path == STANDARD_OUTPUT
-        self.file: TextIO = sys.stdout if self.is_stdout else path.open("w", newline="", encoding="utf-8")
+class RowWriter(Protocol):
+    """A table that is written row by row: the cells of each are texts, float32, or None."""
 
     def add(self, row: Sequence[Any]) -> None:
-        """Append a row of `PredictionColumns.row`."""
-        raise NotImplementedError
+        """Append a row."""
 
     def close(self) -> None:
         """Write the rest."""
-        self.file.flush() if self.is_stdout else self.file.close()
 
 
-class _Csv(RowWriter):
-    def __init__(self, path: Path, columns: PredictionColumns) -> None:
-        super().__init__(path, columns)
+class _TextTable:
+    def __init__(self, path: Path, names: Sequence[str]) -> None:
+        self.names, self._is_stdout = names, path == STANDARD_OUTPUT
+        self.file: TextIO = sys.stdout if self._is_stdout else path.open("w", newline="", encoding="utf-8")
+
+    def close(self) -> None:
+        self.file.flush() if self._is_stdout else self.file.close()
+
+
+class _Csv(_TextTable):
+    def __init__(self, path: Path, names: Sequence[str]) -> None:
+        super().__init__(path, names)
         self._writer = csv.writer(self.file, lineterminator="\n")
-        # 6 decimals of a probability; else the shortest text that is exact in float32
-        self._format: Callable[[Any], str] = str if columns.class_names is None else "{:.6f}".format
-        self._writer.writerow(columns.names)
+        self._writer.writerow(names)
 
     def add(self, row: Sequence[Any]) -> None:
+        self._writer.writerow(map(self._format, self.names, row))
+
+    def _format(self, name: str, cell: Any) -> str | None:
         """Spreadsheets compute cells that begin with ``=``; ``./`` leaves a path what it is."""
-        cells = []
-        for at, cell in enumerate(row):
-            if isinstance(cell, str):
-                text = _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode("ascii"), cell)
-                cells.append(f"{'./' if at == 0 else chr(39)}{text}" if text[:1] in _FORMULA else text)
-            else:
-                cells.append(self._format(cell) if isinstance(cell, np.float32) else cell)
-        self._writer.writerow(cells)
+        if isinstance(cell, np.float32):  # else the shortest text that is exact in float32
+            return f"{cell:.6f}" if name.startswith("probability") else str(cell)
+        if cell is None:
+            return None
+        text = _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode("ascii"), cell)
+        return f"{'./' if name == 'path' else chr(39)}{text}" if text.startswith(_FORMULA) else text
 
 
-class _JsonLines(RowWriter):
+class _JsonLines(_TextTable):
     def add(self, row: Sequence[Any]) -> None:
         cells = [float(str(cell)) if isinstance(cell, np.float32) else cell for cell in row]  # 0.1 is 0.1
-        content = finite(dict(zip(self.columns.names, cells, strict=True)))
+        content = finite(dict(zip(self.names, cells, strict=True)))
         self.file.write(json.dumps(content, ensure_ascii=False) + "\n")
 
 
-class _Parquet(RowWriter):
-    def __init__(self, path: Path, columns: PredictionColumns) -> None:
+class _Parquet:
+    def __init__(self, path: Path, names: Sequence[str]) -> None:
         import pyarrow as pa  # 0.2 s and 60 MB, which the other formats need not have
         from pyarrow import parquet
 
-        kinds = [pa.float32() if name in columns.numbers else pa.string() for name in columns.names]
-        self._schema, self._rows = pa.schema(list(zip(columns.names, kinds, strict=True))), list[Sequence[Any]]()
+        kinds = [pa.float32() if name.startswith(_NUMBERS) else pa.string() for name in names]
+        self._schema, self._rows = pa.schema(list(zip(names, kinds, strict=True))), list[Sequence[Any]]()
         self._writer, self._record_batch = parquet.ParquetWriter(path, self._schema), pa.record_batch
 
     def add(self, row: Sequence[Any]) -> None:
@@ -179,12 +193,12 @@ class _Parquet(RowWriter):
             self._writer.is_open = False  # else it tries again once it is collected
 
 
-TABLES: dict[str, Callable[[Path, PredictionColumns], RowWriter]] = {
+TABLES: dict[str, Callable[[Path, Sequence[str]], RowWriter]] = {
     ".csv": _Csv,
     ".parquet": _Parquet,
     ".jsonl": _JsonLines,
 }
-"""By suffix of the file."""
+"""By suffix of the file; each takes the names of the columns too. `STANDARD_OUTPUT` gets CSV."""
 
 
 def check_output_path(text: str, *, option: str = "--output", suffixes: Sequence[str] = tuple(TABLES)) -> Path:
@@ -206,3 +220,146 @@ def check_output_path(text: str, *, option: str = "--output", suffixes: Sequence
         *first, last = suffixes
         raise ConfigError(f"{option} {text}: {what} {', '.join(first)}{' or ' if first else ''}{last}")
     return path
+
+
+@contextmanager
+def _translate_write_errors(path: Path) -> Iterator[None]:
+    """Raise a `LightkitError` if a file cannot be written."""
+    try:
+        yield
+    except BrokenPipeError:  # the reader of a pipe has left, which is no error
+        raise
+    except OSError as error:
+        reason = error.strerror or (str(error).splitlines() or [type(error).__name__])[0]
+        raise LightkitError(
+            f"{path}: the predictions cannot be written there ({reason}). Make room, or name another place."
+        ) from error
+
+
+@contextmanager
+def write_predictions(
+    output: Path,
+    *,
+    class_names: Sequence[str] | None,
+    num_values: int = 0,
+    top_k: int | None = None,
+    contact_sheet: Path | None = None,
+) -> Iterator[PredictionWriter]:
+    """Open a table and a page of thumbnails, which appear at the end of the block unless it ends in an exception.
+
+    They are created at once, so that one that cannot be written is known before anything is predicted.
+
+    Args:
+        output: The table, in the format of its suffix; see `check_output_path`. Standard output gets each row at once.
+        class_names: In the order of the values; None for a model without classes.
+        num_values: Outputs of a model without classes.
+        top_k: Number of classes of each image; 3 if None.
+        contact_sheet: An HTML page, in addition.
+
+    Raises:
+        ConfigError: If a file cannot be created.
+        LightkitError: If one cannot be written, as on a full disk.
+    """
+    columns = PredictionColumns(class_names, top_k, num_values)
+    with ExitStack() as files:
+        asides: dict[Path, Path] = {}
+        for path in {output, contact_sheet} - {None, STANDARD_OUTPUT}:
+            assert path is not None
+            try:  # what a link leads to is replaced
+                asides[path] = files.enter_context(atomic_write(path.resolve(), durable=False))
+                asides[path].touch()
+            except OSError as error:
+                raise ConfigError(f"{path.parent}: no file can be written there ({error.strerror})") from error
+        with _translate_write_errors(output):
+            suffix = ".csv" if output == STANDARD_OUTPUT else output.suffix.lower()
+            table = TABLES[suffix](asides.get(output, output), columns.names)
+        writer = PredictionWriter(output, columns, table)
+        try:
+            yield writer
+        except BaseException:
+            with suppress(OSError, ValueError):  # reported before; pyarrow's error is the latter
+                table.close()
+            raise
+        with _translate_write_errors(output):
+            table.close()
+        if contact_sheet is not None:
+            page = writer.render_sheet()
+            with _translate_write_errors(contact_sheet):
+                asides[contact_sheet].write_text(page, encoding="utf-8")
+
+
+class PredictionWriter:
+    """Rows of a table of predictions, in the order of the images; `write_predictions` makes it.
+
+    For the page of thumbnails it keeps, of many images, those whose likeliest class is least probable; of a model
+    without classes the first ones.
+
+    Args:
+        output: Name of the table.
+        columns: Of the table.
+        table: Takes the rows.
+
+    Attributes:
+        num: Images so far.
+        num_bad: Those among them without a prediction.
+        bad: The first of these.
+    """
+
+    def __init__(self, output: Path, columns: PredictionColumns, table: RowWriter) -> None:
+        self.num = self.num_bad = 0
+        self.bad: list[Prediction] = []
+        self._output, self._columns, self._table = output, columns, table
+        self._chosen: list[tuple[float, int, Prediction]] = []  # a heap, the most certain on top
+
+    def add(self, prediction: Prediction) -> None:
+        """Write the next prediction.
+
+        Raises:
+            DataError: If it has more or fewer values than the table.
+            LightkitError: If it cannot be written, as on a full disk.
+        """
+        values, has_classes = prediction.values, self._columns.class_names is not None
+        if has_classes and values is not None and not np.isfinite(values).all():
+            defect = "the model's output has values that are no finite numbers"
+            prediction, values = replace(prediction, values=None, defect=defect), None
+        self.num += 1
+        if values is None:
+            self.num_bad += 1
+            self.bad += [prediction] if len(self.bad) < _MAX_BAD else []
+        else:
+            item = (-float(values.max()) if has_classes else 0.0, -self.num, prediction)
+            keep = heapq.heappush if len(self._chosen) < _MAX_THUMBNAILS else heapq.heappushpop
+            keep(self._chosen, item)
+        row = self._columns.row(prediction)
+        with _translate_write_errors(self._output):
+            self._table.add(row)
+
+    def render_sheet(self) -> str:
+        """Render the HTML page of thumbnails with their labels, least certain first; it needs no other file.
+
+        The chosen images are read again.
+        """
+        from jinja2 import Environment, FileSystemLoader  # 0.1 s, only for this page
+
+        environment = Environment(loader=FileSystemLoader(Path(__file__).parent), autoescape=True, trim_blocks=True)
+        return environment.get_template("contact_sheet.html").render(
+            num_good=self.num - self.num_bad,
+            has_classes=self._columns.class_names is not None,
+            figures=[self._describe(prediction) for *_, prediction in sorted(self._chosen, reverse=True)],
+            num_bad=self.num_bad,
+            bad=[(visible(item.path, in_line=True), visible(item.defect or "")) for item in self.bad],
+        )
+
+    def _describe(self, prediction: Prediction) -> tuple[str, Any, str | None]:
+        """Return path, classes or values, and thumbnail in base64; None if the image cannot be read any more."""
+        described: Any = prediction.values
+        if self._columns.class_names is not None:
+            ranked = self._columns.rank(described)
+            described = [(visible(name, in_line=True), probability) for name, probability in ranked]
+        jpeg = None
+        with suppress(DataError):  # it could be read a moment ago
+            image = read_rgb(Path(prediction.path))
+            image.thumbnail((_SIDE, _SIDE))
+            image.save(content := BytesIO(), "JPEG", quality=80)
+            jpeg = base64.b64encode(content.getvalue()).decode()
+        return visible(prediction.path, in_line=True), described, jpeg

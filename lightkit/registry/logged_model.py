@@ -17,9 +17,10 @@ from torch import Tensor, nn
 
 from lightkit.errors import CheckpointError, ConfigError
 from lightkit.export.export_errors import format_reason
+from lightkit.export.forward import run_model
 from lightkit.export.metadata import Metadata, TensorSpec, is_recorded
-from lightkit.export.samples import EvaluationSamples, extend_example, make_random_samples
-from lightkit.export.target import ExportTarget, run_model
+from lightkit.export.samples import extend_example, make_random_samples
+from lightkit.export.target import ExportTarget
 from lightkit.registry.package import hide_advice
 from lightkit.registry.store import address_of_root, open_registry, set_environment
 
@@ -30,7 +31,7 @@ _ADDRESS = re.compile(r"models:/[^/@]+([@/][^/@]+)?|runs:/[^/]+/.*[^/]")
 _EXPECTED = "models:/NAME@ALIAS, models:/NAME/VERSION, models:/m-ID or runs:/ID/model"
 
 
-def load_logged_model(uri: str, *, trust: bool, root: Path, num_samples: int) -> tuple[ExportTarget, EvaluationSamples]:
+def load_logged_model(uri: str, *, trust: bool, root: Path, num_samples: int) -> ExportTarget:
     """Download a model that was logged with MLflow's PyTorch flavour.
 
     Args:
@@ -40,7 +41,7 @@ def load_logged_model(uri: str, *, trust: bool, root: Path, num_samples: int) ->
         num_samples: Number of samples.
 
     Returns:
-        The model, with a batch of at least two as its example; and its input example with generated samples like it.
+        The model, with a batch of at least two as its example, and its input example with generated samples like it.
 
     Raises:
         ConfigError: If there is none, it is no model of PyTorch, needs trust, or its inputs are unknown.
@@ -73,7 +74,7 @@ def load_logged_model(uri: str, *, trust: bool, root: Path, num_samples: int) ->
     samples = make_random_samples(example, num_samples, source=uri)
     samples = replace(samples, source="input example that is logged with it, and inputs like it")
     at_least_two = tuple(extend_example(tensor, max(2, len(tensor))) for tensor in example)
-    return ExportTarget(module, at_least_two, metadata, plain=module), samples
+    return ExportTarget(module, at_least_two, metadata, samples)
 
 
 def load_module(uri: str, folder: Path, flavors: Mapping[str, Any], *, trust: bool) -> nn.Module:

@@ -14,10 +14,10 @@ import torch
 from torch import nn
 
 from lightkit.errors import ExportError
+from lightkit.export import torchscript
 from lightkit.export.export_errors import format_reason, silence_exporters
-from lightkit.export.exporter import write_file
 from lightkit.export.formats import FORMATS, flatten
-from lightkit.export.metadata import RECORD, TensorSpec
+from lightkit.export.metadata import RECORD, TensorSpec, installed_versions
 from lightkit.export.target import ExportTarget, include_preprocessing
 from lightkit.runs.checkpoints import digest
 from lightkit.runs.files import write_json
@@ -103,7 +103,8 @@ def write_package(subject: ExportTarget, folder: Path, *, form: PackageFormat) -
         else:
             script = folder.with_name("script") / FORMATS["torchscript"].file
             script.parent.mkdir()
-            write_file("torchscript", subject, script)
+            described = replace(subject.metadata, format="torchscript", versions=installed_versions())
+            torchscript.write(subject, described, script)
             scripted: nn.Module = torch.jit.load(script)  # type: ignore[no-untyped-call]
             if len(examples) == 1:
                 given["input_example"] = examples[0]

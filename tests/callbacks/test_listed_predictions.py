@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import csv
-import io
 import logging
 import re
 from collections import deque
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -18,8 +18,7 @@ from pytorch_lightning import LightningModule, Trainer
 from torch import Tensor
 
 from lightkit.callbacks.predictions import ListedPredictions
-from lightkit.errors import DataError
-from lightkit.prediction.table import Prediction
+from lightkit.prediction.table import Prediction, write_predictions
 
 LOGITS = torch.tensor([[3.0, -1.0]])
 
@@ -62,8 +61,7 @@ def head_of(
     entry = Prediction(0, "a.png", None, "broken" if is_bad else None)
     data = SimpleNamespace(entries=deque([[entry]]), names_of_data=lambda: ["dark", "bright"], paths=["a.png"])
     trainer = cast("Trainer", SimpleNamespace(is_global_zero=True, datamodule=data, strategy=None))
-    callback = ListedPredictions(folder / "t.csv", **settings)
-    callback.on_predict_start(trainer, module)
+    callback = ListedPredictions(partial(write_predictions, folder / "t.csv"), on_written=lambda _: None, **settings)
     callback.on_predict_batch_end(trainer, module, values, values, 0)
     callback.on_predict_end(trainer, module)
     with (folder / "t.csv").open(newline="") as file:
@@ -97,21 +95,25 @@ def test_a_step_that_gives_logits_as_probabilities_is_reported_and_its_numbers_a
     with caplog.at_level(logging.WARNING):
         head, _ = head_of(OwnStep(), LOGITS, tmp_path)
     assert head == ["path", "prediction_0", "prediction_1", "error"]
-    assert "OwnStep.predict_step gives numbers that are no probabilities" in caplog.text
+    assert "OwnStep.predict_step gives 2 numbers an image that are no probabilities" in caplog.text
 
 
-def test_a_module_that_names_more_classes_than_it_reports_is_refused_with_the_key(tmp_path: Path) -> None:
+def test_the_numbers_of_a_module_that_names_more_classes_are_columns(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     module: Any = Logits()
     module.class_names = ["a", "b", "c"]
-    says = r"model: Logits gives 2 values an image, and its class_names are 3"
-    with pytest.raises(DataError, match=says):
-        head_of(module, LOGITS, tmp_path)
+    with caplog.at_level(logging.WARNING):
+        head, _ = head_of(module, LOGITS, tmp_path)
+    assert head == ["path", "prediction_0", "prediction_1", "error"]
+    assert "gives 2 numbers an image that are no probabilities of 3 classes" in caplog.text
 
 
 def test_a_pipe_is_reported_how_far_it_is_and_no_more_than_that(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("lightkit.images.progress._LINE_EVERY_S", 0.0)
-    stream = io.StringIO()
-    head_of(Plain(), LOGITS, tmp_path, progress_stream=stream)
-    assert re.fullmatch(r"predict  1 of 1 images  \d+/s\n", stream.getvalue())
+    lines: list[str] = []
+    head_of(Plain(), LOGITS, tmp_path, print_progress=lines.append)
+    assert len(lines) == 1
+    assert re.fullmatch(r"1 of 1 images  \d+/s", lines[0])

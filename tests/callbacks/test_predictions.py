@@ -22,7 +22,7 @@ class Scores(pl.LightningModule):
         super().__init__()
         self.answer = answer
 
-    def predict_step(self, batch: torch.Tensor, batch_idx: int) -> Any:
+    def predict_step(self, batch: torch.Tensor, batch_idx: int, dataloader_idx: int = 0) -> Any:
         return batch if self.answer is None else self.answer
 
 
@@ -64,6 +64,30 @@ def test_other_tensors_have_a_column_an_element(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
+class TwoLoaders(Data):
+    """The second loader gives other numbers than the first."""
+
+    def predict_dataloader(self) -> Any:
+        other: Any = [torch.tensor([0.1, 0.2, 0.3])]
+        return [super().predict_dataloader(), DataLoader(other)]
+
+
+def test_loaders_of_unlike_widths_have_each_their_columns(tmp_path: Path) -> None:
+    rows = predict(tmp_path, TwoLoaders())
+    assert rows[0] == ["prediction_0", "prediction_1", "prediction_2"]
+    assert rows[-2:] == [["0.0", "1.0", ""], ["0.1", "0.2", "0.3"]]
+    # no paths: the data does not say which loader's they are
+    rows = predict(tmp_path, TwoLoaders(names=["rose", "tulip"], paths=["a.jpg", "b.jpg", "c.jpg"]))
+    assert rows[0] == ["label", "probability", "prediction_0", "prediction_1", "prediction_2"]
+    assert rows[-2:] == [["tulip", "1.000000", "", "", ""], ["", "", "0.1", "0.2", "0.3"]]
+
+
+def test_no_cell_is_a_formula_or_a_code_of_a_terminal(tmp_path: Path) -> None:
+    rows = predict(tmp_path, Data(names=["=rose", "tulip"], paths=["=1.jpg", "b.jpg", "\x1b.jpg"]))
+    assert [row[0] for row in rows[1:]] == ["./=1.jpg", "b.jpg", "\\x1b.jpg"]
+    assert rows[2][1] == "'=rose"
+
+
 def test_another_number_of_classes_is_no_classifier(tmp_path: Path) -> None:
     assert predict(tmp_path, Data(names=["a", "b", "c"]))[0] == ["prediction_0", "prediction_1"]
 
@@ -79,7 +103,7 @@ def test_what_is_no_row_a_sample_is_kept_as_it_is(tmp_path: Path, answer: Any) -
 class Broken(Scores):
     """Fails in its second batch."""
 
-    def predict_step(self, batch: torch.Tensor, batch_idx: int) -> Any:
+    def predict_step(self, batch: torch.Tensor, batch_idx: int, dataloader_idx: int = 0) -> Any:
         if batch_idx == 1:
             raise ZeroDivisionError
         return super().predict_step(batch, batch_idx)
@@ -98,7 +122,7 @@ def test_a_failed_predict_leaves_what_was_there_before(tmp_path: Path, answer: A
 
 def test_the_table_appears_when_it_is_complete(tmp_path: Path) -> None:
     class Looking(Scores):
-        def predict_step(self, batch: torch.Tensor, batch_idx: int) -> Any:
+        def predict_step(self, batch: torch.Tensor, batch_idx: int, dataloader_idx: int = 0) -> Any:
             assert not list(tmp_path.iterdir())
             return super().predict_step(batch, batch_idx)
 

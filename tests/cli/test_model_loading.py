@@ -31,11 +31,11 @@ def checkpoint(tmp_path: Path) -> Path:
 
 def test_the_digest_is_that_of_the_file_that_was_loaded(checkpoint: Path) -> None:
     module = OneLine()
-    _, sha256 = load_model(module, None, checkpoint)
+    source = load_model(module, None, checkpoint)
 
-    assert sha256 == hashlib.sha256(checkpoint.read_bytes()).hexdigest()
+    assert source["sha256"] == hashlib.sha256(checkpoint.read_bytes()).hexdigest()
     assert not module.training
 
 
 def test_an_untrained_model_has_no_digest() -> None:
-    assert load_model(OneLine(), None, None) == (None, None)
+    assert load_model(OneLine(), None, None) == {}

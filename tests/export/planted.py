@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +13,10 @@ from onnx import TensorProto, helper, numpy_helper
 from pytorch_lightning import LightningModule
 from torch import Tensor
 
+from lightkit.export.forward import run_model
 from lightkit.export.metadata import Metadata, TensorSpec
 from lightkit.export.samples import EvaluationSamples
-from lightkit.export.target import ExportTarget, run_model
+from lightkit.export.target import ExportTarget
 
 CLASSES = ("daisy", "rose", "tulip")
 NUM = 20
@@ -44,7 +44,7 @@ class LineOfThree(LightningModule):
         self.log("val/accuracy", (logits.argmax(1) == batch[1]).float().mean())
 
 
-def subject_of(model: torch.nn.Module | None = None) -> ExportTarget:
+def subject_of(model: torch.nn.Module | None = None, samples: EvaluationSamples | None = None) -> ExportTarget:
     model = (model or LineOfThree()).eval()
     names = run_model(model, (torch.zeros(2, 4),)) if isinstance(model, LineOfThree) else ("output",)
     metadata = Metadata(
@@ -56,7 +56,7 @@ def subject_of(model: torch.nn.Module | None = None) -> ExportTarget:
         class_names=CLASSES,
         source={"checkpoint": "best.ckpt", "sha256": "ab12"},
     )
-    return ExportTarget(model, (torch.zeros(2, 4),), metadata, model)
+    return ExportTarget(model, (torch.zeros(2, 4),), metadata, samples or samples_of(LineOfThree()))
 
 
 def samples_of(model: torch.nn.Module, num: int = NUM) -> EvaluationSamples:
@@ -70,14 +70,13 @@ def samples_of(model: torch.nn.Module, num: int = NUM) -> EvaluationSamples:
 
 
 def writer_of(fault: str = "none") -> Callable[..., Metadata]:
-    """A writer of ONNX files by hand, in the place of `lightkit.export.exporter.write_file`."""
+    """A writer of ONNX files by hand, in the place of `lightkit.export.onnx.write`."""
 
-    def write_file(kind: str, subject: ExportTarget, path: Path, **options: Any) -> Metadata:
-        metadata = replace(subject.metadata, format="onnx", precision=options["precision"])
-        path.write_bytes(onnx_bytes(subject.plain, metadata, fault))
+    def write(subject: ExportTarget, metadata: Metadata, path: Path) -> Metadata:
+        path.write_bytes(onnx_bytes(subject.model, metadata, fault))
         return metadata
 
-    return write_file
+    return write
 
 
 def onnx_bytes(model: Any, metadata: Metadata, fault: str = "none") -> bytes:

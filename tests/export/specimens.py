@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from lightkit.export.formats import flatten, open_model
-from lightkit.export.metadata import Metadata, TensorSpec
-from lightkit.export.target import ExportTarget, clone_inputs, include_preprocessing, make_target
+from lightkit.export.formats import FORMATS, flatten, open_model
+from lightkit.export.forward import clone_inputs
+from lightkit.export.metadata import Metadata, TensorSpec, installed_versions
+from lightkit.export.samples import EvaluationSamples
+from lightkit.export.target import ExportTarget, describe_model, include_preprocessing
 from lightkit.images.preprocessing import Preprocessing
 
+UNPROVED = EvaluationSamples((), ())
 PREPROCESSING = Preprocessing(resize=20, crop=(16, 16), mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))
 
 
@@ -173,7 +179,7 @@ class Eigenvalues(nn.Module):
 
 def subject_of(model: nn.Module, *example: Tensor) -> ExportTarget:
     """What is exported of a model as it is."""
-    return make_target(model.eval(), example, class_names=None, preprocessing=None, source={})
+    return ExportTarget(model.eval(), example, describe_model(model, example), UNPROVED)
 
 
 def odd_subject(model: nn.Module, num: int = 2) -> ExportTarget:
@@ -181,14 +187,16 @@ def odd_subject(model: nn.Module, num: int = 2) -> ExportTarget:
     spec = (TensorSpec("values", "float32", (None, 6)),)
     outputs = (TensorSpec("output", "float32", (None, 6)),)
     example = (torch.linspace(1, 2, 6 * num).reshape(num, 6),)
-    return ExportTarget(model.eval(), example, Metadata("", type(model).__name__, spec, outputs), model)
+    return ExportTarget(model.eval(), example, Metadata("", type(model).__name__, spec, outputs), UNPROVED)
 
 
 def classifier(kind: type[TinyConvNet] = TinyConvNet) -> ExportTarget:
     """A classifier that knows its classes and preprocessing."""
     torch.manual_seed(0)
-    images = torch.randn(2, 3, 16, 16)
-    return make_target(kind().eval(), (images,), class_names=list("abcde"), preprocessing=PREPROCESSING, source={})
+    example = (torch.randn(2, 3, 16, 16),)
+    model = kind().eval()
+    described = describe_model(model, example, class_names=list("abcde"), preprocessing=PREPROCESSING)
+    return ExportTarget(model, example, described, UNPROVED)
 
 
 def classifier_of_images() -> ExportTarget:
@@ -226,7 +234,7 @@ def any_number() -> ExportTarget:
             tuple(TensorSpec(name, "float32", (None, 3)) for name in ("one", "other")),
             (TensorSpec("output", "float32", (None, 3)),),
         ),
-        plain=AnyNumber(),
+        samples=UNPROVED,
     )
 
 
@@ -241,6 +249,16 @@ SUBJECTS: dict[str, MakeSubject] = {
 }
 
 
+def write_file(
+    kind: str, target: ExportTarget, path: Path, *, precision: str = "float32", opset: int | None = None
+) -> Metadata:
+    """Write a file as `lightkit.export.exporter` does, and return its metadata."""
+    target = target if target.plain is None or FORMATS[kind].open else target.plain
+    described = replace(target.metadata, format=kind, precision=precision, opset=opset, versions=installed_versions())
+    written: Metadata = import_module(f"lightkit.export.{kind}").write(target, described, path)
+    return written
+
+
 def noise(width: int, height: int, num: int = 1) -> np.ndarray[Any, np.dtype[np.uint8]]:
     """``(num, height, width, 3)`` of the same noise each time."""
     return np.random.default_rng(width * 10_000 + height).integers(0, 256, (num, height, width, 3), dtype=np.uint8)
@@ -248,12 +266,12 @@ def noise(width: int, height: int, num: int = 1) -> np.ndarray[Any, np.dtype[np.
 
 def largest_gap(subject: ExportTarget, path: Any, *, sizes: Sequence[int] = (1, 7)) -> float:
     """How far a file's outputs are from the model's, at batches of several sizes."""
-    run, names = open_model(path), [spec.name for spec in subject.metadata.outputs]
+    run = open_model(path)
     gaps = []
     for size in sizes:
         inputs = tuple(value[torch.arange(size) % len(value)] for value in subject.example)
         with torch.no_grad():
-            expected = [value.numpy() for value in flatten(subject.model(*clone_inputs(inputs)), names)]
+            expected = [value.numpy() for value in flatten(subject.model(*clone_inputs(inputs)))]
         found = run([value.numpy() for value in clone_inputs(inputs)])
         assert [(value.shape, value.dtype) for value in found] == [(value.shape, value.dtype) for value in expected]
         gaps += [float(np.abs(one - two).max()) for one, two in zip(found, expected, strict=True)]

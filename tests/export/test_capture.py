@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import torch
 
+from lightkit.export.forward import clone_inputs
 from lightkit.export.metadata import TensorSpec
-from lightkit.export.target import ExportTarget, clone_inputs
+from lightkit.export.target import ExportTarget
 from lightkit.export.torch_export import capture_graph
 from tests.export import specimens
 

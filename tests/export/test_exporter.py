@@ -15,13 +15,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lightkit.errors import ConfigError, DataError, ExportError, RunLocked
+from lightkit.errors import DataError, ExportError, RunLocked
 from lightkit.export import exporter
+from lightkit.export import onnx as onnx_format
 from lightkit.export.exporter import export, lock_folder
 from lightkit.export.metadata import Metadata
 from lightkit.export.options import ExportOptions
 from lightkit.export.target import ExportTarget
-from tests.export.planted import samples_of, subject_of, writer_of
+from tests.export.planted import subject_of, writer_of
 
 ONNX = ExportOptions(formats=("onnx",))
 pytestmark = pytest.mark.slow  # each starts processes
@@ -30,22 +31,21 @@ pytestmark = pytest.mark.slow  # each starts processes
 @pytest.fixture
 def planted(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Files as they are written by hand, with a fault."""
-    return lambda fault="none": monkeypatch.setattr(exporter, "write_file", writer_of(fault))
+    return lambda fault="none": monkeypatch.setattr(onnx_format, "write", writer_of(fault))
 
 
 def fail(folder: Path) -> str:
     """Export to ONNX, which fails; give the message."""
-    target = subject_of()
-    artefacts, (failure,) = export(target, samples_of(target.plain), folder, ONNX)
+    artefacts, (failure,) = export(subject_of(), folder, ONNX)
     assert artefacts == []
     return failure
 
 
 def test_a_match_is_published_with_its_record(planted: Any, tmp_path: Path) -> None:
     planted()
-    target, steps = subject_of(), list[str]()
+    steps = list[str]()
 
-    artefacts, _ = export(target, samples_of(target.plain), tmp_path / "export", ONNX, on_step=steps.append)
+    artefacts, _ = export(subject_of(), tmp_path / "export", ONNX, on_step=steps.append)
 
     entry = json.loads((tmp_path / "export" / "export.json").read_text())["artefacts"]["model.onnx"]
     assert entry["parity"]["7"]["outputs"] == 3 * 7 * 3
@@ -54,7 +54,7 @@ def test_a_match_is_published_with_its_record(planted: Any, tmp_path: Path) -> N
     assert entry["loaded"] == ["onnxruntime"]
     assert 0 < entry["latency"]["exported"]["1"]["median_s"] <= entry["latency"]["exported"]["1"]["p95_s"]
     assert [artefact["file"] for artefact in artefacts] == ["model.onnx"]
-    assert (steps[0], steps[-1]) == ("model.onnx: writing", "model.onnx: proved")
+    assert (steps[0], steps[-1]) == ("model.onnx: writing and proving", "model.onnx: proved")
     documented = {word for line in str(exporter.__doc__).splitlines() for word in re.findall(r"\w+", line[:17])}
     assert entry.keys() <= documented
 
@@ -64,7 +64,7 @@ def test_a_match_is_published_with_its_record(planted: Any, tmp_path: Path) -> N
     [
         ("at_seven", r"63 of 63 outputs differ at batch size 7, by up to 1.00e\+00 .*first for photos/00.jpg: class"),
         ("nan", r"1 of 60 .* at batch size 1 .*first for photos/05.jpg: class 'rose' of 'logits' is nan, expected"),
-        ("double", r"first 'logits' is float64 \(1, 3\), expected float32 \(1, 3\)"),
+        ("double", r"its model: 'logits' is float64 \(20, 3\), expected float32 \(20, 3\), in batches of 1"),
     ],
     ids=["wrong at batch 7 only", "nan in one class", "dtype"],
 )
@@ -85,11 +85,11 @@ def test_a_planted_mismatch_is_found_and_removed(planted: Any, tmp_path: Path, f
 def test_a_file_that_cannot_be_written_leaves_the_earlier_one(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, error: Exception, message: str
 ) -> None:
-    def write_file(kind: str, target: ExportTarget, path: Path, **options: Any) -> Metadata:
+    def write(target: ExportTarget, metadata: Metadata, path: Path) -> Metadata:
         path.write_bytes(b"half")
         raise error
 
-    monkeypatch.setattr(exporter, "write_file", write_file)
+    monkeypatch.setattr(onnx_format, "write", write)
     (tmp_path / "model.onnx").write_text("old")
 
     assert re.search(message, fail(tmp_path))
@@ -97,19 +97,12 @@ def test_a_file_that_cannot_be_written_leaves_the_earlier_one(
     assert not list(tmp_path.glob(".*.aside"))
 
 
-def test_int8_without_samples_is_refused_before_anything_is_written(tmp_path: Path) -> None:
-    target, options = subject_of(), ExportOptions(formats=("torch_export", "onnx"), int8=True)
-    with pytest.raises(ConfigError, match="--int8: there are no training samples to calibrate on"):
-        export(target, samples_of(target.plain), tmp_path / "export", options)
-    assert not (tmp_path / "export").exists()
-
-
-def unreadable(kind: str, target: ExportTarget, path: Path, **options: Any) -> Metadata:
+def unreadable(target: ExportTarget, metadata: Metadata, path: Path) -> Metadata:
     raise DataError("photos/03.jpg cannot be read")
 
 
-def damaged(kind: str, target: ExportTarget, path: Path, **options: Any) -> Metadata:
-    metadata = writer_of()(kind, target, path, **options)
+def damaged(target: ExportTarget, metadata: Metadata, path: Path) -> Metadata:
+    metadata = writer_of()(target, metadata, path)
     path.write_bytes(path.read_bytes()[:200])
     return metadata
 
@@ -126,17 +119,15 @@ def damaged(kind: str, target: ExportTarget, path: Path, **options: Any) -> Meta
 def test_what_failed_does_not_stop_the_others(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, wrong: Any, message: str
 ) -> None:
-    def write_file(kind: str, target: ExportTarget, path: Path, **options: Any) -> Metadata:
-        metadata: Metadata = (wrong if options["precision"] == "float16" else writer_of())(
-            kind, target, path, **options
-        )
-        return metadata
+    def write(target: ExportTarget, metadata: Metadata, path: Path) -> Metadata:
+        written: Metadata = (wrong if metadata.precision == "float16" else writer_of())(target, metadata, path)
+        return written
 
-    monkeypatch.setattr(exporter, "write_file", write_file)
+    monkeypatch.setattr(onnx_format, "write", write)
     target = replace(subject_of(), calibration=lambda: iter([(np.zeros((1, 4), np.float32),)]))
     options = replace(ONNX, half=True, int8=True)
 
-    artefacts, (failure,) = export(target, samples_of(target.plain), tmp_path, options)
+    artefacts, (failure,) = export(target, tmp_path, options)
 
     assert re.search(message, failure)
     assert [item["file"] for item in artefacts] == ["model.onnx", "model.int8.onnx"]
@@ -204,10 +195,9 @@ def test_a_kill_at_any_moment_leaves_no_model_with_the_weights_of_another(tmp_pa
 
 def test_a_reader_of_the_steps_that_leaves_is_no_error_of_the_export(planted: Any, tmp_path: Path) -> None:
     planted()
-    target = subject_of()
 
     def leave(_step: str) -> None:
         raise BrokenPipeError
 
     with pytest.raises(BrokenPipeError):
-        export(target, samples_of(target.plain), tmp_path, ONNX, on_step=leave)
+        export(subject_of(), tmp_path, ONNX, on_step=leave)

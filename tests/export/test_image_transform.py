@@ -14,7 +14,6 @@ from PIL import Image
 from torch import nn
 
 from lightkit.data.image_dataset import preprocessing_of
-from lightkit.export.exporter import write_file
 from lightkit.export.formats import FORMATS, open_model
 from lightkit.export.image_transform import ImageToProbabilities, ImageTransform
 from lightkit.export.metadata import Metadata, TensorSpec
@@ -22,7 +21,7 @@ from lightkit.export.target import ExportTarget
 from lightkit.images.image_file import read_rgb
 from lightkit.images.preprocessing import Preprocessing
 from tests.data.torchvision_reference import eval_transform
-from tests.export.specimens import PREPROCESSING, noise
+from tests.export.specimens import PREPROCESSING, UNPROVED, noise, write_file
 
 PHOTOS = Path(__file__).parents[2].parent / "shared" / "data" / "flower_photos"
 SIZES = [
@@ -64,7 +63,7 @@ def prepared_file(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempP
     )
     model = ImageTransform(PREPROCESSING).eval()
     path = tmp_path_factory.mktemp("prepared") / FORMATS[request.param].file
-    target = ExportTarget(model, (torch.from_numpy(noise(30, 25, 2)),), metadata, model)
+    target = ExportTarget(model, (torch.from_numpy(noise(30, 25, 2)),), metadata, UNPROVED)
     write_file(request.param, target, path)
     return open_model(path)
 

@@ -12,17 +12,16 @@ from pytorch_lightning import LightningModule
 from torch import Tensor
 
 from lightkit.export.metadata import TensorSpec
-from lightkit.export.proof import Reference
+from lightkit.export.proof import Proof
 from tests.export.planted import LineOfThree, samples_of, subject_of
 
 
 @pytest.fixture
-def reference_of(tmp_path: Path) -> Any:
+def proof_of(tmp_path: Path) -> Any:
     """The eager model's outputs and metrics."""
 
-    def build(model: torch.nn.Module, **changes: Any) -> Reference:
-        samples = replace(samples_of(LineOfThree()), **changes)
-        return Reference(subject_of(model), samples, in_graph=False, folder=tmp_path / "inputs")
+    def build(model: torch.nn.Module, **changes: Any) -> Proof:
+        return Proof(subject_of(model, replace(samples_of(LineOfThree()), **changes)), tmp_path / "inputs")
 
     return build
 
@@ -68,18 +67,18 @@ class Unvalidated(LineOfThree):
         (OtherInput(), "validation_step gives forward something else than the samples"),
         (NeedsItsTrainer(), "its validation fails on a Trainer of its own (AttributeError: 'NoneType' object"),
         (Silent(), "validation_step logs no metric"),
-        (Unvalidated(), "Unvalidated has no validation_step"),
+        (Unvalidated(), "its validation fails on a Trainer of its own (MisconfigurationException: No `validation_step"),
     ],
     ids=["no forward", "other input", "fails", "no metric", "no step"],
 )
-def test_what_cannot_be_scored_is_reported(reference_of: Any, model: LineOfThree, says: str) -> None:
-    reference = reference_of(model)
-    assert reference.metrics == {}
-    assert reference.not_scored.startswith(says)
+def test_what_cannot_be_scored_is_reported(proof_of: Any, model: LineOfThree, says: str) -> None:
+    proof = proof_of(model)
+    assert proof.metrics == {}
+    assert proof.not_scored.startswith(says)
 
 
-def test_without_batches_there_is_no_score(reference_of: Any) -> None:
-    assert reference_of(LineOfThree(), batches=()).not_scored == "the data gives no batches of a validation split"
+def test_without_batches_there_is_no_score(proof_of: Any) -> None:
+    assert proof_of(LineOfThree(), batches=()).not_scored == "the data gives no batches of a validation split"
 
 
 class Counting(LineOfThree):
@@ -93,8 +92,8 @@ class Counting(LineOfThree):
         self.log("val/calls", float(Counting.count))
 
 
-def test_a_metric_that_the_outputs_do_not_decide_is_left_out(reference_of: Any) -> None:
-    assert set(reference_of(Counting()).metrics) == {"val/loss", "val/accuracy"}
+def test_a_metric_that_the_outputs_do_not_decide_is_left_out(proof_of: Any) -> None:
+    assert set(proof_of(Counting()).metrics) == {"val/loss", "val/accuracy"}
 
 
 class InMapping(LineOfThree):
@@ -112,11 +111,10 @@ class InMapping(LineOfThree):
 def test_outputs_in_a_mapping_are_given_back_in_it(tmp_path: Path) -> None:
     model = InMapping()
     subject = subject_of(model)
-    outputs = (TensorSpec("norm", "float32", (None,)), *subject.metadata.outputs)  # in another order
+    outputs = (*subject.metadata.outputs, TensorSpec("norm", "float32", (None,)))
     subject = replace(subject, metadata=replace(subject.metadata, outputs=outputs))
-    reference = Reference(subject, samples_of(LineOfThree()), in_graph=False, folder=tmp_path / "inputs")
 
-    assert reference.metrics == {"val/accuracy": 1.0}
+    assert Proof(subject, tmp_path / "inputs").metrics == {"val/accuracy": 1.0}
 
 
 class WithItsTemperature(LineOfThree):
@@ -131,5 +129,5 @@ class WithItsTemperature(LineOfThree):
         self.log("val/accuracy", (outputs["logits"].argmax(1) == batch[1]).float().mean())
 
 
-def test_outputs_that_are_the_same_for_any_batch_are_given_back_whole(reference_of: Any) -> None:
-    assert reference_of(WithItsTemperature()).metrics == {"val/accuracy": 1.0}
+def test_outputs_that_are_the_same_for_any_batch_are_given_back_whole(proof_of: Any) -> None:
+    assert proof_of(WithItsTemperature()).metrics == {"val/accuracy": 1.0}

@@ -12,11 +12,10 @@ import pytest
 
 from lightkit.errors import ExportError
 from lightkit.export import onnx as onnx_format
-from lightkit.export.exporter import write_file
 from lightkit.export.formats import open_model
 from lightkit.export.metadata import read_metadata
 from tests.export import specimens
-from tests.export.specimens import calibration, largest_gap
+from tests.export.specimens import calibration, largest_gap, write_file
 
 
 @pytest.mark.parametrize("opset", [18, pytest.param(23, marks=pytest.mark.long)])
@@ -46,24 +45,17 @@ def test_outputs_whose_names_are_taken_get_free_ones(tmp_path: Path) -> None:
     assert largest_gap(subject, tmp_path / "model.onnx") < 2e-6
 
 
-def test_half_of_a_model_in_float64_is_refused_in_words(tmp_path: Path) -> None:
-    subject = specimens.odd_subject(specimens.InDoublePrecision())
-    says = r"^model\.half\.onnx: InDoublePrecision cannot be exported: --half rounds weights of float32, and its "
-    with pytest.raises(ExportError, match=says + r"layer\.weight is float64\. Leave --half out\.$"):
-        write_file("onnx", subject, tmp_path / "model.half.onnx", precision="float16")
-
-
 def test_an_operator_without_an_onnx_form_is_named(tmp_path: Path) -> None:
     says = r"^model\.onnx: Eigenvalues cannot be exported: No ONNX function found for .*aten\.linalg_eig[^\n]*$"
     with pytest.raises(ExportError, match=says):
         write_file("onnx", specimens.odd_subject(specimens.Eigenvalues()), tmp_path / "model.onnx")
 
 
-def test_many_weights_go_to_a_file_that_is_found_after_a_move(tmp_path: Path) -> None:
+def test_many_weights_go_to_a_file_that_is_found_after_a_move(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     subject, aside = specimens.classifier(), tmp_path / "aside"
     aside.mkdir()
-    metadata = replace(subject.metadata, format="onnx")
-    onnx_format.write(subject, metadata, aside / "half-done.onnx", max_inline_bytes=100)
+    monkeypatch.setattr(onnx_format, "_MAX_INLINE_BYTES", 100)
+    write_file("onnx", subject, aside / "half-done.onnx")
     assert {path.name for path in aside.iterdir()} == {"half-done.onnx", "model.onnx.data"}
     (aside / "half-done.onnx").rename(tmp_path / "model.onnx")
     (aside / "model.onnx.data").rename(tmp_path / "model.onnx.data")

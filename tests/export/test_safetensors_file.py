@@ -11,9 +11,9 @@ from safetensors.torch import load_model
 from torch import Tensor, nn
 
 from lightkit.errors import DataError, ExportError
-from lightkit.export.exporter import write_file
 from lightkit.export.metadata import check_digest, read_metadata
 from tests.export import specimens
+from tests.export.specimens import write_file
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ def test_preprocessing_is_reported_and_never_in_the_weights(tmp_path: Path) -> N
     assert (said.preprocessing, said.class_names) == (specimens.PREPROCESSING, tuple("abcde"))
     assert (said.output_kind, said.inputs[0].dtype, said.inputs[0].shape) == ("logits", "float32", (None, 3, 16, 16))
     with safe_open(tmp_path / "model.safetensors", framework="pt") as file:
-        assert set(file.keys()) == set(subject.plain.state_dict())
+        assert set(file.keys()) == set(subject.module.state_dict())
 
 
 class WithExtraState(nn.Module):

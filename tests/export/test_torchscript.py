@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,11 +12,10 @@ from pytorch_lightning import LightningModule
 from torch import Tensor
 
 from lightkit.errors import ExportError
-from lightkit.export.exporter import write_file
 from lightkit.export.metadata import Metadata
 from lightkit.export.target import ExportTarget
 from tests.export import specimens
-from tests.export.specimens import largest_gap, odd_subject, subject_of
+from tests.export.specimens import largest_gap, odd_subject, subject_of, write_file
 
 
 def written(subject: ExportTarget, folder: Path) -> Metadata:
@@ -31,7 +31,7 @@ def test_what_can_be_scripted_is(tmp_path: Path, caplog: pytest.LogCaptureFixtur
 def test_a_script_keeps_decisions_by_values(tmp_path: Path) -> None:
     subject = odd_subject(specimens.OnlyIfPositive())
     written(subject, tmp_path)
-    other = ExportTarget(subject.model, (-subject.example[0],), subject.metadata, subject.plain)
+    other = replace(subject, example=(-subject.example[0],))
     assert largest_gap(subject, tmp_path / "model.ts") == largest_gap(other, tmp_path / "model.ts") == 0
 
 
@@ -73,5 +73,5 @@ def test_a_trace_that_would_freeze_a_decision_is_refused(tmp_path: Path) -> None
 def test_traced_preprocessing_takes_images_of_any_size(tmp_path: Path) -> None:
     subject = specimens.traced_classifier_of_images()
     assert str(written(subject, tmp_path).how).startswith("trace")
-    sizes = ExportTarget(subject.model, (torch.from_numpy(specimens.noise(30, 90)),), subject.metadata, subject.plain)
+    sizes = replace(subject, example=(torch.from_numpy(specimens.noise(30, 90)),))
     assert largest_gap(sizes, tmp_path / "model.ts") == 0

@@ -22,7 +22,7 @@ SOUND = ODD.replace("\udcff", r"\udcff")
 
 
 def written(path: Path, columns: PredictionColumns) -> Path:
-    table = TABLES[path.suffix](path, columns)
+    table = TABLES[path.suffix](path, columns.names)
     for prediction in PREDICTIONS:
         table.add(columns.row(prediction))
     table.close()
@@ -58,7 +58,7 @@ def test_json_lines_hold_one_object_a_line(tmp_path: Path) -> None:
 
 def test_json_has_null_for_a_number_that_is_none(tmp_path: Path) -> None:
     columns = PredictionColumns(None, num_values=2)
-    table = TABLES[".jsonl"](tmp_path / "t.jsonl", columns)
+    table = TABLES[".jsonl"](tmp_path / "t.jsonl", columns.names)
     table.add(columns.row(Prediction(0, "a", np.array([np.nan, np.inf], dtype=np.float32), None)))
     table.close()
     assert json.loads((tmp_path / "t.jsonl").read_text())["prediction_0"] is None
@@ -77,7 +77,7 @@ def test_parquet_has_texts_and_float32(tmp_path: Path) -> None:
 
 def test_parquet_is_written_in_pieces_of_a_few_thousand_rows(tmp_path: Path) -> None:
     columns = PredictionColumns(["x", "y"], 1)
-    table = TABLES[".parquet"](tmp_path / "t.parquet", columns)
+    table = TABLES[".parquet"](tmp_path / "t.parquet", columns.names)
     for number in range(10_000):
         table.add(columns.row(Prediction(number, str(number), PREDICTIONS[0].values, None)))
     table.close()

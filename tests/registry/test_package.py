@@ -12,7 +12,8 @@ from torch import Tensor, nn
 
 from lightkit.errors import ExportError
 from lightkit.export.metadata import Metadata, OutputKind
-from lightkit.export.target import ExportTarget, make_target
+from lightkit.export.samples import EvaluationSamples
+from lightkit.export.target import ExportTarget, describe_model
 from lightkit.images.preprocessing import Preprocessing
 from lightkit.registry.package import add_preprocessing, is_servable, write_package
 
@@ -49,7 +50,7 @@ class ByLength(nn.Module):
 
 def described(module: nn.Module, *example: Tensor) -> Any:
     torch.manual_seed(2)
-    return make_target(module.eval(), example, class_names=None, preprocessing=None, source={})
+    return ExportTarget(module.eval(), example, describe_model(module, example), EvaluationSamples((), ()))
 
 
 def test_a_model_with_two_inputs_and_a_dictionary_is_written_but_cannot_be_served(tmp_path: Path) -> None:
@@ -96,7 +97,8 @@ class Means(nn.Module):
 def subject(output_kind: OutputKind = "logits", preprocessing: Preprocessing | None = PREPROCESSING) -> ExportTarget:
     example = (torch.rand(2, 3, 8, 8),)
     model = Means(output_kind).eval()
-    return make_target(model, example, class_names=["light", "dark"], preprocessing=preprocessing, source={})
+    metadata = describe_model(model, example, class_names=["light", "dark"], preprocessing=preprocessing)
+    return ExportTarget(model, example, metadata, EvaluationSamples((), ()))
 
 
 def test_a_classifier_takes_images_of_any_size_and_gives_probabilities() -> None:
