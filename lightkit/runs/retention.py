@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import secrets
 import shutil
 from collections import defaultdict
@@ -12,8 +13,10 @@ from pathlib import Path
 
 from lightkit.errors import ConfigError
 from lightkit.runs.checkpoints import choose_good
+from lightkit.runs.folder import list_runs, point_latest
 from lightkit.runs.index import IndexedRun, infer_mode
 
+_log = logging.getLogger("lightkit")
 _HIDDEN = ".deleting-"
 
 
@@ -169,7 +172,17 @@ def delete_runs(root: Path, jobs: Collection[str], planned: Sequence[IndexedRun]
         folder = each.run.folder
         try:
             folder.rename(folder.with_name(f"{_HIDDEN}{folder.name}-{secrets.token_hex(4)}"))
+        except FileNotFoundError:  # another gc was faster
+            continue
         except OSError as error:
             raise ConfigError(f"run.root: {folder} cannot be deleted: {error.strerror or error}.") from error
-    for path in (path for name in jobs for path in (root / name).glob(f"{_HIDDEN}*")):
-        shutil.rmtree(path, ignore_errors=True)  # another gc may delete it at the same time; the next one tries again
+    for job in (root / name for name in jobs):
+        for path in job.glob(f"{_HIDDEN}*"):
+            shutil.rmtree(path, ignore_errors=True)  # another gc may delete it at the same time
+            if path.exists():
+                _log.warning("%s cannot be deleted as a whole; lightkit gc tries again", path)
+        latest = job / "latest"
+        if latest.is_symlink() and not latest.exists():
+            latest.unlink(missing_ok=True)
+            for newest in list_runs(root, job.name)[:1]:
+                point_latest(newest)
