@@ -180,7 +180,8 @@ class MLflow(Logger):
         if not is_there.wait(min(limit_s, _UNREACHABLE_TIMEOUT_S)):
             limit_s = 0.0
         if num_lost := self._sender.close(max(0.0, began_s + limit_s - time.monotonic())):
-            journal = f"; the next resume sends the epochs of {self._run.metrics_path}" if self._run else ""
+            table = self._run and self._run.metrics_path
+            journal = f"; the next resume sends the epochs of {table} that it lacks" if table else ""
             _log.warning("MLflow at %s did not take %d records%s", self._address.shown, num_lost, journal)
 
     # -- called by lightkit's command line, models and callbacks on every logger that has the method
