@@ -7,8 +7,10 @@ import signal
 import statistics
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
+from subprocess import TimeoutExpired
 from typing import Any
 
 from pytorch_lightning import Callback, LightningModule, Trainer
@@ -24,6 +26,7 @@ from lightkit.errors import Interrupted, OutOfTime
 from lightkit.runs.signals import SignalWatch
 
 _log = logging.getLogger("lightkit")
+_LEAVE_S = 2.0  # loggers, and the end of the process
 
 
 class StopOnSignal(Callback):
@@ -91,8 +94,11 @@ class StopOnSignal(Callback):
         """Outside training a signal ends the process at once again. No other rank is left waiting for this one."""
         self._watch.deferred = False
         if isinstance(launcher := trainer.strategy.launcher, _SubprocessScriptLauncher):
-            for rank in launcher.procs:  # waiting in a collective, they would not notice a gentler signal
-                rank.kill()
+            for rank in launcher.procs:
+                if isinstance(exception, Interrupted):  # which all have raised; they write how they ended
+                    with suppress(TimeoutExpired):
+                        rank.wait(_LEAVE_S)
+                rank.kill()  # waiting in a collective, they would not notice a gentler signal
                 rank.wait()
             launcher.procs.clear()  # Lightning 2.6 watches them, and kills this process too when one is gone
 
@@ -108,7 +114,6 @@ class StopOnSignal(Callback):
 
 
 _MARGIN = 1.1  # epochs differ in length
-_LEAVE_S = 2.0  # loggers, and the end of the process
 
 
 class StopAtDeadline(Callback):
