@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 from lightkit import runs
 from lightkit.config import KeyPath, Origin, Resolved, dotted, error_at, near
-from lightkit.config.resolved import Consequence
+from lightkit.config.resolved import Consequence, original_path
 from lightkit.config.tree import Leaf, Node, walk
 from lightkit.errors import ConfigError, LightkitError, exception_chain
 
@@ -46,7 +46,7 @@ def explain_parser_error(error: Exception, resolved: Resolved, *, keys: Iterable
             path = path[:-1] if path[-1:] == ("class_path",) else path
         elif line and not line.startswith(_AROUND):
             break
-    found = error_at(f"{dotted(path)}: {line}", resolved.origin_of(path))
+    found = error_at(f"{dotted(original_path(path, resolved.removed))}: {line}", resolved.origin_of(path))
     if missing := _MISSING.search(line):
         if resolved.removed or resolved.is_incomplete:
             return Consequence(str(found), places=found.places)

@@ -101,7 +101,7 @@ def _findings(resolved: Resolved, catalogue: ConfigSchema, problems: Problems) -
     for section in _WITH_INPUTS:
         path = find_section_class(section, resolved, catalogue)
         # torchvision's names, for one, change with torch's version
-        if path is not None and catalogue.counts(path):
+        if path is not None and (catalogue.is_current or path in catalogue.imported):
             given = resolved.values[section].get("init_args")
             if isinstance(given, dict):
                 found.problems += _find_wrong_choices(section, catalogue.classes[path], given, resolved)

@@ -253,14 +253,29 @@ def drop_origins(resolved: Resolved, places: Collection[Origin]) -> Resolved:
 
 
 def drop_paths(resolved: Resolved, paths: Iterable[KeyPath]) -> Resolved:
-    """Leave out the values at ``paths``; the name of a class goes with its arguments, an element with its list."""
-
-    def widen(path: KeyPath) -> KeyPath:
-        return widen(path[:-1]) if path and (path[-1] == "class_path" or isinstance(path[-1], int)) else path
-
-    dropped = {widen(path) for path in paths} - {()}
+    """Leave out the values at ``paths``; with the name of a class its arguments go too."""
+    dropped = {path[:-1] if path[-1:] == ("class_path",) else path for path in paths} - {()}
     if not dropped:
         return resolved
     tree = rebuild(resolved.tree, lambda path, node: None if path in dropped else node)
     assert isinstance(tree, MappingNode)
-    return replace(resolved, tree=tree, removed=resolved.removed | dropped)
+    written = {original_path(path, resolved.removed) for path in dropped}
+    return replace(resolved, tree=tree, removed=resolved.removed | written)
+
+
+def original_path(path: KeyPath, removed: Collection[KeyPath]) -> KeyPath:
+    """Return the path that a value had before others were left out of the lists around it.
+
+    Args:
+        path: Its path now.
+        removed: What has been left out, by its original paths.
+    """
+    result: KeyPath = ()
+    for part in path:
+        index = part
+        if isinstance(part, int):
+            before = [other[-1] for other in removed if other[:-1] == result and isinstance(other[-1], int)]
+            for position in sorted(before):
+                index += position <= index
+        result = (*result, index)
+    return result

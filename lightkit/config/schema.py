@@ -148,8 +148,16 @@ def _takes_items(schema: Schema, items: Sequence[Any]) -> bool:
     return all(_takes_inside(schema.get("items", {}), item) for item in items)
 
 
-PACKAGES = ("lightkit", "lightning_fabric", "pytorch_lightning", "torch")
-"""Packages whose classes are described."""
+PACKAGES = {
+    "lightkit": "pytorch-lightning",
+    "lightning_fabric": "pytorch-lightning",
+    "pytorch_lightning": "pytorch-lightning",
+    "torch": "torch",
+}
+"""Packages whose classes are described, each with the distribution whose version decides whether that counts.
+
+Lightkit's own come with the catalogue, but take arguments of Lightning's over.
+"""
 _FILE = Path(__file__).with_name("schema.json")
 
 
@@ -175,9 +183,16 @@ class ConfigSchema:
         return replace(self, data=data, imported=self.imported | {*classes})
 
     @cached_property
+    def trusted(self) -> Collection[str]:
+        """Packages that were described as they are installed. None, where jsonargparse reads values by other rules."""
+        recorded = self.data["versions"]
+        same = {name for name in recorded if _find_version(name) == recorded[name]}
+        return {package for package, name in PACKAGES.items() if {name, "jsonargparse"} <= same}
+
+    @property
     def is_current(self) -> bool:
-        """Whether the installed versions are those that were described."""
-        return all(_find_version(name) == version for name, version in self.data["versions"].items())
+        """Whether all of them were described as they are installed."""
+        return {*PACKAGES} == {*self.trusted}
 
     @property
     def classes(self) -> Mapping[str, Any]:
@@ -212,8 +227,8 @@ class ConfigSchema:
         return names
 
     def counts(self, path: str) -> bool:
-        """Check whether the description of a class holds for what is installed."""
-        return self.is_current or path in self.imported
+        """Check whether the description of a class, or of a module, holds for what is installed."""
+        return path in self.imported or path.partition(".")[0] in self.trusted
 
     def section_of(self, path: str) -> str | None:
         """Give the top-level key under which a class goes."""

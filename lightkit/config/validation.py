@@ -26,7 +26,7 @@ from lightkit.config.accelerator.vocabulary import (
 )
 from lightkit.config.merge import CLASS_SECTIONS, SPEC_KEYS, is_append
 from lightkit.config.origins import NESTED_FILES, KeyPath, Origin, cut, dotted, error_at, near, shortened
-from lightkit.config.resolved import Resolved
+from lightkit.config.resolved import Resolved, original_path
 from lightkit.config.schema import ConfigSchema, accepts, any_of, describe_type, join_alternatives, list_branches
 from lightkit.config.tree import Items, Leaf, MappingNode, Node, to_plain, walk
 from lightkit.config.upgrade_rules import OLD_ARGUMENTS, find_class
@@ -79,12 +79,13 @@ def validate_values(resolved: Resolved, schema: ConfigSchema) -> ValidationResul
     """
     texts = [node.value for _, node in walk(resolved.tree) if isinstance(node, Leaf) and isinstance(node.value, str)]
     # The module of a class that the schema lacks may bring others along, to which short names then lead.
-    is_known = schema.is_current and not resolved.unresolved and not any(_is_foreign(text, schema) for text in texts)
+    is_described = not resolved.unresolved and not any(_is_foreign(text, schema) for text in texts)
+    is_known = is_described and schema.is_current
     validator = _Validator(resolved, schema, is_known=is_known)
     for key, node in resolved.tree.entries.items():
         validator.check_top_level(key, node)
     result = validator.result
-    if is_known:
+    if is_described and "pytorch_lightning" in schema.trusted:
         validator.check_strategy("trainer")
         validator.check_strategy("accelerator")
     has_dotted_keys = any("." in str(key) for path, _ in walk(resolved.tree) for key in path)
@@ -104,7 +105,10 @@ class _Validator:
     def check_top_level(self, key: Any, node: Node) -> None:
         """Check a top-level key and all below it."""
         data = self._schema.data
-        if key in (*_ELSEWHERE, *_DROPPED) or "." in str(key):
+        if not isinstance(key, str):
+            self._report_key_type((key,), node)
+            return
+        if key in (*_ELSEWHERE, *_DROPPED) or "." in key:
             return
         if key in CLASS_SECTIONS and key not in self._resolved.class_sections:  # its class is fixed in Python
             self.result.unjudged.add("")
@@ -116,10 +120,10 @@ class _Validator:
                     self._check_class((key, name), entry, [{"class": base} for base in data["bases"][key]])
         elif key in data["sections"]:
             self._check_section(key, node)
-        elif self._schema.is_current and str(key).removesuffix("+") not in _ENTRIES:
+        elif "pytorch_lightning" in self._schema.trusted and key.removesuffix("+") not in _ENTRIES:
             self._check_top_value(key, node)
 
-    def _check_top_value(self, key: Any, node: Node) -> None:
+    def _check_top_value(self, key: str, node: Node) -> None:
         data, command = self._schema.data, self._resolved.subcommand or None
         top = {name for name, key in data["top"].items() if command in (None, *key.get("commands", (command,)))}
         if key in top:
@@ -136,8 +140,8 @@ class _Validator:
             hint = self._note_outdated(OLD_ARGUMENTS[key], node)
         elif key == "config":
             hint = "; files below this one stand under extends"
-        elif not (hint := near(str(key), known)):
-            inside = self._keys_by_word.get(str(key))
+        elif not (hint := near(key, known)):
+            inside = self._keys_by_word.get(key)
             hint = f"; did you mean {' or '.join(map(repr, inside))}?" if inside else ""
         self._report((key,), f"no such key{hint}", node, at_key=True)
 
@@ -170,7 +174,7 @@ class _Validator:
                 is_squeezed = isinstance(node, Leaf) and re.match(r"\w+:\S", str(node.value)) is not None
                 self._report((key,), text + "; a space is missing after the colon" * is_squeezed, node)
             return
-        if is_trainer and not self._schema.is_current:
+        if is_trainer and "pytorch_lightning" not in self._schema.trusted:
             return
         known, entries = self._schema.data["sections"][key]["arguments"], dict(node.entries)
         for name in (*OLD_TRAINER_KEYS, *TRAINER_DEFAULTS) if is_trainer else ():
@@ -178,7 +182,7 @@ class _Validator:
             if child is not None and (not isinstance(child, Leaf) or "." in str(child.value)):  # settings of a class
                 self.result.is_final = False
         for name, child in self._check_known((key,), entries, known):
-            base = str(name).removesuffix("+")
+            base = name.removesuffix("+")
             hint = f"; {base} takes no list" if base in known else near(base, known)
             if is_trainer and name in OLD_ARGUMENTS:
                 hint = self._note_outdated(OLD_ARGUMENTS[name], child)
@@ -187,13 +191,15 @@ class _Validator:
 
     def _check_known(
         self, path: KeyPath, entries: Mapping[Any, Node], known: Mapping[str, Argument]
-    ) -> Iterator[tuple[Any, Node]]:
+    ) -> Iterator[tuple[str, Node]]:
         """Check the values of known keys by their types, and give the keys that are not known."""
         for name, node in entries.items():
             argument = known.get(name[:-1] if is_append(name) else name)
             if argument is not None and not (is_append(name) and not _takes_lists(argument)):
                 self._check_value((*path, name), node, argument)
-            elif "." not in str(name) and name not in _DROPPED:
+            elif not isinstance(name, str):
+                self._report_key_type((*path, name), node)
+            elif "." not in name and name not in _DROPPED:
                 yield name, node
 
     def check_strategy(self, section: str) -> None:
@@ -206,7 +212,8 @@ class _Validator:
         if node is None or not isinstance(word, str) or "." in word or not word.strip() or word == "null":
             return
         words = [*self._schema.data["strategies"], *_OWN_STRATEGIES]
-        if word.lower() not in map(str.lower, (*words, *GONE_STRATEGIES)) and not self._may_mean(word, [_STRATEGY]):
+        is_known = word.lower() in map(str.lower, (*words, *GONE_STRATEGIES)) or self._is_name(word, [_STRATEGY])
+        if not is_known and not _is_loaded(word, [_STRATEGY]):
             self._report((section, "strategy"), f"there is no strategy {shortened(word)}{near(word, words)}", node)
 
     # -- values ------------------------------------------------------------------------------------------------
@@ -266,8 +273,11 @@ class _Validator:
 
     def _may_mean(self, name: str, bases: Collection[str]) -> bool:
         """Check whether a short name may stand for a class that derives from any of several bases."""
-        is_name = any(name in self._schema.data["names"].get(base, (name,)) for base in bases)
-        return is_name or not self._is_known or _is_loaded(name, bases)
+        return self._is_name(name, bases) or not self._is_known or _is_loaded(name, bases)
+
+    def _is_name(self, name: str, bases: Collection[str]) -> bool:
+        """Check whether a short name is that of any described class, or of any class of a base that is not described."""
+        return any(name in self._schema.data["names"].get(base, (name,)) for base in bases)
 
     def _check_class(
         self, path: KeyPath, entry: MappingNode, bases: Sequence[Schema], *, place: KeyPath | None = None
@@ -296,9 +306,14 @@ class _Validator:
             if given is not None and not isinstance(given, MappingNode) and (key == "init_args" or to_plain(given)):
                 what = text.format(_short(name))
                 self._report((*path, key), f"expected a mapping of {what}, got {_format_value(to_plain(given))}", given)
-        for key in [key for key in entry.entries if key not in (*SPEC_KEYS, *_DROPPED)]:
-            text = "stands next to class_path; put it under init_args"
-            self._report((*path, key), text, entry.entries[key], at_key=True)
+            for argument, node in _entries(given).items():
+                if not isinstance(argument, str):
+                    self._report_key_type((*path, key, argument), node)
+        for key, node in entry.entries.items():
+            if not isinstance(key, str):
+                self._report_key_type((*path, key), node)
+            elif key not in (*SPEC_KEYS, *_DROPPED):
+                self._report((*path, key), "stands next to class_path; put it under init_args", node, at_key=True)
         if (found := self._find_class(place, named, name, bases)) is not None:
             if self._schema.classes[found].get("check_installed"):
                 self.result.is_final = False
@@ -341,7 +356,7 @@ class _Validator:
             text = f"there is no {name} here{self._note_outdated(reason, named)}{f': {today}' if today else ''}"
         elif not module and not self._may_mean(name, bases):
             text = _describe_no_class(name, _short_names(bases, schema))
-        elif exported is not None and short not in exported and schema.is_current:
+        elif exported is not None and short not in exported and schema.counts(module):
             here = [known for known in exported if f"{module}.{known}" in schema.classes]
             text = f"{module} has no class {short!r}{near(short, here) or near(short, _short_names(bases, schema))}"
         else:
@@ -352,13 +367,17 @@ class _Validator:
     def _check_arguments(self, path: KeyPath, entry: MappingNode, found: str, named: Node, *, num_given: int) -> None:
         described = self._schema.classes[found]
         known: Mapping[str, Argument] = described["arguments"]
-        given, free = entry.entries.get("init_args"), _entries(entry.entries.get("dict_kwargs"))
+        given = entry.entries.get("init_args")
+        free = {
+            name: node for name, node in _entries(entry.entries.get("dict_kwargs")).items() if isinstance(name, str)
+        }
         if free:  # they may be for others
             self.result.is_final = False
         if not described.get("open") and len(path) <= _CALLED.get(path[0], 0):
             for name in free.keys() - known.keys():
                 self._report_argument((*path, "dict_kwargs", name), free[name], found, named)
-        for name, node in self._check_known((*path, "init_args"), _entries(given), known):
+        named_here = {name: node for name, node in _entries(given).items() if isinstance(name, str)}
+        for name, node in self._check_known((*path, "init_args"), named_here, known):
             self._report_argument((*path, "init_args", name), node, found, named)
         if self._resolved.is_incomplete or (given is not None and not isinstance(given, MappingNode)):
             return
@@ -397,13 +416,18 @@ class _Validator:
         if not self._is_unresolved(path):
             first = node.origin.at_key() if at_key else node.origin
             places = dict.fromkeys(place for place in (first, *others) if place.kind != "default")
-            self.result.problems.append((path, error_at(f"{dotted(path)}: {text}", *places)))
+            shown = dotted(original_path(path, self._resolved.removed))
+            self.result.problems.append((path, error_at(f"{shown}: {text}", *places)))
 
     def _note_outdated(self, reason: str, node: Node) -> str:
         """Note the file of an old word, which `lightkit upgrade` rewrites, and return what has changed."""
         if node.origin.file is not None:
             self.result.outdated.setdefault(node.origin.name, replace(node.origin, line=None, column=None))
         return f"; {reason}"
+
+    def _report_key_type(self, path: KeyPath, node: Node) -> None:
+        """Report a key that is no text, such as ``5`` or ``true``."""
+        self._report(path, f"expected a name for a key, got {_format_value(path[-1])}", node, at_key=True)
 
     def _report_value(self, path: KeyPath, node: Node, argument: Argument) -> None:
         value = to_plain(node)
@@ -418,7 +442,8 @@ class _Validator:
 
     def _is_removed(self, path: KeyPath) -> bool:
         """Check whether a value, or what it stood in, was left out because it was wrong."""
-        return any(path[: len(gone)] == gone for gone in self._resolved.removed)
+        written = original_path(path, self._resolved.removed)
+        return any(written[: len(gone)] == gone for gone in self._resolved.removed)
 
 
 def _is_loaded(name: str, bases: Collection[str]) -> bool:
@@ -436,7 +461,9 @@ def _is_loaded(name: str, bases: Collection[str]) -> bool:
 
 def _is_foreign(text: str, schema: ConfigSchema) -> bool:
     """Check whether a text may name a class that the schema does not describe."""
-    return _DOTTED.fullmatch(text) is not None and schema.path_of(text) is None
+    if not _DOTTED.fullmatch(text):
+        return False
+    return schema.path_of(text) is None or not schema.counts(text)
 
 
 def _short_names(bases: Collection[str], schema: ConfigSchema) -> list[str]:

@@ -130,12 +130,16 @@ WRONG = {
         "trainer: {callbacks: [3]}",
         "trainer.callbacks.0: expected a Callback, got 3",
     ),
-    "a key that is no text": ("5: 6", "5: no such key"),
-    "a switch for a key": ("true: 3", "True: no such key"),
-    "a key of the trainer that is no text": ("trainer: {3: 4}", "trainer.3: the trainer has no such argument"),
+    "a key that is no text": ("5: 6", "5: expected a name for a key, got 5"),
+    "a switch for a key": ("true: 3", "True: expected a name for a key, got true"),
+    "a key of the trainer that is no text": ("trainer: {3: 4}", "trainer.3: expected a name for a key, got 3"),
     "an argument that is no text": (
         "data: {class_path: Flowers, init_args: {3: 4}}",
-        "data.init_args.3: Flowers has no such argument; what it passes on to others goes under dict_kwargs",
+        "data.init_args.3: expected a name for a key, got 3",
+    ),
+    "an argument of a class of one's own that is no text": (
+        "model: {class_path: mine.Net, dict_kwargs: {5: 1}}",
+        "model.dict_kwargs.5: expected a name for a key, got 5",
     ),
     "a strategy that is none": (
         "trainer: {strategy: dddp}",
@@ -249,8 +253,8 @@ def test_of_an_interpolation_that_failed_nothing_is_said(tmp_path: Path) -> None
     ("versions", "num_told"),
     [
         ({}, 3),
-        ({"torch": "2.9.0"}, 0),
-        ({"pytorch-lightning": "2.7.0"}, 0),
+        ({"torch": "2.9.0"}, 2),
+        ({"pytorch-lightning": "2.7.0"}, 1),
         ({"jsonargparse": "4.50.0"}, 0),
         ({"torch": RECORDED["torch"] + "+cpu"}, 3),
     ],

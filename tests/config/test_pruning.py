@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from lightkit.config import Problems, Resolved, error_at, resolve, split_arguments
-from lightkit.config.resolved import Consequence, collect_errors, drop_origins, drop_paths
+from lightkit.config.resolved import Consequence, collect_errors, drop_origins, drop_paths, original_path
 from lightkit.errors import ConfigError
 
 
@@ -69,7 +69,7 @@ def test_an_error_about_a_key_takes_away_its_value(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("path", "left"),
-    [(("a",), {"l": [1, 2]}), (("l", 0), {"a": {"b": 1}}), (("no",), {"a": {"b": 1}, "l": [1, 2]})],
+    [(("a",), {"l": [1, 2]}), (("l", 0), {"a": {"b": 1}, "l": [2]}), (("no",), {"a": {"b": 1}, "l": [1, 2]})],
     ids=["mapping", "element", "nothing"],
 )
 def test_what_is_left_out_is_gone(tmp_path: Path, path: tuple[str | int, ...], left: dict[str, object]) -> None:
@@ -79,6 +79,11 @@ def test_what_is_left_out_is_gone(tmp_path: Path, path: tuple[str | int, ...], l
 def test_with_the_name_of_a_class_its_arguments_go(tmp_path: Path) -> None:
     resolved = laid(tmp_path, "model: {class_path: Nett, init_args: {x: 1}}\nb: 1\n")
     assert drop_paths(resolved, [("model", "class_path")]).values == {"b": 1}
+
+
+def test_an_index_is_reported_as_it_was_before_others_were_left_out() -> None:
+    removed = {("list", 0), ("list", 2), ("other", 0)}
+    assert [original_path(("list", index, "x"), removed) for index in range(2)] == [("list", 1, "x"), ("list", 3, "x")]
 
 
 def test_a_check_ends_after_twenty_errors_and_says_so(tmp_path: Path) -> None:
