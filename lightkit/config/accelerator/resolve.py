@@ -175,7 +175,7 @@ def resolve_hardware(resolved: Resolved, machine: Machine | None = None, *, envi
     asked_by = kind_by if named else None
     if machine is not None and (count_by or asked_by) is not None:
         _check_machine(asked_by, kind, count_by, machine, environ)
-    _check_combination(asked_by, kind, count_by, strategy, engine)
+    _check_combination(asked_by, kind, count_by, strategy, nodes_by, engine)
     precision_by, precision = _resolve_precision(settings, on_xla=kind == "tpu", environ=environ)
     processes = None
     if is_horovod and by is not None and is_int(count):
@@ -523,27 +523,37 @@ def _check_combination(
     kind: str | None,
     count_by: _Claim | None,
     strategy: _Claim | None,
+    nodes_by: _Claim | None,
     engine: RawSetting | None,
 ) -> None:
-    """Check that kind of device, number, strategy and launcher go together, as far as Lightning does not.
+    """Check that kind of device, number, strategy, machines and launcher go together.
 
     Raises:
         ConfigError: If they do not; it shows both places.
     """
     name, engine_name = str((strategy and strategy.strategy) or ""), None if engine is None else engine.value
     by, count = (None, None) if count_by is None else (count_by.setting, count_by.count)
-    kinds, own = kind_by and kind_by.setting, strategy and strategy.setting
+    nodes, kinds, own = nodes_by and nodes_by.setting, kind_by and kind_by.setting, strategy and strategy.setting
+    num_nodes = 1 if nodes_by is None else nodes_by.count or 1
+    is_known = bool(name) and "." not in name  # else a class of the user's
     is_launch = by is not None and by.path[0] == "launch"
+    if by is not None and not is_launch and (count in (0, [], "") or (is_int(count) and not is_int(count, ALL))):
+        raise by.expect("a number of devices from 1, their numbers, or -1 for all of them")
     is_no_number = (
         isinstance(count, tuple) or (isinstance(count, str) and count != AUTO) or (count == ALL and not is_launch)
     )
     rules = [
         (by, kinds, kind == "cpu" and is_no_number, "on CPUs it is the number of processes, such as 2"),
+        (own, kinds, kind == "tpu" and is_known and name not in (*XLA_STRATEGIES, "single_device"),
+         "a TPU takes the strategy xla, which Lightning chooses by itself"),
         (own, kinds, kind in ("cpu", "gpu", "mps") and name in XLA_STRATEGIES, "the strategy xla is for TPUs only"),
         (own, kinds, kind == "cpu" and name.startswith(("fsdp", "deepspeed")),
          f"{name} works on NVIDIA's GPUs only; on CPUs there is ddp"),
+        (own, kinds, kind == "mps" and is_known and not name.startswith("single_device"),
+         "Apple's GPU works alone, without a strategy"),
         (own, by, name == "single_device" and count_by is not None and is_int(count_by.length, 2),
          "it trains on one device; for several there is ddp"),
+        (own, nodes, name == "horovod" and num_nodes > 1, "for Horovod the machines stand under launch.hosts: 'a:4,b:4'"),
         (own, engine, engine_name == "horovod" and name != "horovod",
          "Horovod's launcher starts processes for strategy: horovod only"),
         (own, engine, engine_name in ("torchrun", "ray", "local") and name == "horovod",

@@ -58,6 +58,8 @@ WRONG = [
     ("accelerator: {precision: bf15}", r"precision: expected one of auto, 16, .*, got 'bf15'; did you mean .*'bf16'"),
     ("accelerator: {precision: 8}", r"got 8"),
     ("accelerator: {precision: true}", r"got True"),
+    ("trainer: {devices: 0, accelerator: gpu}", r"trainer.devices: expected a number of devices from 1"),
+    ("trainer: {devices: -3, accelerator: cpu}", r"trainer.devices: expected a number of devices from 1"),
     ("launch: {processes: -2}", r"launch.processes: expected a number from 1; .* launch.engine: spark only, got -2"),
     (
         "accelerator: {tpu_cores: 1, precision: 16}",
@@ -97,10 +99,16 @@ BOTH = [
         "accelerator: {num_processes: 2}\ntrainer: {accelerator: gpu}",
         r"accelerator: gpu contradicts .*num_processes: 2",
     ),
+    (
+        "accelerator: {tpu_cores: 8, strategy: ddp}",
+        r"strategy: ddp contradicts .*tpu_cores: 8; a TPU takes the strat",
+    ),
+    ("accelerator: {tpu_cores: 8, strategy: horovod}", r"strategy: horovod contradicts accelerator.tpu_cores: 8"),
     ("accelerator: {gpus: 2, strategy: ddp_cpu}", r"gpus: 2 contradicts accelerator.strategy: ddp_cpu"),
     ("accelerator: {gpus: 2, strategy: tpu_spawn}", r"gpus: 2 contradicts accelerator.strategy: tpu_spawn"),
     ("accelerator: {strategy: xla, gpus: 0}", r"the strategy xla is for TPUs only"),
     ("accelerator: {strategy: fsdp, gpus: 0}", r"fsdp works on NVIDIA's GPUs only; on CPUs there is ddp"),
+    ("accelerator: {strategy: ddp}\ntrainer: {accelerator: mps}", r"Apple's GPU works alone"),
     (
         "accelerator: {strategy: ddp}\ntrainer: {strategy: fsdp}",
         r"accelerator.strategy: ddp contradicts trainer.strategy",
@@ -111,6 +119,7 @@ BOTH = [
     ),
     ("accelerator: {precision: 16}\ntrainer: {precision: bf16}", r"precision: 16 contradicts trainer.precision: bf16"),
     ("accelerator: {num_nodes: 2}\ntrainer: {num_nodes: 3}", r"num_nodes: 2 contradicts trainer.num_nodes: 3"),
+    ("accelerator: {strategy: horovod, num_nodes: 2}", r"the machines stand under launch.hosts: 'a:4,b:4'"),
     ("accelerator: {strategy: horovod, gpus: 2}\nlaunch: {processes: 4}", r"gpus: 2 contradicts launch.processes: 4"),
     ("launch: {processes: 4}\ntrainer: {devices: 2}", r"trainer.devices: 2 contradicts launch.processes: 4"),
     (
@@ -191,6 +200,7 @@ TOO_FEW = [
         FOUR,
         r"strategy: xla: Lightning finds GPUs on this machine; the strategy xla is for TPUs",
     ),
+    ("accelerator: {strategy: ddp}", TPU, r"strategy: ddp: Lightning finds a TPU on this machine; a TPU takes the"),
     ("accelerator: mps", NOTHING, r"accelerator: mps: this machine has no GPU of Apple's"),
     ("accelerator: {gpus: 2}", Machine(mps=True), r"gpus: 2: this machine has one GPU, Apple's"),
     ("accelerator: {strategy: horovod, gpus: -1}", Machine(gpus=None), r"cannot be counted without CUDA; say how many"),
