@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import logging
 import math
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from itertools import groupby, islice
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from lightkit.config import split_arguments
 from lightkit.errors import ConfigError, DataError
 from lightkit.export.formats import FORMATS, Runner, first_line, format_of, open_model
 from lightkit.export.metadata import Metadata, check_digest, is_recorded, read_metadata
-from lightkit.images.image_file import PreparedImage, count_threads, pillow_warnings, prepare_images
+from lightkit.images.image_file import count_threads, pillow_warnings, prepare_images
 from lightkit.images.inputs import find_images
 from lightkit.images.progress import show_progress
 from lightkit.prediction.table import Prediction, select_class_names
@@ -160,24 +161,20 @@ def predict_images(run: Runner, metadata: Metadata, paths: Iterable[str], *, fil
     ahead = 2 * count_threads() if metadata.in_graph else max(2 * count_threads(), _BATCH_SIZE)
     images = prepare_images(paths, partial(_prepare, metadata), ahead=ahead)
     index = 0
-    for batch in _split_batches(images, max_pixels=_MAX_PIXELS if metadata.in_graph else None):
-        arrays = [item.image for item in batch if item.image is not None]
-        values = _run_batch(run, metadata, file, np.stack(arrays)) if arrays else [None] * len(batch)
-        for item, value in zip(batch, values, strict=True):
-            yield Prediction(index, item.path, value, item.defect)
-            index += 1
-
-
-def _split_batches(
-    images: Iterable[PreparedImage[Array]], *, max_pixels: int | None
-) -> Iterator[list[PreparedImage[Array]]]:
-    """Split images into batches of consecutive ones of one shape; those without a shape are the bad ones."""
-    for shape, group in groupby(images, key=lambda item: None if item.image is None else item.image.shape):
-        num = _BATCH_SIZE
-        if shape is not None and max_pixels is not None:
-            num = min(num, max(1, max_pixels // (shape[0] * shape[1])))
-        while batch := list(islice(group, num)):
-            yield batch
+    while batch := list(islice(images, _BATCH_SIZE)):
+        by_shape: dict[tuple[int, ...], list[tuple[int, Array]]] = defaultdict(list)
+        for at, item in enumerate(batch):
+            if item.image is not None:
+                by_shape[item.image.shape].append((at, item.image))
+        values: dict[int, Array] = {}
+        for shape, group in by_shape.items():
+            num = max(1, _MAX_PIXELS // (shape[0] * shape[1])) if metadata.in_graph else len(group)
+            for start in range(0, len(group), num):
+                places, arrays = zip(*group[start : start + num], strict=True)
+                values.update(zip(places, _run_batch(run, metadata, file, np.stack(arrays)), strict=True))
+        for at, item in enumerate(batch):
+            yield Prediction(index + at, item.path, values.get(at), item.defect)
+        index += len(batch)
 
 
 def _prepare(metadata: Metadata, image: Image.Image) -> Array:

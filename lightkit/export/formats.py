@@ -11,10 +11,12 @@ it had to load, and ``latency``. For a file of weights the folder has `MODULE_FI
 from __future__ import annotations
 
 import json
+import os
 import pickle
 import signal
 import struct
 import sys
+import threading
 import time
 import warnings
 import zipfile
@@ -52,6 +54,7 @@ class Format:
         read_metadata: Returns the JSON text of the metadata in a file, without running anything in it.
         open: Returns a file as a function of arrays, for a number of threads (None: the runtime's default).
         load_weights: Loads the weights into a module of torch, all of them or a ``RuntimeError``.
+        packages: Those of `TRACKED_PACKAGES` that may be loaded to run it; a module of weights may load anything.
         requires: Packages that writing it needs, of the extra ``lightkit[NAME]``.
         precisions: Those that its weights can have.
         runs_code: Whether opening a file can run code that is in it.
@@ -61,6 +64,7 @@ class Format:
     read_metadata: Callable[[Path], str]
     open: Callable[[Path, int | None], Runner] | None = None
     load_weights: Callable[[Any, Path], object] | None = None
+    packages: tuple[str, ...] = TRACKED_PACKAGES
     requires: tuple[str, ...] = ()
     precisions: tuple[str, ...] = ("float32",)
     runs_code: bool = False
@@ -199,11 +203,14 @@ FORMATS = {
         "model.onnx",
         _read_onnx_metadata,
         open=_open_onnx,
+        packages=("onnxruntime",),
         requires=("onnx", "onnxscript", "onnxruntime"),
         precisions=("float32", "float16", "int8"),
     ),
-    "torch_export": Format("model.pt2", _read_archive_metadata, open=_open_archive, runs_code=True),
-    "torchscript": Format("model.ts", _read_archive_metadata, open=_open_archive),
+    "torch_export": Format(
+        "model.pt2", _read_archive_metadata, open=_open_archive, packages=("torch",), runs_code=True
+    ),
+    "torchscript": Format("model.ts", _read_archive_metadata, open=_open_archive, packages=("torch",)),
     "safetensors": Format("model.safetensors", _read_safetensors_metadata, load_weights=_load_safetensors),
 }
 """By name, which is that of the module that writes the format; first those that need least to run."""
@@ -277,8 +284,16 @@ def _run_file(file: Path, inputs: Path, folder: Path, threads: int) -> None:
     (folder / "result.json").write_text(json.dumps({"loaded": loaded, "latency": latency}), encoding="utf-8")
 
 
+def _exit_with_parent(parent: int) -> None:
+    """End this process once its parent has gone."""
+    while os.getppid() == parent:
+        time.sleep(1)
+    os._exit(1)
+
+
 if __name__ == "__main__":
     here = Path(__file__).resolve().parent  # whose onnx.py would hide the package onnx
     sys.path[:] = [folder for folder in sys.path if not folder or Path(folder).resolve() != here]
     signal.alarm(_TIMEOUT_S)
+    threading.Thread(target=_exit_with_parent, args=(os.getppid(),), daemon=True).start()
     _run_file(Path(sys.argv[1]), Path(sys.argv[2]), Path(sys.argv[3]), int(sys.argv[4]))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import tempfile
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -46,6 +47,10 @@ def write(target: ExportTarget, metadata: Metadata, path: Path) -> Metadata:
     metadata = replace(metadata, how="torch.onnx (dynamo)", opset=opset, outputs=tuple(outputs))
     model: nn.Module | None = None
     if metadata.precision == "float16":  # all but the preprocessing, whose sums need their digits
+        weights = chain(target.module.named_parameters(), target.module.named_buffers())
+        if name := next((name for name, weight in weights if weight.dtype == torch.float64), None):
+            reason = f"--half rounds weights of float32, and its {name} is float64. Leave --half out"
+            raise export_error(file, target.module, reason)
         model = _Half(target.module).eval()
         if target.plain is not None and metadata.preprocessing is not None:
             model = ImageToProbabilities(model, metadata.preprocessing, target.plain.metadata.output_kind)
@@ -67,8 +72,8 @@ def write(target: ExportTarget, metadata: Metadata, path: Path) -> Metadata:
     if metadata.precision == "int8":
         graph = _quantize(graph, metadata, target, folder=path.parent)
     graph.metadata_props[METADATA_KEY] = metadata.dumps()
-    weights = (value.const_value for value in graph.graph.initializers.values())
-    is_large = sum(weight.nbytes for weight in weights if weight is not None) > _MAX_INLINE_BYTES
+    tensors = (value.const_value for value in graph.graph.initializers.values())
+    is_large = sum(tensor.nbytes for tensor in tensors if tensor is not None) > _MAX_INLINE_BYTES
     ir.save(graph, path, external_data=f"{file}.data" if is_large else None)
     try:
         onnx.checker.check_model(str(path), full_check=True)

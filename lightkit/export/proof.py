@@ -239,7 +239,7 @@ class Proof:
 
         Raises:
             Mismatch: If an output or a metric is outside the tolerance, or int8 has no metric and no ``atol``.
-            ExportError: If the file cannot be run.
+            ExportError: If the file cannot be run, or only with packages that it should not need.
         """
         allowed = TOLERANCES[metadata.precision]
         if rtol is not None:
@@ -338,6 +338,12 @@ class Proof:
                 last = ended.stderr.decode(errors="replace").strip().rpartition("\n")[2][-400:] or "nothing"
                 raise ExportError(f"{file.name} cannot be run in a fresh process, which {how}. Its last words: {last}")
             result = json.loads((folder / "result.json").read_text(encoding="utf-8"))
+            if needless := set(result["loaded"]) - set(FORMATS[metadata.format].packages):
+                raise ExportError(
+                    f"{file.name}: the fresh process had loaded {', '.join(sorted(needless))}, so this does not prove "
+                    "that the file runs without. Look for what imports it at Python's start: sitecustomize, or a .pth "
+                    "file."
+                )
             outputs = {size: formats.load_arrays(folder / f"{size}.npz") for size in self.expected}
         return outputs, result
 

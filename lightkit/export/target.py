@@ -164,30 +164,31 @@ def describe_model(
 
 
 def check_self_consistency(target: ExportTarget) -> None:
-    """Run a model on its first samples, before any file of it is written.
+    """Run a model on its samples, before any file of it is written, in batches as large as its example.
 
     Raises:
-        ExportError: If it fails, returns NaN, or something else when it is run again.
+        ExportError: If it fails, returns NaN, or something else when it is run again on the same samples.
     """
     name, samples, size = type(target.module).__name__, target.samples, len(target.example[0])
-    rows = [row % len(samples.names) for row in range(size)]
-    inputs = [values[rows] for values in samples.inputs]
-    first, second = (run_model(target.model, inputs) for _ in range(2))
-    for key, output in first.items():
-        if output.shape == second[key].shape and torch.allclose(output, second[key], _RTOL, _ATOL):
-            continue
-        what = "something else each time"
-        causes = (
-            "dropout that stays on in eval mode (dropout(x) without training=self.training), other random numbers, or "
-            "what its forward keeps from call to call"
-        )
-        if output.isnan().any():
-            what = "NaN"
-            causes = "weights that are NaN, which a training with a loss of NaN leaves, or for a division by zero"
-        raise ExportError(
-            f"{name} itself gives {what}: {key!r}, when it is run twice on its first {len(rows)} samples. No file of "
-            f"it can be proved. Look for {causes}."
-        )
+    for start in range(0, len(samples.names), size):
+        rows = [row % len(samples.names) for row in range(start, start + size)]
+        inputs = [values[rows] for values in samples.inputs]
+        outputs = run_model(target.model, inputs)
+        again = run_model(target.model, inputs) if start == 0 else outputs
+        for key, output in outputs.items():
+            if output.isnan().any():
+                raise ExportError(
+                    f"{name} itself gives NaN: {key!r}, for a sample from {samples.names[rows[0]]} to "
+                    f"{samples.names[rows[-1]]}. No file of it can be proved. Look for weights that are NaN, which a "
+                    "training with a loss of NaN leaves, or for a division by zero."
+                )
+            if output.shape != again[key].shape or not torch.allclose(output, again[key], _RTOL, _ATOL):
+                raise ExportError(
+                    f"{name} itself gives something else each time: {key!r} differs when the same samples are given "
+                    "again. No file of it can be proved. Look in its forward for dropout that stays on in eval mode "
+                    "(dropout(x) without training=self.training), other random numbers, or what it keeps from call to "
+                    "call."
+                )
 
 
 def include_preprocessing(plain: ExportTarget) -> ExportTarget:
