@@ -12,6 +12,7 @@ from pytorch_lightning.callbacks import ModelCheckpoint
 from torch import Tensor
 from torch.utils.data import DataLoader
 
+from lightkit import runs
 from lightkit.config import near
 from lightkit.errors import ConfigError
 
@@ -117,6 +118,12 @@ class Checkpoint(ModelCheckpoint):
         if self._can_judge(trainer):
             super().on_train_epoch_end(trainer, pl_module)
         if not getattr(trainer, "fast_dev_run", False):  # Lightning sets it from another module
+            self.save_last_now(trainer)
+
+    def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Write `last.ckpt` again where a run that had nothing left to train was resumed from another checkpoint."""
+        broken = trainer.is_global_zero and self.last_path.is_file() and runs.find_fault(self.last_path) is not None
+        if trainer.strategy.broadcast(broken) and not getattr(trainer, "fast_dev_run", False):
             self.save_last_now(trainer)
 
     def check_monitor_top_k(self, trainer: Trainer, current: Tensor | None = None) -> bool:

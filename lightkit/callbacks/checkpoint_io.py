@@ -57,7 +57,7 @@ class CheckpointReader(TorchCheckpointIO):
 class VerifiedCheckpointIO(CheckpointReader):
     """Write a checkpoint so that a kill, a full disk or a missing permission never costs the one before.
 
-    What is written is read back, has its digest in a second file, and takes the place of the one before
+    What is written is read back from the disk, has its digest in a second file, and takes the place of the one before
     only then. `last-1.ckpt` is what `last.ckpt` was before.
 
     Lightning 2.6.6 lets a `PermissionError` pass and goes on without a checkpoint; here it ends the run. What is

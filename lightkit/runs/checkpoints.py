@@ -49,6 +49,7 @@ def write_aside(path: Path, writer: Callable[[Path], str], *, previous: Path | N
     with atomic_write(path) as aside:
         written = writer(aside)
         flush(aside)
+        _forget_cached(aside)
         if digest(aside) != written:
             raise OSError("it does not read back as it was written")
         if previous is not None:
@@ -72,6 +73,17 @@ def _keep(path: Path, previous: Path) -> None:
         except OSError:  # a file system without links
             path.replace(aside)
     _write_digests(previous, [value])
+
+
+def _forget_cached(path: Path) -> None:
+    """Let what is read next come from the disk, where the system can be asked to; it must have been flushed."""
+    if not hasattr(os, "posix_fadvise"):  # macOS
+        return
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+    finally:
+        os.close(descriptor)
 
 
 def last_good(checkpoints: Path | str) -> Path | None:
@@ -129,9 +141,12 @@ def find_fault(path: Path) -> str | None:
         return f"{found}; expected an archive of torch.save"
     try:
         with zipfile.ZipFile(path) as archive:
+            inside = {name.partition("/")[2] or name for name in archive.namelist()}
             damaged = archive.testzip()
     except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, ValueError) as error:
         return f"it has no {sidecar(path).name}, and its archive cannot be read ({error})"
+    if "data.pkl" not in inside or inside & {"archive_format", "constants.pkl"}:
+        return "it is another archive, such as one of torch.export or TorchScript"
     return None if damaged is None else f"it has no {sidecar(path).name}, and {damaged} in its archive is damaged"
 
 

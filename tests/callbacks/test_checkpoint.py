@@ -181,6 +181,15 @@ def test_nor_before_one_that_counts_batches_across_epochs(tmp_path: Path) -> Non
     assert sorted({*steps}) == [1, 2, 4, 5, 7, 8, 10, 11, 13, 14, 15]
 
 
+def test_a_damaged_last_checkpoint_is_written_again_where_nothing_is_left_to_train(tmp_path: Path) -> None:
+    fit(Checkpoint(monitor=None, dirpath=str(tmp_path)), Rising(), max_epochs=2)
+    (tmp_path / "last.ckpt").write_bytes(b"cut short")
+    fit(Checkpoint(monitor=None, dirpath=str(tmp_path)), Rising(), max_epochs=2, ckpt_path=str(tmp_path / "best.ckpt"))
+    assert runs.find_fault(tmp_path / "last.ckpt") is None
+    last = str(tmp_path / "last.ckpt")
+    assert fit(Checkpoint(monitor=None, dirpath=str(tmp_path)), Rising(), ckpt_path=last) == [15, 15]
+
+
 def test_a_fast_dev_run_writes_nothing(tmp_path: Path) -> None:
     assert fit(Checkpoint(dirpath=str(tmp_path)), Rising(), fast_dev_run=True) == []
     assert not list(tmp_path.iterdir())

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import pickle
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -28,6 +29,13 @@ def test_a_whole_file_has_no_fault(whole: Path) -> None:
 def test_another_kind_of_file_is_reported(content: bytes, tmp_path: Path) -> None:
     (tmp_path / "a.ckpt").write_bytes(content)
     assert "expected an archive of torch.save" in str(runs.find_fault(tmp_path / "a.ckpt"))
+
+
+def test_an_archive_of_torchscript_is_another(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "a.ckpt", "w") as archive:
+        for name in ("data.pkl", "constants.pkl"):
+            archive.writestr(f"model/{name}", b"")
+    assert "another archive, such as one of torch.export or TorchScript" in str(runs.find_fault(tmp_path / "a.ckpt"))
 
 
 def test_a_file_that_is_cut_short_is_reported(whole: Path) -> None:
