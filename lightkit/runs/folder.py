@@ -82,17 +82,17 @@ def create(root: Path | str, name: str) -> Run:
                 (job / run_id).mkdir()
                 return Run(folder=job / run_id, name=name, id=run_id, root=root)
     except OSError as error:
-        raise ConfigError(
-            f"run.root: cannot write {job}: {error.strerror or error}. Set run.root to a folder that can be written, "
-            "such as --run.root /tmp/runs."
-        ) from error
+        raise _unwritable(job, error) from error
 
 
 def point_latest(run: Run) -> None:
     """Let ``<root>/<name>/latest`` point to this run, without a moment in which it points nowhere."""
     link = run.folder.parent / _LATEST
-    with atomic_write(link, durable=False) as aside:
-        aside.symlink_to(run.id, target_is_directory=True)
+    try:
+        with atomic_write(link, durable=False) as aside:
+            aside.symlink_to(run.id, target_is_directory=True)
+    except OSError as error:
+        raise _unwritable(link, error) from error
 
 
 def open_run(folder: Path | str, *, resumed: bool = False) -> Run:
@@ -178,6 +178,13 @@ def _latest(job: Path) -> Run | None:
     if (job / _LATEST).is_dir():
         return open_run(job / _LATEST)
     return next(iter(list_runs(job.parent, job.name)), None)  # killed before it was set, or copied without links
+
+
+def _unwritable(path: Path, error: OSError) -> ConfigError:
+    return ConfigError(
+        f"run.root: cannot write {path}: {error.strerror or error}. Set run.root to a folder that can be written, "
+        "such as --run.root /tmp/runs."
+    )
 
 
 @dataclass(frozen=True)

@@ -58,6 +58,13 @@ def test_a_file_with_the_name_of_the_job_is_an_error_and_no_endless_loop(tmp_pat
         runs.create(tmp_path, "flowers")
 
 
+def test_a_folder_in_the_place_of_latest_is_an_error(tmp_path: Path) -> None:
+    run = _old(tmp_path, "flowers", A)
+    (tmp_path / "flowers" / "latest").mkdir()
+    with pytest.raises(ConfigError, match=r"cannot write .*latest"):
+        runs.point_latest(run)
+
+
 def test_latest_follows_the_run_that_was_pointed_to_and_is_relative(tmp_path: Path) -> None:
     first, second = _old(tmp_path, "flowers", A), _old(tmp_path, "flowers", B)
     runs.point_latest(first)
