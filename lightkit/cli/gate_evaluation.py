@@ -74,7 +74,11 @@ def evaluate_gate(context: RunContext, *, tracking_uri: str | None, name: str | 
             settings.metric,
             settings.min,
         )
-    notifiers = [notifier for _, notifier in build_notifiers(resolved)]
+    try:
+        notifiers = [notifier for _, notifier in build_notifiers(resolved)]
+    except LightkitError as error:  # it decides all the same
+        logging.getLogger("lightkit").warning("no notification of the gate is sent: %s", error)
+        notifiers = []
     address = address_of_run(tracking_uri, run, resolved)
     needs_registry = settings.metric is not None and (settings.baseline, settings.drift) != (None, None)
     with translate_model_errors(context), TemporaryDirectory(prefix="lightkit-gate-") as folder, ExitStack() as stack:
@@ -204,7 +208,7 @@ class _Evaluation:
         if own_data is None:
             raise ConfigError("gate.metric: the config has no data to score on. Give data: ... or --gate.metric=null.")
         data = evaluation_data(own_data, split_of(metric))
-        candidate = self._read_test_scores(f"run {run_name}", metric)
+        candidate = self._read_test_scores(f"run {run_name}", metric, sha256)
         if candidate is not None and data.measure():
             print_line(f"scores {candidate.name}: those of its test", self.context.mode)
         else:
@@ -217,6 +221,8 @@ class _Evaluation:
                 baseline_scores = replace(candidate, name=baseline.name)
             else:
                 baseline_scores = self._score_baseline(baseline, data)
+            if not math.isfinite(value := baseline_scores.metrics[metric]):
+                self.notices.append(f"{metric} of {baseline.name} is {value}, so that nothing can be compared with it")
         alias = settings.baseline or "champion"
         alias = "champion" if alias.isdecimal() or settings.is_against_run else alias
         drift = about["history"] = None
@@ -225,7 +231,6 @@ class _Evaluation:
             about["history"] = [move.as_dict() for move in moves if move.alias == alias][-_MAX_MOVES:]
             if settings.drift is not None:
                 recent = recent_champions(moves, alias, int(settings.drift["window"]))
-                recent = [move for move in recent if move.to in versions]  # the others were deleted
                 drift = self._find_drift(self.registry, recent, versions, data)
         described: Mapping[str, Any] = getattr(data, "describe", dict)() or {}  # of lightkit's own data
         kept = {key: described[key] for key in ("source", "fingerprint", "version") if key in described}
@@ -242,8 +247,8 @@ class _Evaluation:
         write_thumbnails(self.run.folder, split, {sample["index"] for sample in about["samples"]}, data.sample_source)
         return decision | about
 
-    def _read_test_scores(self, name: str, metric: str) -> ModelScores | None:
-        """Read the scores by the test of this retrain, if that ran on one device in full precision."""
+    def _read_test_scores(self, name: str, metric: str, sha256: str) -> ModelScores | None:
+        """Read the scores of this checkpoint by the retrain's test, if that ran on one device in full precision."""
         trainer = self.context.resolved.values.get("trainer") or {}
         stages = (runs.read_json(self.run.summary_path) or {}).get("stages") or {}
         hardware = (runs.read_json(self.run.manifest_path) or {}).get("hardware") or {}
@@ -251,8 +256,8 @@ class _Evaluation:
         predictions: Predictions | None = None
         with suppress(DataError):
             predictions = read_predictions(predictions_path(self.run.folder, "test"))
-            if predictions.fingerprint is None:  # perhaps in another order
-                predictions = None
+            if predictions.sha256 != sha256 or predictions.fingerprint is None:
+                predictions = None  # of another checkpoint, or perhaps in another order
         if (
             os.environ.get(IN_RETRAIN) != "tested"
             or self.settings.slices
@@ -293,6 +298,8 @@ class _Evaluation:
             value = move.scores.get("challenger")
             if value is None or (move.data, move.metric) != (data.fingerprint, metric):
                 try:
+                    if move.to not in versions:
+                        raise ConfigError("it was deleted")  # noqa: TRY301
                     model = fetch_baseline(registry, versions[move.to], self.folder / f"version-{move.to}")
                     value = self._score_baseline(model, data).metrics[metric]
                 except ConfigError as error:
