@@ -5,13 +5,13 @@ from __future__ import annotations
 import copy
 import logging
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, NoReturn
 
 import torch
 from pytorch_lightning import Callback, LightningModule, Trainer
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import Parameter
 from torch.optim import Optimizer
 from torchmetrics import Metric
@@ -36,8 +36,9 @@ class FiniteLoss(Callback):
     is written, so that the device is waited for once in 16 steps; `skip` waits for each loss. Every loss is looked at
     of which gradients are computed, also where a model steps its optimizers itself.
 
-    A finite loss can have gradients that are not: no checkpoint is written of trained weights that are NaN or infinite.
-    Files of weights alone, which a `ModelCheckpoint` of your own may write, are not looked at.
+    A finite loss can have gradients that are not: no checkpoint is written of weights that are NaN or infinite, nor of
+    running statistics, unless they were so from the beginning as masks are. Files of weights alone, which a
+    `ModelCheckpoint` of your own may write, are not looked at.
 
     Args:
         action: `stop` ends the run. `skip` leaves the batch out: its optimizer step changes nothing, and nothing of it
@@ -57,6 +58,7 @@ class FiniteLoss(Callback):
         self._is_bad = self._drops_gradients = False
         self._error: NonfiniteLoss | None = None
         self._num_skipped = self._num_in_a_row = 0
+        self._on_purpose: set[str] = set()
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """See the training batches, and what is saved.
@@ -69,6 +71,8 @@ class FiniteLoss(Callback):
                 f"watchdog.on_nonfinite: {self._action} needs automatic optimization, but {type(pl_module).__name__} "
                 "steps its optimizers itself, before anybody else sees the loss. Expected stop."
             )
+        state = {**dict(pl_module.named_parameters()), **dict(pl_module.named_buffers())}
+        self._on_purpose = {*find_nonfinite_weights(state)}
         strategy: Any = trainer.strategy
         is_immediate = self._action == "skip" or (trainer.world_size == 1 and strategy.root_device.type == "cpu")
         self._interval = 1 if is_immediate else _NUM_BATCHES_LATE
@@ -143,7 +147,8 @@ class FiniteLoss(Callback):
             NonfiniteLoss: On all processes, if they are not.
         """
         self._stop_if_bad(trainer)
-        names = sorted({name for share in gather(trainer, find_nonfinite_weights(pl_module)) for name in share})
+        found = find_nonfinite_weights(checkpoint["state_dict"], apart_from=self._on_purpose)
+        names = sorted({name for share in gather(trainer, found) for name in share})
         if names:
             position, more = self._position(trainer), ", ..." * (len(names) > _MAX_NAMES)
             self._write_events(trainer, [{**position, "indices": None, "weights": names}], "stop")
@@ -224,17 +229,20 @@ def _describe(bad: Mapping[str, Any]) -> str:
 
 
 @torch.no_grad()
-def find_nonfinite_weights(module: nn.Module) -> list[str]:
-    """Return the names of the parameters that are trained and not finite.
+def find_nonfinite_weights(state: Mapping[str, Any], *, apart_from: Collection[str] = ()) -> list[str]:
+    """Return the names of the tensors that are not finite.
 
-    Of those that are spread over processes the part here counts. Integers, and parameters that are not kept as plain
-    numbers (sparse or quantised ones), are not looked at.
+    Integers, and tensors that are not kept as plain numbers (sparse or quantised ones), are not looked at.
+
+    Args:
+        state: Tensors by name, as a state dict has them; of those that are spread over processes, the part here counts.
+        apart_from: Names that may hold anything, such as the mask of an attention.
     """
     found = []
-    for name, parameter in module.named_parameters():
-        local = parameter.to_local() if hasattr(parameter, "to_local") else parameter  # a DTensor
+    for name, value in state.items():
+        local = value.to_local() if hasattr(value, "to_local") else value  # a DTensor
         is_plain = type(local) in (Tensor, Parameter) and local.layout == torch.strided and not local.is_meta
-        if not parameter.requires_grad or not is_plain or local.element_size() < _MIN_BYTES:
+        if name in apart_from or not is_plain or local.element_size() < _MIN_BYTES:
             continue
         # A sum is ten times as fast as a look at each value; it can be infinite where no value is.
         if not local.sum().isfinite() and not local.isfinite().all():

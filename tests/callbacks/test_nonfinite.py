@@ -309,8 +309,18 @@ def test_a_run_of_one_epoch_does_not_end_well_with_spoilt_weights(tmp_path: Path
 def test_what_is_infinite_on_purpose_gets_into_checkpoints(tmp_path: Path) -> None:
     training = Training(tmp_path, "stop", {})
     training.module.register_buffer("mask", torch.full((2, 2), -math.inf))
+    training.module.bound = nn.Parameter(torch.tensor(math.inf))
     training.fit()
     assert (tmp_path / "checkpoints" / "last.ckpt").is_file()
+
+
+def test_a_running_statistic_that_becomes_infinite_gets_into_no_checkpoint(tmp_path: Path) -> None:
+    training = Training(tmp_path, "stop", {})
+    statistics = training.module.layers[0].running_var
+    training.own = [LambdaCallback(on_train_epoch_end=lambda *_: statistics.fill_(math.inf))]
+    with pytest.raises(NonfiniteLoss, match=r"weights are NaN or infinite \(layers.0.running_var\)"):
+        training.fit()
+    assert not list(tmp_path.rglob("*.ckpt"))
 
 
 @pytest.mark.parametrize("is_late", [False, True], ids=["at once", "late"])
