@@ -234,9 +234,15 @@ def _find_or_create_run(registry: Registry, run: runs.Run, tags: Mapping[str, st
 def _create_version(
     registry: Registry, name: str, *, model_id: str, run_id: str, tags: Mapping[str, str], description: str
 ) -> str:
+    from mlflow.exceptions import MlflowException  # 2 s
+
     client = registry.client
     if read_aliases(registry, name) is None:
-        client.create_registered_model(name)
+        try:
+            client.create_registered_model(name)
+        except MlflowException as error:
+            if error.error_code not in ("RESOURCE_ALREADY_EXISTS", "ALREADY_EXISTS"):  # of another process just now
+                raise
     created: Any = client.create_model_version(
         name, f"models:/{model_id}", run_id, tags=dict(tags), description=description, model_id=model_id
     )
