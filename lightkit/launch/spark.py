@@ -24,10 +24,10 @@ def drive(job: Job) -> None:
     """Run all ranks.
 
     Raises:
-        ConfigError: If pyspark or Java is missing, or the master on this machine cannot run all ranks at a time.
+        ConfigError: If pyspark, Java or Horovod is missing, or the master here cannot run all ranks at a time.
     """
     plan, settings = job.plan, job.plan.settings
-    check_installed()
+    check_installed(plan.strategy)
     master = settings.master or os.environ.get("MASTER", "")
     if (slots := count_slots(master)) is not None and slots < plan.processes:
         raise ConfigError(
@@ -55,15 +55,20 @@ def drive(job: Job) -> None:
         context.stop()
 
 
-def check_installed() -> None:
-    """Check that pyspark and Java are installed, before anything is started.
+def check_installed(strategy: str) -> None:
+    """Check that pyspark, Java and Horovod are installed, before anything is started.
 
     Raises:
         ConfigError: If one is missing.
     """
     if find_spec("pyspark") is None:
         raise ConfigError("launch.engine: spark needs pyspark: pip install 'lightkit[spark]'")
-    if not os.environ.get("JAVA_HOME") and shutil.which("java") is None:
+    if strategy == "horovod" and find_spec("horovod") is None:
+        raise ConfigError(
+            "strategy: horovod needs horovod, which is not installed: make horovod builds it for the torch that is here"
+        )
+    home = os.environ.get("JAVA_HOME")
+    if shutil.which(str(Path(home) / "bin" / "java") if home else "java") is None:
         raise ConfigError(
             "launch.engine: spark needs Java, 17 or newer for pyspark 4, and neither JAVA_HOME nor the PATH has one. "
             "Install it (Debian: apt-get install openjdk-17-jre-headless), or set JAVA_HOME."
@@ -151,11 +156,14 @@ def _run_rank(job: Job, rank: int, environment: dict[str, str]) -> None:
         environment: Variables in addition to the job's own.
 
     Raises:
-        RankFailed: If it ends with another code than 0.
+        RankFailed: If it ends with another code than 0, or was started before.
     """
+    path = job.output_path(rank)
+    if path.exists():  # a cluster's own settings may repeat a stage
+        raise RankFailed(f"rank {rank} has been started before; a launch is not begun again by Spark")
     command = [sys.executable, "-m", "lightkit", *job.words]
     variables = {**job.rank_environment(os.environ), **environment}
-    with job.output_path(rank).open("ab") as log:
+    with path.open("ab") as log:
         tree = ProcessTree(command, environment=variables, stdout=log, stderr=log, folder=job.folder)
     if (code := tree.program.wait()) != 0:
         raise RankFailed(f"rank {rank} ended with code {code}")

@@ -47,10 +47,13 @@ def test_a_missing_java_says_what_to_install(tmp_path: Path, monkeypatch: pytest
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(ConfigError, match=r"spark needs Java, 17 or newer.* JAVA_HOME"):
-        check_installed()
+        check_installed("ddp")
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    with pytest.raises(ConfigError, match=r"spark needs Java, 17 or newer.* JAVA_HOME"):
+        check_installed("ddp")
 
 
 def test_a_missing_pyspark_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(spark, "find_spec", lambda _: None)
     with pytest.raises(ConfigError, match=r"pip install 'lightkit\[spark\]'"):
-        check_installed()
+        check_installed("ddp")
