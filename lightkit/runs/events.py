@@ -162,7 +162,9 @@ class WarningWatch(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Report a record of a logger."""
-        self._report_once(record.getMessage(), record.name)
+        is_captured = record.name == "py.warnings" and warnings.showwarning == self._show_and_report
+        if not is_captured:  # else logging.captureWarnings makes it of a warning that is reported itself
+            self._report_once(record.getMessage(), record.name)
 
     def _show_and_report(self, message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
         self._show(message, category, *where, **more)

@@ -45,6 +45,21 @@ def test_a_warning_that_logging_captures_is_one_warning(told: Told) -> None:
     assert "slow" in told[0][0]
 
 
+def test_a_warning_that_logging_captured_before_is_one_warning() -> None:
+    heard: Told = []
+    logging.captureWarnings(True)
+    watch = runs.WarningWatch(lambda message, source: heard.append((message, source)))
+    watch.start()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("always")
+            warnings.warn("slow", RuntimeWarning, stacklevel=1)
+    finally:
+        watch.stop()
+        logging.captureWarnings(False)
+    assert heard == [("slow", "RuntimeWarning")]
+
+
 @pytest.mark.parametrize("category", [DeprecationWarning, PendingDeprecationWarning, FutureWarning])
 def test_what_is_for_the_authors_of_a_package_is_not_reported(category: type[Warning], told: Told) -> None:
     warnings.warn("old name", category, stacklevel=1)
