@@ -32,6 +32,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import re
 import socket
 import time
@@ -130,8 +131,9 @@ class Notifier(Callback):
         retries: int = 3,
     ) -> None:
         name = type(self).__name__
-        if every_n_epochs < 1:
-            raise ConfigError(f"every_n_epochs of {name}: expected 1 or more, got {every_n_epochs}.")
+        if every_n_epochs < 1 or not 0 < timeout_s < math.inf or retries < 0:
+            expected = "every_n_epochs of 1 or more, timeout_s above 0 and retries of 0 or more"
+            raise ConfigError(f"{name}: expected {expected}, got {every_n_epochs}, {timeout_s:g} and {retries}.")
         self.mask: Callable[[str], str] = str
         """Puts references in the place of secrets; set by the command line."""
         self.sender = BackgroundSender(name, retries=retries)

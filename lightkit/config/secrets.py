@@ -7,6 +7,7 @@ import html
 import json
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
 from functools import cache, lru_cache
 from typing import Any
 from urllib.parse import quote, quote_plus, unquote, urlsplit
@@ -156,9 +157,10 @@ def secret_forms(secret: str, reference: str) -> dict[str, str]:
     """List the texts that give a secret away, each with what stands for it; not those that many other texts hold."""
     forms = {secret, unquote(secret), secret.strip()}
     if "://" in secret:  # errors of HTTP clients show the path alone
-        parts = urlsplit(secret)
-        rest = f"{parts.path}?{parts.query}" if parts.query else parts.path
-        forms |= {form for form in (rest, parts.path) if len(form) >= _SHORTEST_PATH}
+        with suppress(ValueError):  # of a host that is none, as in https://[abc
+            parts = urlsplit(secret)
+            rest = f"{parts.path}?{parts.query}" if parts.query else parts.path
+            forms |= {form for form in (rest, parts.path) if len(form) >= _SHORTEST_PATH}
     return {form: reference for form in forms if len(form) >= _SHORTEST and form.lower() not in _COMMON}
 
 

@@ -83,7 +83,12 @@ def check_address(url: str, name: str) -> str:
     Raises:
         ConfigError: If it is not an http or https address.
     """
-    if not re.fullmatch(r"(?i)https?://[^\s/?#]\S*", url) or not url.isprintable():
+    try:
+        parts = urlsplit(url)
+        is_address = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0
+    except ValueError:  # a port that is no number
+        is_address = False
+    if not is_address or re.search(r"[\s\x00-\x1f\x7f]", url):
         raise ConfigError(f"{name}: expected an address such as https://host/path, got one that cannot be asked.")
     return url
 

@@ -166,9 +166,12 @@ def test_without_an_address_nothing_is_sent() -> None:
     ("arguments", "says"),
     [
         ({"webhook_url": f"hooks/{CANARY}"}, "webhook_url of WebhookNotifier: expected an address"),
-        ({"every_n_epochs": 0}, "every_n_epochs of WebhookNotifier: expected 1 or more, got 0"),
+        ({"every_n_epochs": 0}, "WebhookNotifier: expected every_n_epochs of 1 or more, timeout_s above 0"),
+        ({"timeout_s": 0}, "got 1, 0 and 3"),
+        ({"timeout_s": float("inf")}, "got 1, inf and 3"),
+        ({"retries": -1}, "got 1, 10 and -1"),
     ],
-    ids=["address", "every"],
+    ids=["address", "every", "time-out", "forever", "retries"],
 )
 def test_arguments_that_cannot_be_meant_are_refused(arguments: dict[str, Any], says: str) -> None:
     with pytest.raises(ConfigError) as caught:

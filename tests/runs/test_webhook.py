@@ -118,7 +118,17 @@ def test_a_process_that_is_forked_from_a_sender_sends_nothing(receiver: Receiver
     assert len(receiver.requests) == 1
 
 
-@pytest.mark.parametrize("url", ["ftp://host/x", "elsewhere/path", "https:///elsewhere", "http://host/a b"])
+@pytest.mark.parametrize(
+    "url",
+    [
+        "ftp://host/x",
+        "elsewhere/path",
+        "https:///elsewhere",
+        "http://host:port/x",
+        "https://[abc/secret",
+        "http://host/a b",
+    ],
+)
 def test_an_address_that_cannot_be_asked_is_refused_without_showing_it(url: str) -> None:
     with pytest.raises(ConfigError, match=r"^webhook_url: expected an address such as") as caught:
         check_address(url, "webhook_url")
