@@ -472,7 +472,11 @@ class _BadImages:
             self._report([*new.values()], "could not be read any more and will be left out")
 
     def _report(self, rows: Sequence[BadImage], what: str) -> None:
-        write_bad_images(self._path, [*self._rows.values()])
+        try:
+            write_bad_images(self._path, [*self._rows.values()])
+        except OSError as error:
+            text = "%s cannot be written (%s): the list of images that are left out is not complete"
+            _log.warning(text, self._path, error)
         if rows:
             reasons, name = [row.reason for row in rows], self._path.name
             self._events.write("bad_images", count=len(rows), reasons=Counter(reasons), found=rows[-1].found, path=name)

@@ -74,6 +74,7 @@ lightkit retrain -c configs/flowers.yaml --gate.metric test/accuracy --gate.min 
 STAGES = ("fit", "test", "export", "gate", "promote")
 _SKIPPABLE = ("test", "export", "promote")
 _FILE = "retrain.json"
+_SCHEMA = 1
 _MAX_FAILURES = 3  # of a stage after `fit`; then the next start begins a new training
 _REJECTED, _INTERRUPTED = 4, 75  # exit codes of a gate and of a command that can be continued
 _INTERRUPTIONS = (_INTERRUPTED, 129, 130, 138, 143)
@@ -276,7 +277,7 @@ def read_stages(run: runs.Run) -> list[StageState] | None:
         stages = [StageState(**each) for each in record["stages"]]
     except (KeyError, TypeError):
         return None
-    return stages if [each.stage for each in stages] == [*STAGES] else None
+    return stages if record.get("schema") == _SCHEMA and [each.stage for each in stages] == [*STAGES] else None
 
 
 class Retrain:
@@ -391,7 +392,8 @@ class Retrain:
         for state in stages:  # what was skipped may be asked for now
             state.status = "pending" if state.status == "skipped" else state.status
         stages[0].status = "done"  # perhaps it was killed after the training, and before that was noted
-        self._run, self._began, self._stages = run, record["began"], {state.stage: state for state in stages}
+        self._run, self._began = run, record.get("began") or self._began
+        self._stages = {state.stage: state for state in stages}
         left = [each.stage for each in stages if not each.is_over and each.stage not in self._skipped]
         folder = shown_path(run.folder)
         self._context.tell(f"goes on with {left[0] if left else 'its end'}: {folder} was not finished")
@@ -409,7 +411,7 @@ class Retrain:
         """Replace ``retrain.json``, once the run is known."""
         if self._run is not None:
             record = {
-                "schema": 1,
+                "schema": _SCHEMA,
                 "run": f"{self._run.name}/{self._run.id}",
                 "config": self._config,
                 "began": self._began,

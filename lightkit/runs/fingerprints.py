@@ -75,7 +75,10 @@ class Inputs:
 def read_inputs(folder: Path) -> Inputs | None:
     """Read the inputs of a run; None if its folder has none, or those of another version of lightkit."""
     kept = read_json(folder / INPUTS) or {}
-    return Inputs(**kept) if kept.pop("schema", 0) == _SCHEMA else None
+    try:
+        return Inputs(**kept) if kept.pop("schema", 0) == _SCHEMA else None
+    except TypeError:
+        return None
 
 
 def list_changes(old: Inputs, new: Inputs) -> list[str]:

@@ -30,13 +30,16 @@ def kill_children() -> None:
     """
     import psutil  # slow to import, and rarely needed by a program that begins
 
-    killed = []
-    for child in psutil.Process().children(recursive=True):
-        with suppress(psutil.Error):
-            if "resource_tracker" not in " ".join(child.cmdline()):
-                child.kill()
-                killed.append(child)
-    psutil.wait_procs(killed, timeout=1.0)
+    for _ in range(20):  # what a killed one has started meanwhile too
+        left = []
+        for child in psutil.Process().children(recursive=True):
+            with suppress(psutil.Error):
+                if child.status() != psutil.STATUS_ZOMBIE and "resource_tracker" not in " ".join(child.cmdline()):
+                    left.append(child)
+                    child.kill()
+        if not left:
+            return
+        time.sleep(0.05)
 
 
 class SignalWatch:
