@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import colorsys
+import errno
 import gzip
 import logging
 import os
+import shutil
 import tarfile
 import tempfile
 import time
@@ -219,6 +221,8 @@ def _transfer(part: Path, url: str, begin: int, size_bytes: int | None) -> bool:
             begin = 0
         length = response.headers.get("Content-Length")
         end = begin + int(length) if length else size_bytes
+        if end is not None and shutil.disk_usage(part.parent).free < end - begin:
+            raise OSError(errno.ENOSPC, "the disk is full")
         log.info("fetching %s%s", part.stem, f" from byte {begin}" if begin else "")
         response.raw.enforce_content_length = False  # or the last bytes of a broken connection were lost
         chunks = response.raw.stream(_CHUNK_BYTES)

@@ -55,7 +55,7 @@ log = logging.getLogger("lightkit.data")
 
 _BLOCK = 32
 """Images whose features are computed at a time; always as many, so that the same kernels compute them exactly."""
-_ON_THE_WAY = (
+_BATCH_HOOKS = (
     "train_dataloader", "val_dataloader",
     "on_before_batch_transfer", "transfer_batch_to_device", "on_after_batch_transfer",
 )  # fmt: skip
@@ -340,7 +340,7 @@ class ImageModule(LoadingModule):
         if trainer.state.fn != TrainerFn.FITTING:
             return None
         module, num_images = trainer.lightning_module, self.counts["train"]
-        if own := [name for name in _ON_THE_WAY if not _is_ours(getattr(self, name))]:
+        if own := [name for name in _BATCH_HOOKS if not _is_ours(getattr(self, name))]:
             reason = f"{', '.join(own)} of {type(self).__name__}'s own may get images"
         elif count_planned_reads(trainer, num_images, self.batch_size) < num_images:
             reason = "this training does not read each image"

@@ -130,14 +130,19 @@ def count_libtiff_errors() -> int:
 
 
 def walk_files(
-    folder: str, *, follows: Callable[[str], bool] = lambda _: True, parents: tuple[tuple[int, int], ...] = ()
+    folder: str,
+    *,
+    follows: Callable[[str], bool] = lambda _: True,
+    once: bool = False,
+    known: set[tuple[int, int]] | None = None,
 ) -> Iterator[str]:
     """Yield the visible files in a folder and below it, in the order of their names, one folder at a time.
 
     Args:
         folder: Where to begin.
         follows: Whether a link to a folder is followed; in no case in a circle.
-        parents: Device and number of the folders above, of which this is a part.
+        once: Read a folder once though several links lead to it.
+        known: Device and number of the folders that are not read again: those above, with ``once`` all so far.
 
     Raises:
         DataError: If a folder cannot be read.
@@ -147,16 +152,22 @@ def walk_files(
         with os.scandir(folder) as found:
             entries = sorted((entry.name, entry.is_dir(follow_symlinks=False), entry.is_symlink()) for entry in found)
     except OSError as error:
-        raise DataError(f"{folder}: this folder cannot be read ({error.strerror}).") from error
-    this = (status.st_dev, status.st_ino)
-    for name, is_folder, is_link in entries if this not in parents else ():
+        raise DataError(
+            f"{folder}: this folder cannot be read ({error.strerror}). Make it readable, or move it out of the data."
+        ) from error
+    this, known = (status.st_dev, status.st_ino), set() if known is None else known
+    if this in known:
+        return
+    known = known if once else known.copy()
+    known.add(this)
+    for name, is_folder, is_link in entries:
         path = os.path.join(folder, name)  # noqa: PTH118
         if name.startswith("."):
             continue
         if not is_folder and not (is_link and os.path.isdir(path)):  # noqa: PTH112
             yield path
         elif not is_link or follows(path):
-            yield from walk_files(path, follows=follows, parents=(*parents, this))
+            yield from walk_files(path, follows=follows, once=once, known=known)
 
 
 def read_rgb(path: Path) -> Image.Image:

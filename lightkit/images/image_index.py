@@ -293,7 +293,7 @@ def _find_images(folder: Path, others: Sequence[Path], passed_over: Counter[str]
         return not target.is_relative_to(folder.resolve())
 
     files = list[Path]()
-    for path in map(Path, walk_files(str(folder), follows=leads_out)):
+    for path in map(Path, walk_files(str(folder), follows=leads_out, once=True)):
         suffix = path.suffix.lower()
         if suffix in IMAGE_SUFFIXES:
             files.append(path)
@@ -337,7 +337,7 @@ def _describe_others(passed_over: Counter[str]) -> str:
 
 def check_defects(
     defects: Sequence[Defect], num_samples: int, *, what: str, on_bad: Literal["skip", "error"], max_fraction: float,
-    num_bad: int | None = None,
+    num_bad: int | None = None, repair: str = "Replace or remove them", most_shown: int | None = None,
 ) -> None:  # fmt: skip
     """Refuse samples that cannot be used, where none are allowed or there are too many.
 
@@ -348,18 +348,20 @@ def check_defects(
         on_bad: Value of ``data.init_args.on_bad_image``.
         max_fraction: Value of ``data.init_args.max_bad_fraction``.
         num_bad: Number of samples that cannot be used, if they are not all in ``defects``.
+        repair: What to do about them.
+        most_shown: Number of them that the message names where no file lists them; default is all.
 
     Raises:
-        DataError: With the list. Of a run, the whole list is in its job's folder.
+        DataError: With the list. Of a run, all of ``defects`` are in its job's folder.
     """
     num = len(defects) if num_bad is None else num_bad
     if not num or (on_bad == "skip" and num <= max_fraction * num_samples):
         return
-    advice = "data.init_args.on_bad_image is error. Replace or remove them, or set it to skip"
+    advice = f"data.init_args.on_bad_image is error. {repair}, or set it to skip"
     if on_bad == "skip":
         advice = (
             f"that is {num / num_samples:.1%}, and data.init_args.max_bad_fraction allows {max_fraction:.4g}. "
-            "Replace or remove them, or allow more"
+            f"{repair}, or allow more"
         )
     run = runs.current()
     file = None if run is None else run.folder.parent / "bad_images.csv"  # the run's folder goes
@@ -368,9 +370,10 @@ def check_defects(
             write_bad_images(file, [BadImage(defect.name, defect.reason, "scan") for defect in defects])
         except OSError:
             file = None
-    shown = defects if file is None else defects[:_NUM_SHOWN]
+    shown = defects[: most_shown if file is None else _NUM_SHOWN]
     lines = [f"  {visible(defect.name, in_line=True)}: {visible(defect.reason, in_line=True)}" for defect in shown]
     others = [f"and {num - len(shown)} more"] if num > len(shown) else []
-    others += [] if file is None else [f"all are listed in {shown_path(file)}"]
+    listed = "all" if len(defects) == num else f"the first {len(defects):,}"
+    others += [] if file is None else [f"{listed} are listed in {shown_path(file)}"]
     lines += [f"  {'; '.join(others)}"] if others else []
     raise DataError("\n".join([f"{num} of {num_samples} {what} cannot be used; {advice}:", *lines]))

@@ -220,8 +220,8 @@ def _open_cache() -> Iterator[_FileCache]:
     path, connection = None if folder is None else folder / _CACHE_NAME, None
     with suppress(sqlite3.OperationalError):  # it cannot be opened
         connection = None if path is None else sqlite3.connect(path, timeout=_LOCK_TIMEOUT_S, check_same_thread=False)
-    try:
-        if connection is not None:
+    if connection is not None:
+        try:
             with suppress(sqlite3.OperationalError), connection:  # it cannot be written, or not now
                 connection.execute(
                     "CREATE TABLE IF NOT EXISTS files_v4 (path BLOB PRIMARY KEY, size INTEGER, changed_ns INTEGER, "
@@ -229,9 +229,13 @@ def _open_cache() -> Iterator[_FileCache]:
                 )
                 oldest = int(time.time() // 86400) - _KEPT_DAYS
                 connection.execute("DELETE FROM files_v4 WHERE day < ?", (oldest,))
-    except sqlite3.DatabaseError:
-        for suffix in ("", "-journal"):
-            Path(f"{path}{suffix}").unlink(missing_ok=True)
+            connection.execute("SELECT * FROM files_v4 LIMIT 1").fetchall()
+        except sqlite3.OperationalError:  # locked, or no rights: each look at it would wait as long
+            connection.close()
+            connection = None
+        except sqlite3.DatabaseError:
+            for suffix in ("", "-journal"):
+                Path(f"{path}{suffix}").unlink(missing_ok=True)
     cache = _FileCache(connection)
     try:
         yield cache

@@ -7,6 +7,7 @@ import io
 import logging
 import tarfile
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -99,6 +100,17 @@ def archive(make_images: Any, tmp_path: Path) -> bytes:
     with tarfile.open(fileobj=packed, mode="w:gz") as tar:
         tar.add(make_images(*NAMES, "LICENSE.png", root=tmp_path / "packed"), arcname="flower_photos")
     return packed.getvalue()
+
+
+def test_what_does_not_fit_on_the_disk_is_not_begun(
+    archive: bytes, serve: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = serve({"flower_photos.tgz": archive})
+    monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=len(archive) - 1))
+    flowers = Flowers(root=str(tmp_path / "mine"), url=server.url("flower_photos.tgz"), sha256="0", size_bytes=None)
+    with pytest.raises(DataError, match=r"cannot write here \(the disk is full\).* Once there is room"):
+        flowers.fetch()
+    assert not (tmp_path / "flower_photos.tgz.part").exists()
 
 
 @pytest.mark.parametrize("named", ["default", "argument", "variable"])

@@ -137,6 +137,14 @@ def test_odd_names_are_read_and_what_is_no_image_is_passed_over(make_images: Any
     assert set(places(catalogue, root)) == {*PLAIN, *odd[:3]}
 
 
+def test_a_folder_outside_that_a_class_links_to_twice_is_read_once(make_images: Any, tmp_path: Path) -> None:
+    root, outside = make_images(*PLAIN), make_images("deep/1.png", root=tmp_path / "outside")
+    for name in ("more", "once more"):
+        (root / "rose" / name).symlink_to(outside)
+    (root / "rose" / "the same").symlink_to(outside / "deep")
+    assert set(places(read(root), root)) == {*PLAIN, "rose/more/deep/1.png"}
+
+
 def test_a_missing_folder_is_reported_with_the_near_names(tmp_path: Path) -> None:
     (tmp_path / "flower_photos").mkdir()
     with pytest.raises(

@@ -5,9 +5,11 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
+import sqlite3
 import time
 import warnings
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -220,6 +222,20 @@ def test_a_broken_cache_only_costs_time(
     for _ in range(2):  # a damaged one goes, and the next is made anew
         assert list(judge_images(paths)) == first
     assert len(readings) <= (20 if cache.is_dir() else 15)
+
+
+def test_a_cache_that_another_process_holds_is_waited_for_once(
+    make_images: Any, cache: Path, readings: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paths = sorted(make_images(*(f"{number}.png" for number in range(5))).iterdir())
+    first = list(judge_images(paths))
+    monkeypatch.setattr(module, "_LOCK_TIMEOUT_S", 0.2)
+    with closing(sqlite3.connect(cache, isolation_level=None)) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        begin_s = time.monotonic()
+        assert list(judge_images(paths)) == first
+        assert time.monotonic() - begin_s < 1  # 0.4 s, and 0.2 s an image if each waits
+    assert len(readings) == 10
 
 
 def test_without_any_folder_for_the_cache_files_are_judged(

@@ -136,13 +136,13 @@ def _convert(batch: pa.RecordBatch, columns: Columns, shapes: Sequence[Shape]) -
 
 @dataclass(eq=False)
 class Index:
-    """Each row's split, and what is known of all rows together.
+    """Each row's split, and what is known of all rows together. It can be pickled.
 
     Args:
         columns: Names of the columns.
         groups: The row groups of all tables.
-        codes: uint8 ``(rows,)``, in the order of the row groups: a place in `SPLITS`, or that of a row in no split.
-            Mapped from a file, so that forked processes share it.
+        codes: uint8 ``(rows,)``, in the order of the row groups: a place in `SPLITS`, or that of a row in no split. An
+            array that is mapped from a file is mapped from it by other processes, too.
         group_counts: int64 ``(row groups, 5)``: rows with each code.
         class_names: Names of the classes; a label counts into them. Empty for values.
         shapes: Of each column of features.
@@ -238,6 +238,16 @@ class Index:
                 name,
                 defects.get(number),
             )
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Send the path of a mapped file rather than its content."""
+        return {**self.__dict__, "codes": getattr(self.codes, "filename", self.codes)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Map the file again."""
+        codes = state["codes"]
+        self.__dict__.update(state)
+        self.codes = codes if isinstance(codes, np.ndarray) else np.memmap(codes, np.uint8, "r")
 
 
 def index_table(

@@ -39,6 +39,7 @@ from lightkit.images.splits import Split, check_fractions
 
 log = logging.getLogger("lightkit.data")
 
+_NUM_SHOWN = 20
 _NUM_DECODED = 64  # rows at once
 
 
@@ -158,7 +159,7 @@ class Table(LoadingModule):
         if self._index is None:
             self._index = index = self._open()
             if self.trainer is None or self.trainer.is_global_zero:
-                self._warn_of_shares(index)
+                self._warn_of_shares()
             self.defects = Defects(index.defects)
             self._check_defects(index.defects, index.num_bad)
         super().setup(stage)
@@ -182,7 +183,7 @@ class Table(LoadingModule):
         make_on_rank_zero(lambda: bool(build()), trainer)  # the others load what it has kept
         return build()
 
-    def _warn_of_shares(self, index: Index) -> None:
+    def _warn_of_shares(self) -> None:
         """Warn of tables of splits that have files in common."""
         files = {
             split: {os.path.realpath(group.file.path) if table.is_local else group.file.path for group in table.groups}
@@ -355,6 +356,7 @@ class Table(LoadingModule):
         check_defects(
             defects, self.index.num_bad + sum(self.counts.values()), what="rows of the table",
             on_bad=self.on_bad_image, max_fraction=self.max_bad_fraction, num_bad=num_bad,
+            repair="Replace or remove them, or leave them out with data.init_args.filter", most_shown=_NUM_SHOWN,
         )  # fmt: skip
 
     def _check_images(self) -> None:

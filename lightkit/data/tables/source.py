@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from urllib.parse import unquote
 
 import numpy as np
@@ -206,6 +206,14 @@ class Snapshot:
         return not is_remote(self.place)
 
 
+class _Footer(NamedTuple):
+    """The end of a Parquet file; of each row group its rows and uncompressed bytes."""
+
+    digest: bytes
+    schema: pa.Schema
+    groups: list[tuple[int, int]]
+
+
 def open_table(
     place: str,
     *,
@@ -332,12 +340,12 @@ def open_parquet(place: str, options: Mapping[str, Any], version: int | None, ti
         )
     infos, partitions = list(files.values()), _read_partitions(list(files))
     footers = _read_footers(filesystem, [info.path for info in infos])
-    schema = _merge_schemas(place, [metadata for metadata, _ in footers], partitions)
+    schema = _merge_schemas(place, [footer.schema for footer in footers], partitions)
     fingerprint, groups = hashlib.sha256(), list[RowGroup]()
-    for (name, info), (metadata, digest), partition in zip(files.items(), footers, partitions, strict=True):
-        fingerprint.update(f"{name}\0{info.size}\0{digest.hex()}\n".encode("utf-8", "surrogateescape"))
-        file = DataFile(info.path, filesystem, schema, digest, partition, _NONE_DELETED)
-        groups += _list_row_groups(file, metadata)
+    for (name, info), footer, partition in zip(files.items(), footers, partitions, strict=True):
+        fingerprint.update(f"{name}\0{info.size}\0{footer.digest.hex()}\n".encode("utf-8", "surrogateescape"))
+        file = DataFile(info.path, filesystem, schema, footer.digest, partition, _NONE_DELETED)
+        groups += _list_row_groups(file, footer)
     state = hashlib.sha256(repr([(info.size, info.mtime_ns) for info in infos]).encode()).hexdigest()
     return Snapshot("parquet", place, schema, None, fingerprint.hexdigest(), groups, state)
 
@@ -359,13 +367,10 @@ def _read_partitions(names: Sequence[str]) -> list[dict[str, Any]]:
     return partitions
 
 
-def _merge_schemas(
-    place: str, footers: Sequence[pq.FileMetaData], partitions: Sequence[Mapping[str, Any]]
-) -> pa.Schema:
+def _merge_schemas(place: str, schemas: Sequence[pa.Schema], partitions: Sequence[Mapping[str, Any]]) -> pa.Schema:
     """Merge the columns of all files; integers and floats of several widths, nulls, and large variants fit together."""
     try:
-        schemas = (metadata.schema.to_arrow_schema().remove_metadata() for metadata in footers)
-        distinct = {str(schema): schema for schema in schemas}
+        distinct = {id(schema): schema for schema in schemas}
         schema = pa.unify_schemas(list(distinct.values()), promote_options="permissive")
     except pa.ArrowException as error:
         raise DataError(
@@ -379,17 +384,22 @@ def _merge_schemas(
     return schema
 
 
-def _read_footers(filesystem: fs.FileSystem, paths: Sequence[str]) -> list[tuple[pq.FileMetaData, bytes]]:
-    """Read the footers of files, many at a time, each with its digest.
+def _read_footers(filesystem: fs.FileSystem, paths: Sequence[str]) -> list[_Footer]:
+    """Read the footers of files, many at a time.
 
     Raises:
         DataError: If a file is missing, damaged or no Parquet file.
     """
+    schemas: dict[str, pa.Schema] = {}  # one object for all files with the same, which are thousands
 
-    def read(path: str) -> tuple[pq.FileMetaData, bytes]:
+    def read(path: str) -> _Footer:
         with _translate_read_errors(path):
             footer, digest = _read_footer(filesystem, path)
-            return pq.read_metadata(pa.BufferReader(footer)), digest
+            metadata = pq.read_metadata(pa.BufferReader(footer))
+        schema = metadata.schema.to_arrow_schema().remove_metadata()
+        groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
+        sizes = [(group.num_rows, group.total_byte_size) for group in groups]
+        return _Footer(digest, schemas.setdefault(str(schema), schema), sizes)
 
     with ThreadPoolExecutor(max_workers=max(1, min(_NUM_THREADS, len(paths)))) as pool:
         return list(pool.map(read, paths))
@@ -406,15 +416,14 @@ def _read_footer(filesystem: fs.FileSystem, path: str) -> tuple[bytes, bytes]:
     return tail, hashlib.sha256(tail[-length:]).digest()
 
 
-def _list_row_groups(file: DataFile, metadata: pq.FileMetaData) -> Iterator[RowGroup]:
+def _list_row_groups(file: DataFile, footer: _Footer) -> Iterator[RowGroup]:
     """List the row groups of a file that are not empty."""
     first = 0
-    for number in range(metadata.num_row_groups):
-        stored = metadata.row_group(number)
-        start, stop = np.searchsorted(file.deleted, [first, first + stored.num_rows])
-        if num_rows := stored.num_rows - int(stop - start):
-            yield RowGroup(file, number, first, stored.num_rows, num_rows, stored.total_byte_size)
-        first += stored.num_rows
+    for number, (num_stored, size_bytes) in enumerate(footer.groups):
+        start, stop = np.searchsorted(file.deleted, [first, first + num_stored])
+        if num_rows := num_stored - int(stop - start):
+            yield RowGroup(file, number, first, num_stored, num_rows, size_bytes)
+        first += num_stored
 
 
 def open_delta(place: str, options: Mapping[str, Any], version: int | None, timestamp: str | None) -> Snapshot:
@@ -437,7 +446,6 @@ def open_delta(place: str, options: Mapping[str, Any], version: int | None, time
     fingerprint = hashlib.sha256(f"{table.metadata().id}\0{table.version()}\n".encode())
     groups = list[RowGroup]()
     for action, path, footer in zip(actions, paths, _read_footers(filesystem, paths), strict=True):
-        metadata, digest = footer
         rows = deleted.get(_file_name(action["path"]), _NONE_DELETED)
         fingerprint.update(f"{action['path']}\0{action['size_bytes']}\0".encode("utf-8", "surrogateescape"))
         fingerprint.update(rows.tobytes())
@@ -445,7 +453,7 @@ def open_delta(place: str, options: Mapping[str, Any], version: int | None, time
             name: None if value is None else pa.scalar(value).cast(schema.field(name).type).as_py()
             for name, value in (action.get("partition") or {}).items()
         }
-        groups += _list_row_groups(DataFile(path, filesystem, schema, digest, partition, rows), metadata)
+        groups += _list_row_groups(DataFile(path, filesystem, schema, footer.digest, partition, rows), footer)
     return Snapshot("delta", place, schema, table.version(), fingerprint.hexdigest(), groups)
 
 

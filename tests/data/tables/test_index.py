@@ -227,6 +227,13 @@ def test_an_index_reads_the_same_after_it_was_sent_elsewhere(write_parquet: Writ
     assert [row.label for row in sent.read("train", first, start=1)] == [0]
 
 
+def test_an_index_is_sent_without_the_codes_of_its_rows(write_parquet: WriteParquet) -> None:
+    index = indexed(write_parquet({"x": [0.0] * 100_000, "label": [0, 1] * 50_000}, rows=100_000))
+    sent = pickle.dumps(index)
+    assert len(sent) < 10_000
+    assert np.array_equal(pickle.loads(sent).codes, index.codes)
+
+
 def test_an_index_that_cannot_be_written_is_an_error(write_parquet: WriteParquet, cache_home: Path) -> None:
     table = write_parquet(LETTERS)
     cache_home.mkdir(exist_ok=True)

@@ -44,5 +44,18 @@ def test_what_rank_0_cannot_do_is_reported_by_every_rank(kind: type[Exception]) 
         make_on_rank_zero(lambda: pytest.fail("not asked for"), rank(1, told))
 
 
+@pytest.mark.parametrize("kind", [OSError, MemoryError, KeyError])
+def test_whatever_ends_rank_0_is_reported_by_every_rank(kind: type[Exception]) -> None:
+    told: list[Any] = []
+
+    def fail() -> Any:
+        raise kind("in words")
+
+    with pytest.raises(kind, match="in words"):
+        make_on_rank_zero(fail, rank(0, told))
+    with pytest.raises(DataError, match=rf"rank 0 failed \({kind.__name__}: '?in words'?\)"):
+        make_on_rank_zero(fail, rank(1, told))
+
+
 def test_one_process_asks_nobody() -> None:
     assert make_on_rank_zero(lambda: 5, None) == 5

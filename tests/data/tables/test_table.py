@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -319,8 +320,23 @@ def test_nulls_are_left_out_and_listed_before_training(write_parquet: WriteTable
     assert data.describe()["left_out"] == 2
     assert sum(len(batch[0]) for batch in data.train_dataloader()) == NUM_TRAIN - 2
     for refused in (table(path), table(path, on_bad_image="error")):
-        with pytest.raises(DataError, match="2 of 30 rows of the table cannot be used"):
+        with pytest.raises(DataError, match=r"2 of 30 rows of the table cannot be used.*data\.init_args\.filter"):
             refused.setup("fit")
+
+
+def test_of_very_many_bad_rows_the_message_says_how_many_are_listed(
+    write_parquet: WriteTable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write_parquet({"x": [float("nan")] * 1200 + [0.0] * 800, "label": [0, 1] * 1000}, rows=2000)
+    with pytest.raises(DataError) as caught:
+        table(path, features="x", label="label").setup("fit")
+    assert (len(lines := str(caught.value).splitlines()), lines[-1]) == (22, "  and 1180 more")
+    run = SimpleNamespace(folder=tmp_path / "job" / "run")
+    run.folder.mkdir(parents=True)
+    monkeypatch.setattr("lightkit.images.image_index.runs.current", lambda: run)
+    with pytest.raises(DataError, match=r"  and 1195 more; the first 1,000 are listed in .*bad_images\.csv$"):
+        table(path, features="x", label="label").setup("fit")
+    assert len((tmp_path / "job" / "bad_images.csv").read_text().splitlines()) == 1001
 
 
 @pytest.mark.parametrize(
@@ -436,6 +452,7 @@ def test_memory_does_not_grow_with_the_table(tmp_path: Path) -> None:
 PROCESSES = """
 import json, sys, warnings
 from pathlib import Path
+from types import SimpleNamespace
 import torch
 from pytorch_lightning import Trainer, seed_everything
 from lightkit.data import Table
