@@ -78,9 +78,9 @@ def collect(args: list[str]) -> int:
         promoted = _ask_registries(root, options.get("--tracking-uri"), of_jobs)
         plan = plan_deletions(entries, rules, name=name, promoted=promoted, now=now)
     jobs = [name] if name else [path.name for path in root.iterdir() if path.is_dir() and not path.is_symlink()]
-    if not is_dry:
-        delete_runs(root, jobs, plan.deleted)
-    deleted, freed_bytes, left_bytes = plan.deleted, sum(each.size_bytes for each in plan.deleted), plan.left_bytes
+    deleted = plan.deleted if is_dry else delete_runs(root, jobs, plan.deleted)
+    freed_bytes = sum(each.size_bytes for each in deleted)
+    left_bytes = plan.left_bytes + sum(each.size_bytes for each in plan.deleted) - freed_bytes
     if rules.max_size_bytes is not None and left_bytes > rules.max_size_bytes:
         _log.warning("the runs that are left are larger than --max-size, and other rules keep all of them")
     if is_json:
@@ -89,7 +89,7 @@ def collect(args: list[str]) -> int:
     elif not is_quiet:
         for each in deleted:
             print(f"{'would delete' if is_dry else 'deleted'}  {format_run(each, now=now)}")
-        left = _count_runs(len(plan.kept))
+        left = _count_runs(len(plan.kept) + len(plan.deleted) - len(deleted))
         if deleted:
             freed = f"{_count_runs(len(deleted))}, {in_bytes(freed_bytes)}"
             print(f"{'would free' if is_dry else 'freed'}  {freed}; {left} left, {in_bytes(left_bytes)}")

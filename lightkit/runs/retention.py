@@ -155,7 +155,7 @@ def _has_good_checkpoint(each: IndexedRun) -> bool:
     return choose_good(each.run.checkpoints)[0] is not None
 
 
-def delete_runs(root: Path, jobs: Collection[str], planned: Sequence[IndexedRun]) -> None:
+def delete_runs(root: Path, jobs: Collection[str], planned: Sequence[IndexedRun]) -> list[IndexedRun]:
     """Delete runs. Each is renamed first, so that no start can find half of one; links are removed, never followed.
 
     No lock is needed: a start goes on with the newest training of its job alone, which no plan deletes.
@@ -165,9 +165,13 @@ def delete_runs(root: Path, jobs: Collection[str], planned: Sequence[IndexedRun]
         jobs: Jobs in which what a killed `lightkit gc` has left is deleted, too.
         planned: The runs.
 
+    Returns:
+        Those that are gone.
+
     Raises:
         ConfigError: If a folder cannot be written.
     """
+    gone = []
     for each in planned:
         folder = each.run.folder
         try:
@@ -176,6 +180,7 @@ def delete_runs(root: Path, jobs: Collection[str], planned: Sequence[IndexedRun]
             continue
         except OSError as error:
             raise ConfigError(f"run.root: {folder} cannot be deleted: {error.strerror or error}.") from error
+        gone.append(each)
     for job in (root / name for name in jobs):
         for path in job.glob(f"{_HIDDEN}*"):
             shutil.rmtree(path, ignore_errors=True)  # another gc may delete it at the same time
@@ -186,3 +191,4 @@ def delete_runs(root: Path, jobs: Collection[str], planned: Sequence[IndexedRun]
             latest.unlink(missing_ok=True)
             for newest in list_runs(root, job.name)[:1]:
                 point_latest(newest)
+    return gone

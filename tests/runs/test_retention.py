@@ -30,9 +30,7 @@ def days_of(plan: DeletionPlan) -> list[str]:
 
 
 def collected(root: Path, rules: RetentionRules) -> list[Path]:
-    deleted = planned(root, rules).deleted
-    delete_runs(root, ["job"], deleted)
-    return [each.run.folder for each in deleted]
+    return [each.run.folder for each in delete_runs(root, ["job"], planned(root, rules).deleted)]
 
 
 def test_the_newest_and_the_best_are_kept_and_the_oldest_goes_first(tmp_path: Path) -> None:
@@ -160,6 +158,26 @@ def test_a_link_to_a_run_stays(tmp_path: Path) -> None:
     assert elsewhere.is_dir()
 
 
+def test_latest_points_to_what_is_left(tmp_path: Path) -> None:
+    kept, gone = plant(tmp_path, day=1), plant(tmp_path, day=2, status="failed", subcommand="test")
+    runs.point_latest(runs.open_run(gone))
+    assert collected(tmp_path, RetentionRules(keep_last=0)) == [gone]
+    assert (tmp_path / "job" / "latest").resolve() == kept
+    assert sorted(path.name for path in (tmp_path / "job").iterdir() if path.name != "lock.json") == [
+        kept.name,
+        "latest",
+    ]
+
+
+def test_what_another_gc_has_deleted_meanwhile_is_not_reported(tmp_path: Path) -> None:
+    for day in (1, 2, 3):
+        plant(tmp_path, day=day)
+    both = planned(tmp_path, RetentionRules(keep_last=1)).deleted
+    assert [each.run.id for each in both] == [run_id(1), run_id(2)]
+    shutil.rmtree(both[0].run.folder)
+    assert delete_runs(tmp_path, ["job"], both) == both[1:]
+
+
 def test_links_in_a_run_are_removed_and_not_followed(tmp_path: Path) -> None:
     treasure = tmp_path / "treasure"
     treasure.mkdir()
@@ -248,7 +266,7 @@ def check_plan(root: Path, rules: RetentionRules, promoted: set[str], holder: Pa
     assert not {str(each.run.folder) for each in plan.deleted} & began_from
     if rules.max_size_bytes is not None and plan.deleted:
         assert plan.left_bytes + plan.deleted[-1].size_bytes > rules.max_size_bytes
-    delete_runs(root, {each.run.name for each in plan.deleted}, plan.deleted)
+    assert delete_runs(root, {each.run.name for each in plan.deleted}, plan.deleted) == plan.deleted
     assert {each.key for each in index_runs(root)} == {each.key for each in kept}
 
 
