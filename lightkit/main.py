@@ -169,7 +169,11 @@ def _spell_options(words: list[str], help_text: str) -> list[str]:
     """Write an option that has two names with the one that the command's help has."""
     names = {"-o": "--output", **({"--run.root": "--root"} if "  --root " in help_text else {"--root": "--run.root"})}
     parts = [word.partition("=") for word in words]
-    return [f"{names.get(option, option)}{equals}{value}" for option, equals, value in parts]
+    words = [f"{names.get(option, option)}{equals}{value}" for option, equals, value in parts]
+    takes_json = "  --json " in help_text and "  --output " not in help_text
+    if takes_json and ("--output=json" in words or "--output" in words):  # the form of other commands
+        words = ["--json" if word in ("--output=json", "--output") else word for word in words if word != "json"]
+    return words
 
 
 def _help_topics(words: list[str]) -> list[str] | None:

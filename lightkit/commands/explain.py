@@ -140,11 +140,17 @@ def _explain_key(resolved: Resolved, known: Resolved, key: str) -> tuple[dict[st
     Raises:
         ConfigError: If there is no such key.
     """
-    wanted = resolved.lightkit_path(key)
+
+    def look_up(path: KeyPath) -> tuple[KeyPath, Node, KeyPath]:
+        trees = (known.tree,) if path[:1] == ("accelerator",) else (resolved.tree, known.tree)
+        return min((descend(tree, path) for tree in trees), key=lambda found: len(found[2]))
+
+    wanted, own = resolved.lightkit_path(key), resolved.split_key(key)
+    if own != wanted and any(isinstance(part, int) for part in look_up(own)[0]):
+        wanted = own  # an index counts the user's own list where it has that element, else all callbacks
     if not wanted:
         raise ConfigError(f"{key!r}: expected a dotted key, such as trainer.max_epochs")
-    trees = (known.tree,) if wanted[0] == "accelerator" else (resolved.tree, known.tree)
-    path, node, rest = min((descend(tree, wanted) for tree in trees), key=lambda found: len(found[2]))
+    path, node, rest = look_up(wanted)
     default = None
     with suppress(ConfigError) if not rest else nullcontext():  # its class cannot be imported; what is set is known
         default = find_default(resolved.tree, wanted if rest else path)

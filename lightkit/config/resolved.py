@@ -84,10 +84,16 @@ class Resolved:
         """The config as LightningCLI takes it: named entries are lists under ``trainer``, before the user's own."""
         return self._list_entries()[0]
 
+    def split_key(self, key: str) -> KeyPath:
+        """Split a dotted key, and leave out the subcommand before it."""
+        parts: list[Any] = [int(part) if part.isdigit() else part for part in re.split(r"[.\[\]]+", key) if part]
+        if parts and parts[0] == self.subcommand and self.subcommand not in self.tree.entries:
+            parts = parts[1:]
+        return tuple(parts)
+
     def lightkit_path(self, key: str) -> KeyPath:
         """Return the path that the user knows for a dotted key of LightningCLI's."""
-        path: KeyPath = tuple(int(part) if part.isdigit() else part for part in re.split(r"[.\[\]]+", key) if part)
-        moved = self._list_entries()[1]
+        path, moved = self.split_key(key), self._list_entries()[1]
         for length in range(len(path), 0, -1):
             if path[:length] in moved:
                 return (*moved[path[:length]], *path[length:])

@@ -134,10 +134,11 @@ def test_a_saved_config_names_the_loggers_that_count(tmp_path: Path) -> None:
             ("callbacks", "early_stopping", "init_args", "patiense"),
         ),
         ("trainer.callbacks.2.class_path", "x.yaml:9:19", ("trainer", "callbacks", 0, "class_path")),
+        ("fit.trainer.max_epochs", "x.yaml:7:15", ("trainer", "max_epochs")),
         ("trainer.max_epoch", "x.yaml:6:1", ("trainer", "max_epoch")),
         ("trainer.callbacks.7", "x.yaml:8:3", ("trainer", "callbacks", 7)),
     ],
-    ids=["entry", "unknown-argument", "own", "nearest-parent", "beyond"],
+    ids=["entry", "unknown-argument", "own", "subcommand", "nearest-parent", "beyond"],
 )
 def test_a_key_of_lightnings_leads_to_the_users_place(
     key: str, place: str, user_key: tuple[Any, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

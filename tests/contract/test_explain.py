@@ -117,6 +117,12 @@ KEYS: dict[str, tuple[Command, list[str]]] = {
         ["trainer.callbacks.0.patience: 3", "listed.yaml:5:77"],
     ),
     "an_element_in_brackets": (explain("trainer.callbacks[0].patience", file="listed.yaml"), ["patience: 3"]),
+    "an_element_beside_named_entries": (
+        explain("--callbacks.early_stopping.monitor=val/loss", "trainer.callbacks.0.patience", file="listed.yaml"),
+        ["trainer.callbacks.0.patience: 3", "listed.yaml:5:77"],
+    ),
+    "after_the_subcommand": (explain("fit.trainer.max_epochs"), ["trainer.max_epochs: 20"]),
+    "with_the_json_of_other_commands": (explain("model.hidden", "--output", "json"), ['"value": 8']),
     "what_cannot_be_resolved": (explain("model.tags.1", file="listed.yaml"), ["${oc.env:NOPE}", "listed.yaml:3:25"]),
     "another_stage": (
         Command(["explain", "test", "-c", "staged.yaml", "trainer.max_epochs"], FILES, ENVIRON),
