@@ -167,7 +167,7 @@ def is_library_file(name: str) -> bool:
 
 FULL_TRACEBACK = "_LIGHTKIT_TRACEBACK"
 """Environment variable by which ``--traceback`` reaches the processes of all ranks."""
-_LIBRARIES = (os.path.dirname(os.path.dirname(__file__)), os.path.dirname(os.__file__), "<")  # noqa: PTH120
+_LIBRARIES = (os.path.dirname(os.path.dirname(__file__)) + os.sep, os.path.dirname(os.__file__) + os.sep, "<")  # noqa: PTH120
 
 
 # -- standard output that cannot be written ----------------------------------------------------------------------------

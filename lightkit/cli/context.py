@@ -58,6 +58,7 @@ class RunContext:
         rank_context: This process among the ranks of a launch, if it is one of them.
         notifier: Sends the beginning and the end of the command.
         stack: Closed at the end of the invocation: lock, run, trust.
+        began_with: Digests of the inputs of the fit, where they have been computed.
         saved_config: The config as the run folder keeps it, once the run has begun.
         start: The run and the checkpoint that it starts from, once it has begun.
         recorder: Keeps the run folder up to date.
@@ -85,6 +86,7 @@ class RunContext:
     rank_context: RankContext | None = None
     notifier: CommandNotifier = field(default_factory=CommandNotifier)
     stack: ExitStack = field(default_factory=ExitStack)
+    began_with: runs.Inputs | None = None
     saved_config: dict[str, Any] = field(default_factory=dict)
     start: RunStart = field(init=False)
     recorder: RunRecorder = field(init=False)

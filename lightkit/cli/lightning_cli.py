@@ -286,6 +286,15 @@ class LightkitCLI(LightningCLI):
                 for value in listed:
                     self.build_part("trainer.logger", value)
             raise
+        if context is not None and self._is_recorded:
+            method = self.config_init[self.subcommand]  # the config itself keeps the user's value
+            if "weights_only" in method and not (context.is_script and method["weights_only"] is None):
+                if method["weights_only"] is False and not runs.is_trusting():
+                    logging.getLogger("lightkit").warning(
+                        "weights_only: false has no effect: checkpoints are loaded as tensors and plain values; "
+                        "--trust on the command line allows more"
+                    )
+                method["weights_only"] = not runs.is_trusting()  # strategies and checkpoint plugins follow it
         if context is not None and context.inputs:
             self.datamodule = build_image_data(context, self.model, self.datamodule, context.start)
 
@@ -305,13 +314,6 @@ class LightkitCLI(LightningCLI):
         if "ckpt_path" in section:
             checkpoint = context.start.checkpoint
             section["ckpt_path"] = self._ckpt_path if checkpoint is None else str(checkpoint)
-        if "weights_only" in section and not (context.is_script and section["weights_only"] is None):
-            if section["weights_only"] is False and not runs.is_trusting():
-                logging.getLogger("lightkit").warning(
-                    "weights_only: false has no effect: checkpoints are loaded as tensors and plain values; "
-                    "--trust on the command line allows more"
-                )
-            section["weights_only"] = not runs.is_trusting()  # strategies and checkpoint plugins follow it
         redact_tags(trainer.get("logger"), context.resolved)
         if context.is_script:
             if context.run.resumed:  # its own config is there

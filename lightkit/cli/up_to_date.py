@@ -41,7 +41,8 @@ def check_up_to_date(context: RunContext) -> int | None:
 
     Three things are compared: the config as written, without the `run` section and the time-outs of watchdog and
     launch; the content of the files that the data section names; and the Python files of the working directory. No
-    lock is taken: a fit that is needed waits for the job's lock itself.
+    lock is taken: a fit that is needed waits for the job's lock itself. What was computed is left in the context for
+    the run's records.
 
     Raises:
         ConfigError: If ``--unchanged-ok`` is given without ``--if-changed``.
@@ -67,6 +68,7 @@ def check_up_to_date(context: RunContext) -> int | None:
                 runs.print_event("unchanged", run=name, folder=str(each.folder), data=described)
             print_line(f"nothing has changed since {where} ({now.summary})", context.mode)
             return 0 if context.options.get("unchanged-ok") else _NOTHING_TO_DO
+        context.began_with = context.began_with or now
         reasons.append(found)
     context.tell(f"trains: {reasons[0]}")
     return None
@@ -159,7 +161,8 @@ def record_inputs(context: RunContext, run: Run, previous: Mapping[str, Any] | N
         run: Its run.
         previous: The run's manifest, if it is resumed.
     """
-    inputs = compute_inputs(context, salt=run.id, asked="if-changed" in context.options)
+    inputs = context.began_with or compute_inputs(context, salt=run.id, asked="if-changed" in context.options)
+    inputs = replace(inputs, salt=run.id, hidden=split_values(context, run.id)[1])
     if previous is not None and previous.get("inputs") != inputs.digests:
         (run.folder / runs.INPUTS).unlink(missing_ok=True)
         return None
