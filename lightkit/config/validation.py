@@ -276,7 +276,7 @@ class _Validator:
         return self._is_name(name, bases) or not self._is_known or _is_loaded(name, bases)
 
     def _is_name(self, name: str, bases: Collection[str]) -> bool:
-        """Check whether a short name is that of any described class, or of any class of a base that is not described."""
+        """Check whether a short name may be that of a class that derives from any of several bases."""
         return any(name in self._schema.data["names"].get(base, (name,)) for base in bases)
 
     def _check_class(
