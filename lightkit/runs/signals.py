@@ -52,11 +52,10 @@ class SignalWatch:
 
     Args:
         to_the_end: Go on after the block until the process has ended, if a signal has come; so for a whole program.
-        patience_s: Seconds from the first signal to the end.
         owns_process: Whether the process may be ended by force; False in a script or a notebook, which goes on.
     """
 
-    def __init__(self, *, to_the_end: bool = False, patience_s: float = PATIENCE_S, owns_process: bool = True) -> None:
+    def __init__(self, *, to_the_end: bool = False, owns_process: bool = True) -> None:
         self.owns_process = owns_process
         self.received: int | None = None
         self.deferred = False
@@ -66,7 +65,6 @@ class SignalWatch:
         """Called in a thread, with the signal, when the process is ended by force: it gives the exit code."""
         self.code: int | None = None
         """The exit code, once it is known."""
-        self._patience_s = patience_s
         self._to_the_end = to_the_end
         self._previous: dict[int, _Handler] = {}
         self._patient: set[int] = set()
@@ -181,7 +179,7 @@ class SignalWatch:
     def _end_in_time(self) -> None:
         assert self._first is not None
         signum, _ = self._first
-        if self._over.wait(self._patience_s):
+        if self._over.wait(PATIENCE_S):
             return
         codes = [128 + signum]
         if (last_words := self.last_words) is not None:
@@ -190,5 +188,5 @@ class SignalWatch:
             speaker.join(_LAST_WORDS_S)
         self.cut(
             codes[-1] if self.code is None else self.code,
-            f"ended by force: not all had ended {self._patience_s:g} s after the signal",
+            f"ended by force: not all had ended {PATIENCE_S:g} s after the signal",
         )

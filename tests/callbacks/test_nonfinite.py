@@ -316,7 +316,7 @@ def test_what_is_infinite_on_purpose_gets_into_checkpoints(tmp_path: Path) -> No
 
 def test_a_running_statistic_that_becomes_infinite_gets_into_no_checkpoint(tmp_path: Path) -> None:
     training = Training(tmp_path, "stop", {})
-    statistics = training.module.layers[0].running_var
+    statistics: Any = training.module.layers[0].running_var
     training.own = [LambdaCallback(on_train_epoch_end=lambda *_: statistics.fill_(math.inf))]
     with pytest.raises(NonfiniteLoss, match=r"weights are NaN or infinite \(layers.0.running_var\)"):
         training.fit()

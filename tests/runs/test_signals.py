@@ -14,6 +14,7 @@ import psutil
 import pytest
 
 from lightkit.errors import Interrupted
+from lightkit.runs import signals
 from lightkit.runs.signals import SignalWatch
 
 HERE = Path(__file__).parents[2]
@@ -52,8 +53,9 @@ def test_a_signal_that_the_process_was_started_to_ignore_is_left_alone(signum: i
         signal.signal(signum, before)
 
 
-def test_a_patient_signal_waits_for_as_long_as_it_takes() -> None:
-    with SignalWatch(patience_s=0.0) as watch:
+def test_a_patient_signal_waits_for_as_long_as_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(signals, "PATIENCE_S", 0.0)
+    with SignalWatch() as watch:
         watch.add(signal.SIGUSR1, patiently=True)
         os.kill(os.getpid(), signal.SIGUSR1)
         assert watch.received == signal.SIGUSR1
@@ -111,7 +113,7 @@ def _is_alive(pid: int) -> bool:
 )
 def test_a_second_signal_ends_the_process_and_its_children(signals: str, code: int) -> None:
     ended = _program(
-        f"watch = SignalWatch(patience_s=600); watch.deferred = True; watch.__enter__()\n{SLEEPER}"
+        f"signals.PATIENCE_S = 600; watch = SignalWatch(); watch.deferred = True; watch.__enter__()\n{SLEEPER}"
         f"{signals}; print('went on', flush=True)\n"
     )
     assert ended.returncode == code, ended.stderr
@@ -121,7 +123,7 @@ def test_a_second_signal_ends_the_process_and_its_children(signals: str, code: i
 
 def test_the_same_signal_to_the_process_and_to_its_group_is_one_wish() -> None:
     ended = _program(
-        "with SignalWatch(patience_s=600) as watch:\n  watch.deferred = True\n"
+        "signals.PATIENCE_S = 600\nwith SignalWatch() as watch:\n  watch.deferred = True\n"
         "  me(TERM); me(TERM, at_s=0.2); me(TERM, at_s=0.4)\n"
         "print('went on')\n"
     )
@@ -137,7 +139,7 @@ STUCK = {
 @pytest.mark.parametrize("stuck", STUCK.values(), ids=STUCK)
 def test_a_process_that_does_not_end_is_ended_with_its_children_and_last_words(stuck: str) -> None:
     ended = _program(
-        "watch = SignalWatch(to_the_end=True, patience_s=0.3); watch.__enter__()\n"
+        "signals.PATIENCE_S = 0.3; watch = SignalWatch(to_the_end=True); watch.__enter__()\n"
         "watch.deferred = True\n"
         "watch.last_words = lambda signum: print('signal', signum, flush=True) or 75\n"
         f"{SLEEPER}threading.Timer(0.1, me, (TERM,)).start()\n{stuck}\n"
@@ -151,7 +153,8 @@ def test_a_process_that_does_not_end_is_ended_with_its_children_and_last_words(s
 
 def test_last_words_that_hang_do_not_keep_the_process() -> None:
     ended = _program(
-        "signals._LAST_WORDS_S = 0.1\nwatch = SignalWatch(patience_s=0.1); watch.__enter__(); watch.deferred = True\n"
+        "signals._LAST_WORDS_S = signals.PATIENCE_S = 0.1\n"
+        "watch = SignalWatch(); watch.__enter__(); watch.deferred = True\n"
         "watch.last_words = lambda signum: time.sleep(600)\nme(TERM); time.sleep(600)\n"
     )
     assert ended.returncode == 143
@@ -167,8 +170,9 @@ def test_children_that_are_left_at_the_end_of_an_interrupted_program_are_ended()
 
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
-def test_the_signals_of_a_forked_process_are_not_its_parents() -> None:
-    with SignalWatch(patience_s=0.0) as watch:
+def test_the_signals_of_a_forked_process_are_not_its_parents(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(signals, "PATIENCE_S", 0.0)
+    with SignalWatch() as watch:
         watch.deferred = True
         pid = os.fork()
         if pid == 0:
