@@ -73,11 +73,12 @@ def start_run(context: RunContext, settings: RunSettings, *, seed: int | None, i
         )
     run, used = context.run, context.start.checkpoint
     if lock is not None:
-        lock.note_folder(run.folder)
         runs.remove_leftovers(run.checkpoints)
     elif used is None and context.weights is None:
         context.tell("the model is untrained: neither --run nor --ckpt_path names a checkpoint")
     manifest = None if context.base is not None else _record_start(context, seed=seed, is_trial=is_trial)
+    if lock is not None:
+        lock.note_folder(run.folder)  # for a retrain, which goes on with a run that has a manifest
     events = _open_events(context, mirror=sys.stdout if context.mode == "json" else None)
     context.recorder = RunRecorder(run, events=events, manifest=manifest, checkpoint=used)
     for path, fault in context.start.passed_over:
