@@ -26,8 +26,8 @@ HEAD = """\
 HEAD_TPU = """\
 # For TPUs, torch 2.9, the last that torch-xla supports; and for petastorm, pyarrow 14, numpy 1 and what goes with them.
 # On Python 3.13, which these have no packages for, there is no petastorm. Everything else is as in constraints.txt.
-# pip install --constraint constraints-tpu.txt 'lightkit[tpu]'
-# pip install --constraint constraints-tpu.txt 'lightkit[petastorm]'
+# pip install --constraint constraints-tpu.txt 'lightkit-train[tpu]'
+# pip install --constraint constraints-tpu.txt 'lightkit-train[petastorm]'
 """
 LEFT_TO_TORCH = ("nvidia-", "cuda-", "triton")
 OWN = ("nvidia-ml-py",)
@@ -65,7 +65,7 @@ def lines_for(name: str, versions: dict[str, str | None]) -> list[str]:
 def main() -> None:
     """Merge the reports that the command line names."""
     by_python = dict(sorted((versions_in(Path(name)) for name in sys.argv[1:]), key=lambda pair: pair[0].split(".")[1]))
-    names = sorted({name for versions in by_python.values() for name in versions if name != "lightkit"})
+    names = sorted({name for versions in by_python.values() for name in versions if name != "lightkit-train"})
     print(HEAD_TPU if "torch-xla" in names else HEAD, end="")
     for name in names:
         if name in OWN or not name.startswith(LEFT_TO_TORCH):

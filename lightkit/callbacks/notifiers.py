@@ -308,7 +308,7 @@ class SlackNotifier(Notifier):
 class AppriseNotifier(Notifier):
     """Send the hundred services of apprise (mail, Teams, Telegram, ntfy, ...) messages about a run.
 
-    Needs ``pip install 'lightkit[apprise]'``. Sent from a thread, as by the other notifiers. Nothing shows the
+    Needs ``pip install 'lightkit-train[apprise]'``. Sent from a thread, as by the other notifiers. Nothing shows the
     addresses.
 
     Args:
@@ -328,7 +328,7 @@ class AppriseNotifier(Notifier):
         try:
             import apprise  # an extra, and 0.3 s to import
         except ImportError:
-            text = "AppriseNotifier needs the package apprise; install it with: pip install 'lightkit[apprise]'"
+            text = "AppriseNotifier needs the package apprise; install it with: pip install 'lightkit-train[apprise]'"
             raise ConfigError(text) from None
         logging.getLogger("apprise").setLevel(logging.CRITICAL)  # its warnings may hold parts of an address
         self._create, self._urls = apprise.Apprise, list(urls or [])

@@ -55,7 +55,7 @@ class Format:
         open: Returns a file as a function of arrays, for a number of threads (None: the runtime's default).
         load_weights: Loads the weights into a module of torch, all of them or a ``RuntimeError``.
         packages: Those of `TRACKED_PACKAGES` that may be loaded to run it; a module of weights may load anything.
-        requires: Packages that writing it needs, of the extra ``lightkit[NAME]``.
+        requires: Packages that writing it needs, of the extra ``lightkit-train[NAME]``.
         precisions: Those that its weights can have.
         runs_code: Whether opening a file can run code that is in it.
     """

@@ -77,7 +77,7 @@ class ExportOptions:
             )
         for name in options.formats:
             if missing := [each for each in FORMATS[name].requires if importlib.util.find_spec(each) is None]:
-                raise ConfigError(f"--format {name} needs {', '.join(missing)}: pip install 'lightkit[{name}]'.")
+                raise ConfigError(f"--format {name} needs {', '.join(missing)}: pip install 'lightkit-train[{name}]'.")
         return options
 
 

@@ -241,7 +241,7 @@ def _open_dataset(path: Path) -> Iterator[Any]:
         from deltalake.exceptions import DeltaError
     except ImportError as error:
         raise ConfigError(
-            f"{path}: to read a Delta table, deltalake must be installed: pip install 'lightkit[delta]'"
+            f"{path}: to read a Delta table, deltalake must be installed: pip install 'lightkit-train[delta]'"
         ) from error
     with _translate_read_errors(path, DeltaError):
         yield DeltaTable(str(path)).to_pyarrow_dataset()

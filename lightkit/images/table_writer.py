@@ -119,7 +119,7 @@ class TableTarget:
             )
         if self.is_delta and not find_spec("deltalake"):
             raise ConfigError(
-                f"{table}: to write a Delta table, deltalake must be installed: pip install 'lightkit[delta]'. Or use "
+                f"{table}: to write a Delta table, deltalake must be installed: pip install 'lightkit-train[delta]'. Or use "
                 "--format parquet."
             )
         if self.images.is_dir() and table.absolute().resolve().is_relative_to(self.images.resolve()):

@@ -29,7 +29,7 @@ def drive(job: Job) -> None:
         ConfigError: If Ray is not installed, or this machine has too few GPUs.
     """
     if find_spec("ray") is None:
-        raise ConfigError("launch.engine: ray needs ray: pip install 'lightkit[ray]'")
+        raise ConfigError("launch.engine: ray needs ray: pip install 'lightkit-train[ray]'")
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     ray, plan = import_module("ray"), job.plan
     address = plan.settings.master or os.environ.get("RAY_ADDRESS")

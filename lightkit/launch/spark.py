@@ -62,7 +62,7 @@ def check_installed(strategy: str) -> None:
         ConfigError: If one is missing.
     """
     if find_spec("pyspark") is None:
-        raise ConfigError("launch.engine: spark needs pyspark: pip install 'lightkit[spark]'")
+        raise ConfigError("launch.engine: spark needs pyspark: pip install 'lightkit-train[spark]'")
     if strategy == "horovod" and find_spec("horovod") is None:
         raise ConfigError(
             "strategy: horovod needs horovod, which is not installed: make horovod builds it for the torch that is here"

@@ -18,7 +18,7 @@ from lightkit.errors import ConfigError, LightkitError
 
 
 class Comet(CometLogger):
-    """Record parameters, metrics and pictures with Comet. Needs ``pip install 'lightkit[comet]'``.
+    """Record parameters, metrics and pictures with Comet. Needs ``pip install 'lightkit-train[comet]'``.
 
     Nothing is opened before the trainer starts. A resumed run continues its experiment. The API key comes from
     ``COMET_API_KEY`` or Comet's own settings file, so that no config needs to hold it.
@@ -48,7 +48,7 @@ class Comet(CometLogger):
         prefix: str | None = None,
     ) -> None:
         if importlib.util.find_spec("comet_ml") is None:
-            raise ConfigError("The logger Comet needs comet-ml, which is not installed: pip install 'lightkit[comet]'")
+            raise ConfigError("The logger Comet needs comet-ml, which is not installed: pip install 'lightkit-train[comet]'")
         run = runs.current()
         folder = Path(offline_directory or (run.folder / "comet" if run else "comet"))
         if not online:

@@ -20,7 +20,6 @@ from argparse import Namespace
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal
 
@@ -46,6 +45,7 @@ from lightkit.loggers.mlflow_address import (
 )
 from lightkit.runs.index import flatten
 from lightkit.runs.webhook import BackgroundSender, DeliveryError
+from lightkit.version import __version__
 
 _log = logging.getLogger("lightkit.loggers")
 
@@ -462,6 +462,6 @@ def _save_pickle(module: LightningModule, folder: Path) -> None:
         module if module.device.type == "cpu" else copy.deepcopy(module).cpu(),
         str(folder),
         # Named, since MLflow infers them by loading the model in a second Python, which takes about 8 s.
-        pip_requirements=[*mlflow.pytorch.get_default_pip_requirements(), f"lightkit=={version('lightkit')}"],
+        pip_requirements=[*mlflow.pytorch.get_default_pip_requirements(), f"lightkit-train=={__version__}"],
         serialization_format="pickle",
     )

@@ -16,7 +16,7 @@ from lightkit.errors import ConfigError, LightkitError
 
 
 class WandB(WandbLogger):
-    """Record parameters, metrics and pictures with Weights & Biases. Needs ``pip install 'lightkit[wandb]'``.
+    """Record parameters, metrics and pictures with Weights & Biases. Needs ``pip install 'lightkit-train[wandb]'``.
 
     A resumed run continues its W&B run. The API key comes from ``WANDB_API_KEY`` or from ``wandb login``, so that no
     config needs to hold it.
@@ -41,7 +41,7 @@ class WandB(WandbLogger):
         prefix: str = "",
     ) -> None:
         if importlib.util.find_spec("wandb") is None:
-            raise ConfigError("The logger WandB needs wandb, which is not installed: pip install 'lightkit[wandb]'")
+            raise ConfigError("The logger WandB needs wandb, which is not installed: pip install 'lightkit-train[wandb]'")
         run = runs.current()
         folder = Path(save_dir or (run.folder if run else "."))
         if run is not None and id is None:

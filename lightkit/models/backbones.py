@@ -162,7 +162,7 @@ def _timm(name: str) -> Any:
         import timm  # an extra: thousands of models that most runs do not need
     except ImportError as error:
         raise ConfigError(
-            f"{_NAME_KEY}: {name!r} needs timm, which is not installed: pip install 'lightkit[timm]'"
+            f"{_NAME_KEY}: {name!r} needs timm, which is not installed: pip install 'lightkit-train[timm]'"
         ) from error
     return timm
 

@@ -115,7 +115,7 @@ def _list_comparisons(title: str, rounds: dict[str, list[float]]) -> list[dict[s
         if to in rounds:
             lines.append(compare(title, rounds, of=of, to=to, unit="images/s", at_least=target))
         else:
-            reason = "litdata is not installed: pip install 'lightkit[bench]'"
+            reason = "litdata is not installed: pip install 'lightkit-train[bench]'"
             lines.append(mark_unmeasured(title, of=of, to=to, reason=reason, at_least=target))
     for name in (NAMES["uncached"], NAMES["cached"]):
         pairs = zip(rounds[name], rounds[NAMES["conversion"]], strict=True)

@@ -163,7 +163,7 @@ def planted(planted_original: Path, workspace: Workspace) -> Workspace:
 def exported_original(made_once: Once, classifier_original: Path) -> Path:
     """Original of `exported`."""
     if find_spec("onnxruntime") is None or find_spec("onnxscript") is None:
-        pytest.skip("needs the extra lightkit[onnx]")
+        pytest.skip("needs the extra lightkit-train[onnx]")
 
     def export(workspace: Workspace) -> None:
         copy_of(classifier_original, workspace)

@@ -79,9 +79,9 @@ ENGINES: dict[str, dict[str, Any]] = {
 NEEDS = {
     "horovod": pytest.mark.skipif(find_spec("horovod") is None, reason="Horovod is not installed: make horovod"),
     "spark": pytest.mark.skipif(
-        find_spec("pyspark") is None or which("java") is None, reason="needs lightkit[spark] and Java 17"
+        find_spec("pyspark") is None or which("java") is None, reason="needs lightkit-train[spark] and Java 17"
     ),
-    "ray": pytest.mark.skipif(find_spec("ray") is None, reason="needs lightkit[ray]"),
+    "ray": pytest.mark.skipif(find_spec("ray") is None, reason="needs lightkit-train[ray]"),
 }
 
 

@@ -244,7 +244,7 @@ def reduced(tmp_path_factory: pytest.TempPathFactory, fork_server: ForkServer, e
 
 def weights_of(path: Path) -> dict[str, Array]:
     """Tensors that an ONNX file holds."""
-    onnx = pytest.importorskip("onnx", reason="needs the extra lightkit[onnx]")
+    onnx = pytest.importorskip("onnx", reason="needs the extra lightkit-train[onnx]")
     return {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in onnx.load(path).graph.initializer}
 
 
@@ -304,7 +304,7 @@ def test_a_file_of_less_precision_is_proved_and_reported_next_to_the_full_one(
 
 
 def test_the_opset_is_that_which_was_asked_for(reduced: Path) -> None:
-    onnx = pytest.importorskip("onnx", reason="needs the extra lightkit[onnx]")
+    onnx = pytest.importorskip("onnx", reason="needs the extra lightkit-train[onnx]")
     assert {entry.version for entry in onnx.load(reduced / "model.onnx").opset_import if not entry.domain} == {19}
 
 
@@ -544,7 +544,7 @@ def test_a_missing_extra_is_named_with_its_command(place: Workspace) -> None:
     words = ("export", "-c", "small.yaml", "--format", "onnx", "--output", "none")
     result = place.run(*words, script="without_onnx.py")
     assert result.code == 2, result.err
-    assert "pip install 'lightkit[onnx]'" in result.err
+    assert "pip install 'lightkit-train[onnx]'" in result.err
 
 
 # -- interrupted, and at once -----------------------------------------------------------------------------------------

@@ -23,7 +23,7 @@ JOB = ("-c", "small.yaml", *EVERYBODY, "--run.name=job")
 
 
 needs_apprise = pytest.mark.skipif(
-    importlib.util.find_spec("apprise") is None, reason="needs the extra apprise: pip install 'lightkit[apprise]'"
+    importlib.util.find_spec("apprise") is None, reason="needs the extra apprise: pip install 'lightkit-train[apprise]'"
 )
 
 

@@ -171,7 +171,7 @@ def write_table(folder: Path, kind: str) -> str:
     if kind == "parquet":
         pytest.importorskip("pyarrow.parquet").write_table(pyarrow.table(columns), folder / name)
     else:
-        deltalake = pytest.importorskip("deltalake", reason="needs the extra lightkit[delta]")
+        deltalake = pytest.importorskip("deltalake", reason="needs the extra lightkit-train[delta]")
         deltalake.write_deltalake(str(folder / name), pyarrow.table(columns))
     return name
 

@@ -237,7 +237,7 @@ def test_the_manifest_has_versions_command_seed_and_hardware(recorded: Recorded)
     assert manifest["subcommand"] == "fit"
     assert manifest["command"] == ["lightkit", "fit", "-c", "job.yaml"]
     assert manifest["working_directory"] == str(recorded.workspace.folder)
-    assert manifest["lightkit"] == version("lightkit")
+    assert manifest["lightkit"] == version("lightkit-train")
     assert manifest["python"] == platform.python_version()
     assert {name: manifest["packages"][name] for name in ("torch", "pytorch-lightning", "jsonargparse")} == {
         name: version(name) for name in ("torch", "pytorch-lightning", "jsonargparse")

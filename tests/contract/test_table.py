@@ -495,4 +495,4 @@ def test_petastorm_that_is_not_installed_is_reported_by_check_with_what_to_do(wo
     workspace.write("job.yaml", {**config, "data": {"class_path": "PetastormTable", "init_args": {"train": "table"}}})
     result = workspace.run("check", "-c", "job.yaml")
     assert result.code == 2
-    assert re.search(r"data\.class_path: .*petastorm not installed[\s\S]*lightkit\[petastorm\]", result.err)
+    assert re.search(r"data\.class_path: .*petastorm not installed[\s\S]*lightkit-train\[petastorm\]", result.err)

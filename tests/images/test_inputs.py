@@ -172,7 +172,7 @@ def table_of(place: Path, kind: str, num: int) -> Path:
     from pyarrow import parquet
 
     if kind == "delta":
-        deltalake = pytest.importorskip("deltalake", reason="needs the extra lightkit[delta]")
+        deltalake = pytest.importorskip("deltalake", reason="needs the extra lightkit-train[delta]")
         deltalake.write_deltalake(place / "delta", pa.table({"path": names}))
         return place / "delta"
     parquet.write_table(pa.table({"path": names}), place / "list.parquet", row_group_size=10_000)

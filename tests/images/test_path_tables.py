@@ -24,7 +24,7 @@ def write(path: Path, columns: Mapping[str, Sequence[Any]]) -> Path:
     elif path.suffix == ".parquet":
         parquet.write_table(pa.table(dict(columns)), path)
     else:
-        deltalake = pytest.importorskip("deltalake", reason="needs the extra lightkit[delta]")
+        deltalake = pytest.importorskip("deltalake", reason="needs the extra lightkit-train[delta]")
         deltalake.write_deltalake(path, pa.table(dict(columns)))
     return path
 
@@ -118,7 +118,7 @@ def test_csv_files_of_many_habits_are_read(tmp_path: Path, text: bytes, cells: l
 
 
 def test_a_delta_table_gives_the_rows_of_its_newest_version(tmp_path: Path) -> None:
-    deltalake = pytest.importorskip("deltalake", reason="needs the extra lightkit[delta]")
+    deltalake = pytest.importorskip("deltalake", reason="needs the extra lightkit-train[delta]")
     table = write(tmp_path / "delta", {"path": ["old.jpg"]})
     deltalake.write_deltalake(table, pa.table({"path": ["a.jpg"]}), mode="overwrite")
     deltalake.write_deltalake(table, pa.table({"path": ["b.jpg"]}), mode="append")
@@ -135,7 +135,7 @@ def test_a_damaged_table_is_reported_in_a_line(tmp_path: Path, name: str, conten
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_bytes(content)
     if name.startswith("delta"):
-        pytest.importorskip("deltalake", reason="needs the extra lightkit[delta]")
+        pytest.importorskip("deltalake", reason="needs the extra lightkit-train[delta]")
     with pytest.raises(DataError, match=r"this table cannot be read \(.+\)\.$") as caught:
         open_path_table(tmp_path / name.partition("/")[0])
     assert "\n" not in str(caught.value)
@@ -157,7 +157,7 @@ def test_without_deltalake_the_error_names_the_extra(tmp_path: Path, monkeypatch
         return importing(name, *args, **kwargs)
 
     monkeypatch.setattr(builtins, "__import__", refuse)
-    with pytest.raises(ConfigError, match=r"pip install 'lightkit\[delta\]'"):
+    with pytest.raises(ConfigError, match=r"pip install 'lightkit-train\[delta\]'"):
         open_path_table(tmp_path / "delta")
 
 

@@ -213,7 +213,7 @@ def test_a_delta_table_without_deltalake_says_what_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make_rows: MakeRows
 ) -> None:
     monkeypatch.setattr("lightkit.images.table_writer.find_spec", lambda name: None)
-    with pytest.raises(ConfigError, match=r"pip install 'lightkit\[delta\]'\. Or use --format parquet"):
+    with pytest.raises(ConfigError, match=r"pip install 'lightkit-train\[delta\]'\. Or use --format parquet"):
         _write(TableTarget(tmp_path / "flowers", tmp_path / "photos", is_delta=True), make_rows(3))
 
 

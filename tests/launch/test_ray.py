@@ -15,7 +15,7 @@ def test_a_missing_ray_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> 
     plan = plan_launch(LaunchSettings(engine="ray", processes=2), strategy="ddp", processes=None)
     assert plan is not None
     job = Job(plan, [], {}, ".", ".")
-    with pytest.raises(ConfigError, match=r"pip install 'lightkit\[ray\]'"):
+    with pytest.raises(ConfigError, match=r"pip install 'lightkit-train\[ray\]'"):
         ray.drive(job)
 
 

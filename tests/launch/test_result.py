@@ -118,7 +118,7 @@ def test_an_interruption_is_no_failure(store: Store) -> None:
 
 
 def test_a_launcher_that_knows_better_is_believed(store: Store) -> None:
-    said = "error: spark needs pyspark: pip install 'lightkit[spark]'"
+    said = "error: spark needs pyspark: pip install 'lightkit-train[spark]'"
     (store.folder / "launcher.log").write_text(f"starting\n{said}\n", encoding="utf-8")
     assert result_of(store, 2) == LaunchResult(2, said, said)
 

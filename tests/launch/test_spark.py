@@ -55,5 +55,5 @@ def test_a_missing_java_says_what_to_install(tmp_path: Path, monkeypatch: pytest
 
 def test_a_missing_pyspark_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(spark, "find_spec", lambda _: None)
-    with pytest.raises(ConfigError, match=r"pip install 'lightkit\[spark\]'"):
+    with pytest.raises(ConfigError, match=r"pip install 'lightkit-train\[spark\]'"):
         check_installed("ddp")

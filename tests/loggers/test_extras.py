@@ -14,7 +14,7 @@ def test_without_the_extra_the_error_says_what_to_install(
     monkeypatch: pytest.MonkeyPatch, logger: type[Comet | WandB], module: str, extra: str
 ) -> None:
     monkeypatch.setitem(sys.modules, module, None)  # as if it were not installed
-    with pytest.raises(ConfigError, match=rf"pip install 'lightkit\[{extra}\]'"):
+    with pytest.raises(ConfigError, match=rf"pip install 'lightkit-train\[{extra}\]'"):
         logger()
 
 

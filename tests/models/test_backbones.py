@@ -75,7 +75,7 @@ def test_an_unknown_name_is_refused_with_near_ones(name: str | None, says: str) 
 
 def test_timm_is_asked_for_where_it_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "timm", None)
-    with pytest.raises(ConfigError, match=r"pip install 'lightkit\[timm\]'"):
+    with pytest.raises(ConfigError, match=r"pip install 'lightkit-train\[timm\]'"):
         check_name("timm/resnet18")
 
 

@@ -107,7 +107,7 @@ class PetastormTable(Table):
             "data.class_path: PetastormTable needs petastorm, whose last version, 0.13.1, works with pyarrow "
             f"{_LAST_PYARROW} and numpy {_LAST_NUMPY} at most; found petastorm {petastorm or 'not installed'}, pyarrow "
             f"{pa.__version__}, numpy {np.__version__}. Take lightkit.data.Table, which reads the same Parquet files, "
-            "or an environment of its own: pip install --constraint constraints-tpu.txt 'lightkit[petastorm]'."
+            "or an environment of its own: pip install --constraint constraints-tpu.txt 'lightkit-train[petastorm]'."
         )
 
     def train_dataloader(self) -> Any:

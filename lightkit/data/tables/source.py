@@ -311,7 +311,7 @@ def _open_filesystem(place: str, options: Mapping[str, Any]) -> tuple[fs.FileSys
         raise ConfigError(
             f"data.init_args.path: no file system opens {place} ({_first_line(error)}). Expected a folder of this "
             "machine, or an address and data.init_args.storage_options as deltalake takes them (pip install "
-            "'lightkit[delta]')."
+            "'lightkit-train[delta]')."
         ) from error
 
 
@@ -465,7 +465,7 @@ def _load_delta(place: str, version: int | None, timestamp: str | None, options:
     except ImportError as error:
         raise ConfigError(
             f"data.init_args.path: {place} is a Delta table, and deltalake, which reads it, is not installed. Run "
-            "`pip install 'lightkit[delta]'`."
+            "`pip install 'lightkit-train[delta]'`."
         ) from error
     try:
         moment = datetime.fromisoformat(timestamp.strip().upper().replace("Z", "+00:00")) if timestamp else None
