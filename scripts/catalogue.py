@@ -60,7 +60,7 @@ _SECTIONS = {
 _PROFILERS = ("simple", "advanced", "pytorch", "xla")
 """Words of `pytorch_lightning.trainer.setup._init_profiler`, which keeps them to itself."""
 
-_ROOMS = (
+_MODULES = (
     "pytorch_lightning.callbacks",
     "pytorch_lightning.loggers",
     "pytorch_lightning.profilers",
@@ -106,7 +106,7 @@ def build_catalogue() -> dict[str, Any]:
     names = short_names(classes, _asked_for(sections, classes))
     return {
         "python": f"{sys.version_info[0]}.{sys.version_info[1]}",
-        "versions": {name: _public(metadata.version(name)) for name in ("jsonargparse", "pytorch-lightning", "torch")},
+        "versions": {name: _public(metadata.version(name)) for name in sorted({*PACKAGES.values(), "jsonargparse"})},
         "sections": sections,
         "top": _top_level(built),
         "strategies": StrategyRegistry.available_strategies(),
@@ -114,7 +114,7 @@ def build_catalogue() -> dict[str, Any]:
         "classes": {path: describe_class(cls) for path, cls in sorted(classes.items())},
         "names": names,
         "aliases": aliases(classes),
-        "rooms": {room: sorted(name for name in dir(import_module(room)) if name[0] != "_") for room in _ROOMS},
+        "exports": {module: sorted(name for name in dir(import_module(module)) if name[0] != "_") for module in _MODULES},
     }
 
 
@@ -143,7 +143,7 @@ def _top_level(build_parsers: dict[str, LightningArgumentParser]) -> dict[str, A
 
 def _classes() -> set[type]:
     """List the classes that a config may name by a path that people know, or in short."""
-    found = {cls for room in _ROOMS for cls in _public_classes(room)} | {ReduceLROnPlateau}
+    found = {cls for room in _MODULES for cls in _public_classes(room)} | {ReduceLROnPlateau}
     by_short_name = {import_object(path) for base in BASES for path in get_all_subclass_paths(base)}
     return {cls for cls in found | by_short_name if cls.__module__.partition(".")[0] in PACKAGES and _is_wanted(cls)}
 

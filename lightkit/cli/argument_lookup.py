@@ -95,7 +95,7 @@ def describe_class(name: str, bases: Collection[str], *, imports: bool = True) -
     """
     schema = load_schema()
     path = schema.path_of(name, bases or list(schema.data["names"])) or name
-    if path in schema.classes and schema.counts(path):
+    if path in schema.classes and schema.is_valid_for(path):
         return path, schema.classes[path]
     if "." not in path or not imports:
         return "", {"arguments": {}}

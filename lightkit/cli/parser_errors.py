@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 from lightkit import runs
 from lightkit.config import KeyPath, Origin, Resolved, dotted, error_at, near
-from lightkit.config.resolved import Consequence, original_path
+from lightkit.config.resolved import FollowUpError, original_path
 from lightkit.config.tree import Leaf, Node, walk
 from lightkit.errors import ConfigError, LightkitError, exception_chain
 
@@ -49,7 +49,7 @@ def explain_parser_error(error: Exception, resolved: Resolved, *, keys: Iterable
     found = error_at(f"{dotted(original_path(path, resolved.removed))}: {line}", resolved.origin_of(path))
     if missing := _MISSING.search(line):
         if resolved.removed or resolved.is_incomplete:
-            return Consequence(str(found), places=found.places)
+            return FollowUpError(str(found), places=found.places)
         name = missing[1].replace(f"{resolved.subcommand}.", "")
         message = f"{name}: missing; set it in a file given with -c, or with --{name}=VALUE"
     return found if path else ConfigError(message)

@@ -262,7 +262,7 @@ def open_context(
     if not context.passthrough:
         context.resolved, result = validate(command, loaded, context.resolved, problems)
         context.needs_imports = not result.is_final
-        if problems and (result.unjudged or full):  # more may be found in classes that must be imported
+        if problems and (result.undescribed or full):  # more may be found in classes that must be imported
             remaining = replace(context, resolved=validate_signatures(context.resolved, problems))
             if command in WITH_MODEL and context.resolved.values.get("model") is not None:
                 with problems.noted():

@@ -42,8 +42,8 @@ def validate(
         The config without what is wrong; and what was found, with the places that only an import can judge.
     """
     _check_run_paths(command, resolved, loaded.arguments.options.get("ckpt_path"), problems)
-    catalogue = load_schema()
-    findings = _findings(loaded.resolved, catalogue, problems)
+    schema = load_schema()
+    findings = _findings(loaded.resolved, schema, problems)
     for _, problem in findings.problems:
         problems.add(problem)
     if command in WITH_MODEL and not problems.is_incomplete and loaded.resolved.values.get("model") is None:
@@ -74,10 +74,10 @@ def validate_signatures(resolved: Resolved, problems: Problems) -> Resolved:
         resolved: The config.
         problems: Takes the errors.
     """
-    catalogue, described = load_schema(), dict[str, Any]()
+    schema, described = load_schema(), dict[str, Any]()
     while True:
-        findings = _findings(resolved, catalogue, problems)
-        names = {name for name in findings.unjudged if "." in name} - described.keys()
+        findings = _findings(resolved, schema, problems)
+        names = {name for name in findings.undescribed if "." in name} - described.keys()
         if not names:
             break
         for name in names:
@@ -90,21 +90,21 @@ def validate_signatures(resolved: Resolved, problems: Problems) -> Resolved:
                     described[name] = {**describe_class(found), "bases": [*map(import_path, found.__mro__)]}
             except ConfigError as error:
                 described[name] = {"error": str(error), "bases": [], "arguments": {}}
-        catalogue = catalogue.with_imported({name: each for name, each in described.items() if each})
+        schema = schema.with_imported({name: each for name, each in described.items() if each})
     for _, problem in findings.problems:
         problems.add(problem)
     return drop_paths(resolved, {path for path, _ in findings.problems})
 
 
-def _findings(resolved: Resolved, catalogue: ConfigSchema, problems: Problems) -> ValidationResult:
-    found = validate_values(resolved, catalogue)
+def _findings(resolved: Resolved, schema: ConfigSchema, problems: Problems) -> ValidationResult:
+    found = validate_values(resolved, schema)
     for section in _WITH_INPUTS:
-        path = find_section_class(section, resolved, catalogue)
+        path = find_section_class(section, resolved, schema)
         # torchvision's names, for one, change with torch's version
-        if path is not None and (catalogue.is_current or path in catalogue.imported):
+        if path is not None and (schema.is_current or path in schema.imported):
             given = resolved.values[section].get("init_args")
             if isinstance(given, dict):
-                found.problems += _find_wrong_choices(section, catalogue.classes[path], given, resolved)
+                found.problems += _find_wrong_choices(section, schema.classes[path], given, resolved)
     for name, origin in found.outdated.items():
         text = f"{name}: written for Lightning 1.x or the package lightning; `lightkit upgrade {name}` rewrites it"
         problems.add(ConfigError(text, places=[origin]))

@@ -87,7 +87,7 @@ def convert(args: list[str]) -> int:
     target.check()
     try:
         check_fractions(val_fraction=fractions["val"], test_fraction=fractions["test"])
-        catalogue = index_images(
+        index = index_images(
             images,
             val_fraction=fractions["val"],
             test_fraction=fractions["test"],
@@ -95,9 +95,9 @@ def convert(args: list[str]) -> int:
             max_bad_fraction=fractions["max-bad"],
         )
         rows = []
-        for split, photos in catalogue.splits.items():
+        for split, photos in index.splits.items():
             for photo in photos:
-                path, label = photo.path.relative_to(images).as_posix(), catalogue.class_names[photo.label]
+                path, label = photo.path.relative_to(images).as_posix(), index.class_names[photo.label]
                 path, label, num_bytes = _decode(path), _decode(label), photo.path.stat().st_size
                 size = photo.width, photo.height
                 rows.append(ImageRow(photo.path, path, label, split, photo.digest, num_bytes, *size))
@@ -106,11 +106,11 @@ def convert(args: list[str]) -> int:
     except OSError as error:
         raise DataError(f"{error.filename}: {error.strerror or error}. Run the same command again.") from error
     files = plan_files(rows, num_files=int(partitions), row_group_bytes=row_group_bytes)
-    counts = ", ".join(f"{number} {split}" for split, number in catalogue.counts.items())
-    num_classes = len(catalogue.class_names)
-    summary = f"{shown_path(images)}: {sum(catalogue.counts.values())} images, {num_classes} classes, {counts}"
+    counts = ", ".join(f"{number} {split}" for split, number in index.counts.items())
+    num_classes = len(index.class_names)
+    summary = f"{shown_path(images)}: {sum(index.counts.values())} images, {num_classes} classes, {counts}"
     print_line(visible(summary, in_line=True), mode)
-    bad_images = [BadImage(defect.name, defect.reason, "scan") for defect in catalogue.defects]
+    bad_images = [BadImage(defect.name, defect.reason, "scan") for defect in index.defects]
     num_bytes, version = write_table(target, files, bad_images=bad_images)
     if bad_images:
         print_line(f"{shown_path(table / BAD_IMAGES)}: lists what is left out", mode)

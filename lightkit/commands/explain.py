@@ -71,16 +71,16 @@ def explain(args: list[str]) -> int:
     loaded = load_config(stage, args, problems, options=_OPTIONS, takes_inputs=True)
     if problems.is_incomplete:
         problems.raise_any()
-    resolved, known = _resolve(loaded, problems)
+    resolved, complete = _resolve(loaded, problems)
     found, errors = list[tuple[dict[str, Any], str]](), list[ConfigError]()
     for key in keys:
         try:
-            found.append(_explain_key(resolved, known, key))
+            found.append(_explain_key(resolved, complete, key))
         except ConfigError as error:  # noqa: PERF203 (every key is explained)
             errors.append(error.reworded(resolved.masked))
     if "json" in arguments.options and (found or not keys):
         whole = {} if keys else {"config": redact_node(resolved, resolved.tree, ())}
-        fields = [each for each, _ in found] if keys else _explain_leaves(resolved, known, (), resolved.tree)
+        fields = [each for each, _ in found] if keys else _explain_leaves(resolved, complete, (), resolved.tree)
         print(json.dumps({"schema": 1, **whole, "keys": fields}, indent=2))
     elif keys:
         print("\n".join(_format(fields, yaml) for fields, yaml in found), end="")
@@ -99,7 +99,7 @@ def _resolve(loaded: LoadedConfig, problems: Problems) -> tuple[Resolved, Resolv
     """Resolve the hardware keys of a config that may have errors, whether or not this machine has the hardware.
 
     Returns:
-        The config with the trainer's keys; and the same with the hardware keys as the layers write them beside those.
+        The config with the trainer's keys; and the same with the hardware keys as the layers write them, in addition.
     """
     written = loaded.resolved
     run = written.tree.entries.get("run", MappingNode({}, Origin("default")))
@@ -126,12 +126,12 @@ def _resolve(loaded: LoadedConfig, problems: Problems) -> tuple[Resolved, Resolv
 # -- one key -----------------------------------------------------------------------------------------------------------
 
 
-def _explain_key(resolved: Resolved, known: Resolved, key: str) -> tuple[dict[str, Any], str]:
+def _explain_key(resolved: Resolved, complete: Resolved, key: str) -> tuple[dict[str, Any], str]:
     """Explain one key, in lightkit's or in LightningCLI's notation.
 
     Args:
         resolved: The config with the trainer's keys.
-        known: The same with the hardware keys as they are written.
+        complete: The same with the hardware keys as they are written.
         key: The key.
 
     Returns:
@@ -142,7 +142,7 @@ def _explain_key(resolved: Resolved, known: Resolved, key: str) -> tuple[dict[st
     """
 
     def look_up(path: KeyPath) -> tuple[KeyPath, Node, KeyPath]:
-        trees = (known.tree,) if path[:1] == ("accelerator",) else (resolved.tree, known.tree)
+        trees = (complete.tree,) if path[:1] == ("accelerator",) else (resolved.tree, complete.tree)
         return min((descend(tree, path) for tree in trees), key=lambda found: len(found[2]))
 
     wanted, own = resolved.lightkit_path(key), resolved.split_key(key)
@@ -155,25 +155,25 @@ def _explain_key(resolved: Resolved, known: Resolved, key: str) -> tuple[dict[st
     with suppress(ConfigError) if not rest else nullcontext():  # its class cannot be imported; what is set is known
         default = find_default(resolved.tree, wanted if rest else path)
     if rest and default is None:
-        raise _unknown_key(key, known, path, rest)
+        raise _unknown_key(key, complete, path, rest)
     if rest:
         return {"key": dotted(wanted), "replaced": [], **(default or {})}, ""
-    fields = _explain_node(resolved, known, path, node) | {"help": (default or {"help": ""})["help"]}
+    fields = _explain_node(resolved, complete, path, node) | {"help": (default or {"help": ""})["help"]}
     if not _has_children(node):
         return fields, ""
-    return fields | {"within": _explain_leaves(resolved, known, path, node)}, format_annotated(known, node, path)
+    return fields | {"within": _explain_leaves(resolved, complete, path, node)}, format_annotated(complete, node, path)
 
 
-def _explain_leaves(resolved: Resolved, known: Resolved, path: KeyPath, tree: Node) -> list[dict[str, Any]]:
+def _explain_leaves(resolved: Resolved, complete: Resolved, path: KeyPath, tree: Node) -> list[dict[str, Any]]:
     leaves = [(below, node) for below, node in walk(tree, path) if below and not _has_children(node)]
-    return [_explain_node(resolved, known, below, node) for below, node in leaves]
+    return [_explain_node(resolved, complete, below, node) for below, node in leaves]
 
 
-def _explain_node(resolved: Resolved, known: Resolved, path: KeyPath, node: Node) -> dict[str, Any]:
+def _explain_node(resolved: Resolved, complete: Resolved, path: KeyPath, node: Node) -> dict[str, Any]:
     """Return what is known of a value, without secrets: the fields of `--json`, of which the text is made."""
-    written, hardware = find_written(known, path), _list_hardware(resolved, known, path, node)
-    replaced = [describe_node(known, replace(old, replaced=())) for old in node.replaced]
-    fields = {"key": dotted(path), **describe_node(known, node, path), "replaced": replaced}
+    written, hardware = find_written(complete, path), _list_hardware(resolved, complete, path, node)
+    replaced = [describe_node(complete, replace(old, replaced=())) for old in node.replaced]
+    fields = {"key": dotted(path), **describe_node(complete, node, path), "replaced": replaced}
     return fields | ({} if written is None else {"written": written}) | ({"hardware": hardware} if hardware else {})
 
 
@@ -192,29 +192,29 @@ def _format(fields: Mapping[str, Any], yaml: str) -> str:
     return head + "".join(f"  {label:9}{text}\n" for label, text in rows)
 
 
-def _list_hardware(resolved: Resolved, known: Resolved, path: KeyPath, node: Node) -> list[dict[str, Any]]:
+def _list_hardware(resolved: Resolved, complete: Resolved, path: KeyPath, node: Node) -> list[dict[str, Any]]:
     """List the other hardware keys, as they count here, for a key that is one, or was set by one, with their places."""
-    same = [key for key, value in walk(known.tree) if key and value.origin == node.origin]
+    same = [key for key, value in walk(complete.tree) if key and value.origin == node.origin]
     found = []
     for key in dict.fromkeys([*same, *_HARDWARE_KEYS]) if {path, *same} & {*_HARDWARE_KEYS} else ():
         counts = find(resolved.tree, key)
-        value = find(known.tree, key) if counts is None else counts
+        value = find(complete.tree, key) if counts is None else counts
         if value is None or isinstance(value, MappingNode) or value.origin.kind == "default":
             continue
         if key != path or to_plain(value) != to_plain(node):
-            found.append({"key": dotted(key), **describe_node(known if counts is None else resolved, value, key)})
+            found.append({"key": dotted(key), **describe_node(complete if counts is None else resolved, value, key)})
     return found
 
 
-def _unknown_key(key: str, known: Resolved, path: KeyPath, rest: KeyPath) -> ConfigError:
-    node, above = find(known.tree, path), _shorten_key(path)
+def _unknown_key(key: str, complete: Resolved, path: KeyPath, rest: KeyPath) -> ConfigError:
+    node, above = find(complete.tree, path), _shorten_key(path)
     if isinstance(node, Items) and str(rest[0]).isdigit():
         count = f"{len(node.items)} element{'' if len(node.items) == 1 else 's'}"
         return ConfigError(f"{key}: there is no element {rest[0]} in {above}, which has {count}, from 0 on")
     in_config = node.entries if isinstance(node, MappingNode) else ()
-    siblings = [str(name) for name in list_arguments(known.tree, path)[1] or in_config]
+    siblings = [str(name) for name in list_arguments(complete.tree, path)[1] or in_config]
     word = str(rest[1] if rest[0] == "init_args" and len(rest) > 1 else rest[0])
-    everywhere = {_shorten_key(each) for each in known.origins}
+    everywhere = {_shorten_key(each) for each in complete.origins}
     hint = near(word, siblings) if siblings else near(_shorten_key((*path, *rest)), everywhere)
     where = f"in {above}" if above else "at the top"
     choices = f"\nKeys {where}: {', '.join(siblings)}." if siblings and not hint and len(siblings) < 25 else ""

@@ -192,7 +192,7 @@ class _Writer:
         return properties
 
     def _describe_type(self, schema: Schema) -> Schema:
-        """Write a type of the catalogue: null stands for "not set", and a reference for anything."""
+        """Write a type of the schema: null stands for "not set", and a reference for anything."""
         if not schema:
             return {}
         kinds: list[str] = ["null"]

@@ -190,7 +190,7 @@ def _find_extended(name: str, origin: Origin, chain: Sequence[Path]) -> Path:
     text = f"{extending} extends {name!r}, but {shown_path(wanted)} does not exist"
     found = [*folder.glob("*.yaml"), *folder.glob("*/*.yaml")]  # not all below: it may hold data and environments
     layers = sorted(file.relative_to(folder).with_suffix("").as_posix() for file in found)
-    beside = f"; files beside it: {', '.join(layers[:10])}" if layers else ""
+    beside = f"; files next to it: {', '.join(layers[:10])}" if layers else ""
     raise error_at(f"{text}{near(name.removesuffix('.yaml'), layers) or beside}", origin)
 
 
@@ -227,7 +227,7 @@ def _expand(
 
 
 def _read_section(node: Node, problems: Problems) -> Sequence[Node | None]:
-    """Read the file that a section names, beside the file that names it, else in the working directory."""
+    """Read the file that a section names, next to the file that names it, else in the working directory."""
     if not isinstance(node, Leaf) or not isinstance(node.value, str) or not node.value.endswith(NESTED_FILES):
         return [node]
     folders = [Path()] if node.origin.file is None else [node.origin.file.parent, Path()]

@@ -47,7 +47,7 @@ class MergeRules:
     """The merge of layers, and which places in them name classes.
 
     A mapping with ``class_path`` is a class wherever it stands. At the places given here, and in named entries, it is
-    one also where it comes as a string, or with arguments beside ``class_path``.
+    one also where it comes as a string, or with arguments next to ``class_path``.
 
     Args:
         class_sections: Top-level keys that hold one class each, such as ``model``.
@@ -89,7 +89,7 @@ class MergeRules:
         return self._is_entry(path) or (len(path) == 1 and path[0] in self.class_sections)
 
     def _with_arguments_inside(self, lower: Node | None, upper: MappingNode, path: KeyPath) -> MappingNode:
-        """Move arguments given in short, beside ``class_path`` or without it, into ``init_args``."""
+        """Move arguments given in short, next to ``class_path`` or without it, into ``init_args``."""
         lower_keys = set(lower.entries) if isinstance(lower, MappingNode) else set()
         if self._is_entry(path):
             by_name = NAMED_CLASSES[path[0]].get(path[1])

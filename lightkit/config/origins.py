@@ -106,7 +106,7 @@ def near(word: str, choices: Iterable[str]) -> str:
 
 
 def near_files(file: Path) -> str:
-    """Say which files beside a missing one look most like it."""
+    """Say which files next to a missing one look most like it."""
     if not file.parent.is_dir():
         return f": there is no folder {shown_path(file.parent)}"
     try:

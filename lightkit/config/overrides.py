@@ -22,7 +22,7 @@ _KEY = re.compile(r"[A-Za-z_][^\s=+]*")
 _NEGATIVE_NUMBER = re.compile(r"-\.?\d|-\.?(inf|Inf|INF)")
 _HELP = ("help", "print_config")
 _NEAR = ("config", "help", "trainer", "model", "data", "callbacks", "logger", "optimizer", "lr_scheduler")
-"""What a misspelt word may mean, beside the options of its command."""
+"""What a misspelt word may mean, in addition to the options of its command."""
 _NULLS = ("~", "null", "Null", "NULL")
 
 

@@ -213,7 +213,7 @@ def _class_name(entry: Any) -> str:
 # -- a config without its errors, so that a check which stops at the first one finds the next ----------------------
 
 
-class Consequence(ConfigError):
+class FollowUpError(ConfigError):
     """An error only because something that was wrong has been left out; it is not reported."""
 
 
@@ -234,7 +234,7 @@ def collect_errors(
         try:
             return check(resolved), resolved
         except LightkitError as error:  # noqa: PERF203 - each round is a check of its own
-            if not isinstance(error, Consequence):
+            if not isinstance(error, FollowUpError):
                 problems.add(error)
             smaller = drop_origins(resolved, [place for place in error.places if isinstance(place, Origin)])
             if smaller is resolved:

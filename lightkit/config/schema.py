@@ -156,7 +156,7 @@ PACKAGES = {
 }
 """Packages whose classes are described, each with the distribution whose version decides whether that counts.
 
-Lightkit's own come with the catalogue, but take arguments of Lightning's over.
+Lightkit's own come with the schema, but take arguments of Lightning's over.
 """
 _FILE = Path(__file__).with_name("schema.json")
 
@@ -226,7 +226,7 @@ class ConfigSchema:
                 names[path].append(name)
         return names
 
-    def counts(self, path: str) -> bool:
+    def is_valid_for(self, path: str) -> bool:
         """Check whether the description of a class, or of a module, holds for what is installed."""
         return path in self.imported or path.partition(".")[0] in self.trusted
 
@@ -238,7 +238,7 @@ class ConfigSchema:
 
 @cache
 def load_schema() -> ConfigSchema:
-    """Read the catalogue, once in a process."""
+    """Read the schema, once in a process."""
     return ConfigSchema(json.loads(_FILE.read_text(encoding="utf-8")))
 
 

@@ -120,7 +120,7 @@ def is_value(value: Any) -> bool:
 
 
 def is_secret_value(key: Any, value: Any) -> bool:
-    """Tell whether a value is not to be shown beside its key."""
+    """Tell whether a value is not to be shown next to its key."""
     return is_value(value) and is_secret_key(key, value)
 
 
@@ -180,7 +180,7 @@ def _hidden_query(match: re.Match[str]) -> str:
 
 # -- secrets in the texts of others ----------------------------------------------------------------------------------
 
-_SHORTEST_PIECE = 4  # characters of a secret beside the dots of a cut; fewer give nothing away
+_SHORTEST_PIECE = 4  # characters of a secret next to the dots of a cut; fewer give nothing away
 _LONGEST_PIECE = 1000  # what messages are cut to
 _SHORTEST_LINE = 8  # of a secret of many lines; messages may hold a single one
 _SHORTEST_ANYWHERE = 8  # letters and digits; a shorter secret may be a part of other words

@@ -58,14 +58,14 @@ class ValidationResult:
 
     Args:
         problems: All errors, each with its place in the config.
-        unjudged: Names of the classes that the schema does not describe: the user's own, those of other packages, and
+        undescribed: Names of the classes that the schema does not describe: the user's own, those of other packages, and
             those of another version; empty where Python fixes the class.
         is_final: Whether jsonargparse would find no more: everything in the config is known.
         outdated: Files with what Lightning 1.x or the package lightning has, by their names.
     """
 
     problems: list[tuple[KeyPath, ConfigError]] = field(default_factory=list)
-    unjudged: set[str] = field(default_factory=set)
+    undescribed: set[str] = field(default_factory=set)
     is_final: bool = True
     outdated: dict[str, Origin] = field(default_factory=dict)
 
@@ -89,7 +89,7 @@ def validate_values(resolved: Resolved, schema: ConfigSchema) -> ValidationResul
         validator.check_strategy("trainer")
         validator.check_strategy("accelerator")
     has_dotted_keys = any("." in str(key) for path, _ in walk(resolved.tree) for key in path)
-    result.is_final = result.is_final and is_known and not result.unjudged and not has_dotted_keys
+    result.is_final = result.is_final and is_known and not result.undescribed and not has_dotted_keys
     return result
 
 
@@ -111,7 +111,7 @@ class _Validator:
         if key in (*_ELSEWHERE, *_DROPPED) or "." in key:
             return
         if key in CLASS_SECTIONS and key not in self._resolved.class_sections:  # its class is fixed in Python
-            self.result.unjudged.add("")
+            self.result.undescribed.add("")
         elif key in CLASS_SECTIONS:
             self._check_value((key,), node, {"schema": {"anyOf": [{"class": base} for base in data["bases"][key]]}})
         elif key in _ENTRIES:
@@ -326,7 +326,7 @@ class _Validator:
         found = schema.path_of(name, wanted)
         if found is None and "." not in name and not self._may_mean(name, wanted):  # maybe it belongs elsewhere
             found = next(filter(None, (schema.path_of(name, [base]) for base in schema.data["names"])), None)
-        if found is None or not schema.counts(found):
+        if found is None or not schema.is_valid_for(found):
             self._report_unknown_class(place, named, name, wanted)
             return None
         described = schema.classes[found]
@@ -345,10 +345,10 @@ class _Validator:
         return None
 
     def _report_unknown_class(self, place: KeyPath, named: Node, name: str, bases: Collection[str]) -> None:
-        """Report a name that leads to no class; one that only an import can find is unjudged."""
+        """Report a name that leads to no class; one that only an import can find is noted as undescribed."""
         schema = self._schema
         module, _, short = name.rpartition(".")
-        exported: Sequence[str] | None = schema.data["rooms"].get(module)
+        exported: Sequence[str] | None = schema.data["exports"].get(module)
         is_foreign = name.startswith("lightning.") and importlib.util.find_spec("lightning") is None
         old = find_class(name) if is_foreign or name.startswith("pytorch_lightning.") else None
         if old is not None:
@@ -356,11 +356,11 @@ class _Validator:
             text = f"there is no {name} here{self._note_outdated(reason, named)}{f': {today}' if today else ''}"
         elif not module and not self._may_mean(name, bases):
             text = _describe_no_class(name, _short_names(bases, schema))
-        elif exported is not None and short not in exported and schema.counts(module):
+        elif exported is not None and short not in exported and schema.is_valid_for(module):
             here = [known for known in exported if f"{module}.{known}" in schema.classes]
             text = f"{module} has no class {short!r}{near(short, here) or near(short, _short_names(bases, schema))}"
         else:
-            self.result.unjudged.add(schema.path_of(name, bases) or name)
+            self.result.undescribed.add(schema.path_of(name, bases) or name)
             return
         self._report(place, text, named)
 
@@ -463,7 +463,7 @@ def _is_foreign(text: str, schema: ConfigSchema) -> bool:
     """Check whether a text may name a class that the schema does not describe."""
     if not _DOTTED.fullmatch(text):
         return False
-    return schema.path_of(text) is None or not schema.counts(text)
+    return schema.path_of(text) is None or not schema.is_valid_for(text)
 
 
 def _short_names(bases: Collection[str], schema: ConfigSchema) -> list[str]:

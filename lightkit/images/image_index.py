@@ -220,7 +220,7 @@ _SPLIT_FOLDERS: dict[str, Split] = {
     "train": "train", "val": "val", "valid": "val", "validation": "val", "test": "test"
 }  # fmt: skip
 _HEIC_SUFFIXES = frozenset({".heic", ".heif"})
-# What stands beside images on purpose: notes, annotations, and what file managers leave.
+# What stands next to images on purpose: notes, annotations, and what file managers leave.
 _COMPANIONS = frozenset(
     {
         ".cfg", ".csv", ".db", ".html", ".ini", ".json", ".jsonl", ".log", ".md", ".mat", ".npy", ".npz", ".parquet",

@@ -1,7 +1,7 @@
 """Write images as a Delta or Parquet table, which is there as a whole or not at all. No torch.
 
-The rows' order and their files are decided by the images, not by the machine. The files are written in a folder beside
-the table, which is renamed; an existing Delta table gets its files beside the old ones, and its next version last.
+The rows' order and their files are decided by the images, not by the machine. The files are written in a folder next to
+the table, which is renamed; an existing Delta table gets its files next to the old ones, and its next version last.
 """
 
 from __future__ import annotations
@@ -203,7 +203,7 @@ def write_table(
     Args:
         target: The table.
         files: Rows of each file, in row groups.
-        bad_images: Images that are in no row, listed beside the files.
+        bad_images: Images that are in no row, listed next to the files.
 
     Returns:
         Bytes of all files, and the version of a Delta table.

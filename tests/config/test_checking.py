@@ -195,7 +195,7 @@ RIGHT = {
 def test_what_jsonargparse_takes_is_no_error(tmp_path: Path, text: str) -> None:
     findings = findings_in(tmp_path, text)
     assert told(findings) == []
-    assert findings.unjudged == set()
+    assert findings.undescribed == set()
 
 
 def test_what_was_left_out_because_it_was_wrong_is_not_missing(tmp_path: Path) -> None:
@@ -239,7 +239,7 @@ def test_a_class_of_ones_own_is_left_to_who_can_import_it(tmp_path: Path) -> Non
         tmp_path, "model: {class_path: mine.Net, init_args: {x: 3}}\ncallbacks: {a: {class_path: Mine}}"
     )
     assert told(findings) == []
-    assert findings.unjudged == {"mine.Net", "Mine"}
+    assert findings.undescribed == {"mine.Net", "Mine"}
 
 
 def test_of_an_interpolation_that_failed_nothing_is_said(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from lightkit.config import Problems, Resolved, error_at, resolve, split_arguments
-from lightkit.config.resolved import Consequence, collect_errors, drop_origins, drop_paths, original_path
+from lightkit.config.resolved import FollowUpError, collect_errors, drop_origins, drop_paths, original_path
 from lightkit.errors import ConfigError
 
 
@@ -46,7 +46,7 @@ def test_a_consequence_of_what_is_left_out_is_not_reported(tmp_path: Path) -> No
     def need_b(resolved: Resolved) -> None:
         refuse_text(resolved)
         if "b" not in resolved.values["a"]:
-            raise Consequence("a needs b")
+            raise FollowUpError("a needs b")
 
     problems = Problems()
     collect_errors(laid(tmp_path, "a: {b: one}"), need_b, problems)

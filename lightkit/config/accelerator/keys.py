@@ -337,7 +337,7 @@ def _list_arguments(named: str, section: str) -> Mapping[str, Any]:
     """List a class's arguments, with ``**`` where it takes any, or nothing is known of it."""
     schema = load_schema()
     path = schema.path_of(named, schema.data["bases"][section])
-    if path is not None and schema.counts(path):
+    if path is not None and schema.is_valid_for(path):
         described = schema.classes[path]
         return {**described["arguments"], **({"**": {}} if described.get("open") else {})}
     module, _, name = named.rpartition(".")
