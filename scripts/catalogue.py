@@ -114,7 +114,7 @@ def build_catalogue() -> dict[str, Any]:
         "classes": {path: describe_class(cls) for path, cls in sorted(classes.items())},
         "names": names,
         "aliases": aliases(classes),
-        "exports": {module: sorted(name for name in dir(import_module(module)) if name[0] != "_") for module in _MODULES},
+        "exports": {path: sorted(name for name in dir(import_module(path)) if name[0] != "_") for path in _MODULES},
     }
 
 

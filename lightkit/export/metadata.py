@@ -137,7 +137,9 @@ def read_metadata(path: Path) -> Metadata:
             raise ValueError(f"expected a file that ends in {suffixes}")
         return Metadata.from_dict(json.loads(FORMATS[kind].read_metadata(path)))
     except ImportError as error:
-        raise ConfigError(f"{path}: what runs it is not installed ({error}): pip install 'lightkit-train[onnx]'.") from error
+        raise ConfigError(
+            f"{path}: what runs it is not installed ({error}): pip install 'lightkit-train[onnx]'."
+        ) from error
     except _READ_ERRORS as error:
         raise DataError(
             f"{path}: this is no export of lightkit, or it is damaged or cut short ({first_line(error)}). Export it "

@@ -119,8 +119,8 @@ class TableTarget:
             )
         if self.is_delta and not find_spec("deltalake"):
             raise ConfigError(
-                f"{table}: to write a Delta table, deltalake must be installed: pip install 'lightkit-train[delta]'. Or use "
-                "--format parquet."
+                f"{table}: to write a Delta table, deltalake must be installed: pip install 'lightkit-train[delta]'. "
+                "Or use --format parquet."
             )
         if self.images.is_dir() and table.absolute().resolve().is_relative_to(self.images.resolve()):
             raise ConfigError(f"{table} is in the folder of images {self.images}. Choose another place for the table.")

@@ -48,7 +48,9 @@ class Comet(CometLogger):
         prefix: str | None = None,
     ) -> None:
         if importlib.util.find_spec("comet_ml") is None:
-            raise ConfigError("The logger Comet needs comet-ml, which is not installed: pip install 'lightkit-train[comet]'")
+            raise ConfigError(
+                "The logger Comet needs comet-ml, which is not installed: pip install 'lightkit-train[comet]'"
+            )
         run = runs.current()
         folder = Path(offline_directory or (run.folder / "comet" if run else "comet"))
         if not online:

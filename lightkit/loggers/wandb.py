@@ -41,7 +41,9 @@ class WandB(WandbLogger):
         prefix: str = "",
     ) -> None:
         if importlib.util.find_spec("wandb") is None:
-            raise ConfigError("The logger WandB needs wandb, which is not installed: pip install 'lightkit-train[wandb]'")
+            raise ConfigError(
+                "The logger WandB needs wandb, which is not installed: pip install 'lightkit-train[wandb]'"
+            )
         run = runs.current()
         folder = Path(save_dir or (run.folder if run else "."))
         if run is not None and id is None:

@@ -93,7 +93,7 @@ def test_all_errors_of_all_layers_are_reported_at_once(tmp_path: Path, monkeypat
         "first.yaml: the key 'a' stands twice in one mapping",
         "first.yaml: the tag !!python/name:os.system is not allowed here; configs hold plain YAML values, and classes "
         "are named by class_path",
-        "second.yaml extends 'gone', but gone.yaml does not exist; files beside it: first, second",
+        "second.yaml extends 'gone', but gone.yaml does not exist; files next to it: first, second",
         "a+ appends to a list, but a is 1; set a to a list first",
         "callbacks: expected a mapping from names to entries, got 3; Lightning's own value goes under "
         "trainer.callbacks",

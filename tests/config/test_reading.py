@@ -179,7 +179,7 @@ def test_what_is_no_file_says_so(name: str, says: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("extends", "says"),
     [
-        ("nope", "{tmp}/x.yaml extends 'nope', but {tmp}/nope.yaml does not exist; files beside it: base, logger/mlflow, x"),
+        ("nope", "{tmp}/x.yaml extends 'nope', but {tmp}/nope.yaml does not exist; files next to it: base, logger/mlflow, x"),
         ("logger/mlfow", "{tmp}/x.yaml extends 'logger/mlfow', but {tmp}/logger/mlfow.yaml does not exist; did you mean "
          "'logger/mlflow'?\n  --> {tmp}/x.yaml:1:10\n    1 | extends: logger/mlfow\n      |          ^^^^^^^^^^^^"),
         ("x", "{tmp}/x.yaml extends {tmp}/x.yaml: a file cannot extend itself\n  --> {tmp}/x.yaml:1:10\n"),
