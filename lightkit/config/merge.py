@@ -9,6 +9,7 @@ from typing import Any
 from lightkit.config.origins import NESTED_FILES, KeyPath, Origin, Problems, dotted, error_at
 from lightkit.config.tree import Items, Leaf, MappingNode, Node, supersede, to_plain
 from lightkit.config.yaml_reader import read_scalar
+from lightkit.lightning_namespace import real_name
 
 CLASS_SECTIONS = ("model", "data", "optimizer", "lr_scheduler")
 """Top-level keys that hold one class each, unless the command line fixes the class in Python."""
@@ -227,7 +228,7 @@ def _in_full(node: Any, key: str) -> Any:
 def _is_other_class(lower: MappingNode, upper: MappingNode) -> bool:
     """Tell whether ``upper`` names another class than ``lower``; ``Adam`` and ``torch.optim.Adam`` are one."""
     new, old = class_of(upper), class_of(lower)
-    if new is None or old is None or new == old:
+    if new is None or old is None or real_name(new) == real_name(old):
         return False
     same_name = new.rpartition(".")[2] == old.rpartition(".")[2]
     return not (same_name and ("." not in new or "." not in old))

@@ -14,6 +14,7 @@ from typing import Any
 import yaml
 
 from lightkit.config.yaml_reader import YamlLoader
+from lightkit.lightning_namespace import real_name
 
 Schema = dict[str, Any]
 
@@ -208,6 +209,7 @@ class ConfigSchema:
             bases: Classes that it may derive from, for a short name.
         """
         if "." in name:
+            name = real_name(name)
             path = self.data["aliases"].get(name, name)
             return path if path in self.classes else None
         found = [self.data["names"].get(base, {}).get(name) for base in bases]

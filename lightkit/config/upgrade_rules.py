@@ -230,8 +230,6 @@ def find_class(path: str, module: str | None = None) -> tuple[str | None, str] |
     Returns:
         None where the path is today's, or of no class of Lightning's; a path of None where the class is gone.
     """
-    if path.startswith("lightning.fabric."):
-        return path.replace("lightning.fabric", "lightning_fabric", 1), "lightkit uses the package lightning-fabric"
     found = LIGHTNING_CLASS.fullmatch(path)
     if found is None and (module is None or "." in path):
         return None
@@ -250,5 +248,4 @@ def find_class(path: str, module: str | None = None) -> tuple[str | None, str] |
         return None
     if parts[0] == "profiler" and len(parts) > 1:
         return f"pytorch_lightning.profilers.{parts[-1]}", "Lightning 1.9 renamed the module"
-    today = f"pytorch_lightning{found[2]}"
-    return None if path == today else (today, "lightkit uses the package pytorch-lightning")
+    return None

@@ -32,6 +32,7 @@ from lightkit.config.tree import Items, Leaf, MappingNode, Node, to_plain, walk
 from lightkit.config.upgrade_rules import OLD_ARGUMENTS, find_class
 from lightkit.config.yaml_reader import read_scalar
 from lightkit.errors import ConfigError
+from lightkit.lightning_namespace import real_name
 
 _ENTRIES = ("callbacks", "logger")
 _ELSEWHERE = ("accelerator", "ckpt_path", "extends", "fit", "launch", "predict", "test", "validate")
@@ -61,7 +62,7 @@ class ValidationResult:
         undescribed: Names of the classes that the schema does not describe: the user's own, those of other packages,
             and those of another version; empty where Python fixes the class.
         is_final: Whether jsonargparse would find no more: everything in the config is known.
-        outdated: Files with what Lightning 1.x or the package lightning has, by their names.
+        outdated: Files with keys or classes of Lightning 1.x, by their names.
     """
 
     problems: list[tuple[KeyPath, ConfigError]] = field(default_factory=list)
@@ -347,10 +348,9 @@ class _Validator:
     def _report_unknown_class(self, place: KeyPath, named: Node, name: str, bases: Collection[str]) -> None:
         """Report a name that leads to no class; one that only an import can find is noted as undescribed."""
         schema = self._schema
-        module, _, short = name.rpartition(".")
+        module, _, short = real_name(name).rpartition(".")
         exported: Sequence[str] | None = schema.data["exports"].get(module)
-        is_foreign = name.startswith("lightning.") and importlib.util.find_spec("lightning") is None
-        old = find_class(name) if is_foreign or name.startswith("pytorch_lightning.") else None
+        old = find_class(real_name(name)) if module.startswith("pytorch_lightning") else None
         if old is not None:
             today, reason = old
             text = f"there is no {name} here{self._note_outdated(reason, named)}{f': {today}' if today else ''}"

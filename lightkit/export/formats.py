@@ -269,6 +269,9 @@ def _run_file(file: Path, inputs: Path, folder: Path, threads: int) -> None:
         import torch  # the runtime of this kind of file
 
         torch.set_num_threads(threads)
+        from lightkit.lightning_namespace import install  # the user's module may import lightning
+
+        install()
         module = pickle.loads((folder / MODULE_FILE).read_bytes())  # noqa: S301 (of the parent process, a moment ago)
         for weight in module.state_dict().values():  # what the file lacks stays NaN
             weight.fill_(float("nan") if weight.dtype.is_floating_point else 0)

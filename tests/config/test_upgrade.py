@@ -79,7 +79,7 @@ def test_an_argument_at_the_top_joins_the_trainer_that_is_there() -> None:
             "pytorch_lightning.callbacks.DeviceStatsMonitor",
         ),
         ("GPUStatsMonitor", "DeviceStatsMonitor"),
-        ("lightning.pytorch.callbacks.Timer", "pytorch_lightning.callbacks.Timer"),
+        ("lightning.pytorch.callbacks.Timer", "lightning.pytorch.callbacks.Timer"),
         ("my.callbacks.GPUStatsMonitor", "my.callbacks.GPUStatsMonitor"),
         ("pytorch_lightning.callbacks.Timer", "pytorch_lightning.callbacks.Timer"),
     ],

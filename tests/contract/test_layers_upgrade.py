@@ -43,7 +43,6 @@ ARGUMENTS = {
     "max_steps: null": "max_steps: -1",
     "profiler: true": "profiler: simple",
     "callbacks: [GPUStatsMonitor]": "callbacks: [DeviceStatsMonitor]",
-    "callbacks: [lightning.pytorch.callbacks.Timer]": "callbacks: [pytorch_lightning.callbacks.Timer]",
     "callbacks: [my.callbacks.GPUStatsMonitor]": "callbacks: [my.callbacks.GPUStatsMonitor]",
     "callbacks: [{class_path: ModelCheckpoint, init_args: {period: 5}}]":
         "callbacks: [{class_path: ModelCheckpoint, init_args: {every_n_epochs: 5}}]",
@@ -262,9 +261,6 @@ FOREIGN = {
     "gpus_at_the_top": "gpus: 2\n",
     "resume_from_checkpoint": "trainer: {resume_from_checkpoint: a.ckpt}\n",
     "progress_bar_refresh_rate": "trainer: {progress_bar_refresh_rate: 20}\n",
-    "package_lightning": "trainer: {callbacks: [{class_path: lightning.pytorch.callbacks.LearningRateMonitor}]}\n",
-    "package_lightning_by_name": "callbacks: {lr: lightning.pytorch.callbacks.LearningRateMonitor}\n",
-    "model_of_lightning": "model: lightning.pytorch.demos.boring_classes.BoringModel\n",
     "class_of_1_x": "trainer: {callbacks: [{class_path: pytorch_lightning.callbacks.GPUStatsMonitor}]}\n",
     "several": "gpus: 2\ntrainer: {checkpoint_callback: true, max_epoch: 3, amp_level: O2}\n",
 }
@@ -433,7 +429,7 @@ def test_wrong_words_for_upgrade_are_refused(name: str, upgraded: dict[str, Ende
 
 @pytest.mark.parametrize("command", ["check", "fit"])
 @pytest.mark.parametrize("name", FOREIGN)
-def test_a_config_of_lightning_1_or_its_other_package_names_upgrade_first_and_once(
+def test_a_config_of_lightning_1_names_upgrade_first_and_once(
     name: str, command: str, upgraded: dict[str, Ended]
 ) -> None:
     result = upgraded[f"foreign {command} {name}"].result
