@@ -58,8 +58,8 @@ clean:  ## Remove the environment and the tools' caches; runs and data stay
 	rm -rf $(VENV) $(TPU) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
 
 $(VENV)/bin/python $(TPU)/bin/python:
-	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(0 if (3, 10) <= v <= (3, 13) else \
-		"lightkit needs Python 3.10 to 3.13, but $(PYTHON) is %d.%d; name another: make PYTHON=python3.12 fit" % v)'
+	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(0 if (3, 11) <= v <= (3, 14) else \
+		"lightkit needs Python 3.11 to 3.14, but $(PYTHON) is %d.%d; name another: make PYTHON=python3.12 fit" % v)'
 	$(PYTHON) -m venv $(@:/bin/python=)
 
 $(VENV)/.installed: pyproject.toml constraints.txt | $(VENV)/bin/python

@@ -1,10 +1,10 @@
 r"""Write constraints.txt from what pip resolves under several Python versions.
 
-for v in 3.10 3.11 3.12 3.13; do
+for v in 3.11 3.12 3.13 3.14; do
     python$v -m pip install --dry-run --ignore-installed --report /tmp/$v.json \
         '.[dev,docs,bench,comet,wandb,apprise,timm,spark,ray]'
 done
-python scripts/constraints.py /tmp/3.10.json /tmp/3.11.json /tmp/3.12.json /tmp/3.13.json > constraints.txt
+python scripts/constraints.py /tmp/3.11.json /tmp/3.12.json /tmp/3.13.json /tmp/3.14.json > constraints.txt
 
 constraints-tpu.txt is the same for '.[dev,timm,tpu,petastorm]' torch==2.9.0 torchvision==0.24.0, up to Python 3.12 with
 pyarrow==14.0.2 numpy==1.26.4 pandas==2.3.3 too, and with all but these and what they hold back as in constraints.txt:
@@ -20,7 +20,7 @@ from itertools import groupby
 from pathlib import Path
 
 HEAD = """\
-# The newest versions that pass the tests, on Python 3.10 to 3.13. Packages and versions only.
+# The newest versions that pass the tests, on Python 3.11 to 3.14. Packages and versions only.
 # What torch itself pins to the digit (its CUDA libraries and triton) is left to torch.
 """
 HEAD_TPU = """\

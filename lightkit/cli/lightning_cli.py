@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 import logging
+import multiprocessing
 import re
 import sys
 from argparse import ArgumentError
@@ -104,6 +105,7 @@ class LightkitCLI(LightningCLI):
             command = "fit" if context.command == _EXPORT else context.command
             methods = self.subcommands()[command]  # one parser alone: each takes a third of a second
             self.subcommands = lambda: {command: methods}  # type: ignore[method-assign]
+        _keep_forking()
         try:
             with ExitStack() as self._script_stack:
                 super().__init__(*args, **kwargs)
@@ -448,3 +450,15 @@ def _find_command(words: Sequence[str], commands: Mapping[str, Any]) -> tuple[st
         if named in commands or found:
             return str(named or found[0]), list(words)
     raise ConfigError(f"No command among {' '.join(words)!r}. Commands: {', '.join(commands)}.")
+
+
+def _keep_forking() -> None:
+    """Fork worker processes where Python's default is a fork server, as on Linux from Python 3.14 on.
+
+    A fork server pickles what a worker gets: data that cannot be pickled would not load any more. The watchdog writes the
+    stacks of forked processes alone. A method that the user has chosen stays.
+    """
+    default = multiprocessing.get_all_start_methods()[0]
+    is_chosen = multiprocessing.get_start_method(allow_none=True) is not None
+    if default == "forkserver" and not is_chosen:
+        multiprocessing.set_start_method("fork")

@@ -228,7 +228,7 @@ def run_command(args: Sequence[str], environment: Mapping[str, str]) -> NoReturn
         environment: All variables.
     """
     os.setpgid(0, 0)  # so that a terminal's Ctrl-C comes to the retrain alone
-    multiprocessing.set_start_method(None, force=True)  # Python's default: its loaders' data may not be picklable
+    multiprocessing.set_start_method(None, force=True)  # of the fork server; the stage chooses its own
     if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # one that came meanwhile ends it without a traceback
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
