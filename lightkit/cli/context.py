@@ -21,7 +21,7 @@ from lightkit.errors import ConfigError, RunLocked
 from lightkit.export.options import ExportOptions
 from lightkit.hardware import Machine
 from lightkit.launch.plan import LaunchSettings
-from lightkit.launch.ranks import Rank
+from lightkit.launch.ranks import Rank, complete_torch_variables
 from lightkit.launch.worker import RankContext, join_launch
 from lightkit.runs.resume import RunSettings, RunStart, find_checkpoint, open_named_run
 from lightkit.runs.signals import SignalWatch
@@ -163,6 +163,7 @@ def load_context(
     Raises:
         ConfigError: If the config cannot be read.
     """
+    complete_torch_variables(os.environ)
     try:
         loaded = load_config(
             command, args, problems, options=options, class_sections=class_sections, subcommands=subcommands

@@ -455,8 +455,8 @@ def _find_command(words: Sequence[str], commands: Mapping[str, Any]) -> tuple[st
 def _keep_forking() -> None:
     """Fork worker processes where Python's default is a fork server, as on Linux from Python 3.14 on.
 
-    A fork server pickles what a worker gets: data that cannot be pickled would not load any more. The watchdog writes the
-    stacks of forked processes alone. A method that the user has chosen stays.
+    A fork server pickles what a worker gets: data that cannot be pickled would not load any more. The watchdog writes
+    the stacks of forked processes alone. A method that the user has chosen stays.
     """
     default = multiprocessing.get_all_start_methods()[0]
     is_chosen = multiprocessing.get_start_method(allow_none=True) is not None

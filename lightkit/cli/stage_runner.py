@@ -27,7 +27,7 @@ from lightkit.errors import CheckpointError, ConfigError, DataChanged, Interrupt
 from lightkit.hardware import Machine, this_machine
 from lightkit.hardware.processor import keep_memory
 from lightkit.launch.plan import Plan, plan_launch
-from lightkit.launch.ranks import this_rank
+from lightkit.launch.ranks import complete_torch_variables, this_rank
 from lightkit.launch.supervisor import LaunchResult, Supervisor
 from lightkit.launch.worker import DATA_CHANGED, INHERITED, join_launch
 from lightkit.runs.deadline import parse_deadline
@@ -44,6 +44,7 @@ def run_stage(command: str, args: list[str], watch: SignalWatch, notifier: Comma
         notifier: Gets the run and the message of an error in another process, for a caller that goes on.
     """
     notifier = notifier or CommandNotifier(command, args)
+    complete_torch_variables(os.environ)
     if (rank := this_rank(os.environ)) is not None and rank.engine == "slurm":
         watch.add(signal.SIGUSR1, patiently=True)  # of Slurm, before it ends a job of `lightkit submit`
     stage = partial(notifier.around, partial(_run_stage, command, args, watch, notifier))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass
+
+from lightkit.errors import ConfigError
 
 LAUNCH = "_LIGHTKIT_LAUNCH"
 """Variable that holds the folder in which the processes of a launch write their status."""
@@ -61,6 +63,46 @@ _LAUNCHERS: dict[str, tuple[set[str], tuple[str, ...], tuple[str, ...]]] = {
 }
 """By launcher: variables that show it; those of rank, size, local rank, local size, number of machines and attempt;
 those that distinguish its launches. In this order, for Horovod may itself run under another one."""
+
+
+_LOOPBACK = ("localhost", "127.0.0.1", "::1")
+
+
+def complete_torch_variables(environ: MutableMapping[str, str]) -> None:
+    """Complete the variables of a rank that has torch's alone to those of torchrun, which Lightning and lightkit read.
+
+    `RANK`, `WORLD_SIZE` and `MASTER_ADDR` are what `torch.distributed` needs, and all that Kubeflow's PyTorchJob, Ray's
+    TorchTrainer and others set. Lightning 2.6 recognises torchrun by `TORCHELASTIC_RUN_ID` alone, and would take the
+    first rank of each machine for rank 0. Other launchers' ranks stay as they are.
+
+    Args:
+        environ: Environment variables. Where `LOCAL_WORLD_SIZE` is not set, all ranks are on this machine if they meet
+            on it, and on one machine each otherwise.
+
+    Raises:
+        ConfigError: If the number of processes on this machine is needed and not known.
+    """
+    has_torchs = {"RANK", "WORLD_SIZE", "MASTER_ADDR"} <= environ.keys()
+    if not has_torchs or any(signs <= environ.keys() for signs, _, _ in _LAUNCHERS.values()):
+        return
+    rank = int(environ["RANK"])
+    size = int(environ["WORLD_SIZE"])
+
+    # how many there are on this machine, and which of them this is
+    is_one_machine = environ["MASTER_ADDR"] in _LOOPBACK
+    local_size = int(environ.get("LOCAL_WORLD_SIZE", size if is_one_machine else 1))
+    local_rank = int(environ.get("LOCAL_RANK", rank % local_size))
+    if local_rank >= local_size:
+        raise ConfigError(
+            f"the environment has RANK={rank}, WORLD_SIZE={size} and LOCAL_RANK={local_rank}, but no LOCAL_WORLD_SIZE. "
+            "Set it to the number of processes on each machine."
+        )
+
+    environ["LOCAL_RANK"] = str(local_rank)
+    environ["LOCAL_WORLD_SIZE"] = str(local_size)
+    environ.setdefault("GROUP_RANK", environ.get("NODE_RANK", str(rank // local_size)))
+    environ.setdefault("GROUP_WORLD_SIZE", str(size // local_size))
+    environ["TORCHELASTIC_RUN_ID"] = "torch"
 
 
 def this_rank(environ: Mapping[str, str]) -> Rank | None:

@@ -20,7 +20,19 @@ PATIENCE_S = 11.5
 _LAST_WORDS_S = 2.0
 _SAME_WISH_S = 0.5  # `timeout` sends its signal to the process and then to its group
 _ASKING = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1") if hasattr(signal, name))
+_LISTENING: set[int] = set()
+"""Ids of the processes that read their signals' numbers from a pipe."""
 _Handler = Callable[[int, FrameType | None], object] | int | None
+
+
+def _stop_listening() -> None:
+    """Write no signal of a forked process into the pipe that it shares with its parent."""
+    if os.getppid() in _LISTENING:
+        _LISTENING.clear()
+        signal.set_wakeup_fd(-1)
+
+
+os.register_at_fork(after_in_child=_stop_listening)
 
 
 def kill_children() -> None:
@@ -47,8 +59,10 @@ class SignalWatch:
 
     A second signal ends the process immediately, without saving: whoever sends two means it. A process that has not
     ended `PATIENCE_S` after the first is ended, with the processes that it has started. SIGHUP and SIGINT are left
-    alone where the process was started to ignore them, as `nohup` and a script's `&` have it. Python handles no signal
-    while the main thread is in native code.
+    alone where the process was started to ignore them, as `nohup` and a script's `&` have it.
+
+    Python calls no handler while the main thread is in native code, as when ranks wait for one that never comes. The
+    signal's number is therefore also written into a pipe, from which a thread starts the clock.
 
     Args:
         to_the_end: Go on after the block until the process has ended, if a signal has come; so for a whole program.
@@ -71,6 +85,8 @@ class SignalWatch:
         self._first: tuple[int, float] | None = None
         self._over = threading.Event()
         self._pid = os.getpid()
+        self._pipe: tuple[int, int] | None = None
+        self._wakeup_before = -1
 
     def __enter__(self) -> SignalWatch:
         """Install the handlers; outside the main thread, where Python allows none, do nothing."""
@@ -83,6 +99,8 @@ class SignalWatch:
             self.add(signum)
         if self._to_the_end:
             atexit.register(self._leave_none)
+        if self.owns_process and threading.current_thread() is threading.main_thread():
+            self._listen()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -93,6 +111,10 @@ class SignalWatch:
         for signum, handler in self._previous.items():
             signal.signal(signum, handler)
         self._previous.clear()
+        if self._pipe is not None:
+            signal.set_wakeup_fd(self._wakeup_before)
+            os.close(self._pipe[1])  # the thread reads the end of the pipe, and closes its side
+            self._pipe = None
 
     def add(self, signum: int, *, patiently: bool = False) -> None:
         """Treat a signal as such a wish; outside the main thread, where Python allows no handler, do nothing.
@@ -153,21 +175,33 @@ class SignalWatch:
         if signum in self._patient:
             self.note(signum)
             return
-        self._come(signum)
         if self.received is None:
             self.received = signum
             if not self.deferred:
                 self.has_raised = True
                 raise Interrupted(signum)
 
+    def _listen(self) -> None:
+        """Start a thread that reads the number of each signal, whatever the main thread is doing."""
+        self._pipe = reader, writer = os.pipe()
+        os.set_blocking(writer, False)
+        self._wakeup_before = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+        _LISTENING.add(self._pid)
+
+        def listen() -> None:
+            while numbers := os.read(reader, 64):
+                for signum in numbers:
+                    if signum in self._previous and signum not in self._patient:
+                        self._come(signum)
+            os.close(reader)
+
+        threading.Thread(target=listen, name="signals", daemon=True).start()
+
     def _come(self, signum: int) -> None:
         """Start the clock with the first signal, and end the process with the second."""
-        if not self.owns_process:
-            return
         if self._first is None:
             self._first = signum, time.monotonic()
-            # Not a `Thread`: the signal may have come while this very thread held the lock that starting one takes.
-            _thread.start_new_thread(self._end_in_time, ())
+            threading.Thread(target=self._end_in_time, daemon=True).start()
         elif signum != self._first[0] or time.monotonic() - self._first[1] > _SAME_WISH_S:
             self.cut(128 + signum)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+import socket
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +28,7 @@ from tests.contract.rank_jobs import (
     write_job,
 )
 from tests.contract.workspace import ForkServer, Result, Workspace, read_events, read_json
+from tests.ports import free_port
 
 HELD_STEP = 4
 FAULTS = [
@@ -361,3 +363,34 @@ def test_two_names_of_this_machine_are_two_hosts(name: str, workspace: Workspace
     write_job(workspace, name, launch={"hosts": "localhost:1,127.0.0.1:1"})
     workspace.run("fit", "-c", "job.yaml").ok()
     assert_same_weights(workspace.only_run, alone)
+
+
+TORCHS = {"WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1"}
+"""Variables of a rank on one of two machines, as Kubernetes' and Ray's launchers set them, without torchrun's."""
+
+
+def test_ranks_with_torchs_variables_alone_join(workspace: Workspace, alone: Path) -> None:
+    write_job(workspace, "torchrun")
+    port = str(free_port())
+    ranks = [
+        workspace.start("fit", "-c", "job.yaml", environ={**TORCHS, "MASTER_PORT": port, "RANK": str(rank)})
+        for rank in range(2)
+    ]
+    for rank in ranks:
+        rank.result().ok()
+    assert len(read_events(workspace.only_run, "start")) == 1
+    assert_same_weights(workspace.only_run, alone)
+
+
+def test_a_signal_ends_a_rank_that_waits_for_one_that_never_comes(workspace: Workspace) -> None:
+    write_job(workspace, "torchrun")
+    environ = {**TORCHS, "MASTER_PORT": str(free_port()), "RANK": "0"}
+    rank = workspace.start("fit", "-c", "job.yaml", environ=environ)
+    rank.wait_for(lambda: is_listening(int(environ["MASTER_PORT"])))
+    rank.signal(signal.SIGTERM)
+    assert rank.wait(timeout_s=60) in (75, 128 + signal.SIGTERM)
+
+
+def is_listening(port: int) -> bool:
+    with socket.socket() as client:
+        return client.connect_ex(("127.0.0.1", port)) == 0

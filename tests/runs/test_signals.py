@@ -229,3 +229,39 @@ def test_what_fails_after_a_signal_that_was_swallowed_is_the_signals() -> None:
         with suppress(Interrupted):
             os.kill(os.getpid(), signal.SIGTERM)
         assert watch.explains(KeyError("a module of which one half is loaded"))
+
+
+NATIVE = """\
+import ctypes
+from lightkit.runs import signals
+
+signals.PATIENCE_S = 0.5
+library = ctypes.CDLL(None)
+mutex = ctypes.create_string_buffer(64)
+library.pthread_mutex_lock(mutex)
+with signals.SignalWatch(to_the_end=True) as watch:
+    watch.deferred = True
+    print("ready", flush=True)
+    library.pthread_mutex_lock(mutex)  # for ever
+"""
+
+
+def test_a_process_whose_main_thread_is_in_native_code_ends_in_time() -> None:
+    process = subprocess.Popen([sys.executable, "-c", NATIVE], cwd=HERE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"ready\n"
+    process.send_signal(signal.SIGTERM)
+    _, words = process.communicate(timeout=60)
+    assert process.returncode == 128 + signal.SIGTERM
+    assert b"ended by force" in words
+
+
+def test_a_signal_of_a_forked_process_is_not_the_parents() -> None:
+    with SignalWatch() as watch:
+        child = os.fork()
+        if child == 0:
+            signal.signal(signal.SIGTERM, lambda *_: os._exit(7))
+            os.kill(os.getpid(), signal.SIGTERM)
+            os._exit(1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+        assert watch._first is None
