@@ -215,7 +215,7 @@ def exit_code_of(error: BaseException) -> int:
 
 def format_interruption(interruption: Interrupted) -> str:
     """Describe how an interruption has ended the stage."""
-    name = {1: "SIGHUP", 2: "SIGINT", 10: "SIGUSR1", 15: "SIGTERM"}.get(
+    name = {1: "SIGHUP", 2: "SIGINT", 10: "SIGUSR1", 12: "SIGUSR2", 15: "SIGTERM"}.get(
         interruption.signum, f"signal {interruption.signum}"
     )
     if interruption.checkpoint is None:

@@ -37,10 +37,10 @@ def _as_before() -> Iterator[None]:
     handlers, propagate, level = [*own.handlers], own.propagate, own.level
     active = getattr(sys.modules.get("mlflow.tracking.fluent"), "_active_experiment_id", None)
     tracking = getattr(sys.modules.get(_TRACKING), "_tracking_uri", None)
-    waking = signal.getsignal(signal.SIGUSR2)
+    waking = signal.getsignal(signal.SIGURG)
     yield
-    if signal.getsignal(signal.SIGUSR2) != waking:  # the watchdog of a fit that failed before it began
-        signal.signal(signal.SIGUSR2, signal.SIG_DFL)
+    if signal.getsignal(signal.SIGURG) != waking:  # the watchdog of a fit that failed before it began
+        signal.signal(signal.SIGURG, signal.SIG_DFL)
     for name in set(os.environ) - set(environ) - {"PYTEST_CURRENT_TEST"}:
         del os.environ[name]  # the processes that a later test starts would take it for theirs
     os.environ.update({name: value for name, value in environ.items() if name != "PYTEST_CURRENT_TEST"})

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import shutil
-import signal
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -29,7 +28,7 @@ from lightkit.hardware.processor import keep_memory
 from lightkit.launch.plan import Plan, plan_launch
 from lightkit.launch.ranks import complete_torch_variables, this_rank
 from lightkit.launch.supervisor import LaunchResult, Supervisor
-from lightkit.launch.worker import DATA_CHANGED, INHERITED, join_launch
+from lightkit.launch.worker import DATA_CHANGED, INHERITED, PREEMPTING, join_launch
 from lightkit.runs.deadline import parse_deadline
 from lightkit.runs.signals import SignalWatch
 
@@ -46,7 +45,8 @@ def run_stage(command: str, args: list[str], watch: SignalWatch, notifier: Comma
     notifier = notifier or CommandNotifier(command, args)
     complete_torch_variables(os.environ)
     if (rank := this_rank(os.environ)) is not None and rank.engine == "slurm":
-        watch.add(signal.SIGUSR1, patiently=True)  # of Slurm, before it ends a job of `lightkit submit`
+        for signum in PREEMPTING:  # before Slurm ends a job of `lightkit submit`
+            watch.add(signum, patiently=True)
     stage = partial(notifier.around, partial(_run_stage, command, args, watch, notifier))
     if (rank_context := join_launch(os.environ)) is None:
         return stage()

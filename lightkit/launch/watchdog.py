@@ -1,7 +1,7 @@
 """The `watchdog` block of a config, the heartbeat of this process, and the thread that ends it when it hangs.
 
-A process that is forked from this one lets `faulthandler` write its stack to a shared file on SIGUSR2, which works also
-while it sleeps in native code.
+A process that is forked from this one lets `faulthandler` write its stack to a shared file on SIGURG, which works also
+while it sleeps in native code. A process that has no handler for it ignores it, and no scheduler sends it.
 """
 
 from __future__ import annotations
@@ -215,7 +215,7 @@ _STACK_FILE: list[IO[bytes]] = []  # to which this process's forks write their s
 
 
 def register_in_forks() -> None:
-    """Let every process that is forked from now on write its stack, and the samples that it loads, on SIGUSR2."""
+    """Let every process that is forked from now on write its stack, and the samples that it loads, on SIGURG."""
     if _STACK_FILE:
         return
     file = tempfile.TemporaryFile(prefix="lightkit-stacks-")  # noqa: SIM115 (open as long as the process)
@@ -226,8 +226,8 @@ def register_in_forks() -> None:
 
     def register() -> None:
         with suppress(OSError, ValueError, RuntimeError):
-            signal.signal(signal.SIGUSR2, write_samples)  # runs after faulthandler, if Python gets to it
-            faulthandler.register(signal.SIGUSR2, file=file, all_threads=True, chain=True)
+            signal.signal(signal.SIGURG, write_samples)  # runs after faulthandler, if Python gets to it
+            faulthandler.register(signal.SIGURG, file=file, all_threads=True, chain=True)
             os.write(file.fileno(), f"ready: {os.getpid()}\n".encode())
 
     os.register_at_fork(after_in_child=register)
@@ -248,7 +248,7 @@ def capture_children() -> list[Stack]:
 def _capture_fork(pid: int) -> Stack:
     start, deadline_s = os.fstat(_STACK_FILE[0].fileno()).st_size, time.monotonic() + _ANSWER_S
     with suppress(ProcessLookupError):
-        os.kill(pid, signal.SIGUSR2)
+        os.kill(pid, signal.SIGURG)
     text, samples = "", None
     while samples is None and time.monotonic() < deadline_s:
         time.sleep(0.01)
@@ -388,8 +388,8 @@ class Watchdog:
             return
         register_in_forks()
         is_main = threading.current_thread() is threading.main_thread()
-        if gently and is_main and signal.getsignal(signal.SIGUSR2) == signal.SIG_DFL:
-            signal.signal(signal.SIGUSR2, self._raise_hung)
+        if gently and is_main and signal.getsignal(signal.SIGURG) == signal.SIG_DFL:
+            signal.signal(signal.SIGURG, self._raise_hung)
             self._raises = True
 
     def start(self) -> None:
@@ -406,7 +406,7 @@ class Watchdog:
         if self._thread is not None and threading.current_thread() is not self._thread:
             self._thread.join()
         if self._raises and threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGUSR2, signal.SIG_DFL)
+            signal.signal(signal.SIGURG, signal.SIG_DFL)
             self._raises = False
 
     def _raise_hung(self, _signum: int, _frame: FrameType | None) -> None:
@@ -457,7 +457,7 @@ class Watchdog:
         """Raise `Hung` in the main thread and wait for its end, and for as long as a checkpoint may take."""
         if not self._raises:
             return False
-        signal.pthread_kill(self._main, signal.SIGUSR2)
+        signal.pthread_kill(self._main, signal.SIGURG)
         deadline_s, beat = time.monotonic() + _UNWINDING_S, self._heartbeat
         while time.monotonic() < deadline_s or (beat.phase == "checkpoint" and beat.silent_s < self._limit_s()):
             if self._stopped.wait(_POLL_S):

@@ -35,6 +35,8 @@ DATA_CHANGED = "DataChanged"
 """Name of the exception after which all ranks have to begin again, in a new run."""
 INHERITED = "_LIGHTKIT_RUN"
 """Environment variable with which the process that begins a run passes it to the ranks that Lightning starts."""
+PREEMPTING = (signal.SIGUSR1, signal.SIGUSR2)
+"""Signals by which Slurm announces the end of a job: USR1 by default, USR2 where NCCL or the site catches that one."""
 
 _LAUNCHES = ".launch"  # folder below that of all runs, for the folders of launches
 _DAY_S = 86400.0
@@ -213,7 +215,7 @@ class RankContext:
         if isinstance(error, Interrupted):
             message, process_code = format_interruption(error), 0
             # Any rank: the others may have stopped with it before the signal has reached them.
-            is_preempted = error.signum == signal.SIGUSR1 and error.checkpoint is not None
+            is_preempted = error.signum in PREEMPTING and error.checkpoint is not None
             if is_preempted and (marker := os.environ.get(PREEMPTED)):
                 Path(marker).touch()
         elif isinstance(error, LightkitError):

@@ -134,7 +134,7 @@ def _become_process(request: dict[str, object], streams: list[int]) -> NoReturn:
     for number, stream in enumerate(streams):
         os.dup2(stream, number, inheritable=True)
         os.close(stream)
-    for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
+    for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGURG):
         signal.signal(signum, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     environ, words, folder = request["environ"], request["words"], request["folder"]

@@ -139,9 +139,12 @@ def test_a_job_that_is_preempted_goes_back_into_the_queue_and_ends_as_if_nothing
 
 
 @pytest.mark.long
-def test_two_tasks_of_a_job_that_is_preempted_resume_together(workspace: Workspace, tmp_path: Path) -> None:
+@pytest.mark.parametrize("signum", [signal.SIGUSR1, signal.SIGUSR2], ids=["USR1", "USR2"])
+def test_two_tasks_of_a_job_that_is_preempted_resume_together(
+    signum: int, workspace: Workspace, tmp_path: Path
+) -> None:
     slurm = tmp_path / "slurm"
-    submit_held(workspace, slurm, signal.SIGUSR1, processes=2).ok()
+    submit_held(workspace, slurm, signum, processes=2).ok()
     assert (slurm / "codes").read_text(encoding="utf-8").split() == ["75", "0"]
     assert "2 devices" in (workspace.folder / "runs/job/slurm-4711.out").read_text(encoding="utf-8")
     assert [row["epoch"] for row in read_metrics(workspace.only_run)] == ["0", "1"]

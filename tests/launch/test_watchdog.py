@@ -120,7 +120,7 @@ def test_a_main_thread_that_sleeps_is_woken_by_an_exception_that_no_handler_of_f
         time.sleep(kennel.time_is_over())
     assert caught.value.stall is watchdog.stall is kennel.reports.get(timeout=PATIENCE_S)
     assert kennel.ends.empty()  # it was stopped in time
-    assert signal.getsignal(signal.SIGUSR2) == signal.SIG_DFL
+    assert signal.getsignal(signal.SIGURG) == signal.SIG_DFL
 
 
 def test_a_main_thread_that_goes_on_hanging_is_ended(kennel: Kennel, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -132,13 +132,13 @@ def test_a_main_thread_that_goes_on_hanging_is_ended(kennel: Kennel, monkeypatch
 
 
 def test_a_handler_of_the_users_own_for_the_signal_stays(kennel: Kennel) -> None:
-    before = signal.signal(signal.SIGUSR2, signal.SIG_IGN)
+    before = signal.signal(signal.SIGURG, signal.SIG_IGN)
     try:
         with kennel.watching(gently=True):
             kennel.ends.get(timeout=kennel.time_is_over())
-        assert signal.getsignal(signal.SIGUSR2) == signal.SIG_IGN
+        assert signal.getsignal(signal.SIGURG) == signal.SIG_IGN
     finally:
-        signal.signal(signal.SIGUSR2, before)
+        signal.signal(signal.SIGURG, before)
 
 
 @pytest.mark.parametrize(("file", "is_ended"), [("pdb.py", False), ("mine.py", True)])
