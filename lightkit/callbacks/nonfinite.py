@@ -57,8 +57,13 @@ class FiniteLoss(Callback):
         self._restore: Callable[[], None] | None = None
         self._is_bad = self._drops_gradients = False
         self._error: NonfiniteLoss | None = None
-        self._num_skipped = self._num_in_a_row = 0
+        self._num_losses = self._num_left_out = self._num_skipped = self._num_in_a_row = 0
         self._on_purpose: set[str] = set()
+
+    @property
+    def num_used(self) -> int:
+        """Number of losses from which the weights were changed: without those of batches that were left out."""
+        return self._num_losses - self._num_left_out
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """See the training batches, and what is saved.
@@ -88,6 +93,7 @@ class FiniteLoss(Callback):
         Raises:
             NonfiniteLoss: If it is not finite and the run ends.
         """
+        self._num_losses += 1
         self._losses.append((self._position(trainer), loss.detach().sum()))
         if self._interval > 1:
             return
@@ -100,7 +106,8 @@ class FiniteLoss(Callback):
         self._is_bad = self._drops_gradients = True
         if self._num_in_a_row >= _MAX_IN_A_ROW:
             self._stop(trainer, found, f"So were those of the {_MAX_IN_A_ROW - 1} batches before it. ")
-        self._num_skipped += len(found)
+        self._num_left_out += 1
+        self._num_skipped += len(found)  # of all ranks
         self._write_events(trainer, found, "skip")
         if trainer.is_global_zero and self._num_skipped <= _MAX_SHOWN:
             _log.warning("%s: the batch is left out.", _describe(found[0]))

@@ -68,7 +68,7 @@ class EpochMeter:
     def __init__(self) -> None:
         self.rates: dict[str, float] = {}
         self.phases: dict[str, float] = {}
-        self.num_batches = 0
+        self.num_batches = self.total_batches = 0
         self.complete: Epoch | None = None
         self._lap_s = self._began_s = time.monotonic()
         self._validation_s = self._total_training_s = 0.0
@@ -94,6 +94,7 @@ class EpochMeter:
     def count(self, batch: Any) -> None:
         """Count the samples of a batch."""
         self.num_batches += 1
+        self.total_batches += 1
         self._num_samples += find_batch_size(batch) or 0
 
     def end_epoch(self, trainer: Trainer) -> None:
@@ -164,6 +165,11 @@ class RunRecorder(Callback):
         self._durations: dict[str, float] = {}
         self._summary: dict[str, Any] = dict.fromkeys(("exit_code", "error", "stopped_by", "ended"))
         self._summary |= {"status": "running", "started": _now(), "durations": self._durations}
+
+    @property
+    def num_batches(self) -> int:
+        """Number of training batches that this process has seen."""
+        return self._meter.total_batches
 
     def start(self) -> None:
         """Record warnings from here on."""

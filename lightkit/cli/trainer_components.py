@@ -36,6 +36,7 @@ from lightkit.callbacks import (
     create_progress,
 )
 from lightkit.callbacks.checkpoint_io import CheckpointReader, read_checkpoint
+from lightkit.callbacks.empty_stage import RequireWork
 from lightkit.callbacks.interruption import StopAtDeadline
 from lightkit.callbacks.notifiers import Notifier
 from lightkit.callbacks.prediction_recorder import PredictionRecorder
@@ -188,9 +189,11 @@ def _build_callbacks(context: RunContext, trainer: Mapping[str, Any]) -> list[Ca
     first: list[Callback] = build_computation(saved.get("accelerator") or {}, trains=trains)
     if _is_on_xla(trainer):
         first.append(HushXLA())
+    finite_loss: FiniteLoss | None = None
     if trains:  # before the user's, so that none of them takes a bad batch for a good one
         action = (saved.get("watchdog") or {}).get("on_nonfinite", WatchdogSettings().on_nonfinite)
-        first.append(FiniteLoss(action, events=recorder.events, last_good=last_good))
+        finite_loss = FiniteLoss(action, events=recorder.events, last_good=last_good)
+        first.append(finite_loss)
     last: list[Callback] = []
     if trains and (given := context.options.get("deadline")) is not None:
         deadline = parse_deadline(str(given), is_resolved=True)
@@ -213,6 +216,10 @@ def _build_callbacks(context: RunContext, trainer: Mapping[str, Any]) -> list[Ca
         ResumeState(),
         StopOnSignal(context.watch, last_good=last_good),
         *last,
+        RequireWork(
+            count_batches=lambda: recorder.num_batches,
+            count_losses=lambda: 0 if finite_loss is None else finite_loss.num_used,
+        ),
     ]
 
 

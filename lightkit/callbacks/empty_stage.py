@@ -1,0 +1,115 @@
+"""A stage that did nothing ends with an error: no training batch, no tested batch, every batch skipped."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from pytorch_lightning import Callback, LightningModule, Trainer
+from torch.utils.data import DataLoader
+
+from lightkit.errors import DataError
+
+
+class RequireWork(Callback):
+    """Raise an error at the end of a stage that has seen no batch, or has skipped each.
+
+    An explicit zero in the config (`limit_train_batches: 0`, `max_epochs: 0`) is no error, nor is a fit that has nothing
+    left to train.
+
+    Args:
+        count_batches: Returns how many training batches this process has seen.
+        count_losses: Returns for how many of them there was a loss, without those that were left out.
+    """
+
+    def __init__(self, *, count_batches: Callable[[], int], count_losses: Callable[[], int]) -> None:
+        self._count_batches = count_batches
+        self._count_losses = count_losses
+        self._has_begun = False
+        self._num_evaluated = 0
+
+    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Note that there was something to train."""
+        self._has_begun = True
+
+    def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Check that a batch was trained.
+
+        Raises:
+            DataError: If there was none though one was due, or each was skipped.
+        """
+        if self._count_batches() == 0:
+            if trainer.limit_train_batches != 0 and self._was_due(trainer):
+                raise DataError(f"the training loader has given no batch{_smallest(trainer)}")
+            return
+        if pl_module.automatic_optimization and self._count_losses() == 0:
+            raise DataError(
+                f"each of the {self._count_batches()} training batches was skipped: training_step has returned None, or the "
+                "loss was not finite and watchdog.on_nonfinite left it out. Nothing was trained."
+            )
+
+    def _was_due(self, trainer: Trainer) -> bool:
+        if self._has_begun:
+            return trainer.global_step == 0  # else it goes on after the last batch of an epoch
+        epochs_left = trainer.max_epochs in (None, -1) or trainer.current_epoch < trainer.max_epochs
+        steps_left = trainer.max_steps == -1 or trainer.global_step < trainer.max_steps
+        return trainer.num_training_batches == 0 and epochs_left and steps_left
+
+    def on_validation_batch_end(self, trainer: Trainer, *_: Any, **__: Any) -> None:
+        """Count a batch."""
+        self._num_evaluated += 1
+
+    on_test_batch_end = on_predict_batch_end = on_validation_batch_end
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Check `lightkit validate`; a fit may have no validation.
+
+        Raises:
+            DataError: If there was no batch though one was due.
+        """
+        if trainer.validating and trainer.limit_val_batches != 0:
+            self._require_evaluated("validation")
+
+    def on_test_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Check `lightkit test`.
+
+        Raises:
+            DataError: If there was no batch though one was due.
+        """
+        if trainer.limit_test_batches != 0:
+            self._require_evaluated("test")
+
+    def on_predict_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Check `lightkit predict`.
+
+        Raises:
+            DataError: If there was no batch though one was due.
+        """
+        if trainer.limit_predict_batches != 0:
+            self._require_evaluated("predict")
+
+    def _require_evaluated(self, name: str) -> None:
+        if self._num_evaluated == 0:
+            raise DataError(
+                f"the {name} loader has given no batch: there is nothing to report. Look at the data's split."
+            )
+
+
+def _smallest(trainer: Trainer) -> str:
+    """Describe the smallest data of which the training loader would make a batch."""
+    loader = trainer.train_dataloader
+    if not isinstance(loader, DataLoader):
+        return ". Look at what it yields."
+    try:
+        num_samples = len(loader.sampler)  # type: ignore[arg-type]  # one without a length has no answer
+    except TypeError:
+        return ". Look at what it yields."
+    size = getattr(loader.batch_sampler, "batch_size", loader.batch_size)
+    drops_last = getattr(loader.batch_sampler, "drop_last", loader.drop_last)
+    if num_samples and drops_last and isinstance(size, int):
+        ranks = f" for each of the {trainer.world_size} processes" if trainer.world_size > 1 else ""
+        return (
+            f": it has {num_samples} samples, batches of {size}, and drops the last, incomplete one (drop_last). At least "
+            f"{size} samples are needed{ranks}, or a smaller batch_size."
+        )
+    return f": its sampler has {num_samples} samples. At least 1 is needed."
