@@ -14,8 +14,8 @@ from lightkit.errors import DataError
 class RequireWork(Callback):
     """Raise an error at the end of a stage that has seen no batch, or has skipped each.
 
-    An explicit zero in the config (`limit_train_batches: 0`, `max_epochs: 0`) is no error, nor is a fit that has nothing
-    left to train.
+    An explicit zero in the config (`limit_train_batches: 0`, `max_epochs: 0`) is no error, nor is a fit that has
+    nothing left to train.
 
     Args:
         count_batches: Returns how many training batches this process has seen.
@@ -44,8 +44,8 @@ class RequireWork(Callback):
             return
         if pl_module.automatic_optimization and self._count_losses() == 0:
             raise DataError(
-                f"each of the {self._count_batches()} training batches was skipped: training_step has returned None, or the "
-                "loss was not finite and watchdog.on_nonfinite left it out. Nothing was trained."
+                f"each of the {self._count_batches()} training batches was skipped: training_step has returned None, or "
+                "the loss was not finite and watchdog.on_nonfinite left it out. Nothing was trained."
             )
 
     def _was_due(self, trainer: Trainer) -> bool:
@@ -109,7 +109,7 @@ def _smallest(trainer: Trainer) -> str:
     if num_samples and drops_last and isinstance(size, int):
         ranks = f" for each of the {trainer.world_size} processes" if trainer.world_size > 1 else ""
         return (
-            f": it has {num_samples} samples, batches of {size}, and drops the last, incomplete one (drop_last). At least "
-            f"{size} samples are needed{ranks}, or a smaller batch_size."
+            f": it has {num_samples} samples, batches of {size}, and drops the last, incomplete one (drop_last). At "
+            f"least {size} samples are needed{ranks}, or a smaller batch_size."
         )
     return f": its sampler has {num_samples} samples. At least 1 is needed."

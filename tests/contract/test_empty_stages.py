@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from tests.contract.workspace import Workspace, read_json
+from tests.contract.workspace import Workspace
 
 MY_EMPTY = """\
 import torch
