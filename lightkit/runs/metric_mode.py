@@ -1,4 +1,4 @@
-"""Which value of a metric is best, ``min`` or ``max``: one answer for every checkpoint, gate, report, table and rule."""
+"""Which value of a metric is best, ``min`` or ``max``: the one answer for checkpoints, gates, reports and tables."""
 
 from __future__ import annotations
 
@@ -44,8 +44,10 @@ def infer_mode(
         chosen: Mode of a callback that monitors the metric, which may be a default.
     """
     for known in (explicit, _find_recorded(metric, recorded or {}), infer_mode_by_name(metric), chosen):
-        if known == "min" or known == "max":
-            return known
+        if known == "min":
+            return "min"
+        if known == "max":
+            return "max"
     return None
 
 
