@@ -1,7 +1,7 @@
 """Which value is best of the metrics that a model logs, as their torchmetrics objects know it.
 
-``self.log("val/acc", self.acc)`` shows which object is behind a name in Lightning's table of results alone, which has
-no public name (pytorch-lightning 2.6.6, ``Trainer._results``); it is read here, and where it is missing nothing is
+``self.log("val/acc", self.acc)`` shows which object is behind a name in the results of Lightning's loops alone, which
+have no public name (pytorch-lightning 2.6.6, ``_results``); they are read here, and where they are missing nothing is
 known.
 """
 
@@ -36,8 +36,11 @@ def find_metric_modes(trainer: Trainer, module: LightningModule) -> dict[str, Mo
                     note(str(name), metric)
 
     # an object that was logged itself
-    results: Any = getattr(trainer, "_results", None) or {}
-    for result in results.values():
+    training = trainer.fit_loop.epoch_loop
+    results: list[Any] = []
+    for loop in (training, training.val_loop, trainer.validate_loop, trainer.test_loop):
+        results += (getattr(loop, "_results", None) or {}).values()
+    for result in results:
         logged = getattr(getattr(result, "meta", None), "name", None)
         if isinstance(logged, str):
             note(logged, getattr(result, "value", None))

@@ -145,6 +145,11 @@ def read_facts(run: Run) -> RunFacts:
     # what belongs to other weights, or to other data, is not the best checkpoint's
     summary = read_object("summary.json")
     sha256 = known_digest(find_best_checkpoint(run, summary))
+    gate = read_object("gate.json")
+    judged = (gate.get("checkpoint") or {}).get("sha256")
+    if None not in (judged, sha256) and judged != sha256:
+        problems.append("gate.json is of another checkpoint than the best, and is not shown; `lightkit gate` judges it")
+        gate = {}
     own_scores = {each.stage: each for each in list_own_scores(run, summary, manifest)}
     other_scores = [each for each in read_scores(summary) if each not in own_scores.values()]
     if manifest.get("subcommand", "fit") == "fit":
@@ -162,7 +167,7 @@ def read_facts(run: Run) -> RunFacts:
         settings=sorted(settings, key=lambda each: (each.place is None, str(each.place).startswith("lightkit:"))),
         predictions=predictions,
         bad_images=attempt("bad_images.csv", lambda: read_bad_images(run.folder / "bad_images.csv"), []),
-        gate=read_object("gate.json"),
+        gate=gate,
         exports=[each for each in artefacts.values() if isinstance(each, dict)],
         problems=problems,
         sha256=sha256,
@@ -323,8 +328,9 @@ def describe_verdict(facts: RunFacts) -> str:
         "interrupted": "The run was interrupted and left nothing to resume from",
         "preempted": "The run was interrupted and resumes where it stopped",
     }.get(facts.status)
+    compared = _describe_gate(facts)
     if score is None:
-        return f"{state or 'The run is done'}; it has logged no metric to judge it by."
+        return f"{state or 'The run is done'}; it has logged no finite metric to judge it by{compared}."
     text = f"{score.metric} is {score.value:.4g}"
     if score.interval is not None:
         low, high = score.interval
@@ -332,21 +338,27 @@ def describe_verdict(facts: RunFacts) -> str:
         if score.chance is not None:
             beats_chance = high < score.chance if score.is_loss else low > score.chance
             text += f", {'better' if beats_chance else 'not better'} than chance ({score.chance:.3g})"
+    return f"{state}: so far {text}{compared}." if state else f"{text}{compared}."
+
+
+def _describe_gate(facts: RunFacts) -> str:
+    """Write how the run compares with the gate's baseline; empty where the gate compared nothing."""
     metric, scores = facts.gate.get("metric"), facts.gate.get("scores") or {}
     mine, other = (_read_score(scores.get(which), metric) for which in ("challenger", "baseline"))
-    if mine is not None and other is not None:
-        significance = facts.gate.get("significance") or {}
-        explicit = facts.gate.get("mode") or (facts.gate.get("settings") or {}).get("mode")
-        mode = infer_mode(str(metric), explicit=explicit, recorded=facts.summary.get("modes"))
+    if mine is None or other is None:
+        return ""
+    significance = facts.gate.get("significance") or {}
+    explicit = facts.gate.get("mode") or (facts.gate.get("settings") or {}).get("mode")
+    mode = infer_mode(str(metric), explicit=explicit, recorded=facts.summary.get("modes"))
+    if significance.get("test") and not significance.get("counts"):
+        found = "no different beyond noise from"
+    elif mine == other or not (math.isfinite(mine) or math.isfinite(other)):
         found = "equal to"
-        if mine != other and (math.isfinite(mine) or math.isfinite(other)):
-            is_gain = is_better(mine, other, mode or "max")
-            found = "better than" if is_gain else "worse than"
-            found = found if mode is not None else "not equal to"  # nothing says which value is good
-        if significance.get("test") and not significance.get("counts"):
-            found = "no different beyond noise from"
-        text += f"; by {metric} ({mine:.4g}) it is {found} {facts.gate.get('baseline')} ({other:.4g})"
-    return f"{state}: so far {text}." if state else f"{text}."
+    elif mode is None:  # nothing says which value is good
+        found = "not equal to"
+    else:
+        found = "better than" if is_better(mine, other, mode) else "worse than"
+    return f"; by {metric} ({mine:.4g}) it is {found} {facts.gate.get('baseline')} ({other:.4g})"
 
 
 def _read_score(scores: Any, metric: Any) -> float | None:
