@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,7 +18,7 @@ from lightkit import runs
 from lightkit.callbacks.metric_modes import find_metric_modes
 from lightkit.config import near
 from lightkit.errors import ConfigError
-from lightkit.runs.metric_mode import infer_mode
+from lightkit.runs.metric_mode import infer_mode, override_modes
 
 AUTO_MONITORS = ("val/loss", "val_loss")
 
@@ -68,7 +69,8 @@ class Checkpoint(ModelCheckpoint):
         self._is_time = DistributedFlag()
         self.save_last_every_n_steps = save_last_every_n_steps
         self._auto = monitor == "auto"
-        self._mode_is_given = mode is not None
+        self.mode_is_given = mode is not None
+        self.modes_of_config: Mapping[str, str] = {}  # what a config says of metrics elsewhere, as in its gate
         self._saved_at_s = time.monotonic()
         self._saved_at_step = 0
         self._step_seen = 0
@@ -202,9 +204,9 @@ class Checkpoint(ModelCheckpoint):
 
     def _decide_mode(self, trainer: Trainer) -> None:
         """Take the mode of the metric that is logged, where none was given."""
-        if self._mode_is_given or self.monitor is None:
+        if self.mode_is_given or self.monitor is None:
             return
-        known = find_metric_modes(trainer, trainer.lightning_module)
+        known = override_modes(find_metric_modes(trainer, trainer.lightning_module), self.modes_of_config)
         mode = infer_mode(self.monitor, recorded=known) or "min"
         if mode != self.mode:
             self.mode = mode

@@ -30,6 +30,7 @@ from pytorch_lightning.trainer.states import TrainerFn
 from pytorch_lightning.utilities import rank_zero_only
 
 from lightkit import runs
+from lightkit.callbacks.checkpoint import Checkpoint
 from lightkit.callbacks.checkpoint_io import read_checkpoint
 from lightkit.callbacks.metric_modes import find_metric_modes
 from lightkit.callbacks.resume import gather
@@ -38,6 +39,7 @@ from lightkit.config import shown_path
 from lightkit.errors import Interrupted, LightkitError, OutOfTime, exit_code_of
 from lightkit.runs.bad_images import BadImage, most_frequent, read_bad_images, write_bad_images
 from lightkit.runs.checkpoints import known_digest
+from lightkit.runs.metric_mode import infer_mode, infer_mode_by_name, override_modes
 from lightkit.runs.scores import StageScore, add_score, drop_lost_scores, list_own_scores, read_scores, write_scores
 
 _log = logging.getLogger(__name__)
@@ -160,6 +162,7 @@ class RunRecorder(Callback):
         self.changed = dict(changed or {})
         self._modes_of_config = dict(modes or {})
         self._modes_of_metrics: dict[str, str] = {}
+        self._warned: set[int] = set()
         self._counter = SampleCounter()
         self._sizes_of_validations = _read_sizes(run)
         self._loaded_sha256: str | None = None
@@ -312,6 +315,7 @@ class RunRecorder(Callback):
             self._record_result(trainer)
         elif not trainer.sanity_checking:
             self._modes_of_metrics |= find_metric_modes(trainer, pl_module)
+            self._warn_of_modes(trainer)
             self._sizes_of_validations.add(self._counter.total(trainer, trainer.val_dataloaders))
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -403,6 +407,21 @@ class RunRecorder(Callback):
             self.events.write("result", stage=self._stage, metrics=metrics)
         _call_each(_callbacks(trainer), "on_result_recorded", trainer, self._stage, metrics)
 
+    def _warn_of_modes(self, trainer: Trainer) -> None:
+        """Warn once of each callback whose mode contradicts the metric's object; `check` knows the name alone."""
+        for callback in _callbacks(trainer):
+            monitor, mode = getattr(callback, "monitor", None), getattr(callback, "mode", None)
+            is_decided = not isinstance(callback, Checkpoint) or callback.mode_is_given  # else it follows the metric
+            if not isinstance(monitor, str) or mode not in ("min", "max") or not is_decided:
+                continue
+            best = infer_mode(monitor, recorded=self._modes_of_metrics)
+            is_news = infer_mode_by_name(monitor) in (None, mode) and id(callback) not in self._warned
+            if best is not None and best != mode and is_news and self._writes:
+                self._warned.add(id(callback))
+                size = "small" if best == "min" else "large"
+                text = "%s monitors %s with mode: %s, but its metric object says that %s values are good; set mode: %s"
+                _log.warning(text, type(callback).__name__, monitor, mode, size, best)
+
     def _make_score(self, trainer: Trainer, stage: str, metrics: Mapping[str, float]) -> StageScore:
         """Return the result of a stage with what it belongs to; for all ranks."""
         loaders = trainer.test_dataloaders if stage == "test" else trainer.val_dataloaders
@@ -491,7 +510,8 @@ class RunRecorder(Callback):
         summary |= self._summary if self._is_new else {}
         summary["durations"] = {**summary["durations"], **self._durations}
         summary["stages"] = {**summary["stages"], **self._results}
-        summary["modes"] = {**summary["modes"], **self._modes_of_metrics, **self._modes_of_config}
+        known = override_modes(summary["modes"], self._modes_of_metrics)
+        summary["modes"] = override_modes(known, self._modes_of_config)
         if self._score is not None:
             summary["scores"] = write_scores(add_score(read_scores(summary), self._score))
         if self._stage == "fit":

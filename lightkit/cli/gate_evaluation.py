@@ -39,7 +39,7 @@ from lightkit.registry.store import KEPT, Registry, address_of_run, find_version
 from lightkit.reports.gate_page import write_gate_page
 from lightkit.reports.predictions import Predictions, Split, predictions_path, read_predictions
 from lightkit.reports.statistics import choose_deciding_samples, describe_significance
-from lightkit.runs.metric_mode import Mode, rank_value
+from lightkit.runs.metric_mode import Mode, override_modes, rank_value
 from lightkit.runs.resume import find_checkpoint
 from lightkit.runs.webhook import close_all
 from lightkit.version import __version__
@@ -371,7 +371,7 @@ class _Evaluation:
                     verbose=False,
                     weights_only=not runs.is_trusting(),
                 )
-            self.modes = {**find_metric_modes(trainer, module), **self.modes}
+            self.modes = override_modes(find_metric_modes(trainer, module), self.modes)
             return {key: float(value) for key, value in trainer.callback_metrics.items()}
 
         metrics = evaluate(str(checkpoint))

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from lightkit.config import KeyPath, Resolved, dotted
 from lightkit.registry.gate import read_gate
-from lightkit.runs.metric_mode import Mode, infer_mode
+from lightkit.runs.metric_mode import Mode, infer_mode, override_modes
 
 _DEFAULTS = {"ModelCheckpoint": "min", "EarlyStopping": "min", "ReduceLROnPlateau": "min"}
 """Classes of Lightning and torch that judge by a metric, with their default of ``mode``."""
@@ -82,7 +82,9 @@ def list_mode_warnings(resolved: Resolved, known: Mapping[str, Any] | None = Non
     """
     warnings = []
     for each in list_monitors(resolved):
-        best = infer_mode(each.metric, recorded=known)
+        # a mode that is set does not confirm itself
+        recorded = (known or {}) if each.is_given else override_modes(known or {}, find_config_modes(resolved))
+        best = infer_mode(each.metric, recorded=recorded)
         key = dotted((*each.path, "mode"))
         if each.mode is not None and best is not None and each.mode != best:
             default = "" if each.is_given else ", which is its default"

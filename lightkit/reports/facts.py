@@ -330,7 +330,9 @@ def describe_verdict(facts: RunFacts) -> str:
     }.get(facts.status)
     compared = _describe_gate(facts)
     if score is None:
-        return f"{state or 'The run is done'}; it has logged no finite metric to judge it by{compared}."
+        has_logged = any(map(is_metric, (facts.summary.get("metrics") or {}).get("best") or ()))
+        found = "its metrics are not finite" if has_logged else "it has logged no metric to judge it by"
+        return f"{state or 'The run is done'}; {found}{compared}."
     text = f"{score.metric} is {score.value:.4g}"
     if score.interval is not None:
         low, high = score.interval

@@ -68,6 +68,16 @@ def infer_mode_by_name(metric: str) -> Mode | None:
     return "min" if is_small else "max"
 
 
+def override_modes(known: Mapping[str, Any], stronger: Mapping[str, Any]) -> dict[str, Any]:
+    """Return known modes with stronger ones in the place of those of the same metric, on whatever split.
+
+    Args:
+        known: Modes by metric, such as those of metric objects.
+        stronger: Modes that override them, such as those of a config.
+    """
+    return {name: mode for name, mode in known.items() if _find_recorded(name, stronger) is None} | dict(stronger)
+
+
 def merge_modes(summaries: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     """Collect what several runs recorded of their metrics' modes; that of the first run counts.
 
@@ -78,7 +88,7 @@ def merge_modes(summaries: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     for summary in summaries:
         recorded = summary.get("modes")
         if isinstance(recorded, Mapping):
-            modes = {**recorded, **modes}
+            modes = override_modes(recorded, modes)
     return modes
 
 

@@ -133,6 +133,7 @@ def _fill(source: str) -> Any:
                 # of a run whose metric is never finite, the newest epoch is kept
                 "callbacks": {"checkpoint": {"monitor": None} if day == _NAN else monitored},
                 "trainer": {"accelerator": "cpu", "devices": 1, "max_epochs": 3, "logger": False},
+                "gate": {"metric": f"test/{metric}"} | ({} if mode is None else {"mode": mode}),
                 "run": {"name": "job", "report": False},
             }
             workspace.write("measured.yaml", config)
@@ -181,7 +182,7 @@ def test_every_user_of_the_direction_takes_the_same(measured: tuple[Workspace, s
     assert kept["kept"][f"job/{run_id(_BETTER)}"] == "one of the best"
 
     # the gate, and the report on it
-    gate = [f"--gate.metric=test/{metric}", "--gate.max_drop=0.01"]
+    gate = ["--gate.max_drop=0.01"]
     better, worse, never = (find(workspace, day) for day in (_BETTER, _WORSE, _NAN))
     result = workspace.run("gate", str(better), *gate, f"--gate.baseline={worse}")
     if not is_known:
@@ -276,6 +277,25 @@ def test_a_callback_whose_mode_contradicts_its_metric_is_warned_about(
         assert says is None or "  --> own.yaml:" in printed
     recorded = [each["message"] for each in read_events(workspace.runs[0], "warning")]
     assert any(says in each for each in recorded) if says else not any("mode:" in each for each in recorded)
+
+
+@pytest.mark.parametrize(("measure", "is_warned"), [("score", True), ("cost", False), ("number", False)])
+def test_a_callback_whose_mode_contradicts_the_metric_object_is_warned_about(
+    workspace: Workspace, measure: str, is_warned: bool
+) -> None:
+    arguments = {"metric": "energy", "values": [0.5, 0.9], "measure": measure}
+    config = {
+        "model": {"class_path": "measured.Measured", "init_args": arguments},
+        "data": {"class_path": "measured.Data"},
+        "callbacks": {"stop": {"class_path": "EarlyStopping", "init_args": {"monitor": "val/energy"}}},
+        "trainer": {"accelerator": "cpu", "devices": 1, "max_epochs": 2, "logger": False},
+        "run": {"report": False},
+    }
+    workspace.write("measured.py", _MODULE)
+    workspace.write("own.yaml", config)
+    printed = workspace.run("fit", "-c", "own.yaml").ok().err
+    text = "EarlyStopping monitors val/energy with mode: min, but its metric object says that large values are good"
+    assert printed.count(text) == is_warned
 
 
 def test_a_gate_that_compares_by_a_metric_of_unknown_direction_is_said_before_a_training(workspace: Workspace) -> None:

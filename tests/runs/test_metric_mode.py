@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from lightkit.runs.metric_mode import infer_mode, is_better, merge_modes, rank_value
+from lightkit.runs.metric_mode import infer_mode, is_better, merge_modes, override_modes, rank_value
 
 
 @pytest.mark.parametrize(
@@ -62,6 +62,11 @@ def test_the_first_that_is_known_decides(known: dict, mode: str) -> None:
 def test_a_default_decides_for_a_name_that_says_nothing() -> None:
     assert infer_mode("val/energy", chosen="max") == "max"
     assert infer_mode("val/energy") is None
+
+
+def test_a_stronger_mode_is_that_of_the_metric_on_each_split() -> None:
+    known = {"val/energy": "min", "test/energy_epoch": "min", "val/loss": "min"}
+    assert override_modes(known, {"test/energy": "max"}) == {"val/loss": "min", "test/energy": "max"}
 
 
 def test_the_newest_run_that_recorded_a_mode_counts() -> None:
