@@ -42,6 +42,7 @@ from lightkit.callbacks.notifiers import Notifier
 from lightkit.callbacks.prediction_recorder import PredictionRecorder
 from lightkit.cli.console import OutputMode, format_table, print_line
 from lightkit.cli.context import RunContext
+from lightkit.cli.monitors import find_config_modes
 from lightkit.cli.notifications import IN_RETRAIN
 from lightkit.cli.predict_images import build_prediction_callback
 from lightkit.cli.redaction import drop_nulls, redact, redact_hyperparameters
@@ -212,7 +213,7 @@ def _build_callbacks(context: RunContext, trainer: Mapping[str, Any]) -> list[Ca
         LambdaCallback(setup=partial(_check_same_data, context)),
         *own,
         recorder,
-        *([PredictionRecorder(run.folder)] if context.command in ("fit", "test") else []),
+        *([PredictionRecorder(run.folder, changed=recorder.changed)] if context.command in ("fit", "test") else []),
         ResumeState(),
         StopOnSignal(context.watch, last_good=last_good),
         *last,
@@ -285,6 +286,8 @@ def finish_trainer(context: RunContext, trainer: Trainer) -> None:
     # last, behind those that LightningCLI adds: Lightning takes the first one's checkpoint for the best
     callbacks.sort(key=lambda callback: isinstance(callback, Checkpoint) and not callback.keeps_best)
     for callback in trainer.checkpoint_callbacks:
+        if isinstance(callback, Checkpoint):
+            callback.modes_of_config = find_config_modes(context.resolved)
         if isinstance(callback, ModelCheckpoint):
             callback.dirpath = callback.dirpath or str(context.run.checkpoints)
     for logger in trainer.loggers:

@@ -17,7 +17,11 @@ phases             seconds of this process's fit: ``start``, ``load`` (waiting f
 metrics            ``best`` and ``last``: column -> value, the rows of metrics.csv for these epochs
 best               ``monitor``, its ``mode`` (min, max), ``value``, ``epoch`` of the best checkpoint; null if none
 paths              relative to the run's folder: ``best_checkpoint``, ``last_checkpoint``, ``config``, ...
-stages             ``validate``, ``test``, ``predict`` -> metric -> value
+stages             ``validate``, ``test``, ``predict`` -> metric -> value: the newest result, of whatever weights;
+                   a fit leaves those of its best checkpoint alone
+scores             each result of ``validate`` and ``test`` with its weights, data and settings: `lightkit.runs.scores`
+samples            ``val``: number of samples of each validation of the fit; null where it varies, or is unknown
+modes              metric -> ``min`` or ``max``, as the config sets it, or the metric object that was logged knows it
 =================  ===================================================================================================
 """
 
@@ -41,7 +45,8 @@ def new_summary(run: str) -> Summary:
     """
     unknown = dict.fromkeys(("exit_code", "error", "stopped_by", "started", "ended"))
     numbers = {"durations": {}, "epochs": 0, "steps": 0, "throughput": {"samples_per_s": None}, "phases": {}}
-    results: Summary = {"metrics": {"best": {}, "last": {}}, "best": None, "paths": {}, "stages": {}}
+    results: Summary = {"metrics": {"best": {}, "last": {}}, "best": None, "paths": {}, "stages": {}, "scores": []}
+    results |= {"samples": {}, "modes": {}}
     return {"schema": 1, "run": run, "status": "running", **unknown, **numbers, **results}
 
 

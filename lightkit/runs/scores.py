@@ -1,0 +1,154 @@
+"""``scores`` of summary.json: the results of later stages, each with the weights, the data and the settings it is of.
+
+Each is an object:
+
+============  =========================================================================================================
+stage         ``test`` or ``validate``
+metrics       metric -> value; null where it is not finite
+checkpoint    file of the weights, relative to the run's folder where it is inside; null where the model had none
+sha256        digest of that file when it was loaded; null where it is unknown
+epoch         of the weights, from 0; null where it is unknown
+data          fingerprint of the data, as ``data.fingerprint`` of the manifest; null where the data module has none
+limit         ``trainer.limit_test_batches`` (or ``_val_``) where it leaves batches out: a number of them, or a share
+num_samples   number of samples that were scored, over all ranks and loaders; null where it is unknown
+changed       key -> value of the config, where the stage's differs from the run's in what may change a metric
+time          end of the stage, ISO 8601, UTC
+============  =========================================================================================================
+
+A later result replaces an earlier one of the same stage, weights, data and settings alone. A score belongs to a run's
+best checkpoint where `is_of` says so: equal digest, equal fingerprint, nothing changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path, PurePath
+from typing import Any
+
+from lightkit.runs.checkpoints import known_digest
+from lightkit.runs.folder import Run
+
+_MAX_CHARS = 60  # of a value in words
+
+
+@dataclass(frozen=True)
+class StageScore:
+    """The result of a later stage, and what it belongs to. The fields are those of the module's table."""
+
+    stage: str
+    metrics: Mapping[str, float | None]
+    checkpoint: str | None = None
+    sha256: str | None = None
+    epoch: int | None = None
+    data: str | None = None
+    limit: int | float | None = None
+    num_samples: int | None = None
+    changed: Mapping[str, Any] = field(default_factory=dict)
+    time: str | None = None
+
+    def is_of(self, sha256: str | None, *, data: str | None) -> bool:
+        """Return whether it is the score of some weights on the run's own data, with the run's own settings.
+
+        Args:
+            sha256: Digest of the file of the weights; None belongs to no score.
+            data: Fingerprint of the run's data; None where its data module has none, and where ``changed`` decides.
+        """
+        is_same_data = self.data is None or data is None or self.data == data
+        return sha256 is not None and self.sha256 == sha256 and is_same_data and not self.changed
+
+    def describe_origin(self, *, data: str | None) -> str:
+        """Write in words what it is of: ``last.ckpt, epoch 1, with data.root: other``.
+
+        Args:
+            data: Fingerprint of the run's data.
+        """
+        parts = ["a model without a checkpoint" if self.checkpoint is None else PurePath(self.checkpoint).name]
+        if self.epoch is not None:
+            parts.append(f"epoch {self.epoch}")
+        changed = []
+        for key, value in self.changed.items():
+            text = str(value)
+            changed.append(f"{key}: {text if len(text) <= _MAX_CHARS else f'{text[:_MAX_CHARS]}...'}")
+        if changed:
+            parts.append(f"with {', '.join(changed)}")
+        if None not in (self.data, data) and self.data != data:
+            parts.append("of other data than the training's")
+        return ", ".join(parts)
+
+
+def read_scores(summary: Mapping[str, Any]) -> list[StageScore]:
+    """Read the scores of a run's summary, in the order in which they were recorded; damaged ones are left out."""
+    recorded = summary.get("scores")
+    known = {each.name for each in fields(StageScore)}
+    scores = []
+    for entry in recorded if isinstance(recorded, list) else ():
+        if isinstance(entry, Mapping) and isinstance(entry.get("metrics"), Mapping) and "stage" in entry:
+            values = {name: value for name, value in entry.items() if name in known}
+            scores.append(StageScore(**{**values, "changed": values.get("changed") or {}}))
+    return scores
+
+
+def add_score(scores: Iterable[StageScore], new: StageScore) -> list[StageScore]:
+    """Add a score in the place of an earlier one of the same stage, weights, data and settings."""
+
+    def identify(score: StageScore) -> tuple[Any, ...]:
+        # without a digest, weights are known by their file alone
+        weights = score.sha256 or score.checkpoint
+        return score.stage, weights, score.data, score.limit, sorted(map(str, score.changed.items()))
+
+    return [*(each for each in scores if identify(each) != identify(new)), new]
+
+
+def write_scores(scores: Iterable[StageScore]) -> list[dict[str, Any]]:
+    """Return the scores as summary.json has them."""
+    return [asdict(each) for each in scores]
+
+
+def find_best_checkpoint(run: Run, summary: Mapping[str, Any]) -> Path:
+    """Return the path of a run's best checkpoint, which need not exist."""
+    named = (summary.get("paths") or {}).get("best_checkpoint")
+    return run.folder / named if isinstance(named, str) else run.checkpoints / "best.ckpt"
+
+
+def list_own_scores(run: Run, summary: Mapping[str, Any], manifest: Mapping[str, Any]) -> list[StageScore]:
+    """List the scores of a run's best checkpoint on the run's own data; the newest of each stage.
+
+    Of a run that trained nothing, such as one of ``lightkit test -c``, they are the newest.
+
+    Args:
+        run: The run.
+        summary: Its summary.json.
+        manifest: Its manifest.json.
+    """
+    scores = read_scores(summary)
+    if scores and manifest.get("subcommand", "fit") == "fit":
+        data = (manifest.get("data") or {}).get("fingerprint")
+        sha256 = known_digest(find_best_checkpoint(run, summary))
+        scores = [each for each in scores if each.is_of(sha256, data=data)]
+    return list({each.stage: each for each in scores}.values())
+
+
+def keep_own_stages(run: Run, summary: Mapping[str, Any], manifest: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a summary whose ``stages`` are those of the run's best checkpoint and own data alone.
+
+    A summary of an earlier version, which has no ``scores``, does not tell, and stays as it is.
+    """
+    if "scores" not in summary:
+        return dict(summary)
+    stages = {each.stage: each.metrics for each in list_own_scores(run, summary, manifest)}
+    return {**summary, "stages": stages}
+
+
+def drop_lost_scores(run: Run, scores: Iterable[StageScore]) -> list[StageScore]:
+    """Leave out the scores of weights that the run's folder held and holds no more."""
+    kept = []
+    digests: set[str | None] | None = None
+    for each in scores:
+        is_inside = each.checkpoint is not None and not PurePath(each.checkpoint).is_absolute()
+        if is_inside and digests is None:
+            digests = {known_digest(path) for path in run.checkpoints.glob("*.ckpt")}
+            digests.add(known_digest(run.folder / str(each.checkpoint)))
+        if not is_inside or each.sha256 in (digests or ()):
+            kept.append(each)
+    return kept
