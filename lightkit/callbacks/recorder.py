@@ -32,7 +32,7 @@ from pytorch_lightning.utilities import rank_zero_only
 from lightkit import runs
 from lightkit.callbacks.resume import gather
 from lightkit.config import shown_path
-from lightkit.errors import Interrupted, LightkitError, OutOfTime, exit_code_of
+from lightkit.errors import Interrupted, LightkitError, OutOfTime, RunLocked, exit_code_of
 from lightkit.runs.bad_images import BadImage, most_frequent, read_bad_images, write_bad_images
 
 _log = logging.getLogger(__name__)
@@ -189,6 +189,9 @@ class RunRecorder(Callback):
             why = self._summary["stopped_by"]
             more = {} if why is None else {"stopped_by": why}
             self.events.write("end", status=status, exit_code=code, seconds=seconds, error=text, **more)
+        except RunLocked:  # the run is another process's by now
+            if error is None:
+                raise
         except OSError as failure:
             if error is None:
                 raise
