@@ -1,8 +1,8 @@
 """The event stream of a run: what happened, in order, one JSON object a line.
 
 Every line has ``time`` (ISO 8601, UTC, milliseconds) and ``event``, and the fields below; a line of a process that has
-the lock of the job has ``token``, that of the lock. A writer may add fields, a reader skips those that it does not know.
-A number that is not finite is written as null, because JSON has no other way to say it.
+the lock of the job has ``token``, that of the lock. A writer may add fields, a reader skips those it does not know. A
+number that is not finite is written as null, because JSON has no other way to say it.
 
 ==========  ==========================================================================================
 start       training or another stage begins in a new run folder
