@@ -131,12 +131,13 @@ class Lock:
 
     def release(self) -> None:
         """Give the lock back, unless this process shares it, is a fork of the owner, or has lost the lock."""
+        if self._fence is not None:
+            self._fence.close()
         if not self._thread.is_alive():  # also in a fork, which has no other threads
             return
         self._ended.set()
         self._thread.join(timeout=5.0)
         assert self._fence is not None
-        self._fence.close()
         if not self._is_owner:
             return
         # A full disk, or a removed folder: the lock of a process that has ended is free.
