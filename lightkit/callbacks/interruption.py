@@ -5,10 +5,8 @@ from __future__ import annotations
 import logging
 import signal
 import statistics
-import time
 from collections.abc import Callable
 from contextlib import suppress
-from datetime import datetime
 from pathlib import Path
 from subprocess import TimeoutExpired
 from typing import Any
@@ -23,6 +21,8 @@ from lightkit.callbacks.checkpoint import (
     save_within_epoch,
 )
 from lightkit.errors import Interrupted, OutOfTime
+from lightkit.runs.clock import elapsed_s
+from lightkit.runs.deadline import Deadline
 from lightkit.runs.signals import SignalWatch
 
 _log = logging.getLogger("lightkit")
@@ -127,23 +127,22 @@ class StopAtDeadline(Callback):
     The first rank decides for all.
 
     Args:
-        deadline: Moment by which the process has to be done, with its zone.
+        deadline: Moment by which the process has to be done.
         last_good: Returns the newest checkpoint of the run that can be read, or None.
         stopped: Called where training is ended early.
     """
 
     def __init__(
         self,
-        deadline: datetime,
+        deadline: Deadline,
         *,
         last_good: Callable[[], Path | None],
         stopped: Callable[[], None],
     ) -> None:
-        self._deadline_s = deadline.timestamp() - _LEAVE_S
-        self._shown = f"{deadline.astimezone():%Y-%m-%d %H:%M:%S}"
+        self._deadline = deadline
         self._last_good, self._stopped = last_good, stopped
         self._epochs_s: list[float] = []
-        self._began_s = self._batch_ended_s = time.time()
+        self._began_s = self._batch_ended_s = elapsed_s()
         self._rest_s = 0.0  # from the last batch of an epoch to the next epoch: validation and checkpoint
         self._num_batches = 0
         self._is_late = False
@@ -152,11 +151,11 @@ class StopAtDeadline(Callback):
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Start the clock, also where an epoch is resumed in its middle; there may be no time at all."""
         self.on_train_epoch_start(trainer, pl_module)
-        self._stop_if_late(trainer, self._began_s >= self._deadline_s)
+        self._stop_if_late(trainer, self._left_s <= 0)
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Start the clock, and measure what followed the last batch of the epoch before."""
-        now_s = time.time()
+        now_s = elapsed_s()
         if self._epochs_s:
             self._rest_s = now_s - self._batch_ended_s
         self._began_s = self._batch_ended_s = now_s
@@ -167,12 +166,12 @@ class StopAtDeadline(Callback):
     ) -> None:
         """Stop within the epoch where its validation would come too late otherwise."""
         self._num_batches += 1
-        now_s = time.time()
+        now_s = elapsed_s()
         batch_s, self._batch_ended_s = now_s - self._batch_ended_s, now_s
         if trainer.is_last_batch or trainer.fit_loop.done:
             return
         step_s = batch_s * trainer.accumulate_grad_batches  # training can be saved after an optimizer step
-        self._is_late = self._is_late or self._deadline_s - now_s <= _MARGIN * (step_s + self._rest_s)
+        self._is_late = self._is_late or self._left_s <= _MARGIN * (step_s + self._rest_s)
         if self._flag.after_batch(trainer, self._is_late and trainer.is_global_zero):
             self._stop(trainer, batch_idx)
 
@@ -183,11 +182,15 @@ class StopAtDeadline(Callback):
         """
         if not self._num_batches:
             return
-        now_s = time.time()
+        now_s = elapsed_s()
         part = min(1.0, self._num_batches / trainer.num_training_batches)  # of an epoch that was resumed within
         self._epochs_s.append((now_s - self._began_s) / (part or 1.0))
-        is_late = self._deadline_s - now_s <= self._rest_s + _MARGIN * statistics.median(self._epochs_s)
+        is_late = self._left_s <= self._rest_s + _MARGIN * statistics.median(self._epochs_s)
         self._stop_if_late(trainer, is_late and not trainer.fit_loop.done)
+
+    @property
+    def _left_s(self) -> float:
+        return self._deadline.left_s - _LEAVE_S
 
     def _stop_if_late(self, trainer: Trainer, is_late: bool) -> None:
         if trainer.strategy.reduce_boolean_decision(is_late and trainer.is_global_zero, all=False):
@@ -200,7 +203,7 @@ class StopAtDeadline(Callback):
             OutOfTime: In the second case.
         """
         if self._epochs_s or trainer.current_epoch > 0:
-            _log.info(f"stops training in epoch {trainer.current_epoch}: the deadline is {self._shown}")
+            _log.info(f"stops training in epoch {trainer.current_epoch}: the deadline is {self._deadline.shown}")
             trainer.fit_loop.min_epochs = 0  # which ask for more than there is time for
             trainer.fit_loop.epoch_loop.min_steps = None
             trainer.should_stop = True
@@ -210,7 +213,7 @@ class StopAtDeadline(Callback):
             if (batch_idx + 1) % trainer.accumulate_grad_batches != 0:
                 return  # a few more batches lead to where that can be resumed
             save_within_epoch(trainer, batch_idx)
-        text = f"The deadline ({self._shown}) leaves no time for the first epoch"
+        text = f"The deadline ({self._deadline.shown}) leaves no time for the first epoch"
         if (saved := self._last_good()) is not None:
             raise OutOfTime(f"{text}; the same command goes on from {saved}.")
         raise OutOfTime(f"{text}, and nothing could be saved before its end. Say a later --deadline.")

@@ -36,7 +36,7 @@ from lightkit.callbacks.metric_modes import find_metric_modes
 from lightkit.callbacks.resume import gather
 from lightkit.callbacks.sample_counter import SampleCounter
 from lightkit.config import shown_path
-from lightkit.errors import Interrupted, LightkitError, OutOfTime, exit_code_of
+from lightkit.errors import Interrupted, LightkitError, OutOfTime, RunLocked, exit_code_of
 from lightkit.runs.bad_images import BadImage, most_frequent, read_bad_images, write_bad_images
 from lightkit.runs.checkpoints import known_digest
 from lightkit.runs.metric_mode import infer_mode, infer_mode_by_name, override_modes
@@ -214,6 +214,9 @@ class RunRecorder(Callback):
             why = self._summary["stopped_by"]
             more = {} if why is None else {"stopped_by": why}
             self.events.write("end", status=status, exit_code=code, seconds=seconds, error=text, **more)
+        except RunLocked:  # the run is another process's by now
+            if error is None:
+                raise
         except OSError as failure:
             if error is None:
                 raise

@@ -23,6 +23,7 @@ from lightkit.hardware import Machine
 from lightkit.launch.plan import LaunchSettings
 from lightkit.launch.ranks import Rank, complete_torch_variables
 from lightkit.launch.worker import RankContext, join_launch
+from lightkit.runs.deadline import Deadline
 from lightkit.runs.resume import RunSettings, RunStart, find_checkpoint, open_named_run
 from lightkit.runs.signals import SignalWatch
 
@@ -53,6 +54,7 @@ class RunContext:
         needs_imports: Whether classes must be imported for a complete verdict on the config.
         base: Run that `--run` names.
         ckpt_path: Checkpoint that the user names: a path, `last`, `best`, or None.
+        deadline: Moment by which a fit has to be done, if there is one.
         mode: What the screen shows.
         watch: Handler of SIGINT and SIGTERM.
         rank_context: This process among the ranks of a launch, if it is one of them.
@@ -81,6 +83,7 @@ class RunContext:
     needs_imports: bool = True
     base: runs.Run | None = None
     ckpt_path: str | None = None
+    deadline: Deadline | None = None
     mode: OutputMode = "plain"
     watch: SignalWatch
     rank_context: RankContext | None = None

@@ -61,9 +61,10 @@ def _run_stage(command: str, args: list[str], watch: SignalWatch, notifier: Comm
         is_resolved = (
             bool(os.environ.get(INHERITED) or os.environ.get(IN_RETRAIN)) or join_launch(os.environ) is not None
         )
-        moment = parse_deadline(str(given), is_resolved=is_resolved).isoformat()
-        context.options = {**context.options, "deadline": moment}
-        context.args.append(f"--deadline={moment}")  # from which ranks that start later count, too
+        context.deadline = parse_deadline(str(given), is_resolved=is_resolved)
+        # from which ranks that start later count, too
+        context.args.append(f"--deadline={context.deadline.word}")
+        os.environ.update(context.deadline.environment())
     context.attach_notifier(notifier)
     configure_console(context.mode, context.resolved.masked)
     ranks = context.rank_context

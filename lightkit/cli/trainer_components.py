@@ -55,7 +55,6 @@ from lightkit.launch.plan import THREADS
 from lightkit.launch.watchdog import STALLED, Hung, Stall, Watchdog, WatchdogSettings, heartbeat, read_watchdog
 from lightkit.loggers import TensorBoard
 from lightkit.reports.predictions import Predictions, confusion_counts, score_classes
-from lightkit.runs.deadline import parse_deadline
 from lightkit.runs.resume import locate_checkpoint
 
 
@@ -196,9 +195,8 @@ def _build_callbacks(context: RunContext, trainer: Mapping[str, Any]) -> list[Ca
         finite_loss = FiniteLoss(action, events=recorder.events, last_good=last_good)
         first.append(finite_loss)
     last: list[Callback] = []
-    if trains and (given := context.options.get("deadline")) is not None:
-        deadline = parse_deadline(str(given), is_resolved=True)
-        last.append(StopAtDeadline(deadline, last_good=last_good, stopped=recorder.note_deadline))
+    if trains and context.deadline is not None:
+        last.append(StopAtDeadline(context.deadline, last_good=last_good, stopped=recorder.note_deadline))
     last += [
         LambdaCallback(on_fit_start=partial(_log_config, context), on_train_start=partial(_begin_training, context)),
         StallWatch(make_watchdog(context, read_watchdog(context.resolved)), gently=context.rank_context is None),

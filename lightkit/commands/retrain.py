@@ -36,7 +36,7 @@ from lightkit.errors import ConfigError, OutOfTime
 from lightkit.export.options import ExportOptions, parse_formats
 from lightkit.registry.gate import RECORD, read_gate, require_rule
 from lightkit.runs.ci_report import Case, add_step_summary, junit_on_failure, markdown_table, write_junit
-from lightkit.runs.deadline import format_duration, parse_deadline, parse_duration
+from lightkit.runs.deadline import Deadline, format_duration, parse_deadline, parse_duration
 from lightkit.runs.resume import RunSettings
 from lightkit.runs.signals import SignalWatch
 
@@ -311,7 +311,7 @@ class Retrain:
         context: RunContext,
         options: Mapping[str, str],
         settings: RunSettings,
-        deadline: datetime | None,
+        deadline: Deadline | None,
         processes: StageProcesses,
         lock: runs.Lock,
     ) -> None:
@@ -326,6 +326,7 @@ class Retrain:
         values = context.resolved.with_references(context.resolved.values)
         training = [context.ckpt_path, {key: value for key, value in values.items() if key not in ("run", "gate")}]
         self._config = hashlib.sha256(json.dumps(training, sort_keys=True, default=str).encode()).hexdigest()
+        self._environment: Mapping[str, str] = {}  # of the stages
         self._run: runs.Run | None = None  # `fit` chooses it
         self._stages = {stage: StageState(stage) for stage in STAGES}
         self._began = _format_now()
@@ -444,7 +445,7 @@ class Retrain:
         """
         if self._deadline is None:
             return []
-        left_s = (self._deadline - _now()).total_seconds()
+        left_s = self._deadline.left_s
         seconds: dict[str, list[float]] = {}
         for state in (state for run in self._earlier for state in read_stages(run) or []):
             if state.status == "done" and state.seconds:
@@ -470,7 +471,9 @@ class Retrain:
                 f"how much to leave for them."
             )
         self._context.tell(f"leaves {reserve} of {left} for the stages after the training")
-        return [f"--deadline={(self._deadline - timedelta(seconds=reserve_s)).isoformat()}"]
+        of_training = self._deadline.before(reserve_s)
+        self._environment = of_training.environment()
+        return [f"--deadline={of_training.word}"]
 
     def _run_stage(self, stage: str) -> int:
         """Run a stage, record its end, and return the exit code; 0 where the next one can begin.
@@ -489,7 +492,7 @@ class Retrain:
             self._write_event(stage, "begun")
             num_bytes = self._run.events_path.stat().st_size
         began_s = time.monotonic()
-        environment = {**self._lock.delegate(), IN_RETRAIN: "tested" if is_tested else "1"}
+        environment = {**self._lock.delegate(), **self._environment, IN_RETRAIN: "tested" if is_tested else "1"}
         status = self._processes.run(args, environment, self._find_run)
         code = 128 - status if status < 0 else status
         if self._processes.received is not None:

@@ -43,6 +43,7 @@ from lightkit.loggers.mlflow_address import (
     mask_password,
     send_model_files,
 )
+from lightkit.loggers.mlflow_database import prepare_database
 from lightkit.runs.index import flatten
 from lightkit.runs.webhook import BackgroundSender, DeliveryError
 from lightkit.version import __version__
@@ -271,6 +272,7 @@ class MLflow(Logger):
         try:
             if self._address.artifacts is not None:
                 self._address.artifacts.parent.mkdir(parents=True, exist_ok=True)
+            prepare_database(self._address)
             client = MlflowClient(self._address.uri)
             is_continued = self._continue_run(client)
             if not is_continued:

@@ -22,7 +22,8 @@ from typing import Any
 
 from lightkit.errors import ConfigError, RunLocked
 from lightkit.loggers.mlflow_address import mask_password
-from lightkit.registry.store import Registry, exclusive, list_versions, read_aliases
+from lightkit.loggers.mlflow_database import exclusive
+from lightkit.registry.store import Registry, list_versions, read_aliases
 from lightkit.runs.files import finite, read_json, write_json
 from lightkit.runs.index import PROMOTED
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import fcntl
 import logging
 import os
 import re
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +15,7 @@ from lightkit import runs
 from lightkit.config import Resolved, near, shown_path
 from lightkit.errors import ConfigError, ServerAway
 from lightkit.loggers.mlflow_address import CONNECT_SETTINGS, Address, find_address, mask_password
+from lightkit.loggers.mlflow_database import prepare_database
 
 if TYPE_CHECKING:
     from mlflow.entities.model_registry import ModelVersion
@@ -196,9 +196,9 @@ def open_registry(address: Address, *, option: str = _OPTION, creates: bool = Tr
     with registry.attempt("open the registry"), set_environment(_unset(CONNECT_SETTINGS)):
         if address.artifacts is not None:
             address.artifacts.parent.mkdir(parents=True, exist_ok=True)
-        with exclusive(address):
-            registry.client = MlflowClient(address.uri)
-            registry.client.search_experiments(max_results=1)
+        prepare_database(address)
+        registry.client = MlflowClient(address.uri)
+        registry.client.search_experiments(max_results=1)
     before = mlflow.get_tracking_uri()
     with set_environment({**_unset(_UPLOADING), "MLFLOW_TRACKING_URI": address.uri}):
         mlflow.set_tracking_uri(address.uri)
@@ -212,25 +212,6 @@ def open_registry(address: Address, *, option: str = _OPTION, creates: bool = Tr
 def _unset(variables: Mapping[str, str]) -> dict[str, str]:
     """Leave out the variables that the user has set."""
     return {name: value for name, value in variables.items() if name not in os.environ}
-
-
-@contextmanager
-def exclusive(address: Address) -> Iterator[None]:
-    """Lock the folder of a local database; a server has no such lock.
-
-    Two processes that create its tables at once both fail, or worse. A lock of the folder leaves no file behind, and
-    ends with its process. Some network drives have none.
-    """
-    if address.database is None or not address.database.parent.is_dir():
-        yield
-        return
-    folder = os.open(address.database.parent, os.O_RDONLY)
-    try:
-        with suppress(OSError):
-            fcntl.flock(folder, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(folder)
 
 
 @contextmanager

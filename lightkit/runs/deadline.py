@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import re
+from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import datetime, time, timedelta, timezone
 
 from lightkit.errors import ConfigError
+from lightkit.runs.clock import elapsed_s, name_clock
+
+DEADLINE = "_LIGHTKIT_DEADLINE"
+"""Environment variable with a deadline that is a duration from a process's start, for those that the process starts."""
 
 _EXPECTED = (
     "expected a time of day such as 05:30, a duration such as 4h, 90m or 1h30m, or a date with a time such as "
@@ -15,8 +22,48 @@ _UNITS_S = (86400.0, 3600.0, 60.0, 1.0)
 _LONGEST_S = 366 * 86400.0
 
 
-def parse_deadline(text: str, *, now: datetime | None = None, is_resolved: bool = False) -> datetime:
-    """Parse a deadline and return it in UTC, so that no change of the local clock moves it.
+@dataclass(frozen=True)
+class Deadline:
+    """Moment by which a command has to be done.
+
+    Args:
+        moment: In UTC, as the clock is set; for people, and where it is a time of day or a date.
+        ends_s: The same on the clock of `elapsed_s`, which nobody sets, where it is a duration from the start; else
+            None.
+    """
+
+    moment: datetime
+    ends_s: float | None = None
+
+    @property
+    def left_s(self) -> float:
+        """Seconds until then; negative once it is over."""
+        if self.ends_s is not None:
+            return self.ends_s - elapsed_s()
+        return (self.moment - datetime.now(timezone.utc)).total_seconds()
+
+    @property
+    def shown(self) -> str:
+        """The moment on the local clock."""
+        return f"{self.moment.astimezone():%Y-%m-%d %H:%M:%S}"
+
+    @property
+    def word(self) -> str:
+        """Value of ``--deadline`` for another process, which also needs `environment`."""
+        return self.moment.isoformat()
+
+    def environment(self) -> Mapping[str, str]:
+        """Return the variables by which another process on this machine takes the same deadline from `word`."""
+        return {} if self.ends_s is None else {DEADLINE: f"{self.word} {self.ends_s} {name_clock()}"}
+
+    def before(self, seconds: float) -> Deadline:
+        """Return the deadline that is so much earlier."""
+        ends_s = None if self.ends_s is None else self.ends_s - seconds
+        return Deadline(self.moment - timedelta(seconds=seconds), ends_s)
+
+
+def parse_deadline(text: str, *, now: datetime | None = None, is_resolved: bool = False) -> Deadline:
+    """Parse a deadline: a duration counts by a clock that nobody sets, a time of day or a date by the wall clock.
 
     Args:
         text: ``05:30`` or ``05:30:00``: the next such time on this machine's clock; ``4h``, ``90m``, ``1h30m``,
@@ -37,11 +84,11 @@ def parse_deadline(text: str, *, now: datetime | None = None, is_resolved: bool 
         days = (datetime.combine(today + timedelta(days=days), time_of_day) for days in (0, 1))
         # `astimezone` errs for a time that clocks skip; `timestamp` does not.
         moments = (datetime.fromtimestamp(day.timestamp(), timezone.utc) for day in days)
-        return next(moment for moment in moments if moment > now)
+        return Deadline(next(moment for moment in moments if moment > now))
     if (seconds := parse_duration(stripped)) is not None:
         if not 0 < seconds <= _LONGEST_S:
             raise ConfigError(f"--deadline: expected a duration of more than nothing and at most a year, got {text!r}")
-        return now.astimezone(timezone.utc) + timedelta(seconds=seconds)
+        return Deadline(now.astimezone(timezone.utc) + timedelta(seconds=seconds), elapsed_s() + seconds)
     has_time = re.match(r"\d{4}-\d{2}-\d{2}[T ]\d", stripped)
     try:  # Python 3.10 knows no Z
         moment = datetime.fromisoformat(re.sub(r"[zZ]$", "+00:00", stripped) if has_time else "no date with a time")
@@ -51,7 +98,15 @@ def parse_deadline(text: str, *, now: datetime | None = None, is_resolved: bool 
     if moment <= now and not is_resolved:
         ago = format_duration((now - moment).total_seconds())
         raise ConfigError(f"--deadline: {text!r} is over since {ago}; {_EXPECTED}")
-    return moment
+    return Deadline(moment, _read_end(stripped) if is_resolved else None)
+
+
+def _read_end(word: str) -> float | None:
+    """Return the end of a deadline on the clock of `elapsed_s` that another process of this machine has passed on."""
+    passed_on = os.environ.get(DEADLINE, "").split(maxsplit=2)
+    if len(passed_on) < 3 or (passed_on[0], passed_on[2]) != (word, name_clock()):
+        return None
+    return float(passed_on[1])
 
 
 def parse_duration(text: str) -> float | None:

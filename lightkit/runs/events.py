@@ -1,8 +1,8 @@
 """The event stream of a run: what happened, in order, one JSON object a line.
 
-Every line has ``time`` (ISO 8601, UTC, milliseconds) and ``event``, and the fields below. A writer may add fields, a
-reader skips those that it does not know. A number that is not finite is written as null, because JSON has no other way
-to say it.
+Every line has ``time`` (ISO 8601, UTC, milliseconds) and ``event``, and the fields below; a line of a process that has
+the lock of the job has ``token``, that of the lock. A writer may add fields, a reader skips those it does not know. A
+number that is not finite is written as null, because JSON has no other way to say it.
 
 ==========  ==========================================================================================
 start       training or another stage begins in a new run folder
@@ -42,6 +42,8 @@ end         the last line of this process
 
 A process that is killed leaves no ``end``; the next one in the same folder begins with ``resume``. It trains again
 what came after its checkpoint, so an epoch can have two events; the later one counts, and metrics.csv has only that.
+A process that was suspended and lost the job's lock may have written one line before it noticed: a line with a token
+that another token has followed does not count.
 """
 
 from __future__ import annotations
@@ -55,6 +57,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, TextIO
 
+from lightkit.runs.fence import find_fence
 from lightkit.runs.files import finite
 
 
@@ -78,8 +81,17 @@ class EventStream:
         self._repaired = False
 
     def write(self, event: str, /, **fields: Any) -> None:
-        """Append one event, with the present time."""
-        line = _format(event, self.redact(fields))
+        """Append one event, with the present time, and the token of the job's lock where this process holds it.
+
+        Raises:
+            RunLocked: If it has lost the lock.
+        """
+        fields = self.redact(fields)
+        fence = find_fence(self.path)
+        if fence is not None:
+            fence.check()
+            fields["token"] = fence.token
+        line = _format(event, fields)
         self._append(line.encode("utf-8", errors="replace"))
         if self.mirror is not None:
             self.mirror.write(line)
@@ -101,19 +113,36 @@ def print_event(event: str, /, **fields: Any) -> None:
     print(_format(event, fields), end="", flush=True)  # noqa: T201
 
 
-def read_events(path: Path | str) -> Iterator[dict[str, Any]]:
-    """Read the events of a file in order, without lines that are torn or are no events; none if there is no file."""
+def read_events(path: Path | str, *, start: int = 0) -> Iterator[dict[str, Any]]:
+    """Read the events of a file in order, without lines that are torn or are no events; none if there is no file.
+
+    An event of a process that had lost the job's lock by then is passed over: its token is one that another has
+    followed.
+
+    Args:
+        path: The file.
+        start: Number of bytes to pass over.
+    """
     file = Path(path)
     if not file.is_file():
         return
+    token, former = None, set[Any]()
     with file.open("rb") as lines:
+        lines.seek(start)
         for line in lines:
             try:
                 record = json.loads(line)
             except ValueError:
                 continue
-            if isinstance(record, dict) and "event" in record:
-                yield record
+            if not isinstance(record, dict) or "event" not in record:
+                continue
+            if isinstance(own := record.get("token"), str):
+                if own in former:
+                    continue
+                if token not in (None, own):
+                    former.add(token)
+                token = own
+            yield record
 
 
 def _format(event: str, fields: Mapping[str, Any]) -> str:

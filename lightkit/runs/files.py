@@ -5,32 +5,52 @@ from __future__ import annotations
 import json
 import math
 import os
-import secrets
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
+
+from lightkit.runs.fence import aside_of, find_fence
 
 
 @contextmanager
 def atomic_write(path: Path, *, durable: bool = True) -> Iterator[Path]:
-    """Yield another path in the same folder; what the block writes there replaces ``path``, unless it fails.
+    """Yield another path on the same disk; what the block writes there replaces ``path``, unless it fails.
+
+    A file of a job whose lock this process holds is replaced as long as it holds it, see `lightkit.runs.fence`.
 
     Args:
         path: The file; its folder is made.
         durable: Return once it is on the disk, so that it outlives a loss of power and not only a kill.
+
+    Raises:
+        RunLocked: If this process has lost the lock of the job that the file belongs to.
     """
+    fence = find_fence(path)
+    if fence is not None:
+        fence.check()
     path.parent.mkdir(parents=True, exist_ok=True)
     aside = aside_of(path)
     try:
+        if fence is not None:
+            aside = fence.aside_of(path)
         yield aside
         if durable:
             flush(aside)
+        if fence is not None:
+            fence.check()
         aside.replace(path)
         if durable:
             flush(path.parent)
+    except OSError as error:
+        if fence is not None:
+            fence.check()  # which says why, where the folder of its asides has gone
+        if str(error.filename) == str(aside):
+            error.filename = str(path)  # which the user knows
+        raise
     finally:
-        aside.unlink(missing_ok=True)
+        with suppress(FileNotFoundError, NotADirectoryError):
+            aside.unlink()
 
 
 def write_text(path: Path, text: str, *, durable: bool = True) -> None:
@@ -63,11 +83,6 @@ def finite(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value
-
-
-def aside_of(path: Path) -> Path:
-    """Give a new name in the folder of ``path``, for content that is renamed to it when whole."""
-    return path.with_name(f".{path.name}.{secrets.token_hex(4)}.aside")
 
 
 def remove_leftovers(folder: Path | str, name: str = "*") -> None:

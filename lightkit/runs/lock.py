@@ -17,12 +17,17 @@ from pathlib import Path
 from typing import Any
 
 from lightkit.errors import ConfigError, RunLocked
-from lightkit.runs.files import read_json, remove_leftovers, write_json
+from lightkit.runs.clock import elapsed_s
+from lightkit.runs.events import read_events
+from lightkit.runs.fence import Fence, remove_staging
+from lightkit.runs.files import flush, read_json, remove_leftovers, write_json
 
 SHARED_LOCK = "_LIGHTKIT_LOCK"
 """Environment variable with the token of a lock: a process that has it works on the job together with the owner."""
 
 _HEARTBEAT_S = 15.0
+_TICK_S = 1.0
+_STARTS = ("start", "resume")
 _GUARD_LEASE_S = 10.0  # of the file that guards a change of lock.json, which takes milliseconds
 _STALE_S = 300.0  # where the job's own `run.stale_s` is not known
 _log = logging.getLogger("lightkit")
@@ -35,14 +40,17 @@ class Lock:
     which needs exclusive creation of a file, and it is written by a rename. The lease is not the lock itself, because
     a lease cannot be taken over without having watched it for its whole duration, and all who ask must agree on that.
 
+    Its token is a fencing token: who has lost the lock changes no file of the job any more, see `lightkit.runs.fence`.
+
     Args:
         root: Folder that holds the runs of all jobs.
         name: Name of the job.
         wait_s: Seconds to wait for another owner.
         stale_s: Seconds without a heartbeat after which an owner on another host counts as dead.
         tell: Called once with a message that names the owner, if this process waits.
-        lost: Called from the heartbeat thread with a message that names the new owner, if the job was taken over
-            because this process could not send heartbeats, such as after the machine was suspended.
+        lost: Called with a message that names the new owner, if the job was taken over because this process could not
+            send heartbeats, such as after the machine was suspended: by the heartbeat thread, or by the thread that is
+            about to write a file of the job.
     """
 
     def __init__(
@@ -62,7 +70,11 @@ class Lock:
         self._wait_s, self._stale_s = wait_s, stale_s
         self._tell, self._lost = tell, lost
         self._record: dict[str, Any] = {}
+        self._fence: Fence | None = None
         self._is_owner = False
+        self._beat_s = elapsed_s()
+        self._events: Path | None = None
+        self._num_bytes = 0  # of the events when the run was noted
         self._ended = threading.Event()
         self._thread = threading.Thread()
 
@@ -94,8 +106,20 @@ class Lock:
         self._thread = threading.Thread(target=self._send_heartbeats, name="lightkit-lock", daemon=True)
         self._thread.start()
 
+    def check(self) -> None:
+        """Check that this process still holds the lock; before each write of the job's files.
+
+        Raises:
+            RunLocked: If another process has taken the job over, after `lost` was called.
+        """
+        if (reason := self._find_loss()) is not None:
+            self._lost(reason)
+            raise RunLocked(reason)
+
     def note_folder(self, folder: Path) -> None:
         """Add the run's folder to the description of the owner; only while the lock is held."""
+        self._events = folder / "events.jsonl"
+        self._num_bytes = self._events.stat().st_size if self._events.is_file() else 0
         with self._guard():
             if self._is_mine(record := read_json(self.path)):
                 self._record = {**(record or {}), "folder": str(folder)}
@@ -107,15 +131,21 @@ class Lock:
 
     def release(self) -> None:
         """Give the lock back, unless this process shares it, is a fork of the owner, or has lost the lock."""
+        if self._fence is not None:
+            self._fence.close()
         if not self._thread.is_alive():  # also in a fork, which has no other threads
             return
         self._ended.set()
         self._thread.join(timeout=5.0)
-        with suppress(OSError):  # a full disk, or a removed folder: the lock of a process that has ended is free
-            if self._is_owner:
-                with self._guard():
-                    if self._is_mine(read_json(self.path)):
-                        self.path.unlink()
+        assert self._fence is not None
+        if not self._is_owner:
+            return
+        # A full disk, or a removed folder: the lock of a process that has ended is free.
+        with suppress(OSError), self._guard():
+            if self._is_mine(read_json(self.path)):
+                # Into the staging folder, which is there as long as nobody else has the lock.
+                self.path.rename(self._fence.staging / self.path.name)
+                remove_staging(self.path.parent)
 
     def __enter__(self) -> Lock:
         self.acquire()
@@ -152,25 +182,91 @@ class Lock:
                 record = {"started": started, "folder": None, "token": secrets.token_hex(8), "processes": []}
             processes = [process for process in record["processes"] if is_gone(process) is not True]
             self._record = {**record, "processes": [*processes, describe_process()]}
-            write_json(self.path, self._record)
+
+            # The former owner writes nothing from here on, and reads in the lock file who has the job.
+            self._fence = Fence(self.path.parent, self._record["token"], self.check)
+            remove_staging(self.path.parent, but=None if self._is_owner else self._fence.staging)
+            self._fence.staging.mkdir(exist_ok=True)
+            aside = self._fence.staging / self.path.name
+            try:
+                write_json(aside, self._record)
+                aside.replace(self.path)
+            except FileNotFoundError:
+                # Suspended for so long within the guard that another process has come and removed the folder.
+                record = read_json(self.path)
+                if record is None:
+                    raise
+                return _describe_owner(self.path, record, self._stale_s, now_s)
+            flush(self.path.parent)
+            self._beat_s = elapsed_s()
+            self._fence.open()
         return None
 
     def _is_mine(self, record: Mapping[str, Any] | None) -> bool:
         return record is not None and record.get("token") == self._record["token"]
 
+    def _find_loss(self) -> str | None:
+        """Return a sentence that says how this process has lost the lock; None while it holds it."""
+        assert self._fence is not None
+        record = read_json(self.path)
+        if record is not None and not self._is_mine(record):
+            return _describe_owner(self.path, record, self._stale_s, time.time())
+
+        job, silent_s = self.path.parent, elapsed_s() - self._beat_s
+        if not job.is_dir():
+            return f"Its folder {job} was deleted."
+        taken = f"Another process has run job {job.name!r} meanwhile: this one sent no heartbeat for {silent_s:.0f} s"
+        if not self._fence.staging.is_dir():
+            return f"{taken}, and its folder {self._fence.staging} was removed."
+
+        # A lock that a person has deleted is still this process's, unless another one may have come and gone.
+        if record is None and not self.path.exists():
+            if silent_s >= self._stale_s:
+                return f"{taken}, and its lock is gone."
+            if self._is_seen_elsewhere():
+                return f"{taken}, and {self._events} has the start of another."
+        return None
+
+    def _is_seen_elsewhere(self) -> bool:
+        """Check whether the run's events since `note_folder` have the start of a training by another process."""
+        if self._events is None:
+            return False
+        starts = (each for each in read_events(self._events, start=self._num_bytes) if each["event"] in _STARTS)
+        return any(each.get("stage") == "fit" and each.get("token") != self._record["token"] for each in starts)
+
     def _send_heartbeats(self) -> None:
-        while not self._ended.wait(min(self._stale_s / 6, _HEARTBEAT_S)):
+        every_s = min(self._stale_s / 6, _HEARTBEAT_S)
+        # Often, so that a process that was suspended notices soon after it wakes.
+        while not self._ended.wait(min(every_s, _TICK_S)):
+            if elapsed_s() - self._beat_s < every_s:
+                continue
             with suppress(OSError):  # a file server that is away for a while
-                record = read_json(self.path)
-                if self._is_mine(record):
-                    os.utime(self.path)
-                elif record is not None:
-                    self._lost(_describe_owner(self.path, record, self._stale_s, time.time()))
+                try:
+                    self.check()
+                    if not self._beat() and self._is_owner:
+                        self._write_again()
+                except RunLocked:
                     return
-                elif self._is_owner:
-                    with self._guard():
-                        if not self.path.exists() and not self._ended.is_set():  # a person has deleted it
-                            write_json(self.path, self._record)
+                self._beat_s = elapsed_s()
+
+    def _beat(self) -> bool:
+        """Send a heartbeat; return False where there is no lock file."""
+        try:
+            os.utime(self.path)
+        except FileNotFoundError:
+            return False
+        return True
+
+    def _write_again(self) -> None:
+        """Write the lock file that a person has deleted.
+
+        Raises:
+            RunLocked: If another process has come before.
+        """
+        with self._guard():
+            self.check()
+            if not self.path.exists() and not self._ended.is_set():
+                write_json(self.path, self._record)
 
 
 def lock_holder(root: Path | str, name: str) -> dict[str, Any] | None:

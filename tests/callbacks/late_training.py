@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
@@ -16,6 +15,8 @@ from torch.utils.data import DataLoader, Sampler, TensorDataset
 
 from lightkit import runs
 from lightkit.callbacks import Checkpoint, ResumeState, interruption
+from lightkit.runs import deadline
+from lightkit.runs.deadline import Deadline
 
 BATCHES = 10
 
@@ -125,7 +126,7 @@ def trained(
     stopped: list[str] = []
     keeper = Checkpoint(dirpath=str(folder), save_last_every_n_steps=save_every)
     stop = interruption.StopAtDeadline(
-        datetime.fromtimestamp(deadline_s, timezone.utc),
+        Deadline(datetime.fromtimestamp(deadline_s, timezone.utc), deadline_s),
         last_good=lambda: runs.last_good(folder) or next(folder.glob("last.ckpt"), None),
         stopped=lambda: stopped.append("deadline"),
     )
@@ -141,6 +142,6 @@ def trained(
         **{"max_epochs": 20, "num_sanity_val_steps": 0, "log_every_n_steps": 1, **trainer},
     )
     loader = DataLoader(data, sampler=sampler)
-    with mock.patch.object(interruption, "time", SimpleNamespace(time=hands)):
+    with mock.patch.object(interruption, "elapsed_s", hands), mock.patch.object(deadline, "elapsed_s", hands):
         made.fit(Plane(), loader, DataLoader(TensorDataset(torch.ones(5, 2))), ckpt_path=ckpt)
     return made, stopped

@@ -15,6 +15,7 @@ from pytorch_lightning.callbacks import EarlyStopping
 from lightkit.callbacks import checkpoint
 from lightkit.callbacks.interruption import StopAtDeadline
 from lightkit.errors import OutOfTime
+from lightkit.runs.deadline import Deadline
 from tests.callbacks.late_training import BATCHES, Hands, OfTwo, trained
 
 
@@ -98,7 +99,7 @@ def test_the_first_rank_decides_for_all() -> None:
             return False
 
     other: Any = Other()
-    late = datetime.fromtimestamp(5, timezone.utc)
+    late = Deadline(datetime.fromtimestamp(5, timezone.utc))
     stop = StopAtDeadline(late, last_good=lambda: None, stopped=lambda: None)
     stop._stop_if_late(other, True)
     assert other.asked == [False]  # its own clock does not count

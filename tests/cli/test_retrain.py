@@ -22,6 +22,7 @@ from lightkit.commands.retrain import Retrain, StageProcesses
 from lightkit.config import Problems
 from lightkit.errors import OutOfTime
 from lightkit.registry.gate import GateSettings, read_gate
+from lightkit.runs.deadline import parse_deadline
 from lightkit.runs.resume import RunSettings
 from lightkit.runs.signals import SignalWatch
 from tests.cli.conftest import House, read_json
@@ -94,7 +95,7 @@ class Stagehands(StageProcesses):
         session = open_context("fit", ["-c", "small.yaml", *words], SignalWatch())
         configure_console(session.mode)
         self.gate = read_gate(session.resolved).__dict__
-        deadline = None if left_s is None else datetime.now(timezone.utc) + timedelta(seconds=left_s)
+        deadline = None if left_s is None else parse_deadline(f"{left_s:g}s")
         settings = RunSettings(name="small", resume="auto" if may_continue else "never", report=False)
         self.received = None
         with create_job_lock(session, settings) as lock:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timedelta, timezone, tzinfo
 
 import pytest
 
 from lightkit.errors import ConfigError
-from lightkit.runs.deadline import format_duration, parse_deadline, parse_duration
+from lightkit.runs import deadline
+from lightkit.runs.deadline import Deadline, format_duration, parse_deadline, parse_duration
 
 NIGHT = datetime(2026, 11, 22, 23, 0, tzinfo=timezone.utc)
 
@@ -30,7 +31,7 @@ def berlin(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     ids=str,
 )
 def test_a_duration_counts_from_now(said: str, seconds: int) -> None:
-    assert parse_deadline(said, now=NIGHT) == NIGHT + timedelta(seconds=seconds)
+    assert parse_deadline(said, now=NIGHT).moment == NIGHT + timedelta(seconds=seconds)
     assert parse_duration(said) == seconds
 
 
@@ -58,7 +59,7 @@ def test_a_duration_counts_from_now(said: str, seconds: int) -> None:
 )  # fmt: skip
 def test_a_time_of_day_is_the_next_on_the_local_clock(said: str, now: str, expected: str) -> None:
     present = datetime.fromisoformat(now).astimezone(timezone.utc)
-    assert parse_deadline(said, now=present) == datetime.fromisoformat(expected.replace("Z", "+00:00"))
+    assert parse_deadline(said, now=present) == Deadline(datetime.fromisoformat(expected.replace("Z", "+00:00")))
 
 
 @pytest.mark.parametrize(
@@ -85,7 +86,61 @@ def test_what_is_no_deadline_is_reported(said: str, says: str) -> None:
 
 def test_a_deadline_that_was_read_before_may_be_over_by_now() -> None:
     earlier = NIGHT - timedelta(hours=1)
-    assert parse_deadline(earlier.isoformat(), now=NIGHT, is_resolved=True) == earlier
+    assert parse_deadline(earlier.isoformat(), now=NIGHT, is_resolved=True) == Deadline(earlier)
+
+
+class Clocks:
+    """The two clocks of a machine.
+
+    Args:
+        patch: Puts them in the place of the real ones.
+    """
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.elapsed_s, self.wall = 5000.0, NIGHT
+        clocks = self
+
+        class Wall(datetime):
+            @classmethod
+            def now(cls, tz: tzinfo | None = None) -> datetime:  # type: ignore[override]
+                return clocks.wall.astimezone(tz)
+
+        patch.setattr(deadline, "datetime", Wall)
+        patch.setattr(deadline, "elapsed_s", lambda: clocks.elapsed_s)
+
+    def pass_by(self, seconds: float, *, set_by_s: float = 0.0) -> None:
+        """Let time pass, in which the wall clock is set."""
+        self.elapsed_s += seconds
+        self.wall += timedelta(seconds=seconds + set_by_s)
+
+
+@pytest.mark.parametrize("set_by_s", [-3600.0, 0.0, 3600.0], ids=["back", "not", "forward"])
+def test_a_wall_clock_that_is_set_moves_a_time_of_day_and_no_duration(
+    set_by_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clocks = Clocks(monkeypatch)
+    of_duration = parse_deadline("10m")
+    at_time = parse_deadline((NIGHT + timedelta(minutes=10)).isoformat())
+    clocks.pass_by(60, set_by_s=set_by_s)
+    assert of_duration.left_s == 540
+    assert at_time.left_s == 540 - set_by_s
+    assert of_duration.before(240).left_s == 300
+
+
+@pytest.mark.parametrize("set_by_s", [-3600.0, 3600.0], ids=["back", "forward"])
+def test_another_process_of_the_machine_takes_the_same_deadline(
+    set_by_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clocks = Clocks(monkeypatch)
+    of_duration = parse_deadline("10m")
+    for name, value in of_duration.environment().items():
+        monkeypatch.setenv(name, value)
+    clocks.pass_by(60, set_by_s=set_by_s)
+    assert parse_deadline(of_duration.word, is_resolved=True) == of_duration
+    other = of_duration.before(1)
+    assert parse_deadline(other.word, is_resolved=True) == Deadline(other.moment), "whose variable is not there"
+    monkeypatch.setattr(deadline, "name_clock", lambda: "another-host/boot")
+    assert parse_deadline(of_duration.word, is_resolved=True) == Deadline(of_duration.moment)
 
 
 @pytest.mark.parametrize(
