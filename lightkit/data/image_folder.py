@@ -32,7 +32,9 @@ class ImageFolder(ImageModule):
     its checkpoint written. For predictions, whose rows stand beside the names of the files, one is an error.
 
     Args:
-        root: Folder that holds the class folders, or train/, val/ (also valid/, validation/) and test/.
+        root: Folder that holds the class folders, or train/, val/ and test/, also by their other usual names
+            (Training, train_set, valid, validation, eval, Testing and the like). Classes are those of train/; val/ and
+            test/ may lack some.
         val_fraction: Share of the images used for validation, where no validation folder is given.
         test_fraction: Share of the images kept for testing, where no splits are given.
         on_bad_image: What to do about files that cannot be decoded: `skip` leaves them out and lists them in the run
@@ -52,6 +54,8 @@ class ImageFolder(ImageModule):
     source = "photos"
     input_folders: ClassVar[tuple[str, ...]] = ("root",)
     """Arguments that must be folders which are there already."""
+    class_folders: ClassVar[tuple[str, ...]] = ("root",)
+    """Those of them that hold class folders, or splits with class folders."""
 
     def __init__(
         self,

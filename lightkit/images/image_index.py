@@ -115,6 +115,7 @@ def index_images(
     """
     _list_classes(root)
     given = find_split_folders(root)
+    _warn_of_other_folders(root, given)
     passed_over = Counter[str]()
     unfollowed = list[Path]()
     folders = given or {"train": root}
@@ -280,7 +281,6 @@ def find_split_folders(root: Path) -> dict[Split, Path]:
                 f"folder a class. Expected train/, and val/ or test/ if there are any, each with the class folders "
                 f"(such as {root}/train/roses/1.jpg), or one folder a class, with other names."
             )
-        _warn_of_splits_in_classes(folders)
         return {}
 
     # each split is one folder
@@ -292,15 +292,21 @@ def find_split_folders(root: Path) -> dict[Split, Path]:
             raise DataError(f"{folder} and {found[split]} both hold the {split} split. Leave one of them in place.")
         found[split] = folder
 
-    # what stands next to them is said, since it may be a split under an unusual name
-    others = [visible(folder.name, in_line=True) for folder in folders if folder not in found.values()]
+    return found
+
+
+def _warn_of_other_folders(root: Path, given: Mapping[Split, Path]) -> None:
+    """Warn of folders next to the splits, which may be splits under unusual names, or of splits within classes."""
+    if not given:
+        _warn_of_splits_in_classes(_list_folders(root))
+        return
+    others = [folder.name for folder in _list_folders(root) if folder not in given.values()]
     if others:
         log.warning(
             "%s: not read next to the splits %s: %s. A split's folder is named train, val or test",
-            visible(str(root), in_line=True), ", ".join(f"{folder.name}/" for folder in found.values()),
-            join_names([f"{name}/" for name in others]),
+            visible(str(root), in_line=True), ", ".join(f"{folder.name}/" for folder in given.values()),
+            join_names([f"{visible(name, in_line=True)}/" for name in others]),
         )  # fmt: skip
-    return found
 
 
 def _warn_of_splits_in_classes(classes: Sequence[Path]) -> None:
