@@ -6,6 +6,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
+from pytorch_lightning.trainer.states import TrainerFn
+
 from lightkit.data.bad_samples import Defects, check_bad_samples
 from lightkit.data.image_cache import open_sources
 from lightkit.data.image_dataset import ImageSource, PhotoPixels
@@ -141,14 +143,16 @@ class ImageFolder(ImageModule):
         if not decoded or self._stage != "fit" or split == "test":
             return PhotoPixels(photos[split])
         if self._sources is None:
+            # an export looks at some images of a fit: the same pixels, of which none is decoded beforehand
+            trains = self.trainer is None or self.trainer.state.fn == TrainerFn.FITTING
             self._sources, self._decoded = open_sources(
                 {"train": photos["train"], "val": photos["val"]},
-                cache=self.cache,
+                cache=self.cache if trains or self.cache == "none" else "auto",
                 cache_size=self.cache_size if self.augment else None,
                 cache_limit_gb=self.cache_limit_gb,
                 preprocessing=self.preprocessing,
                 batch_size=self.batch_size,
-                trainer=self.trainer,
+                trainer=self.trainer if trains else None,
             )
         return self._sources[split]
 

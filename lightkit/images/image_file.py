@@ -243,8 +243,8 @@ def load_frame(image: Image.Image) -> Image.Image:
     Pillow 13.0 stretches a PNG's grey of 2 and 4 bits to 8, and cuts colours of 16 bits to 8, but not that colour.
 
     Raises:
-        ValueError: If its pixels have 32 bits, of which nobody knows the value of white, or its colours are planes of 16
-            bits, of which Pillow 13.0 takes each byte for a pixel.
+        ValueError: If its pixels have 32 bits, of which nobody knows the value of white, or colours in planes of 16 bits,
+            of which Pillow 13.0 takes each byte for a pixel.
     """
     tags = getattr(image, "tag_v2", {})
     bits = tags.get(_BITS_PER_SAMPLE, (32,))  # Pillow has some of 16 bits in mode I as well
@@ -275,7 +275,7 @@ def _low_bytes(image: Image.Image) -> Image.Image:
     content = file.read()
     file.seek(at)
     low = Image.open(io.BytesIO(content))
-    low.tile = [tile._replace(args="RGB;16L") for tile in low.tile]  # type: ignore[attr-defined]
+    low.tile = [tile._replace(args="RGB;16L") for tile in low.tile]
     low.load()
     return low
 

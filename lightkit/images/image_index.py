@@ -122,7 +122,7 @@ def index_images(
 
     # the training split has the classes; another one may lack some of them
     class_names, of_train = class_files(folders["train"], passed_over, unfollowed)
-    found = {"train": of_train}
+    found: dict[Split, list[tuple[Path, int]]] = {"train": of_train}
     for split, folder in folders.items():
         if split != "train":
             _, found[split] = class_files(folder, passed_over, unfollowed, trained=class_names)

@@ -416,7 +416,7 @@ class MLflow(Logger):
                     del self._points[: len(points)]
 
     def _model_of(self, value: float) -> str | None:
-        """Return the model that a metric belongs to; None for NaN, which MLflow 3.17 keeps there as 0.0, or infinity."""
+        """Return the model that a metric belongs to; None for NaN, which MLflow 3.17 keeps as 0.0, and infinity."""
         return self._model_id if math.isfinite(value) else None
 
     def _send_missing_epochs(self, rows: list[dict[str, float]], keys: Mapping[str, str]) -> None:

@@ -281,6 +281,38 @@ def test_usual_names_of_splits_are_splits_and_a_class_without_test_images_is_a_w
     assert "2 classes" in workspace.run("convert", "pictures", "table").out
 
 
+def test_a_class_name_with_control_characters_is_escaped_in_print_figures_and_pages(workspace: Workspace) -> None:
+    name = "\x1b[31mre\nds\x07\x0c\ufffe\u202e"
+    workspace.write("job.yaml", pictures_config())
+    root = workspace.folder / "pictures"
+    write_given_splits(root)
+    for split in ("train", "val", "test"):
+        (root / split / "reds").rename(root / split / name)
+    results = [workspace.run("fit", "-c", "job.yaml").ok(), workspace.run("test", "--run", "latest").ok()]
+    results.append(workspace.run("report", "latest").ok())
+    (page,) = workspace.folder.glob("runs/job/2*/report.html")
+    assert r"\x1b[31mre\nds\x07\x0c\ufffe\u202e" in page.read_text(encoding="utf-8")
+    next((root / "train" / name).iterdir()).unlink()
+    again = workspace.run("fit", "-c", "job.yaml", "--if-changed").ok()
+    assert "1 of 46 files gone" in again.err
+    for result in (*results, again):
+        assert not {"\x1b", "\x07", "\x0c", "\ufffe", "\u202e"} & {*result.out, *result.err}
+        assert "re\nds" not in result.out + result.err
+
+
+def test_letters_that_a_font_lacks_are_no_warning_and_stay_on_the_page(workspace: Workspace) -> None:
+    workspace.write("job.yaml", pictures_config())
+    root = workspace.folder / "pictures"
+    write_given_splits(root)
+    for split in ("train", "val", "test"):
+        (root / split / "reds").rename(root / split / "赤い花")
+    fitted = workspace.run("fit", "-c", "job.yaml").ok()
+    tested = workspace.run("test", "--run", "latest").ok()
+    reported = workspace.run("report", "latest").ok()
+    assert "Glyph" not in fitted.err + tested.err + reported.err
+    assert "赤い花" in (workspace.only_run / "report.html").read_text(encoding="utf-8")
+
+
 def test_bad_images_are_listed_with_reason_and_when_they_were_found(losing: Losing) -> None:
     unknown, gone = "not an image in any format that Pillow knows", "No such file or directory"
     rows = read_bad_images(losing[0].only_run / "bad_images.csv")

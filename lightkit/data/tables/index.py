@@ -483,8 +483,8 @@ def _scan(group: RowGroup, given: Split | None, rules: _Rules) -> _Findings:
                     f"{group.file.path}: column {columns.split!r} names the split {unknown[0]!r}. Expected train, val "
                     "(or valid, validation) or test; data.init_args.filter leaves out other rows."
                 )
-            codes = [SPLITS.index(split) for split in splits if split is not None]
-            part[good] = np.array(codes, np.uint8)[np.asarray(encoded.indices)]
+            places = [SPLITS.index(split) for split in splits if split is not None]
+            part[good] = np.array(places, np.uint8)[np.asarray(encoded.indices)]
         hashed = np.flatnonzero(part == 0) if is_hashed else np.empty(0, np.int64)
         contents = _hash_rows(batch, hashed, columns, values) if len(hashed) else []
         if contents:
