@@ -36,9 +36,9 @@ if TYPE_CHECKING:
 PIPE_CLOSED = 128 + 13
 """Exit code where whoever read the output has left, as shells tell the end by SIGPIPE."""
 
-# Control characters but tab and line break, those that turn the direction of text, and bytes that are no text: a
-# terminal obeys them, or cannot print them.
-_UNSEEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+# Control characters but tab and line break, those that turn the direction of text, and what is no text: a terminal
+# obeys them or cannot print them, and XML cannot hold them.
+_UNSEEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]")
 
 
 def visible(text: str, *, in_line: bool = False) -> str:

@@ -400,6 +400,8 @@ class RunRecorder(Callback):
             self._table.record(epoch.epoch, epoch.step, epoch.row)
             seconds = epoch.speed["epoch_seconds"]
             self.events.write("epoch", epoch=epoch.epoch, step=epoch.step, metrics=epoch.row, seconds=seconds)
+            own = {name: value for name, value in epoch.speed.items() if name not in epoch.metrics}
+            _call_each(trainer.loggers, "record_speed", epoch.step, own)
             if time.monotonic() - self._summary_s > _SUMMARY_INTERVAL_S:
                 self._update_summary(trainer)
         _call_each(_callbacks(trainer), "on_epoch_recorded", trainer, epoch)

@@ -105,6 +105,9 @@ def describe_inputs(cls: type) -> dict[str, Any]:
         for kind, names in (("folder", "input_folders"), ("file", "input_files"), ("any", "input_paths"))
         for name in getattr(cls, names, ())
     }
+    for name in getattr(cls, "class_folders", ()):
+        if paths.get(name) == "folder":
+            paths[name] = "class_folders"
     choices = {name: list(each) for name, each in getattr(cls, "input_choices", {}).items()}
     return {
         **({"paths": paths} if paths else {}),

@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import Any, Literal, TextIO
 
-from lightkit.errors import ConfigError, OutputLost
+from lightkit.errors import ConfigError, OutputLost, visible
 
 OutputMode = Literal["terminal", "plain", "quiet", "json"]
 
@@ -52,15 +52,15 @@ def choose_output_mode(options: Mapping[str, str | bool], *, is_path: bool = Fal
 
 
 def print_line(text: str, mode: OutputMode) -> None:
-    """Print a line for people to standard output, where people are reading."""
+    """Print a line for people to standard output, where people are reading; names in it cannot steer the terminal."""
     if mode in ("terminal", "plain"):
-        print(text, flush=True)
+        print(visible(text), flush=True)
 
 
 def print_error(text: str) -> None:
     """Print a line to standard error, where that can be written; else the exit code is all."""
     try:
-        print(text, file=sys.stderr)
+        print(visible(text), file=sys.stderr)
     except OSError:
         discard_output(sys.stderr)
 
@@ -103,13 +103,13 @@ class _PlainFormatter(logging.Formatter):
         self._mask = mask
 
     def format(self, record: logging.LogRecord) -> str:
-        text = self._mask(super().format(record))
+        text = visible(self._mask(super().format(record)))
         return text if record.levelno < logging.WARNING else f"{record.levelname.lower()}: {text}"
 
 
 def _show_warning(message: Warning | str, category: type[Warning], *_: Any) -> None:
     if not issubclass(category, (DeprecationWarning, PendingDeprecationWarning, FutureWarning)):
-        print(f"warning: {_masks[-1](' '.join(str(message).split()))}", file=sys.stderr)
+        print(f"warning: {visible(_masks[-1](' '.join(str(message).split())))}", file=sys.stderr)
 
 
 # -- tracebacks --------------------------------------------------------------------------------------------------------

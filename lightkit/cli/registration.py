@@ -24,7 +24,7 @@ from lightkit.export.exporter import lock_folder
 from lightkit.export.metadata import RECORD, Metadata, check_digest, read_record
 from lightkit.export.options import ExportOptions
 from lightkit.export.target import make_target
-from lightkit.loggers.mlflow_address import find_or_create_experiment, manifest_tags, send_model_files
+from lightkit.loggers.mlflow_address import UniqueKeys, find_or_create_experiment, manifest_tags, send_model_files
 from lightkit.registry.package import PackageFormat, add_preprocessing, is_servable, write_package
 from lightkit.registry.store import Registry, address_of_run, check_name, open_registry, read_aliases, tracked_run
 from lightkit.reports.facts import read_facts, select_checkpoint
@@ -216,7 +216,7 @@ def _find_or_create_run(registry: Registry, run: runs.Run, tags: Mapping[str, st
                 return tracked.info.run_id, tracked.info.experiment_id
     name = os.environ.get("MLFLOW_EXPERIMENT_NAME") or run.name
     experiment_id = find_or_create_experiment(
-        client, name, artifacts=registry.address.artifacts, setting="register, MLFLOW_EXPERIMENT_NAME"
+        client, name, address=registry.address, setting="register, MLFLOW_EXPERIMENT_NAME"
     )
     earlier = client.search_runs([experiment_id], f"tags.`lightkit.run` = '{run.id}'", max_results=1)
     if earlier:
@@ -225,7 +225,10 @@ def _find_or_create_run(registry: Registry, run: runs.Run, tags: Mapping[str, st
     run_id = client.create_run(experiment_id, run_name=run.id, tags={**resolve_tags({}), **own}).info.run_id
     now = int(time.time() * 1000)
     best = ((runs.read_json(run.summary_path) or {}).get("metrics") or {}).get("best") or {}
-    metrics = [Metric(key, float(value), now, 0) for key, value in best.items() if isinstance(value, (int, float))]
+    keys = UniqueKeys()
+    metrics = [
+        Metric(keys.key_of(key), float(value), now, 0) for key, value in best.items() if isinstance(value, (int, float))
+    ]
     client.log_batch(run_id, metrics=metrics, tags=[RunTag("Mode", "registered after training")])
     if run.config_path.is_file():
         client.log_artifact(run_id, str(run.config_path))

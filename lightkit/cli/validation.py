@@ -186,6 +186,14 @@ def _check_paths(
             hint = near(str(value), choices)
             hint += "; `lightkit fetch` with the same -c FILE puts the data there" if can_fetch else ""
             problems.add(_error_at(origin, DataError, f"{section}.init_args.{name}: {missing}{hint}"))
+        elif value and kind == "class_folders" and Path(value).expanduser().is_dir():
+            from lightkit.images.image_index import find_split_folders  # here: it loads Pillow, for few configs
+
+            try:
+                find_split_folders(Path(value).expanduser())
+            except DataError as error:
+                origin = resolved.origin_of((section, "init_args", name))
+                problems.add(_error_at(origin, DataError, f"{section}.init_args.{name}: {error}"))
 
 
 def _error_at(origin: Origin | None, kind: type[LightkitError], text: str) -> LightkitError:
@@ -194,7 +202,11 @@ def _error_at(origin: Origin | None, kind: type[LightkitError], text: str) -> Li
 
 
 def _describe_missing(value: str, kind: str) -> str | None:
-    """Describe what is missing of a ``folder``, a ``file`` or ``any`` of both; None where nothing is."""
+    """Describe what is missing of a ``folder``, a ``file`` or ``any`` of both; None where nothing is.
+
+    ``class_folders`` is a folder whose content is checked too, by `find_split_folders`.
+    """
+    kind = "folder" if kind == "class_folders" else kind
     if kind == "any" and "://" in value:
         return None
     place = Path(value).expanduser()

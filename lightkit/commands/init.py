@@ -18,6 +18,8 @@ from lightkit.cli.command_line import parse_options
 from lightkit.config.origins import near_files, shown_path
 from lightkit.errors import ConfigError, DataError
 from lightkit.images.image_file import IMAGE_SUFFIXES
+from lightkit.images.image_index import find_split_folders, refuse_masks
+from lightkit.images.splits import split_named
 
 HELP = """\
 usage: lightkit init [--template NAME]
@@ -36,7 +38,6 @@ lightkit init --data photos
 lightkit fit -c photos.yaml
 """
 _TEMPLATES = {"module": ("module",), "image": ("image",), "ci": ("module", "ci"), "cron": ("module", "cron")}
-_SPLITS = {"train": "train", "val": "val", "valid": "val", "validation": "val", "test": "test"}
 _NUM_SIZES = 200  # images whose size is looked at
 _LABELS = ("label", "class", "target", "category", "y")
 _FEW_IMAGES = 5000  # below it a frozen backbone generalises better than one trained as a whole
@@ -126,14 +127,15 @@ def summarize_images(path: Path) -> ImageData:
 def _summarize_folder(path: Path) -> ImageData:
     from PIL import Image  # here, as few commands read images
 
-    splits = {_SPLITS[folder.name.lower()]: folder for folder in _subfolders(path) if folder.name.lower() in _SPLITS}
-    images = {
-        split: {
-            folder.name: [file for file in sorted(folder.rglob("*")) if file.suffix.lower() in IMAGE_SUFFIXES]
+    splits = find_split_folders(path)
+    images: dict[str, dict[str, list[Path]]] = {}
+    for split, root in (splits or {"train": path}).items():
+        files = {
+            folder: [file for file in sorted(folder.rglob("*")) if file.suffix.lower() in IMAGE_SUFFIXES]
             for folder in _subfolders(root)
         }
-        for split, root in (splits if "train" in splits else {"train": path}).items()
-    }
+        refuse_masks(files)
+        images[split] = {folder.name: found for folder, found in files.items()}
     classes = {name: len(files) for name, files in images["train"].items() if files}
     counts = {split: sum(map(len, found.values())) for split, found in images.items()}
     every = [file for files in images["train"].values() for file in files]
@@ -143,7 +145,7 @@ def _summarize_folder(path: Path) -> ImageData:
             sizes.append(min(image.size))
     parts = ", ".join(f"{number} {split}" for split, number in counts.items()) if len(counts) > 1 else counts["train"]
     found = f"{parts} images in {len(classes)} classes"
-    counts = counts if "train" in splits else _split(counts["train"])
+    counts = counts if splits else _split(counts["train"])
     return ImageData(("ImageFolder", {"root": path.as_posix()}), classes, counts, sizes, found)
 
 
@@ -169,7 +171,7 @@ def _summarize_table(path: Path) -> ImageData:
         raise DataError(f"--data {path}: {expected}; got {listed}")
     rows = table.to_table(columns=[label, *[name for name in ("split",) if name in columns]]).to_pydict()
     classes = {str(name): number for name, number in sorted(Counter(rows[label]).items(), key=str)}
-    splits = Counter(_SPLITS.get(str(name).lower(), str(name)) for name in rows.get("split", ()))
+    splits = Counter(split_named(str(name)) or str(name) for name in rows.get("split", ()))
     sizes = []
     if {"width", "height"} <= {*columns}:
         sizes = [min(row.values()) for row in table.head(_NUM_SIZES, columns=["width", "height"]).to_pylist()]

@@ -50,7 +50,7 @@ _CRC_BYTES = 4
 _SHARE_OF_MEMORY, _SHARE_OF_DISK = 0.25, 0.5
 _KEPT_FREE_BYTES = 16 << 20
 _RECENT_S, _UNUSED_S = 7 * 24 * 3600.0, 60 * 24 * 3600.0  # a training of a week may still need a file
-_DECODING = 3  # raise it with every change that gives other pixels, or another file, for the same photos
+_DECODING = 4  # raise it with every change that gives other pixels, or another file, for the same photos
 _AHEAD = 256  # photos
 _LONGEST = 8  # times as long as wide: a line of pixels, resized, would take the room of thousands of images
 

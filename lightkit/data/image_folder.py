@@ -6,6 +6,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
+from pytorch_lightning.trainer.states import TrainerFn
+
 from lightkit.data.bad_samples import Defects, check_bad_samples
 from lightkit.data.image_cache import open_sources
 from lightkit.data.image_dataset import ImageSource, PhotoPixels
@@ -32,7 +34,9 @@ class ImageFolder(ImageModule):
     its checkpoint written. For predictions, whose rows stand beside the names of the files, one is an error.
 
     Args:
-        root: Folder that holds the class folders, or train/, val/ (also valid/, validation/) and test/.
+        root: Folder that holds the class folders, or train/, val/ and test/, also by their other usual names
+            (Training, train_set, valid, validation, eval, Testing and the like). Classes are those of train/; val/ and
+            test/ may lack some.
         val_fraction: Share of the images used for validation, where no validation folder is given.
         test_fraction: Share of the images kept for testing, where no splits are given.
         on_bad_image: What to do about files that cannot be decoded: `skip` leaves them out and lists them in the run
@@ -52,6 +56,8 @@ class ImageFolder(ImageModule):
     source = "photos"
     input_folders: ClassVar[tuple[str, ...]] = ("root",)
     """Arguments that must be folders which are there already."""
+    class_folders: ClassVar[tuple[str, ...]] = ("root",)
+    """Those of them that hold class folders, or splits with class folders."""
 
     def __init__(
         self,
@@ -137,14 +143,16 @@ class ImageFolder(ImageModule):
         if not decoded or self._stage != "fit" or split == "test":
             return PhotoPixels(photos[split])
         if self._sources is None:
+            # an export looks at some images of a fit: the same pixels, of which none is decoded beforehand
+            trains = self.trainer is None or self.trainer.state.fn == TrainerFn.FITTING
             self._sources, self._decoded = open_sources(
                 {"train": photos["train"], "val": photos["val"]},
-                cache=self.cache,
+                cache=self.cache if trains or self.cache == "none" else "auto",
                 cache_size=self.cache_size if self.augment else None,
                 cache_limit_gb=self.cache_limit_gb,
                 preprocessing=self.preprocessing,
                 batch_size=self.batch_size,
-                trainer=self.trainer,
+                trainer=self.trainer if trains else None,
             )
         return self._sources[split]
 

@@ -20,9 +20,11 @@ preprocessing      of an image; null if unknown
 source             ``checkpoint``, its ``epoch`` and ``sha256``, ``run``, as far as they are known
 versions           of Python, lightkit and the packages that wrote and ran the file
 samples            number of samples that it was proved on
-tolerance          ``rtol``, ``atol`` of the comparison, and ``of_largest``: relative to the largest output
+tolerance          ``rtol``, ``atol`` of the comparison; ``of_largest``: relative to the largest output; ``of_spread``:
+                   of the root mean square, relative to the output's spread over the samples, 0 for no limit
 parity             by batch size: ``max_abs``, ``max_rel`` (of the largest output), ``outputs`` compared, ``outside``
 metrics            ``scored``; then ``eager``, ``exported`` (metric -> value) and ``tolerance``, else the ``reason``
+in_float16         ``parity`` and ``metrics`` with each value rounded to float16, as a GPU does it; null for others
 verified_on        ``processor`` and ``instruction_sets`` of the machine of the proof
 loaded             which of torch, lightkit, pytorch_lightning, torchvision, onnxruntime the proof's process had loaded
 threads            of file and eager model
@@ -32,6 +34,8 @@ latency            ``exported`` and ``eager``: by batch size ``median_s``, ``p95
 
 from __future__ import annotations
 
+import errno
+import logging
 import os
 import platform
 import shutil
@@ -47,7 +51,7 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from lightkit.errors import ConfigError, LightkitError, RunLocked
+from lightkit.errors import ConfigError, LightkitError, RunLocked, visible
 from lightkit.export.formats import FORMATS
 from lightkit.export.metadata import RECORD, Metadata, installed_versions, read_record
 from lightkit.export.options import ExportOptions
@@ -60,6 +64,11 @@ from lightkit.runs.files import flush, write_json
 _DATA_SUFFIX = ".data"
 """Added to the name of an ONNX file for that of its external data."""
 _LOCK = ".export.lock"
+_DISK_ERRORS = frozenset(
+    {errno.EACCES, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.ENOSPC, errno.EPERM, errno.EROFS, errno.ESTALE}
+)
+"""Of a folder that cannot be written."""
+_log = logging.getLogger("lightkit")
 # on the same disk, where a file can have its final name, as ONNX's data needs
 _temporary_folder = partial(tempfile.TemporaryDirectory[str], prefix=".", suffix=".aside", ignore_cleanup_errors=True)
 
@@ -119,15 +128,36 @@ def export(
                 also = ", and so was that of an earlier export" if _remove(path) else ""
                 failures.append(f"{error} The file was removed{also}.")
             except OSError as error:
-                failures.append(
-                    f"{path.name}: {folder} cannot be written ({error.strerror or error}). Make room, look at its "
-                    "permissions and at `ulimit -f`, or choose another --output."
-                )
+                failures.append(_describe_os_error(error, name=path.name, folder=folder))
             except LightkitError as error:  # of the data too, which the calibration reads
                 failures.append(str(error))
+            except Exception as error:  # noqa: BLE001 (of a format's library or the model; the other formats go on)
+                _log.debug("%s", path.name, exc_info=True)
+                text = visible(str(error).strip()) or "no message"
+                failures.append(f"{path.name}: {metadata.model} cannot be exported: {type(error).__name__}: {text}")
             else:
                 on_step(f"{path.name}: proved")
     return artefacts, failures
+
+
+def _describe_os_error(error: OSError, *, name: str, folder: Path) -> str:
+    """Describe an error of reading or writing: with the file that it names, and advice on the disk where that is full.
+
+    Args:
+        error: The error.
+        name: Of the file that was to be exported.
+        folder: Folder of the exported files.
+    """
+    reason = error.strerror or str(error)
+    named = [str(path) for path in (error.filename, error.filename2) if path is not None]
+    is_of_folder = not named or any(Path(path).absolute().is_relative_to(folder.absolute()) for path in named)
+    if is_of_folder and error.errno in _DISK_ERRORS:
+        return (
+            f"{name}: {folder} cannot be written ({reason}). Make room, look at its permissions and at `ulimit -f`, or "
+            "choose another --output."
+        )
+    where = f"{visible(' -> '.join(named), in_line=True)}: " if named else ""
+    return f"{name}: it cannot be made: {where}{reason} ({type(error).__name__})."
 
 
 def _publish(file: Path, path: Path, metadata: Metadata, figures: Mapping[str, Any]) -> dict[str, Any]:

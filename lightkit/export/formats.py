@@ -3,9 +3,10 @@
 A new format is a module ``lightkit.export.NAME`` with a function ``write``, and an entry of `FORMATS`. This module
 imports nothing of lightkit, and no runtime but that of the file: the proof is that a file needs no more.
 
-The script ``formats.py FILE INPUTS FOLDER THREADS`` runs a file on the batches of ``INPUTS/SIZE-NUMBER.npz``. It writes
-their joined outputs into the folder, as ``SIZE.npz``, and ``result.json``: ``loaded``, those of `TRACKED_PACKAGES` that
-it had to load, and ``latency``. For a file of weights the folder has `MODULE_FILE`, a pickled module for them.
+The script ``formats.py FILE INPUTS FOLDER THREADS [untimed]`` runs a file on the batches of
+``INPUTS/SIZE-NUMBER.npz``. It writes their joined outputs into the folder, as ``SIZE.npz``, and ``result.json``:
+``loaded``, those of `TRACKED_PACKAGES` that it had to load, and ``latency``, empty if untimed. For a file of weights
+the folder has `MODULE_FILE`, a pickled module for them.
 """
 
 from __future__ import annotations
@@ -261,7 +262,7 @@ def save_arrays(file: Path, arrays: Sequence[Any]) -> None:
     np.savez(file, allow_pickle=False, **{str(index): array for index, array in enumerate(arrays)})
 
 
-def _run_file(file: Path, inputs: Path, folder: Path, threads: int) -> None:
+def _run_file(file: Path, inputs: Path, folder: Path, threads: int, *, is_timed: bool) -> None:
     format_ = FORMATS[str(format_of(file))]
     if format_.load_weights is None:
         run = open_model(file, threads=threads)
@@ -282,7 +283,7 @@ def _run_file(file: Path, inputs: Path, folder: Path, threads: int) -> None:
         save_arrays(folder / f"{size}.npz", join_batches(batches, size))
     loaded = [name for name in TRACKED_PACKAGES if name in sys.modules]
     latency = {}
-    for size in TIMED_BATCH_SIZES:
+    for size in TIMED_BATCH_SIZES if is_timed else ():
         latency[str(size)] = measure_latency(partial(run, load_arrays(inputs / f"{size}-000000.npz")))
     (folder / "result.json").write_text(json.dumps({"loaded": loaded, "latency": latency}), encoding="utf-8")
 
@@ -299,4 +300,10 @@ if __name__ == "__main__":
     sys.path[:] = [folder for folder in sys.path if not folder or Path(folder).resolve() != here]
     signal.alarm(_TIMEOUT_S)
     threading.Thread(target=_exit_with_parent, args=(os.getppid(),), daemon=True).start()
-    _run_file(Path(sys.argv[1]), Path(sys.argv[2]), Path(sys.argv[3]), int(sys.argv[4]))
+    _run_file(
+        Path(sys.argv[1]),
+        Path(sys.argv[2]),
+        Path(sys.argv[3]),
+        int(sys.argv[4]),
+        is_timed="untimed" not in sys.argv[5:],
+    )

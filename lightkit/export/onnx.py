@@ -86,6 +86,63 @@ def write(target: ExportTarget, metadata: Metadata, path: Path) -> Metadata:
     return metadata
 
 
+def write_rounded(file: Path, path: Path) -> None:
+    """Write the same graph in float32, with each value that is float16 in the file rounded to float16.
+
+    It shows on any processor what one that computes in float16 gives. The rounding is a cast to float16 and back: a
+    runtime may not leave it out, as it may where operators of float16 are computed in float32.
+
+    Args:
+        file: An ONNX file with values in float16.
+        path: The file to write.
+    """
+    model = ir.from_proto(onnx.shape_inference.infer_shapes(onnx.load(str(file)), data_prop=True))
+    half, single = ir.DataType.FLOAT16, ir.DataType.FLOAT
+    for graph in (model.graph, *model.graph.subgraphs()):
+        for value in graph.initializers.values():
+            if value.const_value is not None and value.const_value.dtype == half:
+                value.const_value = ir.tensor(value.const_value.numpy().astype("float32"), name=value.name)
+                value.dtype = single
+        for value in graph.inputs:
+            if value.dtype == half:
+                value.dtype = single
+    for node in [*model.graph.all_nodes()]:
+        _compute_in_float32(node)
+        for value in node.outputs:
+            if value.dtype == half:
+                value.dtype = single
+                _round_to_float16(node, value)
+    size = sum(value.const_value.nbytes for value in model.graph.initializers.values() if value.const_value is not None)
+    ir.save(model, path, external_data=f"{path.name}.data" if size > _MAX_INLINE_BYTES else None)
+
+
+def _compute_in_float32(node: ir.Node) -> None:
+    """Replace float16 in a node's attributes: constants, and the type that a cast or a generator gives."""
+    for name, attribute in [*node.attributes.items()]:
+        if attribute.type == ir.AttributeType.TENSOR and attribute.value.dtype == ir.DataType.FLOAT16:
+            node.attributes[name] = ir.AttrTensor(name, ir.tensor(attribute.value.numpy().astype("float32")))
+        elif name in ("to", "dtype") and attribute.value == ir.DataType.FLOAT16:
+            node.attributes[name] = ir.AttrInt64(name, int(ir.DataType.FLOAT))
+
+
+def _round_to_float16(node: ir.Node, value: ir.Value) -> None:
+    """Put a cast to float16 and back behind an output of a node."""
+    uses = [*value.uses()]
+    is_output = value.is_graph_output()
+    down = ir.node("Cast", [value], {"to": int(ir.DataType.FLOAT16)})
+    up = ir.node("Cast", down.outputs, {"to": int(ir.DataType.FLOAT)})
+    for each, suffix, dtype in ((down, "as_half", ir.DataType.FLOAT16), (up, "rounded", ir.DataType.FLOAT)):
+        each.outputs[0].name = f"{value.name}_{suffix}"
+        each.outputs[0].dtype = dtype
+        each.outputs[0].shape = value.shape
+    graph = node.graph
+    assert graph is not None
+    assert not is_output  # those are in float32: see `_Half`
+    graph.insert_after(node, [down, up])
+    for use in uses:
+        use.node.replace_input_with(use.idx, up.outputs[0])
+
+
 def _rename_values(model: ir.Model, metadata: Metadata) -> None:
     """Rename inner values that are called as an input or output, and open sizes such as ``s77``."""
     graph, sizes = model.graph, {}

@@ -7,6 +7,7 @@ import importlib
 import json
 import math
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -59,23 +60,27 @@ class Tolerance:
         atol: Absolute, in the units of the output.
         of_largest: Relative to the largest value of that output over all samples, added to the others. The error of
             rounded weights grows with the activations, not with the output.
+        of_spread: How far an output may be off in the root mean square, relative to its spread over the samples; 1 is
+            what its mean, the same for each sample, is off. 0 sets no limit.
     """
 
     rtol: float
     atol: float
     of_largest: float = 0.0
+    of_spread: float = 0.0
 
     def __str__(self) -> str:
+        absolute = f", atol={self.atol:g}" if self.atol or not self.of_largest else ""
         largest = f", {self.of_largest:g} of the largest" if self.of_largest else ""
-        return f"rtol={self.rtol:g}, atol={self.atol:g}{largest}"
+        return f"rtol={self.rtol:g}{absolute}{largest}"
 
 
 TOLERANCES = {
-    "float32": Tolerance(1e-4, 1e-5),
-    "float16": Tolerance(1e-2, 1e-5, of_largest=0.02),
-    "int8": Tolerance(1e-2, 1e-5, of_largest=0.5),
+    "float32": Tolerance(1e-4, 0.0, of_largest=1e-5, of_spread=0.01),
+    "float16": Tolerance(1e-2, 0.0, of_largest=0.02, of_spread=0.1),
+    "int8": Tolerance(1e-2, 0.0, of_largest=0.5, of_spread=0.5),
 }
-"""By the precision of the weights.
+"""By the precision of the weights. None is absolute: outputs are in metres, in shares or in any other unit.
 
 Those of float32 allow for fused kernels. The others are two to three times what a MobileNetV2 of five kinds of flowers
 gives on 64 real photos, with logits up to 3.4: float16 is off by 0.02 at most (0.006 of the largest), int8 by 0.75
@@ -84,20 +89,48 @@ gives on 64 real photos, with logits up to 3.4: float16 is off by 0.02 at most (
 Half of the largest output is too wide a bound alone: an output of zeros has nearly all of its elements inside it. So a
 file in int8 needs a metric too, or the user's own ``atol``.
 """
+_ROUNDING = {"float32": 1e-5, "float16": 1e-3, "int8": 2e-2}
+"""By precision: what rounding alone moves an output by, relative to its largest value, however small its spread is."""
 METRIC_TOLERANCES = {"float32": (1e-3, 0), "float16": (1e-2, 1), "int8": (2e-2, 2)}
-"""By precision: how far a metric may be off, and by how many samples more.
+"""By precision: how far a metric may be off, and by how many samples more; in units of `metric_scale`.
 
 A sample on the border between two classes may fall to the other side once weights are rounded, which moves an accuracy
-over N samples by 1/N. Values above one, as a loss may be, count in relation to themselves. The user's tolerance, in
-units of the outputs, does not apply.
+over N samples by 1/N. The user's tolerance, in units of the outputs, does not apply.
 """
 _MAX_METRIC_TOLERANCE = 0.2
 """With one or two samples, those on a border would allow for any accuracy."""
+_SHARES = frozenset(
+    {
+        "acc", "accuracy", "ap", "auc", "auprc", "auroc", "dice", "f", "fbeta", "iou", "jaccard", "map", "precision",
+        "recall", "sensitivity", "specificity", "top",
+    }
+)  # fmt: skip
+"""Words in the names of metrics that are shares, from 0 to 1."""
 
 
-def is_same_metric(one: float, other: float, tolerance: float) -> bool:
-    """Compare two values of a metric; NaN equals NaN alone."""
-    return math.isclose(one, other, rel_tol=tolerance, abs_tol=tolerance) or (math.isnan(one) and math.isnan(other))
+def is_same_metric(one: float, other: float, allowed: float) -> bool:
+    """Compare two values of a metric by their distance; NaN equals NaN alone."""
+    is_near = one == other or abs(one - other) <= allowed
+    return is_near or (math.isnan(one) and math.isnan(other))
+
+
+def metric_scale(name: str, value: float, blind: float) -> float:
+    """Return the unit in which a metric may be off: its own size, or how far it is from that of a blind model.
+
+    A blind model gives the mean of the outputs for each sample. So an error in metres counts in relation to itself or
+    to the spread of the outputs, in metres too, and a squared one likewise. A share, which moves by whole samples,
+    counts in relation to 1.
+
+    Args:
+        name: As the module logs it.
+        value: Of the model.
+        blind: Of the blind model; NaN if it has none.
+    """
+    distance = abs(value - blind)
+    scale = max(abs(value), distance if math.isfinite(distance) else 0.0)
+    words = re.findall("[a-z]+", name.rpartition("/")[2].lower())
+    is_share = not _SHARES.isdisjoint(words) and 0 <= value <= 1
+    return max(scale, 1.0) if is_share else scale
 
 
 # -- comparison --------------------------------------------------------------------------------------------------------
@@ -142,7 +175,8 @@ def compare(
                 scale = float(magnitude[np.isfinite(magnitude)].max(initial=0.0))
                 allowed = tolerance.atol + tolerance.of_largest * scale + tolerance.rtol * magnitude
                 is_close = np.isfinite(wanted) & (gap <= allowed)  # not `>`, which NaN would pass
-            is_same = (wanted == given) | (is_close if np.issubdtype(wanted.dtype, np.inexact) else False)
+            is_inexact = np.issubdtype(wanted.dtype, np.inexact)
+            is_same = (wanted == given) | (is_close if is_inexact else False)
             largest = max(largest, scale)
             figures["max_abs"] = max(figures["max_abs"], float(gap[np.isfinite(gap)].max(initial=0.0)))
             figures["outputs"] += wanted.size
@@ -165,6 +199,46 @@ def compare(
             "do not count for whole numbers, booleans, NaN and infinity."
         )
     return parity
+
+
+def check_spread(
+    expected: Mapping[int, Arrays], found: Mapping[int, Arrays], *, metadata: Metadata, tolerance: Tolerance
+) -> None:
+    """Check how far a file's outputs are off in relation to how far they differ from sample to sample.
+
+    Outputs that are all alike, as a temperature around 2000, may be within every tolerance of their size though they
+    tell nothing of a sample any more.
+
+    Args:
+        expected: By batch size, the model's outputs, with a row for each sample.
+        found: The file's, likewise.
+        metadata: Of the file.
+        tolerance: Allowed gaps.
+
+    Raises:
+        Mismatch: If the root mean square of the gap is larger than that part of the spread, and than rounding.
+    """
+    outputs = [(size, *each) for size in expected for each in zip(expected[size], found[size], strict=True)]
+    names = [spec.name for size in expected for spec, _ in zip(metadata.outputs, expected[size], strict=False)]
+    for name, (size, wanted, given) in zip(names, outputs, strict=True):
+        is_comparable = np.issubdtype(wanted.dtype, np.inexact) and np.isfinite(wanted).all()
+        if not tolerance.of_spread or not is_comparable or len(wanted) < 2:
+            continue
+        wide = np.result_type(wanted, np.float64)
+        eager = wanted.astype(wide)
+        off = _root_mean_square(eager - given.astype(wide))
+        spread = _root_mean_square(eager - eager.mean(axis=0))
+        rounding = _ROUNDING[metadata.precision] * float(np.abs(eager).max(initial=0.0))
+        if not off <= tolerance.of_spread * spread + rounding:  # not `>`, which NaN would pass
+            raise Mismatch(
+                f"{metadata.file_name} does not match its model: {name!r} is off by {off:.2e} at batch size {size} "
+                f"(root mean square), and its spread over the samples is {spread:.2e}; allowed are "
+                f"{tolerance.of_spread:g} of that. If such a gap is expected, allow for it with --atol."
+            )
+
+
+def _root_mean_square(values: Any) -> float:
+    return float(np.sqrt(np.mean(np.abs(values) ** 2)))
 
 
 # -- the proof ---------------------------------------------------------------------------------------------------------
@@ -209,11 +283,16 @@ class Proof:
                 batches.append(self._run_model(inputs))
             self.expected[size] = formats.join_batches(batches, size)
         self.metrics: dict[str, float] = {}
+        self._blind: dict[str, float] = {}  # metrics of the mean of the outputs
         self.not_scored = "validation_step logs no metric that is the same when it is run again"
         try:
-            found, again = (self._score(self.expected[self._scored_size]) for _ in range(2))
+            scored = self.expected[self._scored_size]
+            found, again = (self._score(scored) for _ in range(2))
             # without times and counts
-            self.metrics = {name: value for name, value in found.items() if is_same_metric(value, again[name], _EXACT)}
+            self.metrics = {
+                name: value for name, value in found.items() if is_same_metric(value, again[name], _EXACT * abs(value))
+            }
+            self._blind = self._score([_blind(output, self.num_samples) for output in scored])
         except _NotScored as error:
             self.not_scored = str(error)
         self.latency = {}
@@ -234,8 +313,8 @@ class Proof:
             atol: The absolute one, likewise.
 
         Returns:
-            Figures of the proof for export.json: ``samples``, ``tolerance``, ``parity``, ``metrics``, ``loaded``,
-            ``threads`` and ``latency``.
+            Figures of the proof for export.json: ``samples``, ``tolerance``, ``parity``, ``metrics``, ``in_float16``,
+            ``loaded``, ``threads`` and ``latency``.
 
         Raises:
             Mismatch: If an output or a metric is outside the tolerance, or int8 has no metric and no ``atol``.
@@ -250,6 +329,10 @@ class Proof:
         names = self._target.samples.names
         parity = compare(self.expected, outputs, metadata=metadata, names=names, tolerance=allowed)
         metrics = self._check_metrics(outputs[self._scored_size], metadata)
+        check_spread(self.expected, outputs, metadata=metadata, tolerance=allowed)
+        in_float16 = None
+        if metadata.precision == "float16":
+            in_float16 = self._check_in_float16(file, metadata, allowed)
         if not self.metrics and metadata.precision == "int8" and allowed.of_largest:
             raise Mismatch(
                 f"{metadata.file_name} cannot be verified: rounding to int8 moves outputs by up to "
@@ -261,10 +344,40 @@ class Proof:
             "tolerance": asdict(allowed),
             "parity": parity,
             "metrics": metrics,
+            "in_float16": in_float16,
             "loaded": result["loaded"],
             "threads": self._threads,
             "latency": {"exported": result["latency"], "eager": self.latency},
         }
+
+    def _check_in_float16(self, file: Path, metadata: Metadata, tolerance: Tolerance) -> dict[str, Any]:
+        """Prove a file whose values are in float16 as a processor of that precision computes it.
+
+        On a CPU onnxruntime computes most operators in float32 and rounds nothing between them, so that a value above
+        65504, which is infinite in float16, goes unnoticed.
+
+        Returns:
+            ``parity`` and ``metrics``, each value rounded to float16.
+
+        Raises:
+            Mismatch: If an output or a metric is outside the tolerance then.
+        """
+        write_rounded = importlib.import_module("lightkit.export.onnx").write_rounded  # late: it loads onnx, an extra
+        with tempfile.TemporaryDirectory(dir=self._folder, ignore_cleanup_errors=True) as name:
+            rounded = Path(name, file.name)
+            write_rounded(file, rounded)
+            outputs, _ = self._run_file(rounded, metadata, is_timed=False)
+        names = self._target.samples.names
+        try:
+            parity = compare(self.expected, outputs, metadata=metadata, names=names, tolerance=tolerance)
+            metrics = self._check_metrics(outputs[self._scored_size], metadata)
+            check_spread(self.expected, outputs, metadata=metadata, tolerance=tolerance)
+        except Mismatch as error:
+            raise Mismatch(
+                f"{metadata.file_name} is no float16 model. With each value rounded to float16 as on a GPU, where the "
+                f"largest number is 65504: {error} Leave --half out, or scale what grows so large in the model."
+            ) from error
+        return {"parity": parity, "metrics": metrics}
 
     def _check_metrics(self, outputs: Arrays, metadata: Metadata) -> dict[str, Any]:
         """Return the entry of export.json on metrics.
@@ -277,11 +390,17 @@ class Proof:
         off, num_flips = METRIC_TOLERANCES[metadata.precision]
         tolerance = min(off + num_flips / self.num_samples, _MAX_METRIC_TOLERANCE)
         eager, exported = self.metrics, self._score(outputs)
-        outside = [name for name, value in eager.items() if not is_same_metric(value, exported[name], tolerance)]
+        scales = {name: metric_scale(name, value, self._blind.get(name, math.nan)) for name, value in eager.items()}
+        outside = [
+            name for name, value in eager.items() if not is_same_metric(value, exported[name], tolerance * scales[name])
+        ]
         if outside:
-            metrics = ", ".join(f"{name} is {exported[name]:.4g}, eager {eager[name]:.4g}" for name in outside)
+            metrics = ", ".join(
+                f"{name} is {exported[name]:.4g}, eager {eager[name]:.4g} within {tolerance * scales[name]:.2g}"
+                for name in outside
+            )
             raise Mismatch(
-                f"{metadata.file_name} does not score as its model does: {metrics} (tolerance {tolerance:.2g}). "
+                f"{metadata.file_name} does not score as its model does: {metrics}. "
                 "--rtol and --atol are for outputs, not for metrics. More --num-samples make a metric finer."
             )
         return {"scored": True, "eager": eager, "exported": exported, "tolerance": tolerance}
@@ -308,7 +427,9 @@ class Proof:
             outputs[0] = torch.from_numpy(outputs[0]).softmax(dim=1).numpy()
         return outputs
 
-    def _run_file(self, file: Path, metadata: Metadata) -> tuple[dict[int, Arrays], dict[str, Any]]:
+    def _run_file(
+        self, file: Path, metadata: Metadata, *, is_timed: bool = True
+    ) -> tuple[dict[int, Arrays], dict[str, Any]]:
         """Run a file in a fresh process.
 
         Returns:
@@ -323,7 +444,7 @@ class Proof:
             if FORMATS[metadata.format].open is None:
                 (folder / formats.MODULE_FILE).write_bytes(_pickle(self._target.module))
                 environ["PYTHONPATH"] = os.pathsep.join(paths)  # where the module's classes are
-            words = [file.resolve(), self._folder.resolve(), folder, self._threads]
+            words = [file.resolve(), self._folder.resolve(), folder, self._threads, *([] if is_timed else ["untimed"])]
             ended = subprocess.run(
                 [sys.executable, formats.__file__, *map(str, words)],
                 stdin=subprocess.DEVNULL,
@@ -389,6 +510,15 @@ class Proof:
         if not replay.is_used:
             raise _NotScored("validation_step does not call forward")
         return {key: float(value) for key, value in trainer.callback_metrics.items() if value.numel() == 1}
+
+
+def _blind(output: Any, num_samples: int) -> Any:
+    """Return the mean of an output for each sample; of whole numbers, and without a row for each, the first ones."""
+    if len(output) < num_samples:
+        return output
+    is_inexact = np.issubdtype(output.dtype, np.inexact)
+    row = output.mean(axis=0, keepdims=True) if is_inexact else output[:1]
+    return np.repeat(row, len(output), axis=0).astype(output.dtype)
 
 
 class _Replay:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import io
 import os
 import re
 import stat
@@ -15,7 +16,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import BinaryIO, Generic, TypeVar
+from typing import Any, BinaryIO, Generic, TypeVar
 
 from PIL import ExifTags, Image, UnidentifiedImageError
 
@@ -48,7 +49,9 @@ _ROTATIONS = {
 }
 _COUNTS = re.compile(r" \(\d+ bytes not processed\)")  # would make each reason one of its own
 _STRETCHED = {"L;2": 85, "L;4": 17}
-_BITS_PER_SAMPLE = 258  # TIFF's tag
+# TIFF's tags (TIFF 6.0, sections 8 and 23)
+_BITS_PER_SAMPLE, _PHOTOMETRIC, _PLANAR_CONFIGURATION = 258, 262, 284
+_WHITE_IS_ZERO, _PLANES = 0, 2
 _SIXTEEN_BITS = frozenset({"JPEG2000", "PNG", "PPM"})  # formats with no more bits than these in mode I
 _MAX_THREADS = 8
 
@@ -240,19 +243,51 @@ def load_frame(image: Image.Image) -> Image.Image:
     Pillow 13.0 stretches a PNG's grey of 2 and 4 bits to 8, and cuts colours of 16 bits to 8, but not that colour.
 
     Raises:
-        ValueError: If its pixels have 32 bits, of which nobody knows the value of white.
+        ValueError: If its pixels have 32 bits, of which nobody knows the value of white, or colours in planes of 16 bits,
+            of which Pillow 13.0 takes each byte for a pixel.
     """
-    bits = getattr(image, "tag_v2", {}).get(_BITS_PER_SAMPLE, (32,))  # Pillow has some of 16 bits in mode I as well
+    tags = getattr(image, "tag_v2", {})
+    bits = tags.get(_BITS_PER_SAMPLE, (32,))  # Pillow has some of 16 bits in mode I as well
     if image.mode == "F" or (image.mode == "I" and image.format not in _SIXTEEN_BITS and 16 not in bits):
         raise ValueError("32-bit pixels have no agreed range; save it with 8 or 16 bits")
-    transparent, tile = image.info.get("transparency"), getattr(image, "tile", None)
+
+    tile = getattr(image, "tile", None)
+    if tile and tile[0][0] == "raw" and tags.get(_PLANAR_CONFIGURATION) == _PLANES and 16 in bits and len(bits) > 1:
+        raise ValueError("Pillow reads 16-bit colours in planes wrongly; save it with 8 bits, or with whole pixels")
+
+    transparent = image.info.get("transparency")
     raw_mode = tile[0].args if image.format == "PNG" and tile else None
+    has_wide_key = isinstance(transparent, tuple) and raw_mode == "RGB;16B"
+    low_bytes = _low_bytes(image) if has_wide_key else None
     image.load()
     if isinstance(transparent, int) and raw_mode in _STRETCHED:
         image.info["transparency"] = transparent * _STRETCHED[raw_mode]
-    elif isinstance(transparent, tuple) and raw_mode == "RGB;16B":
-        image.info["transparency"] = tuple(value >> 8 for value in transparent)
+    elif low_bytes is not None:
+        _make_transparent(image, low_bytes, transparent)
     return image
+
+
+def _low_bytes(image: Image.Image) -> Image.Image:
+    """Decode the lower 8 bits of an open PNG of 16 bits a colour, of which Pillow keeps the upper ones."""
+    file: Any = image.fp  # type: ignore[attr-defined]  # of an open image
+    at = file.tell()
+    file.seek(0)
+    content = file.read()
+    file.seek(at)
+    low = Image.open(io.BytesIO(content))
+    low.tile = [tile._replace(args="RGB;16L") for tile in low.tile]
+    low.load()
+    return low
+
+
+def _make_transparent(image: Image.Image, low_bytes: Image.Image, color: tuple[int, ...]) -> None:
+    """Give a decoded image of 16 bits a colour an alpha channel, 0 where all 16 bits are those of ``color``."""
+    import numpy as np  # here: the commands that check a config load it for nothing else
+
+    values = np.asarray(image).astype(np.uint16) << 8 | np.asarray(low_bytes)
+    is_seen = (values != np.array(color, np.uint16)).any(axis=2)
+    del image.info["transparency"]
+    image.putalpha(Image.fromarray(np.where(is_seen, 255, 0).astype(np.uint8)))
 
 
 def read_orientation(image: Image.Image) -> int:
@@ -276,7 +311,11 @@ def overlay_white(image: Image.Image) -> Image.Image:
         import numpy as np  # here: the commands that check a config load it for nothing else
 
         values = np.asarray(image).astype(np.int64)
-        grey = (values >> 8).clip(0, 255).astype(np.uint8)
+        tags = getattr(image, "tag_v2", {})
+        num_bits = 12 if tags.get(_BITS_PER_SAMPLE) == (12,) else 16
+        grey = (values >> (num_bits - 8)).clip(0, 255).astype(np.uint8)
+        if tags.get(_PHOTOMETRIC) == _WHITE_IS_ZERO:  # which Pillow 13.0 inverts for 8 bits alone
+            grey = 255 - grey
         transparent = image.info.get("transparency")
         if isinstance(transparent, int):
             grey[values == transparent] = 255

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import re
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import product
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -16,7 +18,7 @@ from lightkit.config.origins import near_files
 from lightkit.errors import DataError, join_names, visible
 from lightkit.images.image_file import IMAGE_SUFFIXES, walk_files
 from lightkit.images.progress import is_first_rank, show_progress
-from lightkit.images.splits import Split, split_of
+from lightkit.images.splits import Split, split_named, split_of
 from lightkit.images.verdicts import judge_images
 from lightkit.runs.bad_images import BadImage, most_frequent, write_bad_images
 
@@ -111,17 +113,20 @@ def index_images(
     Raises:
         DataError: If the folder, its classes, too many of its files or a split is missing or unusable.
     """
-    given = _find_split_folders(root)
-    passed_over, unfollowed = Counter[str](), list[Path]()
+    _list_classes(root)
+    given = find_split_folders(root)
+    _warn_of_other_folders(root, given)
+    passed_over = Counter[str]()
+    unfollowed = list[Path]()
     folders = given or {"train": root}
-    found = {split: class_files(folder, passed_over, unfollowed) for split, folder in folders.items()}
-    class_names = found["train"][0]
-    for split, (names, _) in found.items():
-        if differing := {*names} ^ {*class_names}:
-            raise DataError(
-                f"{folders[split]} and {folders['train']} differ in their classes ({', '.join(sorted(differing))}). "
-                "Every split needs the same class folders: rename or move them."
-            )
+
+    # the training split has the classes; another one may lack some of them
+    class_names, of_train = class_files(folders["train"], passed_over, unfollowed)
+    found: dict[Split, list[tuple[Path, int]]] = {"train": of_train}
+    for split, folder in folders.items():
+        if split != "train":
+            _, found[split] = class_files(folder, passed_over, unfollowed, trained=class_names)
+
     if unfollowed:
         log.warning(
             "%d links that lead back up or to another class, whose images would get a wrong label, are not followed: "
@@ -129,10 +134,10 @@ def index_images(
         )  # fmt: skip
     if passed_over:
         log.warning("%s", _describe_others(passed_over))
-    paths = [path for _, files in found.values() for path, _ in files]
+    paths = [path for files in found.values() for path, _ in files]
     # a later scan decodes only content that is new
     verdicts = iter([*show_progress(judge_images(paths), len(paths), "images checked")])
-    judged = {split: [(*file, next(verdicts)) for file in files] for split, (_, files) in found.items()}
+    judged = {split: [(*file, next(verdicts)) for file in files] for split, files in found.items()}
     every = [(path, verdict) for files in judged.values() for path, _, verdict in files]
     defects = [Defect(str(path), verdict.defect) for path, verdict in every if verdict.defect is not None]
     check_defects(defects, len(every), what=f"images in {root}", on_bad=on_bad_image, max_fraction=max_bad_fraction)
@@ -156,6 +161,8 @@ def index_images(
         for split, files in judged.items()
     }
     _warn_of_copies(photos, class_names)
+    for split in given:
+        _warn_of_missing_classes(split, folders[split], photos[split], class_names)
     splits: dict[Split, list[Photo]] = {"train": [], "val": [], "test": [], **photos}
     if not given or "val" not in given:
         held_out = {"val_fraction": val_fraction, "test_fraction": 0.0 if given else test_fraction}
@@ -170,6 +177,24 @@ def index_images(
                 f"val_fraction and test_fraction: add photos, or change data.init_args.{fraction} (0 goes without)."
             )
     return ImageIndex(class_names, splits, defects, [*given])
+
+
+def _warn_of_missing_classes(split: Split, folder: Path, photos: Sequence[Photo], class_names: Sequence[str]) -> None:
+    """Warn of classes that a given split has no photo of.
+
+    Raises:
+        DataError: If it has no photo at all.
+    """
+    present = {photo.label for photo in photos}
+    missing = [name for label, name in enumerate(class_names) if label not in present]
+    if not present:
+        raise DataError(f"{folder}: the {split} split has no images. Add some, or remove the folder.")
+    if missing:
+        log.warning(
+            "%s: the %s split has no images of %s (%d of %d classes), so its scores say nothing of them. Add some",
+            visible(str(folder), in_line=True), split, join_names([visible(name, in_line=True) for name in missing]),
+            len(missing), len(class_names),
+        )  # fmt: skip
 
 
 def _warn_of_copies(splits: Mapping[Split, Sequence[Photo]], names: Sequence[str]) -> None:
@@ -216,9 +241,15 @@ def _divide(
     return splits
 
 
-_SPLIT_FOLDERS: dict[str, Split] = {
-    "train": "train", "val": "val", "valid": "val", "validation": "val", "test": "test"
-}  # fmt: skip
+# A folder of segmentation data by the letters of its name, and one of the masks that belong to its images.
+_IMAGE_FOLDERS = frozenset({"image", "images", "img", "imgs", "jpegimages", "photo", "photos", "input", "inputs"})
+_MASK_FOLDERS = frozenset(
+    {
+        "annotation", "annotations", "groundtruth", "gt", "label", "labels", "mask", "masks", "seg", "segmentation",
+        "segmentationclass", "segmentations", "target", "targets",
+    }
+)  # fmt: skip
+_MASK_ENDING = re.compile(r"[_\-. ]?(mask|masks|seg|segmentation|label|labels|gt)$")
 _HEIC_SUFFIXES = frozenset({".heic", ".heif"})
 # What stands next to images on purpose: notes, annotations, and what file managers leave.
 _COMPANIONS = frozenset(
@@ -229,23 +260,94 @@ _COMPANIONS = frozenset(
 )  # fmt: skip
 
 
-def _find_split_folders(root: Path) -> dict[Split, Path]:
-    """Find the folders in ``root`` that are named after splits; none where a folder named train holds such a class.
+def find_split_folders(root: Path) -> dict[Split, Path]:
+    """Find the folders in ``root`` that are named after splits; none where its folders are classes.
+
+    They are splits if the one of training has folders itself; a class may be named train.
 
     Raises:
-        DataError: If the folder is missing, cannot be read or has no folders, or two folders hold one split.
+        DataError: If the folder cannot be read, two folders hold one split, or all are named after splits and none
+            holds the training split's classes.
     """
+    folders = _list_folders(root)
+    named = [(split_named(folder.name), folder) for folder in folders]
+    words = [folder for split, folder in named if split is not None]
+    trained = [folder for split, folder in named if split == "train" and _list_folders(folder)]
+    if not trained:
+        if len(words) > 1 and len(words) == len(folders):
+            names = join_names([f"{visible(folder.name, in_line=True)}/" for folder in words])
+            raise DataError(
+                f"{root}: its folders {names} are named after splits, and none of them is a training split with one "
+                f"folder a class. Expected train/, and val/ or test/ if there are any, each with the class folders "
+                f"(such as {root}/train/roses/1.jpg), or one folder a class, with other names."
+            )
+        return {}
+
+    # each split is one folder
     found: dict[Split, Path] = {}
-    for folder in _list_classes(root):
-        split = _SPLIT_FOLDERS.get(folder.name.lower())
+    for split, folder in named:
+        if split is None or (split == "train" and folder not in trained):
+            continue
         if split in found:
             raise DataError(f"{folder} and {found[split]} both hold the {split} split. Leave one of them in place.")
-        found |= {} if split is None else {split: folder}
-    return found if "train" in found and _list_folders(found["train"]) else {}
+        found[split] = folder
+
+    return found
+
+
+def _warn_of_other_folders(root: Path, given: Mapping[Split, Path]) -> None:
+    """Warn of folders next to the splits, which may be splits under unusual names, or of splits within classes."""
+    if not given:
+        _warn_of_splits_in_classes(_list_folders(root))
+        return
+    others = [folder.name for folder in _list_folders(root) if folder not in given.values()]
+    if others:
+        log.warning(
+            "%s: not read next to the splits %s: %s. A split's folder is named train, val or test",
+            visible(str(root), in_line=True), ", ".join(f"{folder.name}/" for folder in given.values()),
+            join_names([f"{visible(name, in_line=True)}/" for name in others]),
+        )  # fmt: skip
+
+
+def _warn_of_splits_in_classes(classes: Sequence[Path]) -> None:
+    """Warn where each class has folders that are named after splits, which are not the splits of the training."""
+    inner = [{split_named(folder.name) for folder in _list_folders(each)} for each in classes]
+    if inner and all("train" in splits and len(splits - {None}) > 1 for splits in inner):
+        log.warning(
+            "%s: the folders of the classes have folders named after splits, whose images are divided anew. For these "
+            "splits, place the class folders in train/, val/ and test/", visible(str(classes[0].parent), in_line=True),
+        )  # fmt: skip
+
+
+def refuse_masks(images: Mapping[Path, Sequence[Path]]) -> None:
+    """Refuse folders of images and of their masks, which are no classes.
+
+    Args:
+        images: Files of each class folder.
+
+    Raises:
+        DataError: For a folder such as images/ and one such as masks/ where half of the names are the same.
+    """
+    pictures = [folder for folder in images if _letters(folder) in _IMAGE_FOLDERS]
+    masks = [folder for folder in images if _letters(folder) in _MASK_FOLDERS]
+    for picture, mask in product(pictures, masks):
+        stems = {path.relative_to(picture).with_suffix("").as_posix().lower() for path in images[picture]}
+        names = {path.relative_to(mask).with_suffix("").as_posix().lower() for path in images[mask]}
+        names = {name if name in stems else _MASK_ENDING.sub("", name) for name in names}
+        shared = stems & names
+        if shared and 2 * len(shared) >= min(len(stems), len(names)):
+            raise DataError(
+                f"{picture} and {mask} hold images and their masks, by {len(shared)} equal names such as "
+                f"{min(shared)!r}; expected one folder a class. Segmentation needs a data module of its own."
+            )
+
+
+def _letters(folder: Path) -> str:
+    return re.sub(r"[\s_.\-]+", "", folder.name.lower())
 
 
 def class_files(
-    folder: Path, passed_over: Counter[str], unfollowed: list[Path]
+    folder: Path, passed_over: Counter[str], unfollowed: list[Path], *, trained: Sequence[str] | None = None
 ) -> tuple[list[str], list[tuple[Path, int]]]:
     """List the images in the class folders of ``folder``, and in all folders below them, by their suffix.
 
@@ -253,26 +355,43 @@ def class_files(
         folder: Holds one folder a class.
         passed_over: Gets the suffixes of other files, and how many have each; "" is none.
         unfollowed: Gets the links that lead up, or to another class.
+        trained: Names of the training split's classes, for another split, which may lack some or have no image of
+            them. None for training itself.
 
     Returns:
         Names of the classes; and the files, each with its class, which counts into the names.
 
     Raises:
-        DataError: If a folder cannot be read, or a class has no file with an image's suffix.
+        DataError: If a folder cannot be read, a class of training has no file with an image's suffix, or training
+            lacks a class.
     """
-    classes, found = _list_classes(folder), list[tuple[Path, int]]()
+    classes = _list_classes(folder)
+    names = [class_folder.name for class_folder in classes]
+    class_names = names if trained is None else list(trained)
+    if unknown := [name for name in names if name not in class_names]:
+        known = join_names(class_names)
+        raise DataError(
+            f"{folder} has classes that the training split does not have: {join_names(unknown)}; that has {known}. "
+            "Rename these folders, move them away, or add such images to the training split."
+        )
+
+    found = list[tuple[Path, int]]()
+    images = dict[Path, list[Path]]()
     places = [class_folder.resolve() for class_folder in classes]
-    for label, class_folder in enumerate(classes):
+    for at, class_folder in enumerate(classes):
         others = Counter[str]()
-        files = _find_images(class_folder, [*places[:label], *places[label + 1 :]], others, unfollowed)
-        if not files:
+        files = _find_images(class_folder, [*places[:at], *places[at + 1 :]], others, unfollowed)
+        if not files and trained is None:
             raise DataError(
                 f"{class_folder}: this class has no images. Add some ({', '.join(sorted(IMAGE_SUFFIXES))}), or remove "
                 f"the folder.{f' {_describe_others(others)}.' if others else ''}"
             )
+        label = class_names.index(class_folder.name)
         found.extend((path, label) for path in sorted(files))
+        images[class_folder] = files
         passed_over.update(others)
-    return [class_folder.name for class_folder in classes], found
+    refuse_masks(images)
+    return class_names, found
 
 
 def _find_images(folder: Path, others: Sequence[Path], passed_over: Counter[str], unfollowed: list[Path]) -> list[Path]:

@@ -1,12 +1,40 @@
-"""Which split a file belongs to, decided by nothing but its bytes."""
+"""Which split a file belongs to: by the name of its folder, or by nothing but its bytes."""
 
 from __future__ import annotations
 
+import re
 from typing import Literal
 
 from lightkit.errors import ConfigError
 
 Split = Literal["train", "val", "test"]
+_WORDS: dict[str, Split] = {
+    "train": "train",
+    "training": "train",
+    "val": "val",
+    "valid": "val",
+    "validate": "val",
+    "validation": "val",
+    "eval": "val",
+    "evaluation": "val",
+    "dev": "val",
+    "development": "val",
+    "test": "test",
+    "testing": "test",
+    "holdout": "test",
+}
+# such as Training_Set, val-images, test data, train2017
+_ENDINGS = re.compile(r"(?<=[a-z])(set|split|data|dataset|images?|photos?)$")
+
+
+def split_named(name: str) -> Split | None:
+    """Return the split that a folder, or a value of a column, is named after; None for any other name.
+
+    Args:
+        name: In small or capital letters; an ending such as ``_set`` or ``-images`` and a number do not count.
+    """
+    letters = re.sub(r"[\s_.\-0-9]+", "", name.lower())
+    return _WORDS.get(letters) or _WORDS.get(_ENDINGS.sub("", letters))
 
 
 def split_of(digest: str, *, val_fraction: float, test_fraction: float) -> Split:

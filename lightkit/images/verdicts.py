@@ -37,7 +37,7 @@ log = logging.getLogger("lightkit.data")
 UNREADABLE = "unreadable"
 """In place of the digest of a file that is gone, is none or may not be read."""
 _CACHE_NAME = "image-verdicts.sqlite"
-_VERSION = 4  # of the rules and the table: raise it with every change of either
+_VERSION = 5  # of the rules and the table: raise it with every change of either
 _KEPT_DAYS = 180
 _LOCK_TIMEOUT_S = 5.0
 _MAX_PENDING = 256  # rows, written together

@@ -36,7 +36,7 @@ from lightkit.config import shown_path
 from lightkit.errors import Interrupted, LightkitError, ServerAway
 from lightkit.loggers.mlflow_address import (
     CONNECT_SETTINGS,
-    as_key,
+    UniqueKeys,
     find_address,
     find_or_create_experiment,
     manifest_tags,
@@ -103,6 +103,7 @@ class MLflow(Logger):
         self._client: Any = None  # MlflowClient, whose type-only import jsonargparse would run: 1 s
         self._run_id = self._experiment_id = ""
         self._model_id: str | None = None
+        self._keys = UniqueKeys()
         self._params: dict[str, str] = {}  # whose names the MLflow run has
         self._points: list[tuple[str, float, int, int]] = []  # name, value, milliseconds, step; not sent yet
         for chatty in ("mlflow.store.db.utils", "alembic"):  # a page of lines about tables that are made
@@ -205,7 +206,7 @@ class MLflow(Logger):
     def add_picture(self, name: str, image: Tensor, step: int) -> None:
         """Upload ``image``, uint8 ``(3, height, width)``, as ``pictures/<name>/step=<step>.png``."""
         picture = image.permute(1, 2, 0).cpu().numpy()
-        self._put(self._open().log_image, self._run_id, picture, f"pictures/{as_key(name)}/step={step:06d}.png")
+        self._put(self._open().log_image, self._run_id, picture, f"pictures/{self._key_of(name)}/step={step:06d}.png")
 
     @rank_zero_only
     def record_fit_start(self, trainer: Trainer, module: LightningModule) -> None:
@@ -225,6 +226,16 @@ class MLflow(Logger):
             _log.warning("log_model: pickle records the whole module, with all its attributes and any secrets in them")
         if self._logs_model(trainer):
             self._put(self._send_model_entry)
+
+    @rank_zero_only
+    def record_speed(self, step: int, speed: Mapping[str, float]) -> None:
+        """Send the learning rates, the duration and the speed of an epoch, which no module logs.
+
+        Args:
+            step: Optimizer steps at the epoch's end.
+            speed: By the names of ``metrics.csv``.
+        """
+        self._put_metrics(speed, step)
 
     @rank_zero_only
     def record_fit_end(self, trainer: Trainer, module: LightningModule) -> None:
@@ -300,7 +311,8 @@ class MLflow(Logger):
             if self._run.config_path.is_file():
                 self._put(client.log_artifact, self._run_id, str(self._run.config_path))
             if is_continued and (rows := runs.MetricsTable(self._run.metrics_path).rows):
-                self._put(self._send_missing_epochs, rows)
+                keys = {name: self._key_of(name) for row in rows for name in sorted({*row} - {"epoch", "step"})}
+                self._put(self._send_missing_epochs, rows, keys)
         return client
 
     def _continue_run(self, client: Any) -> bool:
@@ -318,23 +330,32 @@ class MLflow(Logger):
             return False
         self._run_id, self._experiment_id = run.info.run_id, run.info.experiment_id
         self._model_id, self._params = kept.get("model_id"), dict(run.data.params)
+        self._keys = UniqueKeys(kept.get("keys"))
         return True
 
     def _start_run(self, client: Any) -> None:
         from mlflow.tracking.context.registry import resolve_tags  # mlflow takes 2 s to import
 
         name, setting = self._experiment_name, "experiment_name of the logger MLflow"
-        artifacts = self._address.artifacts
-        self._experiment_id = find_or_create_experiment(client, name, artifacts=artifacts, setting=setting)
+        self._experiment_id = find_or_create_experiment(client, name, address=self._address, setting=setting)
         run = client.create_run(self._experiment_id, tags=resolve_tags(self._tags), run_name=self._run_name)
         self._run_id = run.info.run_id
         self._save_ids()
 
     def _save_ids(self) -> None:
-        """Keep the ids in the run folder: the next resume continues the same MLflow run."""
+        """Keep ids and changed keys in the run folder: the next resume continues the same MLflow run."""
         if self._run is not None:
             ids = {"experiment_id": self._experiment_id, "run_id": self._run_id, "model_id": self._model_id}
-            runs.write_json(self._run.folder / "mlflow.json", {"tracking_uri": self._address.shown, **ids})
+            kept = {"tracking_uri": self._address.shown, **ids, "keys": self._keys.changed}
+            runs.write_json(self._run.folder / "mlflow.json", kept)
+
+    def _key_of(self, name: str) -> str:
+        """Return the key of a metric, parameter or tag; the next resume gives the same one."""
+        num_changed = len(self._keys.changed)
+        key = self._keys.key_of(name)
+        if len(self._keys.changed) > num_changed:
+            self._save_ids()
+        return key
 
     # -- what is put into the queue
 
@@ -349,10 +370,11 @@ class MLflow(Logger):
             rows = runs.MetricsTable(self._run.metrics_path).rows
             metrics = {name: value for name, value in metrics.items() if not any(name in row for row in rows)}
             step = int(rows[-1]["step"]) if rows else step
+        self._open()
         time_ms = int(time.time() * 1000)
         for name, value in metrics.items():
             if isinstance(value, (int, float)) or (isinstance(value, Tensor) and value.numel() == 1):
-                self._points.append((as_key(name), float(value), time_ms, step or 0))
+                self._points.append((self._key_of(name), float(value), time_ms, step or 0))
         self._put(self._send_points)
 
     def _put_params(self, params: Mapping[str, Any]) -> None:
@@ -360,14 +382,15 @@ class MLflow(Logger):
         from mlflow.entities import Param  # mlflow takes 2 s to import
 
         self._open()
-        texts = {as_key(name): str(value)[:_MAX_PARAM] for name, value in params.items()}
+        texts = {self._key_of(name): str(value)[:_MAX_PARAM] for name, value in params.items()}
         self._put_batches("params", [Param(key, text) for key, text in texts.items() if key not in self._params])
         self._params |= texts
 
     def _put_tags(self, tags: Mapping[str, str]) -> None:
         from mlflow.entities import RunTag  # mlflow takes 2 s to import
 
-        self._put_batches("tags", [RunTag(as_key(name), value[:_MAX_TAG]) for name, value in tags.items()])
+        self._open()
+        self._put_batches("tags", [RunTag(self._key_of(name), value[:_MAX_TAG]) for name, value in tags.items()])
 
     def _put_batches(self, kind: str, items: list[Any]) -> None:
         for start in range(0, len(items), _MAX_BATCH):
@@ -386,7 +409,7 @@ class MLflow(Logger):
         while points := self._points[:_MAX_METRICS]:
             is_over = True
             try:
-                self._send_batch("metrics", [Metric(*point, model_id=self._model_id) for point in points])
+                self._send_batch("metrics", [Metric(*point, model_id=self._model_of(point[1])) for point in points])
             except Exception as error:
                 is_over = not _is_temporary(error)
                 raise
@@ -394,15 +417,24 @@ class MLflow(Logger):
                 if is_over:
                     del self._points[: len(points)]
 
-    def _send_missing_epochs(self, rows: list[dict[str, float]]) -> None:
-        """Send the epochs of ``metrics.csv`` that the server lacks: the last ones, because records arrive in order."""
+    def _model_of(self, value: float) -> str | None:
+        """Return the model that a metric belongs to; None for NaN, which MLflow 3.17 keeps as 0.0, and infinity."""
+        return self._model_id if math.isfinite(value) else None
+
+    def _send_missing_epochs(self, rows: list[dict[str, float]], keys: Mapping[str, str]) -> None:
+        """Send the epochs of ``metrics.csv`` that the server lacks: the last ones, because records arrive in order.
+
+        Args:
+            rows: Of that file.
+            keys: Of its metrics, by their names.
+        """
         from mlflow.entities import Metric  # mlflow takes 2 s to import
 
         time_ms, points = int(time.time() * 1000), []
-        for name in sorted({name for row in rows for name in row} - {"epoch", "step"}):
-            history = self._open().get_metric_history(self._run_id, as_key(name))
+        for name, key in sorted(keys.items()):
+            history = self._open().get_metric_history(self._run_id, key)
             missing = [row for row in rows if name in row][len({each.step for each in history}) :]
-            points += [Metric(as_key(name), row[name], time_ms, int(row["step"])) for row in missing]
+            points += [Metric(key, row[name], time_ms, int(row["step"])) for row in missing]
         for start in range(0, len(points), _MAX_METRICS):
             self._send_batch("metrics", points[start : start + _MAX_METRICS])
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import posixpath
 import re
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +21,8 @@ CONNECT_SETTINGS = {
     "MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR": "1",
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
 }
+_VARIABLE = "MLFLOW_TRACKING_URI"
+_MAX_KEY = 250  # characters: mlflow.utils.validation of MLflow 3.17
 _BARE = ("databricks", "databricks-uc")  # whole URIs: the workspace of the default profile
 
 
@@ -64,8 +67,8 @@ def find_address(
     run = runs.current()
     if tracking_uri:
         uri = tracking_uri
-    elif from_environment := os.environ.get("MLFLOW_TRACKING_URI"):
-        uri, origin = from_environment, "the environment variable MLFLOW_TRACKING_URI"
+    elif from_environment := os.environ.get(_VARIABLE):
+        uri, origin = from_environment, f"the environment variable {_VARIABLE}"
     else:
         path = (root or (run.root if run else Path())) / "mlflow.db"
         uri, origin = f"sqlite:///{path}", "the default, mlflow.db in the run root"
@@ -88,9 +91,41 @@ def mask_password(text: str) -> str:
 
 
 def as_key(name: str) -> str:
-    """Replace characters that MLflow refuses, make ``name`` a relative path, and cut it to 250 characters."""
-    key = re.sub(r"[^\w/. :-]", "_", name, flags=re.ASCII)[:250]
+    """Replace characters that MLflow refuses, make ``name`` a relative path, and cut it to 250 characters.
+
+    Letters and digits of every script stay, as in MLflow's own rule (``mlflow.utils.validation`` of 3.17).
+    """
+    key = re.sub(r"[^\w/. :-]", "_", name)[:_MAX_KEY]
     return posixpath.normpath(f"/{key}").lstrip("/") or "_"
+
+
+class UniqueKeys:
+    """Keys of names as MLflow takes them: one key for each name, numbered where two names would have the same.
+
+    Args:
+        kept: Keys by name that were given earlier, as `changed` returns them.
+    """
+
+    def __init__(self, kept: Mapping[str, str] | None = None) -> None:
+        self._keys = dict(kept or {})
+
+    @property
+    def changed(self) -> dict[str, str]:
+        """The keys that differ from their names."""
+        return {name: key for name, key in self._keys.items() if name != key}
+
+    def key_of(self, name: str) -> str:
+        """Return the key of a name, always the same one."""
+        if name not in self._keys:
+            taken = set(self._keys.values())
+            plain = key = as_key(name)
+            number = 1
+            while key in taken:
+                number += 1
+                ending = f"_{number}"
+                key = plain[: _MAX_KEY - len(ending)] + ending
+            self._keys[name] = key
+        return self._keys[name]
 
 
 def manifest_tags(manifest: Mapping[str, Any]) -> dict[str, str]:
@@ -106,13 +141,13 @@ def manifest_tags(manifest: Mapping[str, Any]) -> dict[str, str]:
     return {name: str(value) for name, value in tags.items() if value is not None}
 
 
-def find_or_create_experiment(client: Any, name: str, *, artifacts: Path | None, setting: str) -> str:
+def find_or_create_experiment(client: Any, name: str, *, address: Address, setting: str) -> str:
     """Return the id of an experiment, which is created if there is none.
 
     Args:
-        client: An ``MlflowClient``.
+        client: An ``MlflowClient`` of the address.
         name: Its name.
-        artifacts: Folder of the artifacts of a new one; the server decides if None.
+        address: Where it is; a local one has the folder of a new experiment's artifacts.
         setting: Setting that names the experiment, for the error.
 
     Raises:
@@ -120,16 +155,19 @@ def find_or_create_experiment(client: Any, name: str, *, artifacts: Path | None,
     """
     from mlflow.exceptions import MlflowException  # mlflow takes 2 s to import
 
+    artifacts = None if address.artifacts is None else str(address.artifacts)
     if (found := client.get_experiment_by_name(name)) is None:
         try:
-            return str(client.create_experiment(name, None if artifacts is None else str(artifacts)))
+            return str(client.create_experiment(name, artifacts))
         except MlflowException:
             if (found := client.get_experiment_by_name(name)) is None:  # else another process has made it meanwhile
                 raise
     if found.lifecycle_stage == "deleted":
+        is_set = _VARIABLE in address.origin  # for the user's shell too
+        setting_it = "" if is_set else f"{_VARIABLE}={shlex.quote(address.shown)} "
         raise ConfigError(
-            f"{setting}: the experiment {name!r} was deleted in MLflow. Restore it with: mlflow experiments restore "
-            f"-x {found.experiment_id}; or choose another name."
+            f"{setting}: the experiment {name!r} was deleted in MLflow. Choose another name, or restore it with:\n"
+            f"  {setting_it}mlflow experiments restore -x {found.experiment_id}"
         )
     return str(found.experiment_id)
 
@@ -153,5 +191,8 @@ def send_model_files(client: Any, run_id: str, model: Any, folder: Path) -> None
     description.artifact_path = model.artifact_location
     description.save(str(folder / "MLmodel"))
     client.log_model_artifacts(model.model_id, str(folder))
-    client.log_outputs(run_id, [LoggedModelOutput(model.model_id, step=0)])
+    # once: MLflow refuses a second link, which a resume or a repeated request would make
+    linked = client.get_run(run_id).outputs
+    if linked is None or model.model_id not in {output.model_id for output in linked.model_outputs}:
+        client.log_outputs(run_id, [LoggedModelOutput(model.model_id, step=0)])
     client.finalize_logged_model(model.model_id, LoggedModelStatus.READY)

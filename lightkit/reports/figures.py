@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import math
 import re
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,7 @@ from xml.etree import ElementTree as ET
 import numpy as np
 from numpy.typing import NDArray
 
+from lightkit.errors import visible
 from lightkit.reports.statistics import Calibration
 
 if TYPE_CHECKING:
@@ -56,6 +58,11 @@ _STYLE: Any = {
 _MAX_LABELLED_CLASSES = 30  # beyond, names and numbers overlap
 _MAX_CELLS = 200  # a side of the image of a matrix of more classes
 _MAX_POINTS = 400  # of a line; more cannot be seen
+
+
+def _text(name: object) -> str:
+    """Return a name as a figure shows it: every text that is not lightkit's own goes through here."""
+    return visible(str(name), in_line=True)
 
 
 @contextmanager
@@ -130,7 +137,7 @@ def _draw_lines(axes: Axes, rows: Sequence[Mapping[str, float]], names: Sequence
             *zip(*points, strict=True),
             color=_COLORS[SERIES[color]],
             linestyle=("-", (0, (4, 1.5)), (0, (1, 1)), (0, (4, 1, 1, 1)))[dashes % 4],
-            label=name if labels else None,
+            label=_text(name) if labels else None,
             linewidth=1.6,
             marker=marker,
             markersize=3,
@@ -165,7 +172,7 @@ def draw_confusion_matrix(counts: NDArray[np.integer], class_names: Sequence[str
             axes.imshow(image, extent=(0, len(padded), len(padded), 0), interpolation="nearest")
             axes.add_patch(Rectangle((0, 0), num, num, fill=False, edgecolor=_COLORS["line"]))
             return figure
-        names = [name if len(name) <= 24 else f"{name[:23]}…" for name in map(str, class_names)]
+        names = [name if len(name) <= 24 else f"{name[:23]}…" for name in map(_text, class_names)]
         axes.set_xticks(np.arange(num) + 0.5, names, rotation=90 if num > 4 or max(map(len, names)) > 9 else 0)
         axes.set_yticks(np.arange(num) + 0.5, names)
         size = 10 if num <= 15 else 7
@@ -222,7 +229,7 @@ def draw_durations(seconds: Mapping[str, float]) -> Figure:
         total = sum(seconds.values()) or 1.0
         bars = axes.barh(range(len(seconds)), list(seconds.values()), 0.62, color=_COLORS["c0"])
         axes.bar_label(bars, [f"{value / total:.0%}" for value in seconds.values()], padding=4)
-        axes.set_yticks(range(len(seconds)), list(seconds))
+        axes.set_yticks(range(len(seconds)), list(map(_text, seconds)))
         axes.tick_params(axis="y", labelcolor=_COLORS["ink"])
         axes.invert_yaxis()
         axes.set_xlabel("seconds")
@@ -251,7 +258,7 @@ def to_svg(figure: Figure, *, name: str, label: str) -> str:
 
     file = io.StringIO()
     with mpl.rc_context(_STYLE):
-        figure.savefig(file, format="svg", transparent=True)
+        _save(figure, file, format="svg", transparent=True)
     linked = {*_ID.findall(file.getvalue())}
     svg = ET.fromstring(file.getvalue())  # noqa: S314 - written above
     for element in svg.iter():
@@ -272,8 +279,15 @@ def to_svg(figure: Figure, *, name: str, label: str) -> str:
                 element.set(key.rpartition("}")[2], _ID.sub(lambda link: f"{name}-{link[0]}", short))
     view = svg.attrib["viewBox"]
     width = f"{float(view.split()[2]) * 4 / 3:.0f}"
-    svg.attrib = {"viewBox": view, "width": width, "role": "img", "aria-label": label}
+    svg.attrib = {"viewBox": view, "width": width, "role": "img", "aria-label": _text(label)}
     return ET.tostring(svg, encoding="unicode")
+
+
+def _save(figure: Figure, file: io.StringIO | io.BytesIO, **options: Any) -> None:
+    """Render a figure. Letters that its font lacks are boxes in a picture, and the reader's font has them on a page."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph .* missing from")
+        figure.savefig(file, **options)
 
 
 def _set_style(element: ET.Element, style: str) -> None:
@@ -294,7 +308,7 @@ def _set_style(element: ET.Element, style: str) -> None:
 def to_png(figure: Figure, *, dpi: int = 144) -> bytes:
     """Render a figure as PNG on white."""
     file = io.BytesIO()
-    figure.savefig(file, format="png", dpi=dpi, facecolor=_COLORS["paper"])
+    _save(figure, file, format="png", dpi=dpi, facecolor=_COLORS["paper"])
     return file.getvalue()
 
 

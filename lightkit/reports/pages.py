@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from markupsafe import Markup
 
 from lightkit.config.yaml_reader import dump_yaml
+from lightkit.errors import visible
 from lightkit.reports import figures
 from lightkit.reports.facts import SPLITS, RunFacts, describe_verdict, is_metric, list_scores, read_facts
 from lightkit.reports.predictions import (
@@ -132,6 +133,7 @@ def environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
+        finalize=lambda value: visible(value) if type(value) is str else value,  # names of the user's, not markup
     )
     env.filters |= {
         "number": format_number,

@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from lightkit.errors import visible
 from lightkit.runs.files import in_bytes, read_json, write_json
 
 INPUTS = "inputs.json"
@@ -111,7 +112,8 @@ def _compare_files(place: str, old: Mapping[str, str], new: Mapping[str, str]) -
     texts = []
     for names, text in groups:
         more = f" and {len(names) - _NUM_SHOWN:,} more" if len(names) > _NUM_SHOWN else ""
-        texts += [f"{len(names):,}{text} ({', '.join(names[:_NUM_SHOWN])}{more})"] if names else []
+        shown = ", ".join(visible(name, in_line=True) for name in names[:_NUM_SHOWN])
+        texts += [f"{len(names):,}{text} ({shown}{more})"] if names else []
     name = "data" if place == "data.init_args.root" else place
     return f"{name}: {', '.join(texts)}" if texts else ""
 

@@ -226,6 +226,93 @@ def test_folders_train_val_and_test_are_the_splits(losing: Losing) -> None:
     assert data["class_names"] == ["blues", "reds"]
 
 
+SPLIT_READERS = {
+    "fit": (["fit", "-c", "job.yaml"], 3),
+    "check": (["check", "-c", "job.yaml"], 2),
+    "check --deep": (["check", "--deep", "-c", "job.yaml"], 2),
+    "init --data": (["init", "--data", "pictures"], 3),
+    "convert": (["convert", "pictures", "table"], 3),
+}
+
+
+@pytest.mark.parametrize("name", SPLIT_READERS)
+def test_each_command_refuses_splits_without_a_training_one_and_images_with_their_masks(
+    name: str, workspace: Workspace
+) -> None:
+    words, code = SPLIT_READERS[name]
+    workspace.write("job.yaml", pictures_config())
+    root = workspace.folder / "pictures"
+    write_given_splits(root)
+    (root / "train").rename(root / "Testing")
+    refused = workspace.run(*words)
+    assert refused.code == code
+    assert "named after splits, and none of them is a training split" in refused.err
+    shutil.rmtree(root)
+    for kind in ("images", "masks"):
+        for number in range(30):
+            path = root / kind / f"{number}.png"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(png(number + 100 * (kind == "masks")))
+    if name == "check":  # it opens no class folder
+        return
+    refused = workspace.run(*words)
+    assert refused.code == code
+    assert "pictures/images and pictures/masks hold images and their masks" in refused.err
+
+
+def test_usual_names_of_splits_are_splits_and_a_class_without_test_images_is_a_warning(workspace: Workspace) -> None:
+    workspace.write("job.yaml", pictures_config())
+    root = workspace.folder / "pictures"
+    write_given_splits(root)
+    shutil.rmtree(root / "test" / "blues")
+    for old, new in (("train", "Training"), ("val", "eval"), ("test", "test_set")):
+        (root / old).rename(root / new)
+    assert workspace.run("check", "-c", "job.yaml").code == 0
+    fitted = workspace.run("fit", "-c", "job.yaml")
+    assert fitted.code == 0
+    assert "pictures/test_set: the test split has no images of blues (1 of 2 classes)" in fitted.err
+    data = read_json(workspace.only_run / "manifest.json")["data"]
+    assert data["class_names"] == ["blues", "reds"]
+    assert data["counts"]["val"] == 8
+    assert workspace.run("test", "--run", "latest").code == 0
+    made = workspace.run("init", "--data", "pictures")
+    assert "# Classes: blues" in (workspace.folder / "pictures.yaml").read_text()
+    assert made.code == 0
+    assert "2 classes" in workspace.run("convert", "pictures", "table").out
+
+
+def test_a_class_name_with_control_characters_is_escaped_in_print_figures_and_pages(workspace: Workspace) -> None:
+    name = "\x1b[31mre\nds\x07\x0c\ufffe\u202e"
+    workspace.write("job.yaml", pictures_config())
+    root = workspace.folder / "pictures"
+    write_given_splits(root)
+    for split in ("train", "val", "test"):
+        (root / split / "reds").rename(root / split / name)
+    results = [workspace.run("fit", "-c", "job.yaml").ok(), workspace.run("test", "--run", "latest").ok()]
+    results.append(workspace.run("report", "latest").ok())
+    (page,) = workspace.folder.glob("runs/job/2*/report.html")
+    assert r"\x1b[31mre\nds\x07\x0c\ufffe\u202e" in page.read_text(encoding="utf-8")
+    next((root / "train" / name).iterdir()).unlink()
+    again = workspace.run("fit", "-c", "job.yaml", "--if-changed").ok()
+    assert "1 of 46 files gone" in again.err
+    for result in (*results, again):
+        assert not {"\x1b", "\x07", "\x0c", "\ufffe", "\u202e"} & {*result.out, *result.err}
+        assert "re\nds" not in result.out + result.err
+
+
+def test_letters_that_a_font_lacks_are_no_warning_and_stay_on_the_page(workspace: Workspace) -> None:
+    workspace.write("job.yaml", pictures_config())
+    root = workspace.folder / "pictures"
+    write_given_splits(root)
+    for split in ("train", "val", "test"):
+        (root / split / "reds").rename(root / split / "赤い花")
+    fitted = workspace.run("fit", "-c", "job.yaml").ok()
+    tested = workspace.run("test", "--run", "latest").ok()
+    reported = workspace.run("report", "latest").ok()
+    assert "Glyph" not in fitted.err + tested.err + reported.err
+    assert "赤い花" in (workspace.only_run / "report.html").read_text(encoding="utf-8")
+
+
 def test_bad_images_are_listed_with_reason_and_when_they_were_found(losing: Losing) -> None:
     unknown, gone = "not an image in any format that Pillow knows", "No such file or directory"
     rows = read_bad_images(losing[0].only_run / "bad_images.csv")

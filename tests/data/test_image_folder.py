@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from lightkit.data import ImageFolder, ResumableSampler
+from lightkit.cli.model_export import load_model
+from lightkit.data import ImageFolder, ResumableSampler, image_cache, image_dataset
 from lightkit.data.sampler import SampleKey
 from lightkit.errors import ConfigError, DataError
+from lightkit.export.samples import draw_samples
+from lightkit.images import image_file
 from lightkit.images.splits import Split
+from lightkit.models import ImageClassifier
 
 PLAIN = [f"{name}/{number}.png" for name in ("rose", "tulip") for number in range(30)]
 GIVEN = [f"{split}/{name}/{number}.png" for split in ("train", "val") for name in "ab" for number in range(3)]
@@ -207,3 +212,28 @@ def test_what_has_no_effect_is_reported_at_the_start_of_a_fit(
     with caplog.at_level("INFO", "lightkit.data"):
         data.setup("fit")
     assert caplog.messages == [says]
+
+
+@pytest.mark.parametrize("cache", ["auto", "memory", "disk", "none"])
+def test_an_export_decodes_the_images_that_it_looks_at_alone(
+    cache: Any, make_images: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = make_images(*(f"{split}/{kind}/{at}.png" for split in ("train", "val") for kind in "ab" for at in range(40)))
+    num_decoded = Counter[str]()
+
+    def count(decode: Any) -> Any:
+        def decode_and_count(*args: Any, **options: Any) -> Any:
+            num_decoded["all"] += 1
+            return decode(*args, **options)
+
+        return decode_and_count
+
+    monkeypatch.setattr(image_cache, "upright_rgb", count(image_file.upright_rgb))
+    monkeypatch.setattr(image_dataset, "decode_rgb", count(image_file.decode_rgb))
+    data = ImageFolder(str(root), image_size=16, batch_size=8, num_workers=0, cache=cache)
+    module = ImageClassifier(backbone="small_cnn")
+    load_model(module, data, None)
+    assert num_decoded["all"] == 0
+    samples = draw_samples(module, data, 20)
+    assert samples is not None
+    assert len(samples.names) == num_decoded["all"] == 20

@@ -85,11 +85,68 @@ def test_given_splits_are_kept(make_images: Any) -> None:
     assert all(name.startswith(f"{split}/") for name, split in places(catalogue, root).items())
 
 
-@pytest.mark.parametrize("name", ["val", "valid", "validation", "Validation"])
-def test_the_validation_folder_may_have_any_of_its_usual_names(make_images: Any, name: str) -> None:
+@pytest.mark.parametrize(
+    ("split", "name"),
+    [
+        *[("train", name) for name in ("Train", "training", "TRAINING", "train_set", "Training Set", "train-images")],
+        *[("val", name) for name in ("valid", "validation", "Validation", "eval", "val2017", "dev", "valid_data")],
+        *[("test", name) for name in ("Testing", "test_set", "testing-set", "TEST", "testset")],
+    ],
+)
+def test_a_splits_folder_may_have_any_of_its_usual_names(make_images: Any, split: str, name: str) -> None:
     root = make_images(*GIVEN)
-    (root / "val").rename(root / name)
+    (root / split).rename(root / "moved")
+    (root / "moved").rename(root / name)
     assert read(root).counts == {"train": 6, "val": 6, "test": 6}
+    assert read(root).class_names == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ["test/a/1.png", "val/a/1.png"],
+        ["Testing/a/1.png", "Validation/a/1.png", "eval/a/1.png"],
+        ["train/1.png", "test/2.png"],
+        ["training_set/1.png", "test_set/2.png"],
+    ],
+    ids=["held out alone", "three", "train and test of images", "their other names"],
+)
+def test_folders_named_after_splits_without_a_training_split_are_refused(make_images: Any, names: list[str]) -> None:
+    with pytest.raises(DataError, match=r"are named after splits, and none of them is a training split with one"):
+        read(make_images(*names))
+
+
+def test_what_stands_next_to_the_splits_is_reported(make_images: Any, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING, logger="lightkit.data"):
+        assert read(make_images(*GIVEN, "unlabelled/a/1.png")).counts == {"train": 6, "val": 6, "test": 6}
+    assert "not read next to the splits test/, train/, val/: unlabelled/" in caplog.text
+
+
+def test_splits_within_classes_are_reported(make_images: Any, caplog: pytest.LogCaptureFixture) -> None:
+    names = [f"{kind}/{split}/{number}.png" for kind in "ab" for split in ("train", "test") for number in range(20)]
+    with caplog.at_level(logging.WARNING, logger="lightkit.data"):
+        assert read(make_images(*names)).class_names == ["a", "b"]
+    assert "the folders of the classes have folders named after splits" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("images", "masks"),
+    [("images", "masks"), ("Images", "Masks"), ("img", "labels"), ("JPEGImages", "SegmentationClass")],
+)
+@pytest.mark.parametrize("ending", ["", "_mask"])
+@pytest.mark.parametrize("parent", ["", "train/"], ids=["top", "in the training split"])
+def test_images_and_their_masks_are_no_classes(
+    make_images: Any, images: str, masks: str, ending: str, parent: str
+) -> None:
+    names = [f"{parent}{images}/{number}.png" for number in range(30)]
+    names += [f"{parent}{masks}/{number}{ending}.png" for number in range(30)]
+    with pytest.raises(DataError, match=rf"{images} and .*{masks} hold images and their masks, by 30 equal names"):
+        read(make_images(*names))
+
+
+def test_classes_whose_photos_are_numbered_alike_are_classes(make_images: Any) -> None:
+    names = [f"{kind}/{number}.png" for kind in ("mask", "no_mask") for number in range(30)]
+    assert read(make_images(*names)).class_names == ["mask", "no_mask"]
 
 
 def test_two_validation_folders_are_refused(make_images: Any) -> None:
@@ -110,10 +167,37 @@ def test_a_class_may_be_named_train(make_images: Any) -> None:
     assert read(root).class_names == ["plane", "train"]
 
 
-def test_splits_with_other_classes_are_refused_by_name(make_images: Any) -> None:
+@pytest.mark.parametrize("split", ["val", "test"])
+@pytest.mark.parametrize("is_empty", [False, True], ids=["missing", "empty"])
+def test_a_class_without_photos_in_a_held_out_split_is_a_warning_and_labels_are_those_of_training(
+    make_images: Any, caplog: pytest.LogCaptureFixture, split: str, is_empty: bool
+) -> None:
+    root = make_images(*GIVEN)
+    shutil.rmtree(root / split / "a")
+    if is_empty:
+        (root / split / "a").mkdir()
+    with caplog.at_level(logging.WARNING, logger="lightkit.data"):
+        catalogue = read(root)
+    assert catalogue.class_names == ["a", "b"]
+    assert {photo.label for photo in catalogue.splits[split]} == {1}
+    assert f"the {split} split has no images of a (1 of 2 classes)" in caplog.text
+
+
+@pytest.mark.parametrize("is_empty", [False, True], ids=["with photos", "empty"])
+def test_a_class_that_training_lacks_is_refused_by_name(make_images: Any, is_empty: bool) -> None:
     root = make_images(*GIVEN, "val/c/1.png")
-    shutil.rmtree(root / "val" / "a")
-    with pytest.raises(DataError, match=r"val and .*train differ in their classes \(a, c\)"):
+    if is_empty:
+        (root / "val/c/1.png").unlink()
+    with pytest.raises(DataError, match=r"val has classes that the training split does not have: c; that has a, b"):
+        read(root)
+
+
+@pytest.mark.parametrize("split", ["val", "test"])
+def test_a_given_split_without_any_photo_is_refused(make_images: Any, split: str) -> None:
+    root = make_images(*GIVEN)
+    for photo in (root / split).rglob("*.png"):
+        photo.unlink()
+    with pytest.raises(DataError, match=rf"images/{split}: the {split} split has no images"):
         read(root)
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from lightkit.export.metadata import Metadata, TensorSpec
-from lightkit.export.proof import TOLERANCES, Mismatch, Tolerance, compare
+from lightkit.export.proof import TOLERANCES, Mismatch, Tolerance, check_spread, compare, metric_scale
 
 METADATA = Metadata("onnx", "Net", (), (TensorSpec("logits", "float32", (None, 2)),))
 
@@ -38,11 +40,68 @@ def test_equal_outputs_have_no_gap() -> None:
     assert found == {"max_abs": 0.0, "max_rel": 0.0, "outputs": 4, "outside": 0}
 
 
-def test_the_rule_is_that_of_assert_close() -> None:
-    expected = np.asarray([[1.0, 2.0], [3.0, 4.0]])
+@pytest.mark.parametrize("unit", [1e-9, 1.0, 1e9], ids=["tiny", "one", "huge"])
+def test_the_rule_is_relative_to_an_output_and_to_the_largest_in_any_unit(unit: float) -> None:
+    expected = unit * np.asarray([[1.0, 2.0], [3.0, 4.0]])
 
-    assert compared(expected, expected + np.asarray([[1.0e-4, 0], [0, 0]]))["outside"] == 0
-    assert "1 of 4 outputs differ" in mismatch(expected, expected + np.asarray([[1.2e-4, 0], [0, 0]]))
+    # 1e-4 of 1.0, and 1e-5 of the largest, 4.0
+    assert compared(expected, expected + unit * np.asarray([[1.39e-4, 0], [0, 0]]))["outside"] == 0
+    assert "1 of 4 outputs differ" in mismatch(expected, expected + unit * np.asarray([[1.41e-4, 0], [0, 0]]))
+    assert "4 of 4 outputs differ" in mismatch(expected, np.zeros((2, 2)))
+
+
+@pytest.mark.parametrize(("precision", "share"), [("float32", 0.01), ("float16", 0.1), ("int8", 0.5)])
+@pytest.mark.parametrize("unit", [1e-6, 1.0, 1e6])
+def test_outputs_may_be_off_by_a_part_of_their_spread(precision: str, share: float, unit: float) -> None:
+    metadata = replace(METADATA, precision=precision)
+    wanted = unit * np.random.default_rng(0).normal(size=(500, 2))
+    spread = np.sqrt(np.mean((wanted - wanted.mean(axis=0)) ** 2))
+    rounding = {"float32": 1e-5, "float16": 1e-3, "int8": 2e-2}[precision] * np.abs(wanted).max()
+    allowed = share * spread + rounding
+
+    def check(given: Any) -> None:
+        check_spread({1: [wanted]}, {1: [given]}, metadata=metadata, tolerance=TOLERANCES[precision])
+
+    check(wanted + 0.99 * allowed)
+    with pytest.raises(
+        Mismatch, match=r"'logits' is off by .* \(root mean square\), and its spread over the samples is"
+    ):
+        check(wanted + 1.01 * allowed)
+    with pytest.raises(Mismatch):
+        check(np.broadcast_to(wanted.mean(axis=0), wanted.shape))
+    with pytest.raises(Mismatch):
+        check(wanted * np.nan)
+
+
+@pytest.mark.parametrize("precision", ["float32", "float16"])
+def test_a_file_that_gives_the_mean_of_outputs_around_2000_is_found(precision: str) -> None:
+    wanted = 2000 + 5 * np.random.default_rng(0).normal(size=(500, 2))
+    metadata = replace(METADATA, precision=precision)
+    with pytest.raises(Mismatch, match=r"its spread over the samples is (4.9|5)"):
+        check_spread(
+            {1: [wanted]}, {1: [np.full_like(wanted, 2000.0)]}, metadata=metadata, tolerance=TOLERANCES[precision]
+        )
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "blind", "scale"),
+    [
+        ("val/accuracy", 0.9, 0.2, 1.0),
+        ("val/f1", 0.2, 0.2, 1.0),
+        ("val/acc_top5", 0.0, 0.1, 1.0),
+        ("val/accuracy", 93.0, 20.0, 93.0),
+        ("val/mae", 0.00014, 0.0032, 0.00306),
+        ("val/mse", 2e-8, 1e-5, 9.98e-6),
+        ("val/loss", 0.4, 1.6, 1.2),
+        ("val/loss", 1.6, 1.6, 1.6),
+        ("val/mae", 5000.0, 8000.0, 5000.0),
+        ("val/correlation", 0.8, math.nan, 0.8),
+    ],
+)
+def test_a_metric_may_be_off_in_relation_to_itself_or_to_that_of_a_blind_model(
+    name: str, value: float, blind: float, scale: float
+) -> None:
+    assert metric_scale(name, value, blind) == pytest.approx(scale)
 
 
 @pytest.mark.parametrize(

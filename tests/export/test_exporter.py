@@ -79,8 +79,22 @@ def test_a_planted_mismatch_is_found_and_removed(planted: Any, tmp_path: Path, f
     [
         (ExportError("model.onnx: Net cannot be exported: why"), "model.onnx: Net cannot be exported: why"),
         (OSError(errno.ENOSPC, "No space left on device"), r"cannot be written \(No space left on device\). Make room"),
+        (
+            FileNotFoundError(errno.ENOENT, "No such file or directory", "data/table.npz"),
+            r"^model.onnx: it cannot be made: data/table.npz: No such file or directory \(FileNotFoundError\)\.$",
+        ),
+        (
+            PermissionError(errno.EACCES, "Permission denied", "/data/a.bin"),
+            r"^model.onnx: it cannot be made: /data/a.bin: Permission denied \(PermissionError\)\.$",
+        ),
+        (
+            OSError(errno.EMFILE, "Too many open files"),
+            r"^model.onnx: it cannot be made: Too many open files \(OSError",
+        ),
+        (ConnectionError("reset by the store"), r"^model.onnx: it cannot be made: reset by the store \(Connection"),
+        (RuntimeError("no such kernel"), r"^model.onnx: .* cannot be exported: RuntimeError: no such kernel$"),
     ],
-    ids=["not exportable", "full disk"],
+    ids=["not exportable", "full disk", "missing data", "unreadable data", "descriptors", "connection", "library"],
 )
 def test_a_file_that_cannot_be_written_leaves_the_earlier_one(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, error: Exception, message: str

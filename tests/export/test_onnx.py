@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -9,11 +10,17 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+import torch
+from torch import nn
 
 from lightkit.errors import ExportError
 from lightkit.export import onnx as onnx_format
+from lightkit.export.exporter import export
 from lightkit.export.formats import open_model
 from lightkit.export.metadata import read_metadata
+from lightkit.export.options import ExportOptions
+from lightkit.export.samples import EvaluationSamples
+from lightkit.export.target import ExportTarget, describe_model
 from tests.export import specimens
 from tests.export.specimens import calibration, largest_gap, write_file
 
@@ -118,3 +125,43 @@ def test_a_model_without_anything_to_quantise_is_reported(tmp_path: Path) -> Non
     subject = replace(subject, calibration=partial(calibration, subject))
     with pytest.raises(ExportError, match=r"model\.int8\.onnx: .*nothing to quantise in .*DoubleAndSum"):
         write_file("onnx", subject, tmp_path / "model.int8.onnx", precision="int8")
+
+
+class Large(nn.Module):
+    """Has a value of ``size`` between its layers, and divides by it again."""
+
+    def __init__(self, size: float) -> None:
+        super().__init__()
+        self.size = size
+        self.first = nn.Linear(4, 8)
+        self.last = nn.Linear(8, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        inner: torch.Tensor = torch.relu(self.first(x) * self.size) / self.size
+        return self.last(inner)  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize(
+    ("size", "is_float16"), [(1e2, True), (1e4, True), (1e6, False)], ids=["small", "near", "over"]
+)
+def test_half_is_proved_with_each_value_in_float16(size: float, is_float16: bool, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model = Large(size).eval()
+    x = torch.randn(20, 4)
+    target = ExportTarget(
+        model, (x[:2],), describe_model(model, (x[:2],)), EvaluationSamples((x,), [f"row {at}" for at in range(20)])
+    )
+    options = ExportOptions.parse({"format": "onnx", "half": True})
+    artefacts, failures = export(target, tmp_path, options)
+    names = [artefact["file"] for artefact in artefacts]
+    if is_float16:
+        assert (names, failures) == (["model.onnx", "model.half.onnx"], [])
+        found = artefacts[1]["in_float16"]["parity"]["32"]["max_abs"]
+        with torch.no_grad():
+            expected = (copy.deepcopy(model).half()(x.half()).float() - model(x)).abs().max()
+        assert found == pytest.approx(float(expected), rel=1.0, abs=1e-4)
+    else:
+        assert names == ["model.onnx"]
+        assert "model.half.onnx is no float16 model" in failures[0]
+        assert "is inf, expected" in failures[0] or "is nan, expected" in failures[0]
+        assert not (tmp_path / "model.half.onnx").exists()

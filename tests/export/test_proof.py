@@ -74,7 +74,8 @@ def noise(classes: int = 5) -> EvaluationSamples:
 def test_a_match_is_reported_with_what_it_was_judged_by(proved: Callable[..., Any]) -> None:
     found = proved(lambda outputs: outputs)
     assert found["samples"] == 20
-    assert found["tolerance"] == {"rtol": 1e-4, "atol": 1e-5, "of_largest": 0.0}
+    assert found["tolerance"] == {"rtol": 1e-4, "atol": 0.0, "of_largest": 1e-5, "of_spread": 0.01}
+    assert found["in_float16"] is None
     assert found["metrics"]["exported"]["val/accuracy"] == 1.0
     assert {of_size["max_abs"] for of_size in found["parity"].values()} == {0.0}
     assert found["loaded"] == ["onnxruntime"]
@@ -110,6 +111,51 @@ def test_no_tolerance_of_outputs_hides_a_metric(proved: Callable[..., Any], prec
     assert "onnx does not score as its model does: val/loss is" in str(error)
     assert "val/accuracy is" in str(error)
     assert "--rtol and --atol are for outputs, not for metrics" in str(error)
+
+
+class InMetres(LineOfThree):
+    """Targets of some thousandths of a metre, with their absolute error as the metric."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return 0.004 * x[:, 1:]
+
+    def validation_step(self, batch: tuple[Tensor, Tensor], index: int) -> None:
+        self.log("val/mae", (self(batch[0])[:, 0] - batch[1]).abs().mean())
+
+
+def in_metres() -> EvaluationSamples:
+    generator = torch.Generator().manual_seed(1)
+    x = torch.randn(100, 4, generator=generator)
+    y = 0.004 * x[:, 1] + 0.0002 * torch.randn(100, generator=generator)
+    return EvaluationSamples(
+        (x,), [f"row {at}" for at in range(100)], list(zip(torch.split(x, 20), torch.split(y, 20), strict=True))
+    )
+
+
+@pytest.mark.parametrize(
+    ("precision", "num_levels"), [("int8", 3), ("int8", 15), ("float16", 31), ("float32", 2001)], ids=str
+)
+def test_an_error_in_small_units_is_judged_in_them(proved: Callable[..., Any], precision: str, num_levels: int) -> None:
+    """Outputs in so few steps are within every absolute tolerance, and several times as wrong as the model's."""
+
+    def in_steps(outputs: Outputs) -> Outputs:
+        step = np.abs(outputs[0]).max() * 2 / num_levels
+        return [(np.round(outputs[0] / step) * step).astype(np.float32)]
+
+    given: dict[str, Any] = {"model": InMetres(), "samples": in_metres(), "precision": precision}
+    assert "val/mae is" in str(mismatch(proved, in_steps, atol=1.0, **given)) or num_levels > 100
+    mismatch(proved, in_steps, **given)
+
+
+def test_an_int8_file_whose_error_is_a_little_larger_than_the_models_passes(
+    proved: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def shake(outputs: Outputs) -> Outputs:
+        noise = np.random.default_rng(0).normal(size=outputs[0].shape) * 0.00008
+        return [(outputs[0] + noise).astype(np.float32)]
+
+    found = proved(shake, model=InMetres(), samples=in_metres(), precision="int8")
+    assert found["metrics"]["exported"]["val/mae"] > 1.02 * found["metrics"]["eager"]["val/mae"]
 
 
 def test_int8_without_a_metric_needs_the_users_tolerance(proved: Callable[..., Any]) -> None:

@@ -11,7 +11,11 @@ from safetensors.torch import load_model
 from torch import Tensor, nn
 
 from lightkit.errors import DataError, ExportError
+from lightkit.export.exporter import export
 from lightkit.export.metadata import check_digest, read_metadata
+from lightkit.export.options import ExportOptions
+from lightkit.export.samples import EvaluationSamples
+from lightkit.export.target import ExportTarget, describe_model
 from tests.export import specimens
 from tests.export.specimens import write_file
 
@@ -66,3 +70,28 @@ def test_a_state_that_is_no_tensor_is_named(tmp_path: Path) -> None:
     says = r"WithExtraState cannot be exported: safetensors files hold tensors only, .* has _extra_state\.$"
     with pytest.raises(ExportError, match=says):
         write_file("safetensors", specimens.odd_subject(WithExtraState()), tmp_path / "model.safetensors")
+
+
+class Sliced(torch.nn.Module):
+    """Its buffers are parts of a tensor that it does not have as a whole."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = torch.nn.Linear(4, 3)
+        table = torch.arange(12.0)
+        self.register_buffer("low", table[:3])
+        self.register_buffer("high", table[6:9])
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layer(x) + self.low + self.high  # type: ignore[no-any-return]
+
+
+def test_buffers_that_are_parts_of_one_are_named_and_the_other_formats_are_written(tmp_path: Path) -> None:
+    model = Sliced().eval()
+    x = torch.randn(20, 4)
+    target = ExportTarget(
+        model, (x[:2],), describe_model(model, (x[:2],)), EvaluationSamples((x,), [f"row {at}" for at in range(20)])
+    )
+    artefacts, (failure,) = export(target, tmp_path, ExportOptions.parse({"format": "safetensors,torch_export"}))
+    assert [artefact["file"] for artefact in artefacts] == ["model.pt2"]
+    assert failure.startswith("model.safetensors: Sliced cannot be exported: low and high share memory that none")

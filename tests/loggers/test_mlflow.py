@@ -1,8 +1,12 @@
 from __future__ import annotations
 
 import dataclasses
+import math
+import os
 import pickle
 import shutil
+import subprocess
+import sys
 import threading
 import warnings
 from collections.abc import Callable
@@ -310,11 +314,77 @@ def test_a_resume_sends_the_epochs_that_the_server_lacks_once(mlflow_run: runs.R
 def test_names_become_such_as_mlflow_takes() -> None:
     validation = pytest.importorskip("mlflow.utils.validation")
     names = ["val/accuracy", "acc@1 (top)", "größe", "/val//loss/", "../../etc", "..", "x" * 300]
-    keys = ["val/accuracy", "acc_1 _top_", "gr__e", "val/loss", "etc", "_", "x" * 250]
+    keys = ["val/accuracy", "acc_1 _top_", "größe", "val/loss", "etc", "_", "x" * 250]
     assert [as_key(name) for name in names] == keys
     for key in keys:
         validation._validate_metric_name(key)
         validation._validate_param_name(key)
+
+
+def test_names_that_mlflow_takes_stay_and_what_collides_is_numbered_and_kept(mlflow_run: runs.Run) -> None:
+    names = ["val/größe", "val/grösse", "val/精度", "val/損失", "val/acc@1", "val/acc#1", "val/acc_1"]
+    names += ["x" * 260, "x" * 255]
+    values = {name: float(at) for at, name in enumerate(names)}
+    first = MLflow()
+    first.log_hyperparams(values)
+    first.log_metrics(values, step=1)
+    first.finalize("failed")
+    resumed = MLflow()
+    resumed.log_metrics(dict(reversed(values.items())), step=2)
+    resumed.finalize("success")
+    run = resumed.experiment.get_run(resumed.version)
+    keys = ["val/größe", "val/grösse", "val/精度", "val/損失", "val/acc_1", "val/acc_1_2", "val/acc_1_3"]
+    keys += ["x" * 250, f"{'x' * 248}_2"]
+    expected = dict(zip(keys, values.values(), strict=True))
+    assert run.data.metrics == expected
+    assert run.data.params == {key: str(value) for key, value in expected.items()}
+    assert [metric.step for metric in resumed.experiment.get_metric_history(resumed.version, "val/acc_1_2")] == [1, 2]
+    assert resumed.unsent == 0
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")], ids=str)
+def test_a_metric_that_is_not_finite_belongs_to_the_run_alone(
+    train: Train, net: Any, mlflow_run: runs.Run, value: float
+) -> None:
+    logger = MLflow()
+    train(mlflow_run.folder, logger, max_epochs=1, module=net())
+    resumed = MLflow()
+    resumed.log_metrics({"val/score": value, "val/other": 0.5}, step=9)
+    resumed.finalize("success")
+    run = resumed.experiment.get_run(resumed.version)
+    (output,) = run.outputs.model_outputs
+    model = resumed.experiment.get_logged_model(output.model_id)
+    assert {metric.key for metric in model.metrics if metric.key.startswith("val/")} == {"val/other"}
+    assert math.isnan(run.data.metrics["val/score"]) or abs(run.data.metrics["val/score"]) > 1e300
+
+
+def test_a_resume_of_a_finished_run_links_its_model_once_and_loses_nothing(
+    train: Train, net: Any, mlflow_run: runs.Run, caplog: pytest.LogCaptureFixture
+) -> None:
+    for epochs in (1, 2, 3):
+        logger = MLflow()
+        train(mlflow_run.folder, logger, max_epochs=epochs, module=net())
+        assert logger.unsent == 0
+    assert "not delivered" not in caplog.text
+    run = logger.experiment.get_run(logger.version)
+    assert len(run.outputs.model_outputs) == 1
+
+
+def test_a_deleted_experiment_is_an_error_whose_advice_works_as_printed(mlflow_run: runs.Run) -> None:
+    logger = MLflow(experiment_name="gone")
+    logger.log_metrics({"x": 1.0}, step=1)
+    logger.finalize("success")
+    client = logger.experiment
+    client.delete_experiment(client.get_experiment_by_name("gone").experiment_id)
+    (mlflow_run.folder / "mlflow.json").unlink()
+    with pytest.raises(LightkitError, match="the experiment 'gone' was deleted") as raised:
+        _ = MLflow(experiment_name="gone").experiment
+    command = str(raised.value).rpartition("\n")[2].strip()
+    assert command.startswith("MLFLOW_TRACKING_URI=sqlite:///")
+    environ = {name: value for name, value in os.environ.items() if name != "MLFLOW_TRACKING_URI"}
+    environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environ['PATH']}"
+    subprocess.run(command, shell=True, check=True, env=environ)
+    assert client.get_experiment_by_name("gone").lifecycle_stage == "active"
 
 
 def test_a_database_that_cannot_be_made_is_an_error_in_words(tmp_path: Path) -> None:

@@ -45,7 +45,7 @@ from lightkit.hardware.cache_folder import make_once
 from lightkit.images.image_file import count_threads, map_in_order
 from lightkit.images.image_index import Defect
 from lightkit.images.progress import show_progress
-from lightkit.images.splits import Split, check_fractions
+from lightkit.images.splits import Split, check_fractions, split_named
 from lightkit.runs.files import flush
 
 log = logging.getLogger("lightkit.data")
@@ -53,7 +53,6 @@ log = logging.getLogger("lightkit.data")
 SPLITS: tuple[Split, ...] = ("train", "val", "test")
 MAX_CLASSES = 100_000
 _LEFT_OUT, _BAD = 3, 4  # codes of rows in no split; the others are places in SPLITS
-_SPLIT_NAMES = {"train": 0, "val": 1, "valid": 1, "validation": 1, "test": 2}
 _VERSION = 3  # raise it with every change of what is found
 _NUM_LISTED = 1000  # bad rows by name
 _READ_BYTES, _READ_ROWS = 4 << 20, 4096  # of a record batch
@@ -323,7 +322,7 @@ def index_table(
 def _names_validation(table: Snapshot, column: str) -> bool:
     """Check whether any row is named to be for validation, up to the first."""
     return any(
-        _SPLIT_NAMES.get(str(word).strip().lower()) == 1
+        split_named(str(word)) == "val"
         for group in table.groups
         for batch in group.read([column], batch_rows=1 << 16)
         for word in plain_column(batch, column).unique().to_pylist()
@@ -477,13 +476,15 @@ def _scan(group: RowGroup, given: Split | None, rules: _Rules) -> _Findings:
         if columns.split:
             good = np.flatnonzero(part == 0)
             encoded = plain_column(batch, columns.split).take(pa.array(good)).dictionary_encode("encode")
-            words = [str(word).strip().lower() for word in encoded.dictionary.to_pylist()]
-            if unknown := [word for word in words if word not in _SPLIT_NAMES]:
+            words = [str(word) for word in encoded.dictionary.to_pylist()]
+            splits = [split_named(word) for word in words]
+            if unknown := [word for word, split in zip(words, splits, strict=True) if split is None]:
                 raise DataError(
                     f"{group.file.path}: column {columns.split!r} names the split {unknown[0]!r}. Expected train, val "
                     "(or valid, validation) or test; data.init_args.filter leaves out other rows."
                 )
-            part[good] = np.array([_SPLIT_NAMES[word] for word in words], np.uint8)[np.asarray(encoded.indices)]
+            places = [SPLITS.index(split) for split in splits if split is not None]
+            part[good] = np.array(places, np.uint8)[np.asarray(encoded.indices)]
         hashed = np.flatnonzero(part == 0) if is_hashed else np.empty(0, np.int64)
         contents = _hash_rows(batch, hashed, columns, values) if len(hashed) else []
         if contents:
