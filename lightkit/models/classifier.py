@@ -18,7 +18,6 @@ from torchmetrics.classification import MulticlassConfusionMatrix
 from torchvision.utils import make_grid
 
 from lightkit.errors import ConfigError, join_names
-from lightkit.export.metadata import OutputKind
 from lightkit.images.preprocessing import IMAGENET_MEAN, IMAGENET_STD
 from lightkit.models.backbones import (
     BACKBONES,
@@ -33,6 +32,7 @@ from lightkit.models.backbones import (
 from lightkit.models.features import FrozenFeatures, are_images, compute_logits, list_own_methods
 from lightkit.models.module import ScoredModule, Scores, Stage, classification_metrics, split_batch, weighted_mean
 from lightkit.reports import figures
+from lightkit.task import CLASSIFICATION, OutputKind, Task
 
 if TYPE_CHECKING:
     from typing_extensions import Self  # typing has it from Python 3.11 on
@@ -72,8 +72,9 @@ class ImageClassifier(ScoredModule, LightningModule):
         weight_decay: Of that optimizer, for all but biases and normalisation.
     """
 
-    output_kind: ClassVar[OutputKind] = "logits"
-    """What ``forward`` gives."""
+    task: ClassVar[Task] = CLASSIFICATION
+    output_kind: ClassVar[OutputKind] = CLASSIFICATION.output_kind
+    """Kind of the output of ``forward``; a subclass whose ``forward`` gives something else sets its own."""
     input_choices: ClassVar[Mapping[str, Sequence[str]]] = {"backbone": BACKBONES, "weights": ("default",)}
     input_files: ClassVar[tuple[str, ...]] = ("weights",)
     _in_bar = frozenset({"val/loss", "val/accuracy"})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 import torch
 from pytorch_lightning import LightningModule
@@ -12,6 +13,7 @@ from torch.nn import functional
 
 from lightkit.errors import ConfigError, DataError
 from lightkit.models.module import ScoredModule, Scores, Stage, regression_metrics, split_batch, weighted_mean
+from lightkit.task import REGRESSION, OutputKind, Task
 
 
 class Regressor(ScoredModule, LightningModule):
@@ -31,6 +33,9 @@ class Regressor(ScoredModule, LightningModule):
         weight_decay: Of that optimizer, for all but biases.
     """
 
+    task: ClassVar[Task] = REGRESSION
+    output_kind: ClassVar[OutputKind] = REGRESSION.output_kind
+    """Kind of the output of ``forward``; a subclass whose ``forward`` gives something else sets its own."""
     input_mean: Tensor
     input_std: Tensor
     output_mean: Tensor

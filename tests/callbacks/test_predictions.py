@@ -16,7 +16,9 @@ from lightkit.callbacks import PredictionTable
 
 
 class Scores(pl.LightningModule):
-    """Gives its batch back."""
+    """Gives its batch back, and says that these are probabilities."""
+
+    output_kind = "probabilities"
 
     def __init__(self, answer: Any = None) -> None:
         super().__init__()
@@ -166,7 +168,7 @@ def ranks(
         for rank in range(len(shares))
     ]
     tables = [PredictionTable(folder) for _ in shares]
-    module: Any = None
+    module: Any = Scores()
     for table, trainer, share in reversed([*zip(tables, trainers, shares, strict=True)]):  # rank 0 comes last
         table.on_predict_start(trainer, module)
         for number, (indices, prediction) in enumerate(share):

@@ -81,9 +81,10 @@ class SumsOfChannels(nn.Module):
         return {"scores": images.sum((2, 3)), "other": images}
 
 
-@pytest.mark.parametrize("kind", ["logits", "probabilities"])
-def test_logits_become_probabilities_and_probabilities_stay(kind: Any) -> None:
+@pytest.mark.parametrize("activation", ["softmax", "sigmoid", "identity"])
+def test_logits_become_probabilities_and_probabilities_stay(activation: Any) -> None:
     images = torch.from_numpy(noise(30, 20, 2))
     scores = ImageTransform(PREPROCESSING)(images).sum((2, 3))
-    found = ImageToProbabilities(SumsOfChannels(), PREPROCESSING, kind)(images)
-    assert torch.equal(found, scores.softmax(1) if kind == "logits" else scores)
+    expected = {"softmax": scores.softmax(1), "sigmoid": scores.sigmoid(), "identity": scores}
+    found = ImageToProbabilities(SumsOfChannels(), PREPROCESSING, activation)(images)
+    assert torch.equal(found, expected[activation])

@@ -11,11 +11,12 @@ import torch
 from torch import Tensor, nn
 
 from lightkit.errors import ExportError
-from lightkit.export.metadata import Metadata, OutputKind
+from lightkit.export.metadata import Metadata
 from lightkit.export.samples import EvaluationSamples
 from lightkit.export.target import ExportTarget, describe_model
 from lightkit.images.preprocessing import Preprocessing
 from lightkit.registry.package import add_preprocessing, is_servable, write_package
+from lightkit.task import OutputKind
 
 pytestmark = [
     pytest.mark.slow,
