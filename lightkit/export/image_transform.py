@@ -169,11 +169,12 @@ class ImageToProbabilities(nn.Module):
                 scores = next(iter(scores.values()))
             elif isinstance(scores, (tuple, list)):
                 scores = scores[0]
+        probabilities: Tensor = scores
         if self.has_softmax:
-            scores = torch.softmax(scores, dim=1)
+            probabilities = torch.softmax(scores, dim=1)
         if self.has_sigmoid:
-            scores = torch.sigmoid(scores)
+            probabilities = torch.sigmoid(scores)
         if self.is_pair:
-            second = scores.reshape(-1, 1)
-            scores = torch.cat([1 - second, second], dim=1)
-        return scores
+            second = probabilities.reshape(-1, 1)
+            probabilities = torch.cat([1 - second, second], dim=1)
+        return probabilities

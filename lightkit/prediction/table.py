@@ -116,10 +116,9 @@ class PredictionColumns:
             return [path, *[None] * (len(self.names) - 2), defect]
         if values.shape != (self._num_values,):
             raise DataError(f"{path}: the model gives {values.size} values; expected {self._num_values}.")
-        cells: Sequence[Any] = values
         if self.class_names is not None:
             values = values.clip(0, 1)  # half precision rounds a little beyond
-            cells = values
+        cells = list[Any](values)
         if self.has_classes:
             cells = [cell for pair in self.rank(values) for cell in pair]
         return [path, *cells, defect]

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from lightkit.errors import DataError
 from lightkit.runs.files import atomic_write
+from lightkit.task import CLASSIFICATION, REGRESSION, Task
 
 Split = Literal["test", "validation"]
 _METADATA = b"lightkit"
@@ -58,9 +59,14 @@ class Predictions:
         return len(self.index)
 
     @property
+    def task(self) -> Task:
+        """Task of the model, as far as its recorded predictions say it."""
+        return CLASSIFICATION if self.class_names else REGRESSION
+
+    @property
     def is_classifier(self) -> bool:
         """Whether targets are positions in ``class_names``."""
-        return bool(self.class_names)
+        return self.task.has_classes
 
     @property
     def is_correct(self) -> NDArray[np.bool_]:
