@@ -21,7 +21,7 @@ from pytorch_lightning.utilities.model_helpers import is_overridden
 from torch import Tensor
 
 from lightkit.callbacks.resume import gather
-from lightkit.errors import ConfigError
+from lightkit.errors import ConfigError, DataError
 from lightkit.images.progress import ProgressLines
 from lightkit.prediction.table import TABLES, Prediction, PredictionWriter
 from lightkit.runs.files import atomic_write
@@ -103,22 +103,33 @@ class PredictionTable(BasePredictionWriter):
         self._batches.append(_Batch(dataloader_idx, batch_idx, trainer.global_rank, indices, kind, rows))
 
     def on_predict_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Write the table of all ranks on rank 0, or what fits into none."""
+        """Write the table of all ranks on rank 0, or what fits into none.
+
+        Raises:
+            DataError: If the table has rows, and none of them a prediction.
+        """
         shares, self._batches = gather(trainer, self._batches), []
         if trainer.global_rank != 0:
             return
         batches = sorted(chain.from_iterable(shares), key=lambda batch: batch[:3])
         is_table = all(batch.kind != "other" for batch in batches)
         self.path = self.folder / ("predictions.csv" if is_table else "predictions.pt")
+        are_all_bad = False
         with atomic_write(self.path, durable=False) as aside:
             if is_table:
-                self._write_table(aside, batches, trainer)
+                are_all_bad = self._write_table(aside, batches, trainer)
             else:
                 torch.save([batch.rows for batch in batches], aside)
                 (self.folder / "predictions.csv").unlink(missing_ok=True)  # it is not of these predictions
+        if are_all_bad:
+            raise DataError(f"no row has a prediction: {_DEFECT}; {self.path} has the rows.")
 
-    def _write_table(self, path: Path, batches: Sequence[_Batch], trainer: Trainer) -> None:
-        """Write the row of each sample, in the order of the data; of batches of several kinds, with all columns."""
+    def _write_table(self, path: Path, batches: Sequence[_Batch], trainer: Trainer) -> bool:
+        """Write the row of each sample, in the order of the data; of batches of several kinds, with all columns.
+
+        Returns:
+            Whether there are rows, and none of them has a prediction.
+        """
         num_numbers = max((batch.rows.shape[1] for batch in batches if batch.kind == "numbers"), default=0)
         columns = {
             "classes": ["label", "probability"],
@@ -128,15 +139,16 @@ class PredictionTable(BasePredictionWriter):
         paths = getattr(trainer.datamodule, "predict_paths", None)  # type: ignore[attr-defined]
         if any(batch.loader for batch in batches):  # it is not known which loader's they are
             paths = None
+        kinds = {batch.kind for batch in batches}
         names = ["path"] if paths else []
-        for kind, own in columns.items():
-            names += own if any(batch.kind == kind for batch in batches) else []
+        names += [name for kind, own in columns.items() if kind in kinds for name in own]
         rows = [batch.rows for batch in batches]
         is_bad = [
             ~np.isfinite(each).all(axis=1) if batch.kind != "numbers" else np.zeros(len(each), np.bool_)
             for batch, each in zip(batches, rows, strict=True)
         ]
-        if num_bad := sum(map(np.count_nonzero, is_bad)):
+        num_bad = sum(int(np.count_nonzero(each)) for each in is_bad)
+        if num_bad:
             names.append("error")
             _log.warning("%d rows have no prediction: %s", num_bad, _DEFECT)
         table = TABLES[".csv"](path, names)
@@ -166,6 +178,7 @@ class PredictionTable(BasePredictionWriter):
                 cells["path"] = str(paths[indices[at]])
             table.add([cells.get(name) for name in names])
         table.close()
+        return 0 < num_bad == sum(lengths)
 
 
 class ListedPredictions(Callback):
@@ -270,9 +283,13 @@ def _read_rows(outputs: Tensor, module: LightningModule, names: Sequence[str] | 
             where the model declares that ``forward`` gives logits.
         names: Of the classes or labels.
     """
-    task, own = task_of(module), outputs.detach()
-    own = own.cpu() if own.dtype in (torch.float64, torch.float32) or not own.is_floating_point() else own.float().cpu()
-    array = as_floats(own.numpy())
+    # numpy has no bfloat16
+    own = outputs.detach()
+    is_half = own.is_floating_point() and own.dtype not in (torch.float32, torch.float64)
+    array = as_floats((own.float() if is_half else own).cpu().numpy())
+
+    # probabilities, where these are outputs of ``forward`` that become some
+    task = task_of(module)
     num_classes = len(names or ())
     is_forward = not is_overridden("predict_step", module, LightningModule)
     found = task.choose_names(array.shape, names)
@@ -281,6 +298,8 @@ def _read_rows(outputs: Tensor, module: LightningModule, names: Sequence[str] | 
     else:
         values = task.expand(array, num_classes=num_classes)
     rows = values.reshape(len(values), -1)
+
+    # their names, where they are what is declared
     if names is None or not task.has_probabilities:
         return _Rows(UNDECLARED, None, rows)
     if found is not None and _are_probabilities(rows, sum_to_one=not is_forward and task.output_kind == "logits"):

@@ -560,16 +560,10 @@ def _scan(group: RowGroup, given: Split | None, rules: _Rules) -> _Findings:
                     "(or valid, validation) or test; data.init_args.filter leaves out other rows."
                 )
             part[good] = np.array([_SPLIT_NAMES[word] for word in words], np.uint8)[np.asarray(encoded.indices)]
-        hashed = np.flatnonzero(part == 0) if is_hashed else np.empty(0, np.int64)
-        contents = _hash_rows(batch, hashed, columns, values) if len(hashed) else []
-        if contents:
-            digests["contents"].update(b"".join(contents))
-            # as `lightkit.images.splits.split_of` does
-            fractions = (np.frombuffer(b"".join(contents), ">u8").reshape(-1, 4)[:, 0] >> 12) / 2.0**52
-            val, test = fractions < rules.test_fraction + rules.val_fraction, fractions < rules.test_fraction
-            part[hashed] = np.select([test, val], [2, 1], 0)
-            if columns.key:
-                num_null_keys += plain_column(batch, columns.key).take(pa.array(hashed)).null_count
+        if is_hashed and (part == 0).any():
+            contents, num_nulls = _split_by_hash(batch, part, rules, values)
+            digests["contents"].update(contents)
+            num_null_keys += num_nulls
         if labels is not None and columns.target == "class":
             for code, of_split in enumerate(found.classes):
                 counted = labels.filter(pa.array(part == code)).value_counts().to_pylist()
@@ -597,6 +591,31 @@ def _find_rounded(
         matrix = wide_matrix(taken, name, shape)
         if matrix is not None and (lost := find_rounding(matrix)) is not None:
             yield name, lost
+
+
+def _split_by_hash(batch: pa.RecordBatch, part: Codes, rules: _Rules, values: _Values) -> tuple[bytes, int]:
+    """Put those rows of a batch that are trained on into the splits that a hash decides.
+
+    Args:
+        batch: Has the columns that are hashed.
+        part: Codes of the batch's rows, changed in place.
+        rules: With the shares of the splits.
+        values: Of the batch.
+
+    Returns:
+        The hashes, and the number of rows without a key.
+    """
+    columns, rows = rules.columns, np.flatnonzero(part == 0)
+    contents = b"".join(_hash_rows(batch, rows, columns, values))
+
+    # as `lightkit.images.splits.split_of` does
+    fractions = (np.frombuffer(contents, ">u8").reshape(-1, 4)[:, 0] >> 12) / 2.0**52
+    is_val = fractions < rules.test_fraction + rules.val_fraction
+    is_test = fractions < rules.test_fraction
+    part[rows] = np.select([is_test, is_val], [2, 1], 0)
+
+    num_nulls = plain_column(batch, columns.key).take(pa.array(rows)).null_count if columns.key else 0
+    return contents, num_nulls
 
 
 def _hash_rows(batch: pa.RecordBatch, rows: npt.NDArray[np.int64], columns: Columns, values: _Values) -> list[bytes]:
