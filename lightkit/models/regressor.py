@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 import torch
 from pytorch_lightning import LightningModule
 from pytorch_lightning.strategies import Strategy
 from torch import Tensor, nn
-from torch.nn import functional
 
 from lightkit.errors import ConfigError, DataError
-from lightkit.models.module import ScoredModule, Scores, Stage, regression_metrics, split_batch, weighted_mean
+from lightkit.models.module import ScoredModule, Scores, Stage, regression_metrics, split_batch
+from lightkit.task import REGRESSION, OutputKind, Task
 
 
 class Regressor(ScoredModule, LightningModule):
@@ -20,8 +21,9 @@ class Regressor(ScoredModule, LightningModule):
     Inputs and targets are scaled by mean and standard deviation of the first training batch of all processes, which
     then stay in the checkpoint; predictions and the logged ``mae`` and ``mse`` are in the units of the target. Logged
     as ``train/loss``, ``val/mae``, ``test/mse`` and so on, where ``loss`` is the mean squared error of scaled targets.
-    Batches are ``(inputs, targets)``, or ``(inputs, targets, weights)``: the loss is a weighted mean, and rows of
-    weight 0 are in no metric.
+    Batches are ``(inputs, targets)``, or ``(inputs, targets, weights)``: training multiplies the loss of a row by its
+    weight over the ``mean_weight`` of the data module (1 if it has none), so that batch size and processes change
+    nothing; in validation and test the loss is a weighted mean. Rows of weight 0 are in no metric.
 
     Args:
         num_inputs: Numbers that each example has.
@@ -31,6 +33,9 @@ class Regressor(ScoredModule, LightningModule):
         weight_decay: Of that optimizer, for all but biases.
     """
 
+    task: ClassVar[Task] = REGRESSION
+    output_kind: ClassVar[OutputKind] = REGRESSION.output_kind
+    """Kind of the output of ``forward``; a subclass whose ``forward`` gives something else sets its own."""
     input_mean: Tensor
     input_std: Tensor
     output_mean: Tensor
@@ -96,11 +101,8 @@ class Regressor(ScoredModule, LightningModule):
                 f"as model.init_args.num_outputs says."
             )
         scaled, wanted = outputs / self.output_std, targets / self.output_std
-        if weights is None:
-            loss = functional.mse_loss(scaled, wanted)
-        else:
-            loss = weighted_mean(functional.mse_loss(scaled, wanted, reduction="none").mean(dim=1), weights)
-        self.scores.update(stage, preds=outputs, target=targets, loss=loss, weights=weights)
+        loss, mean = self._compute_loss(stage, scaled, wanted, weights)
+        self.scores.update(stage, preds=outputs, target=targets, loss=mean, weights=weights)
         given = {} if weights is None else {"weights": weights}
         return {"loss": loss, "prediction": outputs.detach(), "target": targets, **given}
 
