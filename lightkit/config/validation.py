@@ -27,7 +27,15 @@ from lightkit.config.accelerator.vocabulary import (
 from lightkit.config.merge import CLASS_SECTIONS, SPEC_KEYS, is_append
 from lightkit.config.origins import NESTED_FILES, KeyPath, Origin, cut, dotted, error_at, near, shortened
 from lightkit.config.resolved import Resolved, original_path
-from lightkit.config.schema import ConfigSchema, accepts, any_of, describe_type, join_alternatives, list_branches
+from lightkit.config.schema import (
+    ConfigSchema,
+    accepts,
+    any_of,
+    describe_refused_bounds,
+    describe_type,
+    join_alternatives,
+    list_branches,
+)
 from lightkit.config.tree import Items, Leaf, MappingNode, Node, to_plain, walk
 from lightkit.config.upgrade_rules import OLD_ARGUMENTS, find_class
 from lightkit.config.yaml_reader import read_scalar
@@ -433,8 +441,9 @@ class _Validator:
         value = to_plain(node)
         choices = [choice for branch in list_branches(argument["schema"]) for choice in branch.get("enum", ())]
         words = [choice for choice in choices if isinstance(choice, str)]
+        expected = describe_refused_bounds(argument["schema"], value) or describe_type(argument["schema"])
         hint = near(value, words) if isinstance(value, str) and len(value) < _LONGEST_WORD else ""
-        self._report(path, f"expected {describe_type(argument['schema'])}, got {_format_value(value)}{hint}", node)
+        self._report(path, f"expected {expected}, got {_format_value(value)}{hint}", node)
 
     def _is_unresolved(self, path: KeyPath) -> bool:
         """Check whether a value, or part of it, is an interpolation that failed."""
