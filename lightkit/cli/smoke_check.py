@@ -273,7 +273,7 @@ class _SmokeCheck(ModelBuilder):
             return {}
         self._add_configure_optimizers_method_to_model(stage)
         with self._collect(("trainer",), "the trainer cannot be built"):
-            trainer = self._make_trainer([*callbacks, probe])
+            trainer = self._make_trainer([self.optimizer_settings, *callbacks, probe])
             self._run_loops(trainer)
         if self.problems:
             return {}

@@ -144,15 +144,23 @@ def build_computation(section: Mapping[str, Any], *, trains: bool = True) -> lis
     return [Computation(**given)] if given else []
 
 
-def build_components(context: RunContext, trainer: Mapping[str, Any], added: Sequence[Callback] = ()) -> dict[str, Any]:
+def build_components(
+    context: RunContext,
+    trainer: Mapping[str, Any],
+    added: Sequence[Callback] = (),
+    *,
+    settings: Callback | None = None,
+) -> dict[str, Any]:
     """Build the trainer's arguments that differ from those of the config.
 
     Args:
         context: The invocation, whose run has begun.
         trainer: The trainer's arguments, with callbacks and plugins instantiated.
         added: Callbacks that LightningCLI adds to them.
+        settings: Callback for the settings of the optimizers; it comes before all that change them.
     """
-    callbacks = _build_callbacks(context, trainer)
+    callbacks = [] if settings is None or context.command != "fit" else [settings]
+    callbacks += _build_callbacks(context, trainer)
     callbacks += list_checkpoint_callbacks(context.resolved, trainer, [*callbacks, *added])
     plugins = as_list(trainer.get("plugins"))
     if not any(isinstance(plugin, CheckpointIO) for plugin in plugins):

@@ -24,9 +24,10 @@ from lightkit.config.accelerator.vocabulary import (
     STRATEGY_CLASSES,
     TRAINER_DEFAULTS,
 )
-from lightkit.config.merge import CLASS_SECTIONS, SPEC_KEYS, is_append
+from lightkit.config.merge import CLASS_SECTIONS, SPEC_KEYS, STEPPING_KEYS, is_append
 from lightkit.config.origins import NESTED_FILES, KeyPath, Origin, cut, dotted, error_at, near, shortened
 from lightkit.config.resolved import Resolved, original_path
+from lightkit.config.schedule import AUTO, COUNTS, PLATEAU, SECTION, STEPPING_SCHEMAS
 from lightkit.config.schema import (
     ConfigSchema,
     accepts,
@@ -53,6 +54,8 @@ Lightning makes optimizers and schedulers without them.
 """
 _STRATEGY = "pytorch_lightning.strategies.Strategy"
 _OWN_STRATEGIES = {"auto", "horovod", *OLD_STRATEGIES, *STRATEGIES_AS_ACCELERATORS, *STRATEGY_CLASSES}
+_NEEDED = {"torch.optim.lr_scheduler.OneCycleLR": (("total_steps",), ("epochs", "steps_per_epoch"))}
+"""Schedules that need one of several groups of arguments, none of which their signature requires."""
 _DOTTED = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)+")
 _MAX_SEED = 2**32 - 1  # NumPy's
 _LONGEST_WORD = 80  # a longer text is no misspelt word, and takes long to compare
@@ -320,7 +323,7 @@ class _Validator:
         for key, node in entry.entries.items():
             if not isinstance(key, str):
                 self._report_key_type((*path, key), node)
-            elif key not in (*SPEC_KEYS, *_DROPPED):
+            elif key not in (*SPEC_KEYS, *_DROPPED, *(STEPPING_KEYS if path == (SECTION,) else ())):
                 self._report((*path, key), "stands next to class_path; put it under init_args", node, at_key=True)
         if (found := self._find_class(place, named, name, bases)) is not None:
             if self._schema.classes[found].get("check_installed"):
@@ -385,6 +388,8 @@ class _Validator:
             for name in free.keys() - known.keys():
                 self._report_argument((*path, "dict_kwargs", name), free[name], found, named)
         named_here = {name: node for name, node in _entries(given).items() if isinstance(name, str)}
+        if path == (SECTION,):
+            named_here = self._check_schedule(entry, found, named, named_here)
         for name, node in self._check_known((*path, "init_args"), named_here, known):
             self._report_argument((*path, "init_args", name), node, found, named)
         if self._resolved.is_incomplete or (given is not None and not isinstance(given, MappingNode)):
@@ -403,6 +408,37 @@ class _Validator:
             by_name = named.origin.kind == "default"  # the class is that of the entry's name
             self._report(path, text, entry if by_name else named, at_key=by_name)
 
+    def _check_schedule(
+        self, entry: MappingNode, found: str, named: Node, given: Mapping[str, Node]
+    ) -> dict[str, Node]:
+        """Check what only a schedule may have, and return the other arguments."""
+        described = self._schema.classes[found]
+        known: Mapping[str, Argument] = described["arguments"]
+        others = {
+            name: node
+            for name, node in given.items()
+            if not (name in COUNTS and name in known and to_plain(node) == AUTO)
+        }
+
+        # An argument of such a name belongs to the class.
+        for key in STEPPING_KEYS:
+            if (node := entry.entries.get(key)) is not None:
+                self._check_value((SECTION, key), node, known.get(key) or {"schema": STEPPING_SCHEMAS[key]})
+
+        # A plateau class that does not take a metric gets it from Lightning.
+        if PLATEAU in (found, *described["bases"]) and "monitor" not in known:
+            monitor = others.pop("monitor", None)
+            if monitor is None and not self._resolved.is_incomplete:
+                self._report((SECTION,), f"{_short(found)} needs monitor, text: the metric that it goes by", named)
+
+        # Arguments of which torch asks for some, without a sign of it in the signature.
+        choices = _NEEDED.get(found, ())
+        is_complete = isinstance(entry.entries.get("init_args", entry), MappingNode) and not self._resolved.is_incomplete
+        if choices and is_complete and not any(all(_is_set(name, given) for name in each) for each in choices):
+            words = ", or ".join(" and ".join(each) for each in choices)
+            self._report((SECTION,), f"{_short(found)} needs {words}; total_steps: {AUTO} counts them", named)
+        return others
+
     def _report_argument(self, place: KeyPath, node: Node, found: str, named: Node) -> None:
         described, name = self._schema.classes[found], str(place[-1])
         text = f"{_short(found)} has no such argument"
@@ -413,6 +449,8 @@ class _Validator:
                 self._report(place, text, node, named.origin, at_key=True)
                 return
         hint = near(name.removesuffix("+"), described["arguments"])
+        if place[:-1] == (SECTION, "init_args") and name in STEPPING_KEYS:
+            hint = f"; {name} stands next to class_path"
         if not hint and described.get("open") and place[0] in _CALLED:
             hint = "; what it passes on to others goes under dict_kwargs"
         self._report(place, f"{text}{hint}", node, at_key=True)
