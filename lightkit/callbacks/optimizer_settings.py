@@ -63,13 +63,13 @@ class OptimizerSettings(Callback):
         self._optimizers: list[Optimizer] = []
         self._schedules: list[Any] = []
         self._recorded: dict[str, Any] | None = None
-        self._is_restored = False
+        self._checkpoint: dict[str, Any] | None = None
         self._record: dict[str, Any] | None = None
 
     def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         """Keep the settings that the checkpoint's training began with."""
+        self._checkpoint = checkpoint
         self._recorded = checkpoint.get(_KEY)
-        self._is_restored = True
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Copy the settings before Lightning restores those of the checkpoint."""
@@ -83,6 +83,7 @@ class OptimizerSettings(Callback):
             schedules = [copy.deepcopy(config.scheduler, memo) for config in trainer.lr_scheduler_configs]
             self._optimizers = optimizers
             self._schedules = schedules
+        self._drop_other_states(trainer)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Count steps, and set what has changed since the checkpoint; by now Lightning has restored it.
@@ -95,7 +96,8 @@ class OptimizerSettings(Callback):
         if len(self._optimizers) != len(trainer.optimizers):
             return
         now = self._describe(trainer)
-        if not self._is_restored:
+        is_restored, self._checkpoint = self._checkpoint is not None, None
+        if not is_restored:
             self._record = now
             if self.counted is not None:
                 self._start_counted(trainer)
@@ -121,6 +123,14 @@ class OptimizerSettings(Callback):
         """Add the settings that the training began with."""
         if self._record is not None:
             checkpoint[_KEY] = self._record
+
+    def _drop_other_states(self, trainer: Trainer) -> None:
+        """Let an optimizer of another class than the checkpoint's begin without the state of that one."""
+        recorded = [] if self._recorded is None else self._recorded["optimizers"]
+        states = [] if self._checkpoint is None else self._checkpoint.get("optimizer_states", [])
+        for index, (optimizer, before) in enumerate(zip(trainer.optimizers, recorded, strict=False)):
+            if before["class"] != type(optimizer).__name__ and index < len(states):
+                states[index] = optimizer.state_dict()
 
     # -- numbers of steps ----------------------------------------------------------------------------------------------
 
@@ -192,7 +202,6 @@ class OptimizerSettings(Callback):
             ]
             differs = [_differing(old, new) for old, new in zip(before["groups"], _list_groups(settings), strict=False)]
             if before["class"] != type(optimizer).__name__:
-                optimizer.state.clear()
                 differs = [set(group) for group in _list_groups(settings)]
             if _was_scheduled(recorded, index, now=bool(scheduled)):
                 differs = [{*keys, "lr"} for keys in differs]
