@@ -81,10 +81,10 @@ def hide_schedule(section: Any, takes: Callable[[str], tuple[Collection[str], bo
         if is_plateau and "monitor" in arguments and "monitor" not in own:
             hidden["monitor"] = arguments.pop("monitor")
 
-    for name in COUNTS:
-        if arguments.get(name) == AUTO:
-            arguments[name] = _PLACEHOLDER
-            hidden[name] = AUTO
+    # jsonargparse takes an argument of the class out of dict_kwargs, so that their names stand under one key.
+    counted = [name for name in COUNTS if arguments.get(name) == AUTO]
+    arguments |= dict.fromkeys(counted, _PLACEHOLDER)
+    hidden |= {AUTO: counted} if counted else {}
 
     shown = {key: value for key, value in section.items() if key not in (*STEPPING_KEYS, "init_args", "dict_kwargs")}
     shown |= {"init_args": arguments} if arguments else {}
@@ -97,11 +97,12 @@ def show_schedule(section: Any) -> Any:
     if not isinstance(hidden, dict):
         return section
     shown = {key: value for key, value in section.items() if key != "dict_kwargs"}
-    arguments = {key: value for key, value in hidden.items() if key == "monitor" or key in COUNTS}
+    arguments: dict[str, Any] = dict.fromkeys(hidden.get(AUTO) or (), AUTO)
+    arguments |= {"monitor": hidden["monitor"]} if "monitor" in hidden else {}
     if arguments:
         shown["init_args"] = {**(shown.get("init_args") or {}), **arguments}
     shown |= {key: value for key, value in hidden.items() if key in STEPPING_KEYS}
-    rest = {key: value for key, value in hidden.items() if key not in (*arguments, *STEPPING_KEYS)}
+    rest = {key: value for key, value in hidden.items() if key not in (AUTO, "monitor", *STEPPING_KEYS)}
     return shown | ({"dict_kwargs": rest} if rest else {})
 
 
@@ -113,7 +114,7 @@ def read_schedule(section: Any) -> Schedule:
         interval=hidden.get("interval"),
         frequency=frequency if isinstance(frequency, int) else None,
         monitor=hidden.get("monitor"),
-        counted=tuple(name for name in COUNTS if hidden.get(name) == AUTO),
+        counted=tuple(hidden.get(AUTO) or ()),
     )
 
 

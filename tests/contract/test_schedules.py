@@ -9,8 +9,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 import yaml
+from pyarrow import parquet
 
 from tests.contract.batch import Answer, Command, run_batch
 from tests.contract.examples import MY_PROJECT
@@ -20,8 +22,8 @@ MY_SCHEDULES = '''\
 """Models and schedules of a user."""
 
 import torch
-from my_project import Net
-from pytorch_lightning import LightningModule
+from my_project import Net, Points
+from pytorch_lightning import Callback, LightningModule
 from torch.optim.lr_scheduler import ReduceLROnPlateau, StepLR
 
 
@@ -46,10 +48,69 @@ class Plateau(ReduceLROnPlateau):
         super().__init__(optimizer, factor=factor, patience=0, threshold=100.0)
 
 
+class Lazy(Net):
+    """The first batch gives its layer a size."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = torch.nn.LazyLinear(1)
+
+
+class Described(Net):
+    """Its attributes have the names of lightkit's, and other meanings."""
+
+    hparams = None
+
+
+class Tells(Points):
+    """Its methods and attributes have the names of lightkit's, and other meanings."""
+
+    defects = ["a scratch"]
+
+    def describe(self, verbose):
+        return f"points, {verbose}"
+
+
+class Several(Points):
+    """It has two training loaders, one of them without a length."""
+
+    def train_dataloader(self):
+        return {"sized": super().train_dataloader(), "again": super().train_dataloader()}
+
+
+class OfSeveral(Net):
+    """It trains on several loaders."""
+
+    def training_step(self, batch, index):
+        return self._loss(batch["sized"]) + self._loss(batch["again"])
+
+
+class Warms(Callback):
+    """It has an attribute of the name of a method of lightkit's."""
+
+    warmup_factor = 0.5
+
+    def on_train_batch_start(self, trainer, module, batch, index):
+        assert self.warmup_factor == 0.5
+
+
+class NoRate(torch.optim.Optimizer):
+    """Its groups of parameters have no rate."""
+
+    def __init__(self, params):
+        super().__init__(params, {})
+
+    def step(self, closure=None):
+        return closure()
+
+
 class Logs(Net):
     """Writes the rate of each step; it leaves its optimizer to the config."""
 
     configure_optimizers = LightningModule.configure_optimizers
+
+    def _loss(self, batch):
+        return 1e-3 * super()._loss(batch)
 
     def on_train_batch_start(self, batch, index):
         with open(f"{self.hparams.name}.rates", "a") as file:
@@ -199,7 +260,7 @@ def test_flags_say_when_a_schedule_is_stepped(room: Workspace, ended: dict[str, 
 
 def test_a_plateau_class_of_ones_own_gets_its_metric(room: Workspace, ended: dict[str, Answer]) -> None:
     ended["plateau"].ok()
-    assert rates_of(room, "plateau") == [1.0] * 12 + [0.5] * 6
+    assert rates_of(room, "plateau") == [1.0] * 6 + [0.5] * 6 + [0.25] * 6
 
 
 @pytest.mark.parametrize(
@@ -230,7 +291,7 @@ def test_the_saved_config_trains_the_same(room: Workspace, ended: dict[str, Answ
 def test_a_schedule_alone_is_that_of_lightkits_models(room: Workspace, ended: dict[str, Answer]) -> None:
     assert ended["regressor"].ok().err == ""
     (run,) = (room.folder / "runs" / "regressor-step").glob("2*-*")
-    rows = list(csv.DictReader((run / "metrics.csv").open()))
+    rows = list(csv.DictReader((run / "metrics.csv").read_text().splitlines()))
     assert [float(row["lr"]) for row in rows] == [0.5, 0.125]  # at the start of epochs of two steps
 
 
@@ -388,12 +449,60 @@ def test_a_check_without_torch_finds_numbers_out_of_their_bounds(room: Workspace
 
 
 def test_bounds_of_a_class_of_ones_own_are_checked(room: Workspace) -> None:
-    text = "from typing import Annotated\n\nfrom lightkit.config.bounds import PositiveInt\nfrom my_project import Net\n\n\n"
-    text += (
-        "class Bounded(Net):\n    def __init__(self, width: PositiveInt = 8):\n        super().__init__(hidden=width)\n"
-    )
+    text = "from typing import Annotated\n\nfrom my_project import Net\n\n\nclass Ge:\n    ge = 1\n\n\n"
+    text += "class Bounded(Net):\n    def __init__(self, width: Annotated[int, Ge()] = 8):\n        super().__init__(hidden=width)\n"
     room.write("my_bounds.py", text)
     words = ("check", "-c", "plain.yaml", "--model=my_bounds.Bounded", "--model.width=0")
     answer = run_batch(room, {"own": Command(words)})["own"]
     assert answer.code == 2
     assert re.search(r"error: model\.init_args\.width: expected 1 or more, got 0\n  --> --model\.width=0", answer.err)
+
+
+DESCRIBED: dict[str, tuple[str, ...]] = {
+    "lazy": ("--model=my_schedules.Lazy", "--trainer.num_sanity_val_steps=0"),
+    "attributes of a model": ("--model=my_schedules.Described",),
+    "attributes of data": ("--data=my_schedules.Tells",),
+    "several loaders": ("--model=my_schedules.OfSeveral", "--data=my_schedules.Several"),
+    "attributes of a callback": ("callbacks.warms=my_schedules.Warms",),
+    "no rate": ("--optimizer=my_schedules.NoRate",),
+    "barebones": ("--trainer.barebones=true", "--trainer.log_every_n_steps=null"),
+}
+
+
+@pytest.fixture(scope="module")
+def described(room: Workspace) -> dict[str, Answer]:
+    """What fits and deep checks of such parts say."""
+    commands = {
+        f"{command} {name}": Command((command, "-c", "plain.yaml", "--model=my_project.Net", *words, *deep))
+        for command, deep in (("fit", ()), ("check", ("--deep",)))
+        for name, words in DESCRIBED.items()
+    }
+    return run_batch(room, commands)
+
+
+@pytest.mark.parametrize("name", DESCRIBED)
+def test_what_describes_a_model_or_a_loader_fails_no_fit(name: str, described: dict[str, Answer]) -> None:
+    assert described[f"fit {name}"].ok().code == 0
+    assert described[f"check {name}"].ok().out.endswith("no mistakes found\n")
+
+
+def test_a_deep_check_counts_samples_of_any_loader(room: Workspace, described: dict[str, Answer]) -> None:
+    assert "training 96 samples in 6 batches" in described["check several loaders"].out
+    numbers = {"x": pa.array([float(k) for k in range(133)]), "label": pa.array([k / 2 for k in range(133)])}
+    numbers["split"] = pa.array(["train"] * 101 + ["val"] * 32)
+    parquet.write_table(pa.table(numbers), room.folder / "numbers.parquet")
+    table = {"path": "numbers.parquet", "features": "x", "batch_size": 8, "num_workers": 0}
+    room.write("table.yaml", {**REGRESSOR, "data": {"class_path": "Table", "init_args": table}})
+    answer = run_batch(room, {"table": Command(("check", "-c", "table.yaml", "--deep"))})["table"].ok()
+    assert "training 101 samples in 13 batches, validation 32 samples in 4 batches" in answer.out
+
+
+def test_a_metric_that_is_not_logged_is_reported_at_its_own_monitor(room: Workspace) -> None:
+    words = (
+        *("fit", "-c", "plain.yaml", "--run.name=monitors", "--lr_scheduler=ReduceLROnPlateau"),
+        *("--lr_scheduler.monitor=val/loss", "callbacks.early_stopping.monitor=val/los"),
+    )
+    answer = run_batch(room, {"monitors": Command(words)})["monitors"]
+    assert answer.code == 2
+    assert answer.err.count("error: ") == 1
+    assert "error: callbacks.early_stopping.init_args.monitor: Early stopping conditioned on metric" in answer.err
