@@ -134,7 +134,9 @@ def build_catalogue() -> dict[str, Any]:
         "classes": {path: _describe(cls) for path, cls in sorted(classes.items())},
         "names": names,
         "aliases": aliases(classes),
-        "exports": {module: sorted(name for name in dir(import_module(module)) if name[0] != "_") for module in _MODULES},
+        "exports": {
+            module: sorted(name for name in dir(import_module(module)) if name[0] != "_") for module in _MODULES
+        },
     }
 
 

@@ -5,6 +5,7 @@ A description never ends a fit: people's modules may have attributes of the same
 
 from __future__ import annotations
 
+import inspect
 import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -43,12 +44,21 @@ def describe_data(data: Any) -> dict[str, Any]:
         Nothing where there is no such method, or it is one of another meaning.
     """
     method = getattr(data, "describe", None)
-    if not callable(method):
+    if not callable(method) or not _takes_nothing(method):
         return {}
+    described: Any = None
     with describing(type(data).__name__):
         described = method()
-        return dict(described) if isinstance(described, Mapping) else {}
-    return {}
+    return dict(described) if isinstance(described, Mapping) else {}
+
+
+def _takes_nothing(method: Any) -> bool:
+    """Check whether a method can be called without arguments."""
+    try:
+        inspect.signature(method).bind()
+    except (TypeError, ValueError):
+        return False
+    return True
 
 
 def find_defects(data: Any) -> Any:

@@ -323,7 +323,11 @@ class AppriseNotifier(Notifier):
     address_argument = "urls"
 
     def __init__(
-        self, urls: list[str] | None, events: list[Kind] | None = None, every_n_epochs: PositiveInt = 10, retries: NonNegativeInt = 3
+        self,
+        urls: list[str] | None,
+        events: list[Kind] | None = None,
+        every_n_epochs: PositiveInt = 10,
+        retries: NonNegativeInt = 3,
     ) -> None:
         super().__init__(bool(urls), events, every_n_epochs, retries=retries)
         try:

@@ -241,8 +241,10 @@ class OptimizerSettings(Callback):
             return
 
         # Any other one depends on the number of its steps alone.
-        is_same_pace = is_same_kind and old is not None and all(
-            old[key] == getattr(config, key) for key in ("interval", "frequency")
+        is_same_pace = (
+            is_same_kind
+            and old is not None
+            and all(old[key] == getattr(config, key) for key in ("interval", "frequency"))
         )
         position = getattr(schedule, "last_epoch", None) if is_same_pace else None
         if position is None:
@@ -256,7 +258,7 @@ class OptimizerSettings(Callback):
         _set_groups(optimizer, settings, keys=moved)
 
     def _list_unrecorded(self, trainer: Trainer) -> list[tuple[str, str, Any, Any]]:
-        """List settings that differ from a checkpoint's own, as far as they cannot be what training has made of them."""
+        """List settings that differ from a checkpoint's own and that no training has moved."""
         found: list[tuple[str, str, Any, Any]] = []
         is_scheduled = bool(trainer.lr_scheduler_configs)
         for real, settings in zip(trainer.optimizers, self._optimizers, strict=True):
@@ -296,7 +298,8 @@ class OptimizerSettings(Callback):
     def _report_applied(self, changes: Iterable[tuple[str, str, Any, Any]]) -> None:
         """Say which settings the resumed training has in the place of the checkpoint's."""
         texts = dict.fromkeys(
-            f"{self._name(section, key)} {_format(new)} in place of {_format(old)}" for section, key, old, new in changes
+            f"{self._name(section, key)} {_format(new)} in place of {_format(old)}"
+            for section, key, old, new in changes
         )
         _warn(f"goes on with {', '.join(texts)}, which the checkpoint was trained with")
 
@@ -372,7 +375,7 @@ def _compare(recorded: Mapping[str, Any], now: Mapping[str, Any]) -> list[tuple[
     olds, news = recorded["schedules"], now["schedules"]
     if len(olds) != len(news):
         names = [", ".join(each["class"] for each in those) or "none" for those in (olds, news)]
-        found.append(("lr_scheduler", "class", *names))
+        found.append(("lr_scheduler", "class", names[0], names[1]))
     for old, new in zip(olds, news, strict=False):
         keys = _differing({**old, "state": None}, {**new, "state": None})
         found += [("lr_scheduler", key, old[key], new[key]) for key in sorted(keys)]
@@ -399,7 +402,8 @@ def _planned_steps(trainer: Trainer, interval: str) -> int | None:
 
 def _count_done(trainer: Trainer, interval: str) -> int:
     """Return the number of epochs, or of optimizer steps, that are done."""
-    return trainer.global_step if interval == "step" else int(trainer.fit_loop.epoch_progress.current.processed)
+    epochs: Any = trainer.fit_loop.epoch_progress.current
+    return trainer.global_step if interval == "step" else int(epochs.processed)
 
 
 def _constructor_names(cls: type) -> set[str]:

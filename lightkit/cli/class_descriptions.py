@@ -184,10 +184,11 @@ def schema_of(typehint: Any) -> dict[str, Any]:
 
 def with_bounds(schema: dict[str, Any], bounds: Mapping[str, float]) -> dict[str, Any]:
     """Return a schema whose numbers have bounds: keywords of JSON Schema, such as ``{"minimum": 1}``."""
-    bounded = (
-        {**branch, **bounds} if branch.get("type") in ("integer", "number") else branch for branch in list_branches(schema)
-    )
-    return any_of(bounded)
+    branches = []
+    for branch in list_branches(schema):
+        is_number = branch.get("type") in ("integer", "number")
+        branches.append({**branch, **bounds} if is_number else branch)
+    return any_of(branches)
 
 
 @cache

@@ -10,10 +10,10 @@ from contextlib import contextmanager
 from typing import Any
 
 from jsonargparse._typehints import resolve_class_path_by_name
-from lightning_fabric.utilities.rank_zero import rank_zero_warn
 from pytorch_lightning import LightningModule
 from pytorch_lightning.cli import instantiate_class
 from pytorch_lightning.utilities.model_helpers import is_overridden
+from pytorch_lightning.utilities.rank_zero import rank_zero_warn
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from lightkit.callbacks.optimizer_settings import CountedSchedule, copy_settings
@@ -52,7 +52,7 @@ def warn_of_schedule(context: RunContext, cls: type | None) -> None:
     """
     resolved = context.resolved
     notices = [error_at(text, resolved.origin_of(path)) for text, path in find_long_schedules(resolved)]
-    is_own = cls is not None and not keeps_own_optimizer(cls) and is_overridden("configure_optimizers", cls, LightningModule)
+    is_own = not keeps_own_optimizer(cls) and _overrides_optimizers(cls)
     if is_own and cls is not None:
         has_optimizer = resolved.values.get("optimizer") is not None
         if resolved.values.get(SECTION) is not None and not has_optimizer:
@@ -66,6 +66,11 @@ def warn_of_schedule(context: RunContext, cls: type | None) -> None:
         if str(notice) not in context.warned:
             context.warned.add(str(notice))
             _log.warning(str(notice))
+
+
+def _overrides_optimizers(cls: type | None) -> bool:
+    """Check whether a module builds its optimizers itself."""
+    return cls is not None and is_overridden("configure_optimizers", cls, LightningModule)
 
 
 def warn_of_two_command_lines(args: Any) -> None:

@@ -405,9 +405,11 @@ def _describe_training(context: RunContext, trainer: Trainer, module: LightningM
     """Describe what is trained: folder, data, model, hardware and steps, a line each."""
     data: LightningDataModule | None = trainer.datamodule  # type: ignore[attr-defined]
     source = type(data).__name__ if data else ""
-    if isinstance(counts := describe_data(data).get("counts"), Mapping):
+    facts = describe_data(data)
+    counts = facts.get("counts")
+    if isinstance(counts, Mapping):
         listed = ", ".join(f"{count} {split}" for split, count in counts.items())
-        source = f"{describe_data(data).get('source', source)}: {listed}"
+        source = f"{facts.get('source', source)}: {listed}"
     total, trained, is_lazy = count_parameters(module)
     hparams = getattr(module, "hparams", None)
     backbone = hparams.get("backbone") if isinstance(hparams, Mapping) else None

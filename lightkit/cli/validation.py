@@ -180,7 +180,8 @@ def _find_wrong_numbers(
 ) -> Iterator[tuple[KeyPath, ConfigError]]:
     """Find the numbers that are out of the bounds of their argument."""
     for name, limits in bounds.items():
-        value, path = given.get(name), (section, "init_args", name)
+        value: Any = given.get(name)
+        path = (section, "init_args", name)
         is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
         if is_number and not is_within(limits, value):
             text = f"{dotted(path)}: expected {describe_bounds(limits)}, got {value}"

@@ -121,9 +121,7 @@ def _describe_stepping() -> dict[str, Schema]:
         "interval": "Step the schedule after each epoch (the default), or after each step of the optimizer",
         "frequency": "Number of epochs or steps between two steps of the schedule",
     }
-    return {
-        key: {"anyOf": [schema, _REFERENCE], "description": texts[key]} for key, schema in STEPPING_SCHEMAS.items()
-    }
+    return {key: {"anyOf": [schema, _REFERENCE], "description": texts[key]} for key, schema in STEPPING_SCHEMAS.items()}
 
 
 class _Writer:

@@ -11,8 +11,7 @@ from functools import cache
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 _KEYWORDS = {"ge": "minimum", "gt": "exclusiveMinimum", "le": "maximum", "lt": "exclusiveMaximum"}
-"""The names that pydantic's `annotated_types` give to bounds, which count in a class of the user's own too, and those of
-JSON Schema."""
+"""Names of bounds in pydantic's `annotated_types`, which count in a class of the user's own too, and in JSON Schema."""
 
 
 BOUNDS = tuple(_KEYWORDS.values())

@@ -108,7 +108,8 @@ def show_schedule(section: Any) -> Any:
 
 def read_schedule(section: Any) -> Schedule:
     """Read what `hide_schedule` has hidden, of the parsed `lr_scheduler`."""
-    hidden = (section.get("dict_kwargs") if section is not None and "class_path" in section else None) or {}
+    is_class = section is not None and "class_path" in section
+    hidden: Mapping[str, Any] = (section.get("dict_kwargs") if is_class else None) or {}
     frequency = read_scalar(str(hidden["frequency"])) if "frequency" in hidden else None
     return Schedule(
         interval=hidden.get("interval"),

@@ -433,7 +433,9 @@ class _Validator:
 
         # Arguments of which torch asks for some, without a sign of it in the signature.
         choices = _NEEDED.get(found, ())
-        is_complete = isinstance(entry.entries.get("init_args", entry), MappingNode) and not self._resolved.is_incomplete
+        is_complete = (
+            isinstance(entry.entries.get("init_args", entry), MappingNode) and not self._resolved.is_incomplete
+        )
         if choices and is_complete and not any(all(_is_set(name, given) for name in each) for each in choices):
             words = ", or ".join(" and ".join(each) for each in choices)
             self._report((SECTION,), f"{_short(found)} needs {words}; total_steps: {AUTO} counts them", named)

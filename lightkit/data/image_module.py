@@ -431,7 +431,8 @@ def check_arguments(owner: object, **given: Any) -> None:
     Raises:
         ConfigError: For the first.
     """
-    bounds = find_bounds(type(owner))
+    kind: Any = type(owner)
+    bounds = find_bounds(kind)
     for name, value in given.items():
         if name == "crop_scale":
             is_fine = value is not None and _is_share_of_area(value)

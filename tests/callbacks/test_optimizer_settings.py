@@ -36,7 +36,7 @@ class Net(pl.LightningModule):
     def training_step(self, batch: Any, index: int) -> torch.Tensor:
         (group,) = self.trainer.optimizers[0].param_groups
         self.rates.append(float(group["lr"]))
-        loss = self.layer(batch[0]).square().mean()
+        loss: torch.Tensor = self.layer(batch[0]).square().mean()
         self.log("loss", loss.detach(), on_step=False, on_epoch=True)
         return loss
 
@@ -202,7 +202,8 @@ def test_a_plateau_schedule_keeps_what_it_has_reached(tmp_path: Path) -> None:
     resumed, trainer, _ = fit(tmp_path, resumed, epochs=5, start=start)
     assert reached < 0.5
     assert set(resumed.rates) == {2 * reached}
-    assert trainer.lr_scheduler_configs[0].scheduler.patience == 5
+    schedule: Any = trainer.lr_scheduler_configs[0].scheduler
+    assert schedule.patience == 5
 
 
 def test_a_checkpoint_without_settings_keeps_its_own_with_a_warning(tmp_path: Path, told: Told) -> None:

@@ -59,7 +59,8 @@ class Lazy(Net):
 class Described(Net):
     """Its attributes have the names of lightkit's, and other meanings."""
 
-    hparams = None
+    class_names = 7
+    backbone = 3
 
 
 class Tells(Points):
@@ -473,7 +474,9 @@ DESCRIBED: dict[str, tuple[str, ...]] = {
 def described(room: Workspace) -> dict[str, Answer]:
     """What fits and deep checks of such parts say."""
     commands = {
-        f"{command} {name}": Command((command, "-c", "plain.yaml", "--model=my_project.Net", *words, *deep))
+        f"{command} {name}": Command(
+            (command, "-c", "plain.yaml", "--model=my_project.Net", "--optimizer.lr=0.001", *words, *deep)
+        )
         for command, deep in (("fit", ()), ("check", ("--deep",)))
         for name, words in DESCRIBED.items()
     }
