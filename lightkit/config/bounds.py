@@ -6,6 +6,7 @@ jsonargparse 4.53 takes the number and leaves what `Annotated` adds to it to us.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
@@ -55,10 +56,9 @@ def find_bounds(cls: type) -> dict[str, dict[str, float]]:
         constructor = vars(owner).get("__init__")
         if constructor is None or not hasattr(constructor, "__annotations__"):
             continue
-        try:
+        hints: dict[str, Any] = {}
+        with suppress(Exception):  # a name that only a type checker knows: other constructors are read all the same
             hints = get_type_hints(constructor, include_extras=True)
-        except Exception:  # noqa: BLE001 (a name that only a type checker knows: the hints of others are read all the same)
-            continue
         # An argument that a subclass declares again has the bounds of its new type.
         for name in hints.keys() - {"return"}:
             found.pop(name, None)

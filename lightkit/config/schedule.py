@@ -1,8 +1,8 @@
 """The keys of `lr_scheduler` that say when a schedule is stepped, and its numbers of steps. No torch.
 
-LightningCLI has no place for them: ``interval`` and ``frequency`` stand next to ``class_path``, ``monitor`` of a plateau
-class of one's own and the word ``auto`` in ``init_args``. jsonargparse gets them in ``dict_kwargs``, which it takes for
-any class and Lightning 2.6 leaves out when it builds a schedule.
+LightningCLI has no place for them: ``interval`` and ``frequency`` stand next to ``class_path``, ``monitor`` of a
+plateau class of one's own and the word ``auto`` in ``init_args``. jsonargparse gets them in ``dict_kwargs``, which it
+takes for any class and Lightning 2.6 leaves out when it builds a schedule.
 """
 
 from __future__ import annotations
@@ -147,12 +147,12 @@ def find_long_schedules(resolved: Resolved) -> Iterator[tuple[str, KeyPath]]:
     for name in COUNTS:
         count = _read_int(given.get(name))
         if count is not None and count > _FAR * num_steps:
-            name = f"{SECTION}.init_args.{name}"
+            path = (SECTION, "init_args", name)
             text = (
-                f"{name}: {count}, but the schedule is stepped once an epoch, {num_steps} times in all; "
+                f"{'.'.join(path)}: {count}, but the schedule is stepped once an epoch, {num_steps} times in all; "
                 f"{SECTION}.interval: step steps it after each batch, and {AUTO} counts its steps"
             )
-            yield text, tuple(name.split("."))
+            yield text, path
 
 
 def _count_epochs(resolved: Resolved) -> int | None:

@@ -69,8 +69,8 @@ class ValidationResult:
 
     Args:
         problems: All errors, each with its place in the config.
-        undescribed: Names of the classes that the schema does not describe: the user's own, those of other packages, and
-            those of another version; empty where Python fixes the class.
+        undescribed: Names of the classes that the schema does not describe: the user's own, those of other packages,
+            and those of another version; empty where Python fixes the class.
         is_final: Whether jsonargparse would find no more: everything in the config is known.
         outdated: Files with what Lightning 1.x or the package lightning has, by their names.
     """

@@ -6,10 +6,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
+from lightkit.config.bounds import Fraction, Part, PositiveFloat, PositiveInt
 from lightkit.data.bad_samples import Defects, check_bad_samples
 from lightkit.data.image_cache import open_sources
 from lightkit.data.image_dataset import ImageSource, PhotoPixels
-from lightkit.config.bounds import Fraction, Part, PositiveFloat, PositiveInt
 from lightkit.data.image_module import ImageModule, check_arguments, warn_idle
 from lightkit.errors import ConfigError, DataError
 from lightkit.images.image_index import ImageIndex, index_images

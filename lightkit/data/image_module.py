@@ -10,7 +10,7 @@ import hashlib
 import inspect
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, Literal, Protocol
 

@@ -6,7 +6,6 @@ import csv
 import math
 import re
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -213,8 +212,8 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     ),
     "short cycle": (
         "fit", "-c", "regressor-step.yaml", "--lr_scheduler.class_path=OneCycleLR", "--lr_scheduler.max_lr=1",
-        "--lr_scheduler.total_steps=3", "--lr_scheduler.interval=step", "--trainer.max_epochs=1", "--trainer.limit_train_batches=3",
-        "--run.name=short",
+        "--lr_scheduler.total_steps=3", "--lr_scheduler.interval=step", "--trainer.max_epochs=1",
+        "--trainer.limit_train_batches=3", "--run.name=short",
     ),
     "torch refuses": (
         "fit", "-c", "plain.yaml", "--model=my_project.Net", "--optimizer=Adadelta", "--lr_scheduler=CyclicLR",
@@ -302,7 +301,8 @@ def test_an_optimizer_of_the_config_takes_the_place_of_lightkits_without_a_word(
 
 @pytest.mark.parametrize("name", ["own optimizer", "check own optimizer", "deep"])
 def test_a_schedule_without_an_effect_is_a_warning_with_its_place(name: str, ended: dict[str, Answer]) -> None:
-    text = r"warning: lr_scheduler has no effect: Own builds its own in configure_optimizers.*\n  --> --lr_scheduler=StepLR"
+    text = r"warning: lr_scheduler has no effect: Own builds its own in configure_optimizers.*"
+    text += r"\n  --> --lr_scheduler=StepLR"
     assert len(re.findall(text, ended[name].ok().err)) == 1
 
 
@@ -451,7 +451,8 @@ def test_a_check_without_torch_finds_numbers_out_of_their_bounds(room: Workspace
 
 def test_bounds_of_a_class_of_ones_own_are_checked(room: Workspace) -> None:
     text = "from typing import Annotated\n\nfrom my_project import Net\n\n\nclass Ge:\n    ge = 1\n\n\n"
-    text += "class Bounded(Net):\n    def __init__(self, width: Annotated[int, Ge()] = 8):\n        super().__init__(hidden=width)\n"
+    text += "class Bounded(Net):\n    def __init__(self, width: Annotated[int, Ge()] = 8):\n"
+    text += "        super().__init__(hidden=width)\n"
     room.write("my_bounds.py", text)
     words = ("check", "-c", "plain.yaml", "--model=my_bounds.Bounded", "--model.width=0")
     answer = run_batch(room, {"own": Command(words)})["own"]
