@@ -23,11 +23,13 @@ from importlib import import_module, metadata
 from pathlib import Path
 from typing import Any
 
+import torch
 from jsonargparse._typehints import get_all_subclass_paths, resolve_class_path_by_name
 from jsonargparse._util import import_object
 from pytorch_lightning import Trainer
 from pytorch_lightning.cli import LightningArgumentParser, ReduceLROnPlateau
 from pytorch_lightning.strategies import StrategyRegistry
+from torch.optim import Optimizer
 
 from lightkit.cli.class_descriptions import (
     BASES,
@@ -36,6 +38,7 @@ from lightkit.cli.class_descriptions import (
     describe_class,
     import_path,
     paths_to,
+    with_bounds,
 )
 from lightkit.cli.config_loader import STAGES
 from lightkit.cli.lightning_cli import LightkitCLI
@@ -59,6 +62,20 @@ _SECTIONS = {
 
 _PROFILERS = ("simple", "advanced", "pytorch", "xla")
 """Words of `pytorch_lightning.trainer.setup._init_profiler`, which keeps them to itself."""
+
+_TRAINER_BOUNDS = {
+    "max_epochs": {"minimum": -1},
+    "max_steps": {"minimum": -1},
+    "num_nodes": {"minimum": 1},
+    "limit_train_batches": {"minimum": 0},
+    "limit_val_batches": {"minimum": 0},
+    "limit_test_batches": {"minimum": 0},
+    "limit_predict_batches": {"minimum": 0},
+    "overfit_batches": {"minimum": 0},
+    "val_check_interval": {"minimum": 0},
+    "reload_dataloaders_every_n_epochs": {"minimum": 0},
+}
+"""Numbers below which `Trainer` raises an error as it is built; its signature has no bounds."""
 
 _MODULES = (
     "pytorch_lightning.callbacks",
@@ -100,6 +117,9 @@ def build_catalogue() -> dict[str, Any]:
     }
     # Their signatures say text; `launch` checks the engine itself.
     sections["launch"]["arguments"]["engine"]["schema"] = {"enum": [*ENGINES, None]}
+    for name, bounds in _TRAINER_BOUNDS.items():
+        argument = sections["trainer"]["arguments"][name]
+        argument["schema"] = with_bounds(argument["schema"], bounds)
     profiler = sections["trainer"]["arguments"]["profiler"]
     others = [branch for branch in profiler["schema"]["anyOf"] if branch != {"type": "string"}]
     profiler["schema"] = {"anyOf": [{"enum": [*_PROFILERS]}, *others]}
@@ -111,11 +131,35 @@ def build_catalogue() -> dict[str, Any]:
         "top": _top_level(built),
         "strategies": StrategyRegistry.available_strategies(),
         "bases": {section: [import_path(base) for base in bases] for section, bases in SECTION_BASES.items()},
-        "classes": {path: describe_class(cls) for path, cls in sorted(classes.items())},
+        "classes": {path: _describe(cls) for path, cls in sorted(classes.items())},
         "names": names,
         "aliases": aliases(classes),
         "exports": {path: sorted(name for name in dir(import_module(path)) if name[0] != "_") for path in _MODULES},
     }
+
+
+def _describe(cls: type) -> dict[str, Any]:
+    """Describe a class; of an optimizer also the numbers below which its constructor raises an error."""
+    described = describe_class(cls)
+    if not issubclass(cls, Optimizer) or cls is Optimizer:
+        return described
+    for name, argument in described["arguments"].items():
+        default = argument.get("default")
+        if isinstance(default, bool) or not isinstance(default, (int, float)) or _takes(cls, name, -1.0):
+            continue
+        keyword = "minimum" if _takes(cls, name, 0.0) else "exclusiveMinimum"
+        argument["schema"] = with_bounds(argument["schema"], {keyword: 0})
+    return described
+
+
+def _takes(cls: type, name: str, value: float) -> bool:
+    """Try a number as an argument of an optimizer."""
+    parameter = torch.nn.Parameter(torch.zeros(2, 2))  # Muon takes matrices alone
+    try:
+        cls([parameter], **{name: value})
+    except ValueError:
+        return False
+    return True
 
 
 @cache

@@ -48,6 +48,7 @@ from pytorch_lightning.trainer.states import TrainerFn
 
 from lightkit import runs
 from lightkit.callbacks.recorder import Epoch, describe_end
+from lightkit.config.bounds import NonNegativeInt, PositiveFloat, PositiveInt
 from lightkit.errors import ConfigError, LightkitError
 from lightkit.runs.deadline import format_duration
 from lightkit.runs.files import finite
@@ -126,9 +127,9 @@ class Notifier(Callback):
         self,
         is_addressed: bool,
         events: list[Kind] | None = None,
-        every_n_epochs: int = 1,
-        timeout_s: float = 10.0,
-        retries: int = 3,
+        every_n_epochs: PositiveInt = 1,
+        timeout_s: PositiveFloat = 10.0,
+        retries: NonNegativeInt = 3,
     ) -> None:
         name = type(self).__name__
         if every_n_epochs < 1 or not 0 < timeout_s < math.inf or retries < 0:
@@ -279,7 +280,7 @@ class SlackNotifier(Notifier):
     """
 
     def __init__(
-        self, webhook_url: str | None, every_n_epochs: int = 10, mention: str | None = None, **settings: Any
+        self, webhook_url: str | None, every_n_epochs: PositiveInt = 10, mention: str | None = None, **settings: Any
     ) -> None:
         super().__init__(webhook_url is not None, every_n_epochs=every_n_epochs, **settings)
         self._url = "" if webhook_url is None else check_address(webhook_url, "webhook_url of SlackNotifier")
@@ -322,7 +323,11 @@ class AppriseNotifier(Notifier):
     address_argument = "urls"
 
     def __init__(
-        self, urls: list[str] | None, events: list[Kind] | None = None, every_n_epochs: int = 10, retries: int = 3
+        self,
+        urls: list[str] | None,
+        events: list[Kind] | None = None,
+        every_n_epochs: PositiveInt = 10,
+        retries: NonNegativeInt = 3,
     ) -> None:
         super().__init__(bool(urls), events, every_n_epochs, retries=retries)
         try:

@@ -32,6 +32,7 @@ from pytorch_lightning.utilities import rank_zero_only
 from lightkit import runs
 from lightkit.callbacks.checkpoint import Checkpoint
 from lightkit.callbacks.checkpoint_io import read_checkpoint
+from lightkit.callbacks.descriptions import describe_data, describing, find_defects
 from lightkit.callbacks.metric_modes import find_metric_modes
 from lightkit.callbacks.resume import gather
 from lightkit.callbacks.sample_counter import SampleCounter
@@ -254,8 +255,8 @@ class RunRecorder(Callback):
             named = self._checkpoint or trainer.ckpt_path
             self._loaded_sha256 = None if named is None else known_digest(Path(named))
         if self.manifest is not None:
-            if callable(describe := getattr(getattr(trainer, "datamodule", None), "describe", None)):
-                self.manifest["data"] = dict(describe())
+            if described := describe_data(getattr(trainer, "datamodule", None)):
+                self.manifest["data"] = described
             self.manifest["hardware"] = _describe_hardware(trainer)
             runs.write_json(self.run.manifest_path, self.manifest)
         if self._is_new:
@@ -598,7 +599,7 @@ class _BadImages:
 
 
 def _defects_of(trainer: Trainer) -> Any:
-    return getattr(getattr(trainer, "datamodule", None), "defects", None)
+    return find_defects(getattr(trainer, "datamodule", None))
 
 
 def _callbacks(trainer: Trainer) -> list[Callback]:
@@ -616,11 +617,22 @@ def learning_rates(trainer: Trainer) -> dict[str, float]:
 
     A callback that changes them within steps only has ``warmup_factor(trainer)``, by which they are multiplied here.
     """
-    factor = math.prod(each.warmup_factor(trainer) for each in _callbacks(trainer) if hasattr(each, "warmup_factor"))
-    rates = [float(group["lr"]) * factor for optimizer in trainer.optimizers for group in optimizer.param_groups]
+    factor = 1.0
+    for each in _callbacks(trainer):
+        warmup = getattr(each, "warmup_factor", None)
+        if callable(warmup):
+            with describing(type(each).__name__):
+                factor *= float(warmup(trainer))
+    rates = [rate * factor for rate in list_rates(trainer)]
     if len(set(rates)) == 1:
         return {"lr": rates[0]}
     return {f"lr/{index}": rate for index, rate in enumerate(rates)}
+
+
+def list_rates(trainer: Trainer) -> list[float]:
+    """List the learning rates of all parameter groups that have one, as an optimizer of one's own may not."""
+    groups = [group for optimizer in trainer.optimizers for group in getattr(optimizer, "param_groups", ())]
+    return [float(group["lr"]) for group in groups if "lr" in group]
 
 
 def find_batch_size(batch: Any) -> int | None:

@@ -7,6 +7,7 @@ import pathlib
 import re
 import types
 from collections import abc
+from collections.abc import Mapping
 from datetime import timedelta
 from enum import Enum
 from functools import cache
@@ -28,7 +29,8 @@ from pytorch_lightning.strategies import Strategy
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from lightkit.config.schema import any_of
+from lightkit.config.bounds import find_bounds
+from lightkit.config.schema import any_of, list_branches
 
 SECTION_BASES: dict[str, tuple[type, ...]] = {
     "model": (LightningModule,),
@@ -88,10 +90,14 @@ def describe_class(cls: type) -> dict[str, Any]:
     skip = {name for base, name in _FILLED_IN.items() if issubclass(cls, base)}
     parser.add_class_arguments(cls, fail_untyped=False, skip=skip, sub_configs=True)
     takes_anything = inspect.getfullargspec(cls).varkw is not None
+    arguments = describe_arguments(parser, "")
+    for name, bounds in find_bounds(cls).items():
+        if name in arguments:
+            arguments[name]["schema"] = with_bounds(arguments[name]["schema"], bounds)
     return {
         "help": plain_help((inspect.getdoc(cls) or "").partition("\n\n")[0]),
         "bases": sorted(import_path(base) for base in BASES if issubclass(cls, base)),
-        "arguments": describe_arguments(parser, ""),
+        "arguments": arguments,
         **({"abstract": True} if inspect.isabstract(cls) else {}),
         **({"open": True} if takes_anything else {}),
         **describe_inputs(cls),
@@ -177,6 +183,15 @@ def schema_of(typehint: Any) -> dict[str, Any]:
     if isinstance(typehint, type) and issubclass(typehint, Enum):
         return {"enum": [member.name for member in typehint]}
     return {"class": import_path(typehint)} if _is_plain_class(typehint) else {}
+
+
+def with_bounds(schema: dict[str, Any], bounds: Mapping[str, float]) -> dict[str, Any]:
+    """Return a schema whose numbers have bounds: keywords of JSON Schema, such as ``{"minimum": 1}``."""
+    branches = []
+    for branch in list_branches(schema):
+        is_number = branch.get("type") in ("integer", "number")
+        branches.append({**branch, **bounds} if is_number else branch)
+    return any_of(branches)
 
 
 @cache

@@ -65,6 +65,7 @@ class RunContext:
         start: The run and the checkpoint that it starts from, once it has begun.
         recorder: Keeps the run folder up to date.
         has_trained: Whether training has begun: an error in the config that shows before leaves no folder.
+        warned: Warnings about the config that were given.
         nothing_left: Whether the checkpoint of another run has left nothing to train.
     """
 
@@ -94,6 +95,7 @@ class RunContext:
     start: RunStart = field(init=False)
     recorder: RunRecorder = field(init=False)
     has_trained: bool = False
+    warned: set[str] = field(default_factory=set)
     nothing_left: bool = False
 
     @property

@@ -11,6 +11,7 @@ from lightkit.cli.argument_lookup import describe_class, list_class_names
 from lightkit.cli.validation import validate_signatures
 from lightkit.config import NAMED_CLASSES, Origin, Problems, Resolved, near
 from lightkit.config.accelerator.vocabulary import KEY_HELP
+from lightkit.config.schedule import COUNTS
 from lightkit.config.schema import ConfigSchema, describe_type, load_schema
 from lightkit.config.tree import MappingNode, graft
 from lightkit.errors import ConfigError
@@ -97,6 +98,11 @@ def _format_classes(command: str, section: str) -> str:
     else:
         how = f"{section}: a class with its arguments\n\n--{section}=CLASS --{section}.KEY=VALUE\nin a file: "
         how += f"{section}: {{class_path: CLASS, init_args: {{KEY: VALUE}}}}\n\n"
+        if section == "lr_scheduler":
+            how += "next to class_path:\n"
+            how += "  interval   step or epoch (the default): when the schedule is stepped\n"
+            how += "  frequency  steps or epochs between two of its steps\n"
+            how += f"{', '.join(COUNTS)}: auto counts the steps of the training\n\n"
     own = "  my_module.Mine: a class of your own, in the working directory or an installed package\n"
     example = next(iter(entries), "CLASS")
     return f"{how}{classes}{own}\nlightkit {command} --help {section} {example}: the arguments of one\n"

@@ -8,6 +8,7 @@ import logging
 import multiprocessing
 import re
 import sys
+import warnings
 from argparse import ArgumentError
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -22,10 +23,12 @@ import yaml
 from jsonargparse import Namespace, set_dumper
 from lightning_fabric.utilities.exceptions import MisconfigurationException
 from pytorch_lightning import LightningModule, Trainer
-from pytorch_lightning.cli import ArgsType, LightningArgumentParser, LightningCLI
+from pytorch_lightning.cli import ArgsType, LightningArgumentParser, LightningCLI, instantiate_class
 
 # The classes of these packages are known by their short names once they are imported.
 from lightkit import config, data, loggers, models, runs  # noqa: F401
+from lightkit.callbacks.optimizer_settings import OptimizerSettings
+from lightkit.cli.argument_lookup import import_class
 from lightkit.cli.config_loader import is_yaml_text, options_of, spawns
 from lightkit.cli.context import RunContext, load_context
 from lightkit.cli.parser_errors import (
@@ -37,6 +40,15 @@ from lightkit.cli.parser_errors import (
 from lightkit.cli.predict_images import build_image_data, drop_limits
 from lightkit.cli.redaction import redact_tags
 from lightkit.cli.run_lifecycle import start_run
+from lightkit.cli.schedules import (
+    count_schedule,
+    describe_schedule_class,
+    explain_building,
+    keeps_own_optimizer,
+    warn_of_schedule,
+    warn_of_two_command_lines,
+    with_schedule,
+)
 from lightkit.cli.trainer_components import (
     as_list,
     build_components,
@@ -48,10 +60,12 @@ from lightkit.cli.trainer_components import (
 from lightkit.cli.validation import check_inputs, validate_signatures
 from lightkit.config.accelerator.keys import AcceleratorSettings
 from lightkit.config.resolved import collect_errors, drop_paths
+from lightkit.config.schedule import SECTION, check_stepping, hide_schedule, read_schedule, show_schedule
 from lightkit.errors import ConfigError, LightkitError
 from lightkit.export.bare_trainer import build_bare_trainer
 from lightkit.launch.plan import LaunchSettings
 from lightkit.launch.watchdog import WatchdogSettings
+from lightkit.models.module import ScoredModule
 from lightkit.registry.gate import GateSettings
 from lightkit.runs.resume import RunSettings
 from lightkit.runs.signals import SignalWatch
@@ -100,6 +114,7 @@ class LightkitCLI(LightningCLI):
         self.context = context
         self._is_recorded = False
         self._ckpt_path: str | None = None
+        self.optimizer_settings = OptimizerSettings(self._is_set)
         if context is not None:
             kwargs["save_config_callback"] = None  # the run folder has the config
             command = "fit" if context.command == _EXPORT else context.command
@@ -119,6 +134,10 @@ class LightkitCLI(LightningCLI):
     def __getstate__(self) -> dict[str, Any]:
         """Leave the invocation out: a strategy that spawns processes pickles the parser, which knows this object."""
         return {**vars(self), "context": None, "_script_stack": None}
+
+    def _is_set(self, section: str) -> bool:
+        """Check whether the config names an optimizer, or a schedule."""
+        return self.context is not None and self.context.resolved.values.get(section) is not None
 
     @property
     def _is_script(self) -> bool:
@@ -165,6 +184,8 @@ class LightkitCLI(LightningCLI):
         if self.context is None and isinstance(args, (dict, Namespace)):
             super().parse_arguments(parser, args)
             return
+        if self.context is None and args is not None and len(sys.argv) > 1:
+            warn_of_two_command_lines(args)
         context = self.context or self._load_script_context(parser, None if args is None else list(args))
         if context.options.get("trust"):
             context.stack.enter_context(runs.trusting())
@@ -195,6 +216,8 @@ class LightkitCLI(LightningCLI):
             values = self._dump(parser, section, left_out=left_out, flags=context.print_config)
             print(config.dump_yaml(values), end="")
             raise SystemExit(0)
+        if command == ["fit"]:
+            self._warn_of_schedule(context, section)
         if command and not context.inputs:  # images need none of the data
             starts = context.only_checks and command == ["fit"] and context.ckpt_path is None
             check_inputs(context.resolved, starts_training=starts, parsed=section)
@@ -237,6 +260,9 @@ class LightkitCLI(LightningCLI):
     def _parse(self, parser: LightningArgumentParser, command: list[str], resolved: config.Resolved) -> Any:
         values = resolved.lightning_values
         values.pop("ckpt_path", None)  # `start_run` decides
+        if SECTION in values and SECTION in resolved.class_sections:
+            values[SECTION] = hide_schedule(values[SECTION], describe_schedule_class)
+            check_stepping(values[SECTION], resolved)
         if self._exports and isinstance(trainer := values.get("trainer"), dict):
             values["trainer"] = {key: value for key, value in trainer.items() if key not in _TRAINING_HARDWARE}
         try:
@@ -267,6 +293,8 @@ class LightkitCLI(LightningCLI):
             skip_default="skip_default" in flags,
         )
         values = {key: value for key, value in json.loads(text).items() if key not in left_out}
+        if SECTION in values:
+            values[SECTION] = show_schedule(values[SECTION])
         resolved = self.context.resolved
         return resolved.with_references(resolved.name_entries(values))
 
@@ -348,17 +376,54 @@ class LightkitCLI(LightningCLI):
         LightningCLI 2.6 takes the parameters as soon as the model is built: before `setup` or `configure_model` has
         made them, and before an XLA device has put others in their place, so that the optimizer would train nothing.
         """
-        registered = self._parser(subcommand)._optimizers
-        keys = [key for key, (_, link_to) in registered.items() if link_to == "AUTOMATIC"]
-        is_given = any(self._get(self.config_init, key) for key in keys)
+        parser = self._parser(subcommand)
+        is_given = any(self._get(self.config_init, key) for key in _list_automatic(parser._optimizers))
+        # Lightkit's own models have an optimizer to which the config's schedule belongs.
+        schedules = [self._get(self.config_init, key) for key in _list_automatic(parser._lr_schedulers)]
+        has_schedule = any(each is not None and "class_path" in each for each in schedules)
+        is_given = is_given or (has_schedule and keeps_own_optimizer(type(self.model)))
         if self.auto_configure_optimizers and is_given and not self._exports:
             self.model.configure_optimizers = MethodType(self.create_optimizers, self.model)
 
     def create_optimizers(self, module: LightningModule) -> Any:
-        """Build the config's optimizer for a model whose parameters exist by now."""
+        """Build the config's optimizer and schedule for a model whose parameters exist by now.
+
+        Raises:
+            ConfigError: If they cannot be built with these arguments.
+        """
         del module.configure_optimizers  # `create_optimizers`, set on the instance
-        super()._add_configure_optimizers_method_to_model(self.subcommand)
-        return module.configure_optimizers()
+        parser = self._parser(self.subcommand)
+        resolved = None if self.context is None else self.context.resolved
+        key = next(iter(_list_automatic(parser._lr_schedulers)), SECTION)
+        init = self._get(self.config_init, key)
+        with explain_building(resolved), warnings.catch_warnings():
+            if keeps_own_optimizer(type(module)):  # it is there to be replaced
+                warnings.filterwarnings("ignore", message=".*configure_optimizers` will be overridden")
+            if any(self._get(self.config_init, each) for each in _list_automatic(parser._optimizers)):
+                super()._add_configure_optimizers_method_to_model(self.subcommand)
+                found = module.configure_optimizers()
+            else:
+                assert isinstance(module, ScoredModule)
+                optimizer = module.create_optimizer()
+                found = self.configure_optimizers(module, optimizer, instantiate_class(optimizer, init))
+        schedule = read_schedule(self._get(self.config, key))
+        if schedule.counted:
+            self.optimizer_settings.counted = count_schedule(found, schedule.counted, init)
+        return with_schedule(found, schedule)
+
+    def _warn_of_schedule(self, context: RunContext, section: Namespace) -> None:
+        """Warn of a schedule and an optimizer that the model, or the number of epochs, makes idle."""
+        if context.rank is not None and context.rank.rank != 0:
+            return
+        value = section.get("model")
+        cls: Any = self.model_class
+        if self.subclass_mode_model and value is not None and "class_path" in value:
+            cls = import_class(value["class_path"])
+        is_automatic = self.auto_configure_optimizers and bool(_list_automatic(self._parsers()[0]._optimizers))
+        warn_of_schedule(context, cls if is_automatic and isinstance(cls, type) else None)
+
+    def _parsers(self) -> list[LightningArgumentParser]:
+        return list(getattr(self, "_subcommand_parsers", {"": self.parser}).values())
 
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
         """Build the trainer, with the components of a recorded run.
@@ -372,12 +437,16 @@ class LightkitCLI(LightningCLI):
         trainer_config = {**self._get(self.config_init, "trainer", default={}), **kwargs}
         if context is None or not self._is_recorded:
             section = self._get(self.config_init, "accelerator")
-            if computation := build_computation({} if section is None else vars(section)):
-                kwargs["callbacks"] = [*computation, *as_list(trainer_config.get("callbacks"))]
+            added = build_computation({} if section is None else vars(section))
+            keys = _list_automatic(self._parser(self.subcommand)._lr_schedulers)
+            if any(read_schedule(self._get(self.config, key)).counted for key in keys):
+                added.append(self.optimizer_settings)
+            if added:
+                kwargs["callbacks"] = [*added, *as_list(trainer_config.get("callbacks"))]
         else:  # a script may have a function for the trainer that takes few arguments
             added = [self._get(self.config_init, key) for key in self._parser(self.subcommand).callback_keys]
             added += as_list(self.trainer_defaults.get("callbacks"))
-            components = build_components(context, trainer_config, added)
+            components = build_components(context, trainer_config, added, settings=self.optimizer_settings)
             known = self._get(self.config, "trainer", default={})
             kwargs |= {key: value for key, value in components.items() if key in kwargs or key in known}
         try:
@@ -407,6 +476,11 @@ class LightkitCLI(LightningCLI):
 
 # For editors and for `inspect`: the arguments are LightningCLI's.
 LightkitCLI.__init__.__signature__ = inspect.signature(LightningCLI.__init__)  # type: ignore[attr-defined]
+
+
+def _list_automatic(registered: Mapping[str, tuple[Any, str]]) -> list[str]:
+    """List the keys of optimizers or schedules that LightningCLI gives to the model."""
+    return [key for key, (_, link_to) in registered.items() if link_to == "AUTOMATIC"]
 
 
 # -- the command line of a script --------------------------------------------------------------------------------------

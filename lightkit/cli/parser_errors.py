@@ -148,8 +148,15 @@ def unwrap_errors() -> Iterator[None]:
         raise original from original.__cause__
 
 
+_MISSING_METRIC = re.compile(r"conditioned on metric [`']?([^\s`']+)|ModelCheckpoint\(monitor='([^']*)'\)")
+"""Of a metric that is monitored and not logged; the messages go on with those that are, which others may monitor."""
+
+
 def locate_lightning_error(error: Exception, resolved: Resolved) -> ConfigError:
     """Name the user's key that Lightning's message is about, found by its name, its value, or best both."""
+    if missing := _MISSING_METRIC.search(str(error)):
+        of_schedule = "ReduceLROnPlateau" in str(error)
+        return _locate_monitor(error, resolved, metric=missing[1] or missing[2], of_schedule=of_schedule)
     words = {word.rstrip(".") for word in re.findall(r"[\w/.+-]+", str(error))}
     best: tuple[int, KeyPath, Origin | None] = (0, (), None)
     for path, node in walk(resolved.tree):
@@ -162,3 +169,13 @@ def locate_lightning_error(error: Exception, resolved: Resolved) -> ConfigError:
     _, path, origin = best
     text = " ".join(resolved.masked(str(error)).split())
     return error_at(f"{dotted(path)}: {text}", origin) if path else ConfigError(text)
+
+
+def _locate_monitor(error: Exception, resolved: Resolved, *, metric: str, of_schedule: bool) -> ConfigError:
+    """Name the key `monitor` that asks for a metric which is not logged; none where a module's code asks for it."""
+    text = " ".join(resolved.masked(str(error)).split())
+    for path, node in walk(resolved.tree):
+        is_monitor = path[-1:] == ("monitor",) and isinstance(node, Leaf) and node.value == metric
+        if is_monitor and (path[0] == "lr_scheduler") == of_schedule:
+            return error_at(f"{dotted(path)}: {text}", node.origin)
+    return ConfigError(text)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import re
 import resource
 import shutil
@@ -12,7 +13,7 @@ import time
 import traceback
 import urllib.request
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, redirect_stdout, suppress
 from pathlib import Path
 from pydoc import locate
@@ -27,11 +28,13 @@ from pytorch_lightning import callbacks as lightning_callbacks
 from pytorch_lightning.callbacks.model_summary import ModelSummary
 from pytorch_lightning.loggers import CSVLogger, TensorBoardLogger
 from pytorch_lightning.loggers.logger import DummyLogger, Logger
+from pytorch_lightning.utilities.combined_loader import CombinedLoader
 from pytorch_lightning.utilities.model_helpers import is_overridden
 
 from lightkit import runs
 from lightkit.callbacks import Checkpoint
 from lightkit.callbacks.checkpoint_io import CheckpointReader
+from lightkit.callbacks.descriptions import count_batches, count_parameters, count_samples
 from lightkit.callbacks.notifiers import Notifier
 from lightkit.cli.console import is_library_file
 from lightkit.cli.context import RunContext
@@ -209,14 +212,14 @@ class _Probe(Callback):
 
     def _stop(self, trainer: Trainer, *_: Any, **__: Any) -> None:
         """Note the first batch's time and the loader's sizes; those of an iterable are None."""
+        if self.phase in self.batches:
+            return
         seconds = time.perf_counter() - self._started_s
-        loaders: Any = getattr(trainer, "train_dataloader" if self.phase == "train" else f"{self.phase}_dataloaders")
-        loaders = loaders if isinstance(loaders, (list, tuple)) else [loaders]
-        batches = samples = None
-        with suppress(TypeError):
-            batches = trainer.num_training_batches if self.phase == "train" else sum(map(len, loaders))
-            samples = sum(len(loader.dataset) for loader in loaders)
-        self.batches.setdefault(self.phase, {"seconds": seconds, "batches": batches, "samples": samples})
+        loaders = _list_loaders(trainer, self.phase)
+        batches = trainer.num_training_batches if self.phase == "train" else _add_up(map(count_batches, loaders))
+        samples = _add_up(count_samples(loader) for loader in loaders)
+        batches = int(batches) if batches is not None and math.isfinite(batches) else None
+        self.batches[self.phase] = {"seconds": seconds, "batches": batches, "samples": samples}
 
     on_train_epoch_start = on_validation_start = on_test_start = on_predict_start = _start
     on_validation_batch_end = on_test_batch_end = on_predict_batch_end = _stop
@@ -270,7 +273,7 @@ class _SmokeCheck(ModelBuilder):
             return {}
         self._add_configure_optimizers_method_to_model(stage)
         with self._collect(("trainer",), "the trainer cannot be built"):
-            trainer = self._make_trainer([*callbacks, probe])
+            trainer = self._make_trainer([self.optimizer_settings, *callbacks, probe])
             self._run_loops(trainer)
         if self.problems:
             return {}
@@ -283,8 +286,7 @@ class _SmokeCheck(ModelBuilder):
         if "train" in probe.batches:
             with self._collect(("model",), "its state cannot be written to a checkpoint"):
                 checkpoints = self._check_disks(trainer)
-        sizes = [(parameter.numel(), parameter.requires_grad) for parameter in self.model.parameters()]
-        num_parameters, num_trained = sum(size for size, _ in sizes), sum(size for size, trained in sizes if trained)
+        num_parameters, num_trained, _ = count_parameters(self.model)
         peak_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
         needed_bytes, available = peak_bytes * self._num_processes, self._available_bytes
         warning = (
@@ -458,6 +460,19 @@ class _SmokeCheck(ModelBuilder):
                 text += f"{in_bytes(count * size)}, but {in_bytes(free)} are free in {shown_path(folder)}; make room, "
                 self._add_error(path, f"{text}keep fewer, or set run.root to a folder on another disk")
         return found
+
+
+def _list_loaders(trainer: Trainer, phase: str) -> list[Any]:
+    """List the loaders of a loop, which may be one, or several in a list or a mapping."""
+    given: Any = getattr(trainer, "train_dataloader" if phase == "train" else f"{phase}_dataloaders")
+    combined = given if isinstance(given, CombinedLoader) else CombinedLoader(given)
+    return list(combined.flattened)
+
+
+def _add_up(sizes: Iterable[int | None]) -> int | None:
+    """Return the sum; None where one size is unknown."""
+    each = list(sizes)
+    return None if None in each else sum(size for size in each if size is not None)
 
 
 def _list_user_frames(error: BaseException) -> list[tuple[Path, int, str]]:

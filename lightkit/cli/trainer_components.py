@@ -36,10 +36,12 @@ from lightkit.callbacks import (
     create_progress,
 )
 from lightkit.callbacks.checkpoint_io import CheckpointReader, read_checkpoint
+from lightkit.callbacks.descriptions import count_parameters, describe_data, describing
 from lightkit.callbacks.empty_stage import RequireWork
 from lightkit.callbacks.interruption import StopAtDeadline
 from lightkit.callbacks.notifiers import Notifier
 from lightkit.callbacks.prediction_recorder import PredictionRecorder
+from lightkit.callbacks.recorder import list_rates
 from lightkit.cli.console import OutputMode, format_table, print_line
 from lightkit.cli.context import RunContext
 from lightkit.cli.monitors import find_config_modes
@@ -143,15 +145,23 @@ def build_computation(section: Mapping[str, Any], *, trains: bool = True) -> lis
     return [Computation(**given)] if given else []
 
 
-def build_components(context: RunContext, trainer: Mapping[str, Any], added: Sequence[Callback] = ()) -> dict[str, Any]:
+def build_components(
+    context: RunContext,
+    trainer: Mapping[str, Any],
+    added: Sequence[Callback] = (),
+    *,
+    settings: Callback | None = None,
+) -> dict[str, Any]:
     """Build the trainer's arguments that differ from those of the config.
 
     Args:
         context: The invocation, whose run has begun.
         trainer: The trainer's arguments, with callbacks and plugins instantiated.
         added: Callbacks that LightningCLI adds to them.
+        settings: Callback for the settings of the optimizers; it comes before all that change them.
     """
-    callbacks = _build_callbacks(context, trainer)
+    callbacks = [] if settings is None or context.command != "fit" else [settings]
+    callbacks += _build_callbacks(context, trainer)
     callbacks += list_checkpoint_callbacks(context.resolved, trainer, [*callbacks, *added])
     plugins = as_list(trainer.get("plugins"))
     if not any(isinstance(plugin, CheckpointIO) for plugin in plugins):
@@ -202,7 +212,8 @@ def _build_callbacks(context: RunContext, trainer: Mapping[str, Any]) -> list[Ca
         StallWatch(make_watchdog(context, read_watchdog(context.resolved)), gently=context.rank_context is None),
     ]
     has_bar = any(isinstance(callback, ProgressBar) for callback in own)
-    if trainer.get("enable_progress_bar") is not False and not has_bar:
+    is_silent = trainer.get("enable_progress_bar") is False or trainer.get("barebones")
+    if not is_silent and not has_bar:
         last.append(create_progress(context.mode))
     if context.command == "predict":
         last.append(build_prediction_callback(context) if context.inputs else PredictionTable(run.folder))
@@ -235,11 +246,10 @@ def _check_same_data(context: RunContext, trainer: Trainer, _module: LightningMo
     earlier = (context.recorder.manifest or {}).get("earlier")
     resumes_by_itself = bool(earlier) and context.saved_config["run"]["resume"] == "auto"
     before = earlier[-1].get("data") if earlier and resumes_by_itself else None
-    describe = getattr(trainer.datamodule, "describe", None)  # type: ignore[attr-defined]
-    if stage != "fit" or before is None or not callable(describe):
+    if stage != "fit" or before is None:
         return
-    now = describe()
-    if now.get("fingerprint") != before.get("fingerprint"):
+    now = describe_data(trainer.datamodule)  # type: ignore[attr-defined]
+    if now and now.get("fingerprint") != before.get("fingerprint"):
         version = f" (version {before.get('version')}, now {now['version']})" if now.get("version") else ""
         raise DataChanged(
             f"run.resume: the data has changed since {context.run.folder} was interrupted{version}; "
@@ -267,7 +277,8 @@ def _begin_training(context: RunContext, trainer: Trainer, module: LightningModu
     if trainer.is_global_zero:
         if not getattr(trainer, "fast_dev_run", False):
             runs.point_latest(context.run)
-        print_line(_describe_training(context, trainer, module), context.mode)
+        with describing("the training"):
+            print_line(_describe_training(context, trainer, module), context.mode)
 
 
 def finish_trainer(context: RunContext, trainer: Trainer) -> None:
@@ -402,15 +413,17 @@ def _describe_training(context: RunContext, trainer: Trainer, module: LightningM
     """Describe what is trained: folder, data, model, hardware and steps, a line each."""
     data: LightningDataModule | None = trainer.datamodule  # type: ignore[attr-defined]
     source = type(data).__name__ if data else ""
-    if callable(describe := getattr(data, "describe", None)):
-        facts: dict[str, Any] = describe()
-        counts = ", ".join(f"{count} {split}" for split, count in facts.get("counts", {}).items())
-        source = f"{facts.get('source', source)}: {counts}"
-    total = sum(parameter.numel() for parameter in module.parameters())
-    trained = sum(parameter.numel() for parameter in module.parameters() if parameter.requires_grad)
-    backbone = module.hparams.get("backbone")
+    facts = describe_data(data)
+    counts = facts.get("counts")
+    if isinstance(counts, Mapping):
+        listed = ", ".join(f"{count} {split}" for split, count in counts.items())
+        source = f"{facts.get('source', source)}: {listed}"
+    total, trained, is_lazy = count_parameters(module)
+    hparams = getattr(module, "hparams", None)
+    backbone = hparams.get("backbone") if isinstance(hparams, Mapping) else None
     model = type(module).__name__ + (f" on {backbone}" if backbone else "")
     some = f", {trained:,} of them trained" if trained != total else ""
+    some += ", and those of lazy layers" if is_lazy else ""
     accelerator = type(trainer.accelerator).__name__.removesuffix("Accelerator")
     devices = "" if trainer.world_size == 1 else f" on {trainer.world_size} devices"
     auto = ", ".join(
@@ -424,8 +437,9 @@ def _describe_training(context: RunContext, trainer: Trainer, module: LightningM
         "model": f"{model}: {total:,} parameters{some}",
         "on": f"{accelerator}{devices}, precision {trainer.precision}",
         "auto": f"{auto} ({context.hardware.chosen_by})" if auto else "",
-        "steps": _describe_steps(trainer),
     }
+    with describing("the training loader"):
+        values["steps"] = _describe_steps(trainer)
     return "\n".join(f"{name:5} {value}" for name, value in values.items() if value)
 
 
@@ -483,7 +497,7 @@ def _describe_steps(trainer: Trainer) -> str:
         factors = {"": sizes[0], " accumulated": accumulated, " ranks": trainer.world_size}
         text = " x ".join(f"{number}{unit}" for unit, number in factors.items() if number > 1 or not unit)
         parts.append(f"batch {text}{f' = {math.prod(factors.values())}' if ' x ' in text else ''}")
-    rates = dict.fromkeys(f"{float(group['lr']):.6g}" for opt in trainer.optimizers for group in opt.param_groups)
+    rates = dict.fromkeys(f"{rate:.6g}" for rate in list_rates(trainer))
     if rates:
         parts.append(f"learning rate {', '.join(rates)}")
     return ", ".join(parts)

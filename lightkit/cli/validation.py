@@ -14,6 +14,7 @@ from lightkit import runs
 from lightkit.cli.argument_lookup import import_class
 from lightkit.cli.config_loader import WITH_MODEL, LoadedConfig
 from lightkit.config import KeyPath, Origin, Problems, Resolved, dotted, error_at, near
+from lightkit.config.bounds import describe_bounds, find_bounds, is_within
 from lightkit.config.origins import near_files, shortened, shown_path
 from lightkit.config.resolved import drop_paths
 from lightkit.config.schema import ConfigSchema, join_alternatives, load_schema
@@ -143,7 +144,11 @@ def check_inputs(resolved: Resolved, *, starts_training: bool, parsed: Any = Non
                 except ConfigError as error:
                     problems.add(_error_at(origin, ConfigError, str(error)))
                     continue
-            for _, problem in _find_wrong_choices(section, described, given, resolved):
+            found = [
+                *_find_wrong_choices(section, described, given, resolved),
+                *_find_wrong_numbers(section, find_bounds(cls), given, resolved),
+            ]
+            for _, problem in found:
                 problems.add(problem)
         if described and (section == "data" or starts_training):
             _check_paths(section, described, given, resolved, problems)
@@ -168,6 +173,19 @@ def _find_wrong_choices(
         few = choices if len(choices) <= _MOST_CHOICES else [*choices[:_MOST_CHOICES], "another"]
         hint = near(value, choices) or f"; expected {join_alternatives(few)}"
         yield path, error_at(f"{dotted(path)}: there is no {name} {shortened(value)}{hint}", resolved.origin_of(path))
+
+
+def _find_wrong_numbers(
+    section: str, bounds: Mapping[str, Mapping[str, float]], given: Mapping[str, Any], resolved: Resolved
+) -> Iterator[tuple[KeyPath, ConfigError]]:
+    """Find the numbers that are out of the bounds of their argument."""
+    for name, limits in bounds.items():
+        value: Any = given.get(name)
+        path = (section, "init_args", name)
+        is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        if is_number and not is_within(limits, value):
+            text = f"{dotted(path)}: expected {describe_bounds(limits)}, got {value}"
+            yield path, error_at(text, resolved.origin_of(path))
 
 
 def _is_choice(value: str, choices: Iterable[str]) -> bool:

@@ -17,7 +17,8 @@ from lightkit.cli.context import RunContext
 from lightkit.cli.monitors import list_mode_warnings
 from lightkit.cli.stage_runner import make_plan, open_context, parse_config
 from lightkit.cli.validation import check_inputs
-from lightkit.config import Origin, Problems, split_arguments
+from lightkit.config import Origin, Problems, error_at, split_arguments
+from lightkit.config.schedule import find_long_schedules
 from lightkit.errors import ConfigError, LightkitError
 from lightkit.hardware import Machine, this_machine
 from lightkit.hardware.gpus import Gpu
@@ -64,6 +65,7 @@ _OPTIONS: Mapping[str, Takes] = {
     "junit": "value",
 }
 _MISTAKES = 2
+_log = logging.getLogger("lightkit")
 
 
 def check(args: list[str]) -> int:
@@ -154,5 +156,8 @@ def _check_config(context: RunContext, *, imports: bool, plans: bool) -> None:
         if imports:
             parse_config(context)
         else:
+            if context.command == "fit":
+                for text, path in find_long_schedules(context.resolved):
+                    _log.warning(str(error_at(text, context.resolved.origin_of(path))))
             check_inputs(context.resolved, starts_training=context.command == "fit" and context.ckpt_path is None)
     problems.raise_any()

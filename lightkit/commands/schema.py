@@ -19,6 +19,7 @@ from lightkit.config.accelerator.vocabulary import (
     TRAINER_DEFAULTS,
     XLA_STRATEGIES,
 )
+from lightkit.config.schedule import AUTO, COUNTS, STEPPING_SCHEMAS
 from lightkit.config.schema import Schema, list_branches, load_schema
 from lightkit.errors import ConfigError
 from lightkit.runs.summary import SUMMARY_SCHEMA
@@ -112,6 +113,15 @@ def _describe_hardware(key: str, text: str) -> Schema:
     """Take any value, as hardware keys have those of several Lightning versions."""
     words = _SUGGESTED.get(key)
     return {**({} if words is None else {"anyOf": [{"enum": words}, {}]}), "description": text}
+
+
+def _describe_stepping() -> dict[str, Schema]:
+    """Describe the keys that say when a schedule is stepped."""
+    texts = {
+        "interval": "Step the schedule after each epoch (the default), or after each step of the optimizer",
+        "frequency": "Number of epochs or steps between two steps of the schedule",
+    }
+    return {key: {"anyOf": [schema, _REFERENCE], "description": texts[key]} for key, schema in STEPPING_SCHEMAS.items()}
 
 
 class _Writer:
@@ -211,7 +221,8 @@ class _Writer:
                     others[-1]["prefixItems"] = [self._describe_type(item) for item in branch["prefixItems"]]
         if "string" in kinds:
             return {"anyOf": [{"type": kinds}, *others]}
-        digits = [_DIGITS[kind] for kind in ("number", "integer") if kind in kinds][:1]
+        numbers = {branch.get("type") for branch in list_branches(schema)}  # with bounds or without
+        digits = [_DIGITS[kind] for kind in ("number", "integer") if kind in numbers][:1]
         return {"anyOf": [{"type": kinds}, *others, *digits, _REFERENCE]}
 
     # -- classes -----------------------------------------------------------------------------------------------
@@ -243,6 +254,8 @@ class _Writer:
                 }
                 for path, given in named.items()
             ]
+            if bases == self._schema.data["bases"]["lr_scheduler"]:
+                properties |= _describe_stepping()
             spec = {"type": "object", "properties": properties, "allOf": cases}
             self._definitions[key] = {"anyOf": [{"type": "null"}, names, spec]}
         return {"$ref": f"#/$defs/{key.replace(' ', '%20')}"}
@@ -252,8 +265,15 @@ class _Writer:
         if path not in self._definitions:
             self._definitions[path] = {}
             properties = self._describe_arguments(self._schema.classes[path]["arguments"])
+            is_schedule = {*self._schema.data["bases"]["lr_scheduler"]} & {*self._schema.classes[path]["bases"]}
+            for name in COUNTS if is_schedule else ():
+                if name in properties:
+                    text = properties[name].pop("description", "")
+                    properties[name] = {"anyOf": [{"const": AUTO}, properties[name]], "description": text}
             init_args = {"anyOf": [_describe_table(properties), _REFERENCE]}
             spec: dict[str, Any] = {**properties, "class_path": True, "init_args": init_args, "dict_kwargs": True}
+            if is_schedule:
+                spec = {**_describe_stepping(), **spec}
             self._definitions[path] = _describe_table(spec)
         return {"$ref": f"#/$defs/{path}"}
 

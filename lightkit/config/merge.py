@@ -14,6 +14,8 @@ from lightkit.lightning_namespace import real_name
 CLASS_SECTIONS = ("model", "data", "optimizer", "lr_scheduler")
 """Top-level keys that hold one class each, unless the command line fixes the class in Python."""
 SPEC_KEYS = ("class_path", "init_args", "dict_kwargs")
+STEPPING_KEYS = ("interval", "frequency")
+"""Keys that stand next to the ``class_path`` of ``lr_scheduler``: when the schedule is stepped."""
 _LIGHTNING = "pytorch_lightning.callbacks."
 NAMED_CLASSES = {
     "callbacks": {
@@ -77,7 +79,7 @@ class MergeRules:
             raise error_at(f"{text}; set {dotted(path)} itself", upper.origin, lower.origin)
         upper = self._with_arguments_inside(lower, upper, path)
         if isinstance(lower, MappingNode) and not _is_other_class(lower, upper):
-            if class_of(upper) is not None and set(upper.entries) <= set(SPEC_KEYS):
+            if class_of(upper) is not None and set(upper.entries) <= set(_spec_keys(path)):
                 lower, upper = self._folded(lower, path), _with_longer_name(lower, upper)
             return self._merged(lower, upper, path)
         return supersede(lower, self._merged(MappingNode({}, upper.origin, upper.replaced), upper, path))
@@ -105,10 +107,10 @@ class MergeRules:
         return self._folded(upper, path) if is_class else upper
 
     def _folded(self, table: MappingNode, path: KeyPath) -> MappingNode:
-        loose = {key: node for key, node in table.entries.items() if key not in SPEC_KEYS}
+        loose = {key: node for key, node in table.entries.items() if key not in _spec_keys(path)}
         if not loose:
             return table
-        entries = {key: node for key, node in table.entries.items() if key in SPEC_KEYS}
+        entries = {key: node for key, node in table.entries.items() if key in _spec_keys(path)}
         arguments = MappingNode(loose, table.origin, partial=table.partial)
         given = entries.get("init_args")
         if isinstance(given, MappingNode):
@@ -170,6 +172,11 @@ class MergeRules:
             text = f"{dotted((*path, *keys))} reaches into a list whose element {index} is {to_plain(element)!r}"
             raise error_at(f"{text}, not a mapping", upper.origin, element.origin)
         return _with_item(lower, index, self.merge(element, inner, (*path, index)))
+
+
+def _spec_keys(path: KeyPath) -> Collection[str]:
+    """Return the keys next to the ``class_path`` at a place that are no arguments of the class."""
+    return (*SPEC_KEYS, *STEPPING_KEYS) if path == ("lr_scheduler",) else SPEC_KEYS
 
 
 def is_append(key: Any) -> bool:

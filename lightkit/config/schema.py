@@ -13,6 +13,7 @@ from typing import Any
 
 import yaml
 
+from lightkit.config.bounds import BOUNDS, describe_bounds, is_within
 from lightkit.config.yaml_reader import YamlLoader
 from lightkit.lightning_namespace import real_name
 
@@ -103,6 +104,16 @@ def _value(value: Any) -> str:
     return repr(value) if isinstance(value, str) else "null" if value is None else str(value).lower()
 
 
+def describe_refused_bounds(schema: Schema, value: Any) -> str | None:
+    """Describe the bounds that a value of the right type is out of: ``1 or more``; None where its type is wrong."""
+    branches = list_branches(schema)
+    free = [{key: each for key, each in branch.items() if key not in BOUNDS} for branch in branches]
+    bounded = [branch for branch in branches if any(key in BOUNDS for key in branch)]
+    words = [describe_bounds(branch) for branch in bounded]
+    words += [describe_type(branch) for branch in branches if branch not in bounded]
+    return join_alternatives(words) if bounded and accepts(any_of(free), value) else None
+
+
 def accepts(schema: Schema, value: Any) -> bool:
     """Check whether jsonargparse 4.53 may take a value for a type that is no class.
 
@@ -138,7 +149,8 @@ def _takes(schema: Schema, value: Any) -> bool:
         inner = schema.get("additionalProperties", {})
         return isinstance(value, dict) and all(_takes_inside(inner, child) for child in value.values())
     if kind in _TYPES:
-        return isinstance(value, _TYPES[kind]) and (kind == "boolean" or not isinstance(value, bool))
+        is_of_type = isinstance(value, _TYPES[kind]) and (kind == "boolean" or not isinstance(value, bool))
+        return is_of_type and (kind not in ("integer", "number") or is_within(schema, value))
     return True  # a class, which is judged elsewhere
 
 

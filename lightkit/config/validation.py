@@ -24,10 +24,19 @@ from lightkit.config.accelerator.vocabulary import (
     STRATEGY_CLASSES,
     TRAINER_DEFAULTS,
 )
-from lightkit.config.merge import CLASS_SECTIONS, SPEC_KEYS, is_append
+from lightkit.config.merge import CLASS_SECTIONS, SPEC_KEYS, STEPPING_KEYS, is_append
 from lightkit.config.origins import NESTED_FILES, KeyPath, Origin, cut, dotted, error_at, near, shortened
 from lightkit.config.resolved import Resolved, original_path
-from lightkit.config.schema import ConfigSchema, accepts, any_of, describe_type, join_alternatives, list_branches
+from lightkit.config.schedule import AUTO, COUNTS, PLATEAU, SECTION, STEPPING_SCHEMAS
+from lightkit.config.schema import (
+    ConfigSchema,
+    accepts,
+    any_of,
+    describe_refused_bounds,
+    describe_type,
+    join_alternatives,
+    list_branches,
+)
 from lightkit.config.tree import Items, Leaf, MappingNode, Node, to_plain, walk
 from lightkit.config.upgrade_rules import OLD_ARGUMENTS, find_class
 from lightkit.config.yaml_reader import read_scalar
@@ -46,6 +55,8 @@ Lightning makes optimizers and schedulers without them.
 """
 _STRATEGY = "pytorch_lightning.strategies.Strategy"
 _OWN_STRATEGIES = {"auto", "horovod", *OLD_STRATEGIES, *STRATEGIES_AS_ACCELERATORS, *STRATEGY_CLASSES}
+_NEEDED = {"torch.optim.lr_scheduler.OneCycleLR": (("total_steps",), ("epochs", "steps_per_epoch"))}
+"""Schedules that need one of several groups of arguments, none of which their signature requires."""
 _DOTTED = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)+")
 _MAX_SEED = 2**32 - 1  # NumPy's
 _LONGEST_WORD = 80  # a longer text is no misspelt word, and takes long to compare
@@ -313,7 +324,7 @@ class _Validator:
         for key, node in entry.entries.items():
             if not isinstance(key, str):
                 self._report_key_type((*path, key), node)
-            elif key not in (*SPEC_KEYS, *_DROPPED):
+            elif key not in (*SPEC_KEYS, *_DROPPED, *(STEPPING_KEYS if path == (SECTION,) else ())):
                 self._report((*path, key), "stands next to class_path; put it under init_args", node, at_key=True)
         if (found := self._find_class(place, named, name, bases)) is not None:
             if self._schema.classes[found].get("check_installed"):
@@ -377,6 +388,8 @@ class _Validator:
             for name in free.keys() - known.keys():
                 self._report_argument((*path, "dict_kwargs", name), free[name], found, named)
         named_here = {name: node for name, node in _entries(given).items() if isinstance(name, str)}
+        if path == (SECTION,):
+            named_here = self._check_schedule(entry, found, named, named_here)
         for name, node in self._check_known((*path, "init_args"), named_here, known):
             self._report_argument((*path, "init_args", name), node, found, named)
         if self._resolved.is_incomplete or (given is not None and not isinstance(given, MappingNode)):
@@ -395,6 +408,39 @@ class _Validator:
             by_name = named.origin.kind == "default"  # the class is that of the entry's name
             self._report(path, text, entry if by_name else named, at_key=by_name)
 
+    def _check_schedule(
+        self, entry: MappingNode, found: str, named: Node, given: Mapping[str, Node]
+    ) -> dict[str, Node]:
+        """Check what only a schedule may have, and return the other arguments."""
+        described = self._schema.classes[found]
+        known: Mapping[str, Argument] = described["arguments"]
+        others = {
+            name: node
+            for name, node in given.items()
+            if not (name in COUNTS and name in known and to_plain(node) == AUTO)
+        }
+
+        # An argument of such a name belongs to the class.
+        for key in STEPPING_KEYS:
+            if (node := entry.entries.get(key)) is not None:
+                self._check_value((SECTION, key), node, known.get(key) or {"schema": STEPPING_SCHEMAS[key]})
+
+        # A plateau class that does not take a metric gets it from Lightning.
+        if PLATEAU in (found, *described["bases"]) and "monitor" not in known:
+            monitor = others.pop("monitor", None)
+            if monitor is None and not self._resolved.is_incomplete:
+                self._report((SECTION,), f"{_short(found)} needs monitor, text: the metric that it goes by", named)
+
+        # Arguments of which torch asks for some, without a sign of it in the signature.
+        choices = _NEEDED.get(found, ())
+        is_complete = (
+            isinstance(entry.entries.get("init_args", entry), MappingNode) and not self._resolved.is_incomplete
+        )
+        if choices and is_complete and not any(all(_is_set(name, given) for name in each) for each in choices):
+            words = ", or ".join(" and ".join(each) for each in choices)
+            self._report((SECTION,), f"{_short(found)} needs {words}; total_steps: {AUTO} counts them", named)
+        return others
+
     def _report_argument(self, place: KeyPath, node: Node, found: str, named: Node) -> None:
         described, name = self._schema.classes[found], str(place[-1])
         text = f"{_short(found)} has no such argument"
@@ -405,6 +451,8 @@ class _Validator:
                 self._report(place, text, node, named.origin, at_key=True)
                 return
         hint = near(name.removesuffix("+"), described["arguments"])
+        if place[:-1] == (SECTION, "init_args") and name in STEPPING_KEYS:
+            hint = f"; {name} stands next to class_path"
         if not hint and described.get("open") and place[0] in _CALLED:
             hint = "; what it passes on to others goes under dict_kwargs"
         self._report(place, f"{text}{hint}", node, at_key=True)
@@ -433,8 +481,9 @@ class _Validator:
         value = to_plain(node)
         choices = [choice for branch in list_branches(argument["schema"]) for choice in branch.get("enum", ())]
         words = [choice for choice in choices if isinstance(choice, str)]
+        expected = describe_refused_bounds(argument["schema"], value) or describe_type(argument["schema"])
         hint = near(value, words) if isinstance(value, str) and len(value) < _LONGEST_WORD else ""
-        self._report(path, f"expected {describe_type(argument['schema'])}, got {_format_value(value)}{hint}", node)
+        self._report(path, f"expected {expected}, got {_format_value(value)}{hint}", node)
 
     def _is_unresolved(self, path: KeyPath) -> bool:
         """Check whether a value, or part of it, is an interpolation that failed."""

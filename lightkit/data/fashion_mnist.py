@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torchvision
 
+from lightkit.config.bounds import Part
 from lightkit.data.image_dataset import Decoded, ImageSource
 from lightkit.data.image_module import ImageModule
 from lightkit.errors import DataError
@@ -65,7 +66,7 @@ class FashionMNIST(ImageModule):
     def __init__(
         self,
         root: str = "data",
-        val_fraction: float = 0.1,
+        val_fraction: Part = 0.1,
         crop_scale: tuple[float, float] = (0.6, 1.0),
         mirrors: list[str] | None = None,
         **kwargs: Any,

@@ -14,7 +14,7 @@ import time
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, ClassVar, TypeAlias
+from typing import Annotated, Any, ClassVar, TypeAlias
 
 import numpy as np
 import requests
@@ -23,6 +23,7 @@ from PIL import Image, ImageDraw, ImageFilter
 from urllib3.exceptions import HTTPError
 
 from lightkit import runs
+from lightkit.config.bounds import Bounds, PositiveInt
 from lightkit.data.image_folder import ImageFolder
 from lightkit.errors import ConfigError, DataError
 from lightkit.hardware.cache_folder import make_once
@@ -123,7 +124,13 @@ class DrawnFlowers(ImageFolder):
     source = "drawn"
     input_folders: ClassVar[tuple[str, ...]] = ()
 
-    def __init__(self, num_images: int = 800, drawn_size: int = 160, drawn_seed: int = 0, **kwargs: Any) -> None:
+    def __init__(
+        self,
+        num_images: Annotated[int, Bounds(ge=len(CLASSES))] = 800,
+        drawn_size: PositiveInt = 160,
+        drawn_seed: int = 0,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(root="", **kwargs)
         if num_images < len(CLASSES) or drawn_size < 1:
             raise ConfigError(

@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Literal
 
 from pytorch_lightning.trainer.states import TrainerFn
 
+from lightkit.config.bounds import Fraction, Part, PositiveFloat, PositiveInt
 from lightkit.data.bad_samples import Defects, check_bad_samples
 from lightkit.data.image_cache import open_sources
 from lightkit.data.image_dataset import ImageSource, PhotoPixels
@@ -62,18 +63,18 @@ class ImageFolder(ImageModule):
     def __init__(
         self,
         root: str,
-        val_fraction: float = 0.2,
-        test_fraction: float = 0.1,
+        val_fraction: Part = 0.2,
+        test_fraction: Part = 0.1,
         on_bad_image: Literal["skip", "error"] = "skip",
-        max_bad_fraction: float = 0.05,
+        max_bad_fraction: Fraction = 0.05,
         cache: Literal["auto", "none", "memory", "disk"] = "auto",
-        cache_size: int | None = None,
-        cache_limit_gb: float | None = None,
+        cache_size: PositiveInt | None = None,
+        cache_limit_gb: PositiveFloat | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         check_fractions(val_fraction=val_fraction, test_fraction=test_fraction)
-        check_arguments(max_bad_fraction=max_bad_fraction, cache_size=cache_size, cache_limit_gb=cache_limit_gb)
+        check_arguments(self, max_bad_fraction=max_bad_fraction, cache_size=cache_size, cache_limit_gb=cache_limit_gb)
         if cache_size is not None and cache_size < self.image_size:
             raise ConfigError(
                 f"data.init_args.cache_size: expected at least data.init_args.image_size ({self.image_size} pixels), "

@@ -10,7 +10,7 @@ import hashlib
 import inspect
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, Literal, Protocol
 
@@ -22,6 +22,7 @@ from pytorch_lightning.utilities.model_helpers import is_overridden
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
+from lightkit.config.bounds import Fraction, NonNegativeInt, PositiveInt, describe_bounds, find_bounds, is_within
 from lightkit.data.bad_samples import Defects
 from lightkit.data.image_cache import RowCache, count_planned_reads, open_rows
 from lightkit.data.image_dataset import (
@@ -84,21 +85,21 @@ class LoadingModule(LightningDataModule):
 
     def __init__(
         self,
-        image_size: int = 224,
-        batch_size: int = 32,
-        num_workers: int | Literal["auto"] = "auto",
+        image_size: PositiveInt = 224,
+        batch_size: PositiveInt = 32,
+        num_workers: NonNegativeInt | Literal["auto"] = "auto",
         augment: bool = True,
         crop_scale: tuple[float, float] = (0.35, 1.0),
-        color_jitter: float = 0.0,
+        color_jitter: Fraction = 0.0,
         rand_augment: bool = False,
         seed: int | None = None,
-        prefetch_factor: int = 2,
+        prefetch_factor: PositiveInt = 2,
         persistent_workers: bool = True,
         pin_memory: Pinning = "auto",
     ) -> None:
         super().__init__()
         check_arguments(
-            image_size=image_size, batch_size=batch_size, num_workers=num_workers, crop_scale=crop_scale,
+            self, image_size=image_size, batch_size=batch_size, num_workers=num_workers, crop_scale=crop_scale,
             color_jitter=color_jitter, prefetch_factor=prefetch_factor,
         )  # fmt: skip
         self.image_size, self.batch_size, self.num_workers, self.seed = image_size, batch_size, num_workers, seed
@@ -420,18 +421,26 @@ def seed_of(data: Any) -> int:
     return global_seed() if data.seed is None else data.seed
 
 
-def check_arguments(**given: Any) -> None:
-    """Refuse arguments of a data module that are out of their range.
+def check_arguments(owner: object, **given: Any) -> None:
+    """Refuse arguments of a data module that are out of the bounds of its signature.
 
     Args:
-        given: Some of the arguments by name.
+        owner: The data module.
+        given: Some of its arguments by name.
 
     Raises:
         ConfigError: For the first.
     """
+    kind: Any = type(owner)
+    bounds = find_bounds(kind)
     for name, value in given.items():
-        is_right, expected = _RANGES[name]
-        is_fine = name in _OPTIONAL if value is None else is_right(value)  # jsonargparse lets any value be null
+        if name == "crop_scale":
+            is_fine = value is not None and _is_share_of_area(value)
+            expected = "two shares of the area, above 0 up to 1, the lower one first"
+        else:
+            # jsonargparse lets any value be null
+            is_fine = name in _OPTIONAL if value is None else value == "auto" or is_within(bounds[name], value)
+            expected = describe_bounds(bounds[name])
         if not is_fine:
             raise ConfigError(f"data.init_args.{name}: expected {expected}, got {'null' if value is None else value}.")
 
@@ -461,19 +470,4 @@ def _is_share_of_area(value: Sequence[float]) -> bool:
     return len(value) == 2 and 0 < value[0] <= value[1] <= 1
 
 
-_COUNT: tuple[Callable[[Any], bool], str] = (lambda value: value >= 1, "1 or more")
-_RANGES: dict[str, tuple[Callable[[Any], bool], str]] = {
-    "image_size": _COUNT,
-    "batch_size": _COUNT,
-    "shuffle_buffer": _COUNT,
-    "workers_count": _COUNT,
-    "shuffling_queue_capacity": (lambda value: value >= 0, "0 or more"),
-    "num_workers": (lambda value: value == "auto" or value >= 0, "0 or more, or auto"),
-    "prefetch_factor": _COUNT,
-    "crop_scale": (_is_share_of_area, "two shares of the area, above 0 up to 1, the lower one first"),
-    "color_jitter": (lambda value: 0 <= value <= 1, "a number from 0 to 1"),
-    "max_bad_fraction": (lambda value: 0 <= value <= 1, "a number from 0 to 1"),
-    "cache_size": (lambda value: value >= 1, "a length of 1 or more, in pixels"),
-    "cache_limit_gb": (lambda value: value > 0, "more than 0"),
-}
 _OPTIONAL = ("cache_size", "cache_limit_gb")

@@ -10,6 +10,7 @@ from pytorch_lightning import LightningDataModule
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
+from lightkit.config.bounds import NonNegativeFloat, NonNegativeInt, PositiveInt
 from lightkit.data.image_module import seed_of
 from lightkit.data.loader import ResumableLoader, eval_loader, predict_loader, train_loader
 from lightkit.data.sampler import SampleKey, stable_seed
@@ -61,10 +62,10 @@ class Temperatures(LightningDataModule):
 
     def __init__(
         self,
-        num_samples: int = 1000,
-        batch_size: int = 32,
-        num_workers: int = 0,
-        noise: float = 0.0,
+        num_samples: PositiveInt = 1000,
+        batch_size: PositiveInt = 32,
+        num_workers: NonNegativeInt = 0,
+        noise: NonNegativeFloat = 0.0,
         seed: int | None = None,
     ) -> None:
         super().__init__()

@@ -11,6 +11,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from lightkit.config import error_at
+from lightkit.config.bounds import NonNegativeFloat
 
 _RATES = ("lr", "initial_lr", "max_lr", "min_lr", "swa_lr")  # what torch's schedulers keep in an optimizer's groups
 _BASES = ("base_lrs", "max_lrs", "_last_lr")  # and in themselves; a floor such as eta_min stays as it was set
@@ -34,7 +35,7 @@ class ScaledLearningRate(Callback):
             rates of a scheduler cannot be found.
     """
 
-    def __init__(self, warmup_epochs: float = 0) -> None:
+    def __init__(self, warmup_epochs: NonNegativeFloat = 0) -> None:
         if warmup_epochs < 0:
             raise error_at(f"ScaledLearningRate.warmup_epochs: expected 0 or more, got {warmup_epochs}")
         self.warmup_epochs = warmup_epochs

@@ -10,6 +10,7 @@ from pytorch_lightning.loggers import CSVLogger
 from pytorch_lightning.loggers.csv_logs import ExperimentWriter
 
 from lightkit import runs
+from lightkit.config.bounds import PositiveInt
 
 
 class CSV(CSVLogger):
@@ -30,7 +31,7 @@ class CSV(CSVLogger):
         name: str = "",
         version: int | str | None = None,
         prefix: str = "",
-        flush_logs_every_n_steps: int = 100,
+        flush_logs_every_n_steps: PositiveInt = 100,
     ) -> None:
         run = runs.current()
         if save_dir is None and run is not None:

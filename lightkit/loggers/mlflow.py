@@ -33,6 +33,7 @@ from torch import Tensor
 
 from lightkit import runs
 from lightkit.config import shown_path
+from lightkit.config.bounds import NonNegativeFloat
 from lightkit.errors import Interrupted, LightkitError, ServerAway
 from lightkit.loggers.mlflow_address import (
     CONNECT_SETTINGS,
@@ -89,7 +90,7 @@ class MLflow(Logger):
         tags: dict[str, str] | None = None,
         log_model: Literal["pickle"] | bool = True,
         log_checkpoint: bool = True,
-        flush_timeout_s: float = 60.0,
+        flush_timeout_s: NonNegativeFloat = 60.0,
     ) -> None:
         super().__init__()
         self._run = run = runs.current()

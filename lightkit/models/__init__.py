@@ -1,6 +1,7 @@
-"""Models that configs name: an image classifier on any backbone, and a small regressor."""
+"""Models that configs name: an image classifier on any backbone, and a small regressor; a schedule with a warm-up."""
 
 from lightkit.models.classifier import ImageClassifier
 from lightkit.models.regressor import Regressor
+from lightkit.models.schedules import WarmupCosineLR
 
-__all__ = ["ImageClassifier", "Regressor"]
+__all__ = ["ImageClassifier", "Regressor", "WarmupCosineLR"]

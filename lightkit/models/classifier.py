@@ -16,6 +16,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torchmetrics.classification import MulticlassConfusionMatrix
 from torchvision.utils import make_grid
 
+from lightkit.config.bounds import NonNegativeFloat, Part, PositiveInt
 from lightkit.errors import ConfigError, join_names
 from lightkit.images.preprocessing import IMAGENET_MEAN, IMAGENET_STD
 from lightkit.models.backbones import (
@@ -86,11 +87,11 @@ class ImageClassifier(ScoredModule, LightningModule):
         weights: str | None = None,
         freeze: Literal["none", "backbone"] = "none",
         features: Literal["auto", "once", "each_step"] = "auto",
-        num_classes: int | None = None,
+        num_classes: PositiveInt | None = None,
         class_names: list[str] | None = None,
-        label_smoothing: float = 0.0,
-        learning_rate: float = 1e-3,
-        weight_decay: float = 0.01,
+        label_smoothing: Part = 0.0,
+        learning_rate: NonNegativeFloat = 1e-3,
+        weight_decay: NonNegativeFloat = 0.01,
     ) -> None:
         super().__init__()
         check_name(backbone)

@@ -11,7 +11,7 @@ from pytorch_lightning import LightningModule
 from pytorch_lightning.utilities.types import STEP_OUTPUT, OptimizerLRScheduler
 from torch import Tensor, nn
 from torch.nn import functional
-from torch.optim import AdamW
+from torch.optim import AdamW, Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 from torchmetrics import Metric, MetricCollection
 from torchmetrics.classification import MulticlassAccuracy, MulticlassF1Score, MulticlassPrecision, MulticlassRecall
@@ -246,6 +246,10 @@ class ScoredModule(_Module):
             # the value is that of all processes already; sync_dist only keeps Lightning from warning
             self.log(name, value, prog_bar=name in self._in_bar, sync_dist=True)
 
+    def create_optimizer(self) -> Optimizer:
+        """Build the AdamW that trains the model where the config names no optimizer, whatever its schedule."""
+        return AdamW(parameter_groups(self, weight_decay=self.weight_decay), lr=self.learning_rate)
+
     def configure_optimizers(self) -> OptimizerLRScheduler:
         """Give AdamW whose learning rate falls along half a cosine to zero at the run's last step.
 
@@ -257,7 +261,7 @@ class ScoredModule(_Module):
             num_steps = self.trainer.estimated_stepping_batches if step else math.inf
             return 1.0 if math.isinf(num_steps) else (1 + math.cos(math.pi * min(1.0, step / max(1, num_steps)))) / 2
 
-        optimizer = AdamW(parameter_groups(self, weight_decay=self.weight_decay), lr=self.learning_rate)
+        optimizer = self.create_optimizer()
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": LambdaLR(optimizer, scale), "interval": "step"}}
 
 

@@ -10,6 +10,7 @@ from pytorch_lightning import LightningModule
 from pytorch_lightning.strategies import Strategy
 from torch import Tensor, nn
 
+from lightkit.config.bounds import NonNegativeFloat, PositiveInt
 from lightkit.errors import ConfigError, DataError
 from lightkit.models.module import ScoredModule, Scores, Stage, regression_metrics, split_batch
 from lightkit.task import REGRESSION, OutputKind, Task
@@ -45,11 +46,11 @@ class Regressor(ScoredModule, LightningModule):
 
     def __init__(
         self,
-        num_inputs: int = 1,
-        num_outputs: int = 1,
-        hidden: int = 32,
-        learning_rate: float = 0.01,
-        weight_decay: float = 0.0,
+        num_inputs: PositiveInt = 1,
+        num_outputs: PositiveInt = 1,
+        hidden: PositiveInt = 32,
+        learning_rate: NonNegativeFloat = 0.01,
+        weight_decay: NonNegativeFloat = 0.0,
     ) -> None:
         super().__init__()
         for name, value in (("num_inputs", num_inputs), ("num_outputs", num_outputs), ("hidden", hidden)):

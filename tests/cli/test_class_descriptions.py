@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 import runpy
 import subprocess
 import sys
@@ -132,6 +133,8 @@ class _Judges:
 
 def _is_told_by_constructors(path: tuple[Any, ...], problem: ConfigError) -> bool:
     """Tell whether Lightning's parser takes what crashes when the classes are made, or an unknown key of nothing."""
+    if re.search(r"expected (\S+ or more|more than|a number from|at least|above)", str(problem)):
+        return True
     if "no such key" in str(problem) or (path[-1:] == ("nope",) and "no such argument" in str(problem)):
         return True
     return ("dict_kwargs" in path and "has no such argument" in str(problem)) or "trainer.profiler: " in str(problem)

@@ -98,6 +98,11 @@ class TableBatches(Dataset[Batch]):
         return self.rows.plan.num_batches
 
     @property
+    def num_samples(self) -> int:
+        """Number of rows of the split, over all ranks."""
+        return self.rows.plan.num_rows
+
+    @property
     def sample_bytes(self) -> int:
         """Size of a batch."""
         return self.rows.plan.batch_size * self.make_batch.row_bytes

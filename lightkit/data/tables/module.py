@@ -14,6 +14,7 @@ from typing import Any, ClassVar, Literal, cast
 from pytorch_lightning.trainer.states import TrainerFn
 from torch.utils.data import DataLoader
 
+from lightkit.config.bounds import Fraction, NonNegativeInt, Part, PositiveInt
 from lightkit.data.bad_samples import Defects, check_bad_samples
 from lightkit.data.image_dataset import Encoded, View, preprocessing_of
 from lightkit.data.image_module import LoadingModule, check_arguments, seed_of
@@ -96,7 +97,7 @@ class Table(LoadingModule):
         val: str | None = None,
         test: str | None = None,
         format: Format = "auto",  # noqa: A002  # the user's word for it, in their YAML
-        version: int | None = None,
+        version: NonNegativeInt | None = None,
         timestamp: str | None = None,
         storage_options: dict[str, Any] | None = None,
         filter: list[Any] | None = None,  # noqa: A002
@@ -106,16 +107,16 @@ class Table(LoadingModule):
         weight: str | None = None,
         split: str | None = "auto",
         key: str | None = None,
-        val_fraction: float = 0.2,
-        test_fraction: float = 0.1,
+        val_fraction: Part = 0.2,
+        test_fraction: Part = 0.1,
         target: Literal["auto", "class", "value"] = "auto",
-        shuffle_buffer: int = 2048,
+        shuffle_buffer: PositiveInt = 2048,
         on_bad_image: Literal["skip", "error"] = "skip",
-        max_bad_fraction: float = 0.05,
+        max_bad_fraction: Fraction = 0.05,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        check_arguments(shuffle_buffer=shuffle_buffer, max_bad_fraction=max_bad_fraction)
+        check_arguments(self, shuffle_buffer=shuffle_buffer, max_bad_fraction=max_bad_fraction)
         self.shuffle_buffer, self.on_bad_image, self.max_bad_fraction = shuffle_buffer, on_bad_image, max_bad_fraction
         check_fractions(val_fraction=val_fraction, test_fraction=test_fraction)
         if path and (train or val or test):

@@ -18,6 +18,7 @@ from typing import Any, Literal
 import numpy as np
 import pyarrow as pa
 
+from lightkit.config.bounds import NonNegativeInt, PositiveInt
 from lightkit.data.image_dataset import Batch
 from lightkit.data.image_module import check_arguments, seed_of
 from lightkit.data.loader import ResumableLoader
@@ -64,9 +65,9 @@ class PetastormTable(Table):
         train: str,
         val: str | None = None,
         test: str | None = None,
-        workers_count: int = 1,
+        workers_count: PositiveInt = 1,
         reader_pool_type: Literal["thread", "dummy"] = "thread",
-        shuffling_queue_capacity: int = 1024,
+        shuffling_queue_capacity: NonNegativeInt = 1024,
         shuffle_row_groups: bool = True,
         **kwargs: Any,
     ) -> None:
@@ -76,7 +77,7 @@ class PetastormTable(Table):
             storage_options=None, filter=None, split=None, key=None, val_fraction=0, test_fraction=0, num_workers=0,
             **kwargs,
         )  # fmt: skip
-        check_arguments(workers_count=workers_count, shuffling_queue_capacity=shuffling_queue_capacity)
+        check_arguments(self, workers_count=workers_count, shuffling_queue_capacity=shuffling_queue_capacity)
         for split, place in self.places.items():
             if is_remote(place) or (local_path(place) / "_delta_log").is_dir():
                 raise ConfigError(

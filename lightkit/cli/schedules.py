@@ -1,0 +1,151 @@
+"""The config's optimizer and schedule: what the model makes of them, and warnings where that is nothing."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import sys
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from jsonargparse._typehints import resolve_class_path_by_name
+from pytorch_lightning import LightningModule
+from pytorch_lightning.cli import instantiate_class
+from pytorch_lightning.utilities.model_helpers import is_overridden
+from pytorch_lightning.utilities.rank_zero import rank_zero_warn
+from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
+
+from lightkit.callbacks.optimizer_settings import CountedSchedule, copy_settings
+from lightkit.cli.argument_lookup import import_class
+from lightkit.cli.context import RunContext
+from lightkit.config import Resolved, error_at
+from lightkit.config.schedule import SECTION, Schedule, find_long_schedules
+from lightkit.errors import ConfigError, LightkitError
+from lightkit.models.module import ScoredModule
+
+_log = logging.getLogger("lightkit")
+
+
+def describe_schedule_class(name: str) -> tuple[Collection[str], bool]:
+    """Return the arguments of a schedule's class, and whether it goes by a metric; none of an unknown class."""
+    try:
+        cls = import_class(name if "." in name else resolve_class_path_by_name(LRScheduler, name))
+    except (ConfigError, ValueError):  # jsonargparse reports it
+        return (), False
+    owners = [owner for owner in getattr(cls, "__mro__", ()) if "__init__" in vars(owner)]
+    names = {name for owner in owners for name in inspect.signature(owner.__init__).parameters}
+    return names, isinstance(cls, type) and issubclass(cls, ReduceLROnPlateau)
+
+
+def keeps_own_optimizer(cls: Any) -> bool:
+    """Check whether a model is lightkit's own and trains with the optimizer of `ScoredModule`."""
+    return getattr(cls, "configure_optimizers", None) is ScoredModule.configure_optimizers
+
+
+def warn_of_schedule(context: RunContext, cls: type | None) -> None:
+    """Warn of what has no effect, or not the one that is meant, each with its place and once.
+
+    Args:
+        context: The invocation.
+        cls: Class of the model; None where it is not known, or the config's optimizer is not the model's.
+    """
+    resolved = context.resolved
+    notices = [error_at(text, resolved.origin_of(path)) for text, path in find_long_schedules(resolved)]
+    is_own = not keeps_own_optimizer(cls) and _overrides_optimizers(cls)
+    if is_own and cls is not None:
+        has_optimizer = resolved.values.get("optimizer") is not None
+        if resolved.values.get(SECTION) is not None and not has_optimizer:
+            text = f"{SECTION} has no effect: {cls.__name__} builds its own in configure_optimizers, and the config "
+            text += "names no optimizer. Name one under optimizer, or set the schedule in the module"
+            notices.append(error_at(text, resolved.origin_of((SECTION, "class_path"))))
+        elif has_optimizer and not context.is_script:  # where Lightning says so itself
+            text = f"optimizer replaces what {cls.__name__} builds in configure_optimizers, its schedule included"
+            notices.append(error_at(text, resolved.origin_of(("optimizer", "class_path"))))
+    for notice in notices:
+        if str(notice) not in context.warned:
+            context.warned.add(str(notice))
+            _log.warning(str(notice))
+
+
+def _overrides_optimizers(cls: type | None) -> bool:
+    """Check whether a module builds its optimizers itself."""
+    return cls is not None and is_overridden("configure_optimizers", cls, LightningModule)
+
+
+def warn_of_two_command_lines(args: Any) -> None:
+    """Warn, as LightningCLI does, of arguments that a script gives beside those of its command line."""
+    rank_zero_warn(
+        "LightningCLI's args parameter is intended to run from within Python like if it were from the command "
+        "line. To prevent mistakes it is not recommended to provide both args and command line arguments, got: "
+        f"sys.argv[1:]={sys.argv[1:]}, args={args}."
+    )
+
+
+@contextmanager
+def explain_building(resolved: Resolved | None) -> Iterator[None]:
+    """Turn what an optimizer or a schedule of torch refuses into an error with the place of its class.
+
+    Raises:
+        ConfigError: In the place of a ValueError or TypeError of torch; a class of one's own crashes as it does.
+    """
+    try:
+        yield
+    except LightkitError:
+        raise
+    except (TypeError, ValueError, KeyError) as error:
+        frame = error.__traceback__
+        owners = []
+        while frame is not None:
+            owners.append(frame.tb_frame)
+            frame = frame.tb_next
+        is_of_torch = str(owners[-1].f_globals.get("__name__")).startswith(("torch.", "pytorch_lightning."))
+        if resolved is None or not is_of_torch:
+            raise
+        of_schedule = any("lr_scheduler" in str(each.f_globals.get("__name__")) for each in owners)
+        of_schedule = of_schedule or (isinstance(error, TypeError) and "LR" in str(error))
+        section = SECTION if of_schedule else "optimizer"
+        text = f"{section}: {' '.join(resolved.masked(str(error)).split())}"
+        raise error_at(text, resolved.origin_of((section, "class_path"))) from error
+
+
+def with_schedule(found: Any, schedule: Schedule) -> Any:
+    """Add when a schedule is stepped to what `configure_optimizers` has returned."""
+    if not schedule.keys:
+        return found
+    if isinstance(found, dict) and "lr_scheduler" in found:
+        return {**found, "lr_scheduler": {**_as_mapping(found["lr_scheduler"]), **schedule.keys}}
+    if isinstance(found, (list, tuple)) and len(found) == 2 and isinstance(found[1], list):
+        return found[0], [{**_as_mapping(each), **schedule.keys} for each in found[1]]
+    return found
+
+
+def count_schedule(found: Any, names: Collection[str], init: Mapping[str, Any]) -> CountedSchedule | None:
+    """Prepare a schedule to be built again with its number of steps; None where there is none.
+
+    Args:
+        found: What `configure_optimizers` has returned, with the schedule that has a placeholder for the number.
+        names: Arguments that are `auto`.
+        init: Class and arguments of the schedule.
+    """
+    schedule = None
+    if isinstance(found, dict):
+        schedule = _as_mapping(found.get("lr_scheduler"))["scheduler"]
+    elif isinstance(found, (list, tuple)) and len(found) == 2 and found[1]:
+        schedule = _as_mapping(found[1][0])["scheduler"]
+    if schedule is None:
+        return None
+    settings = copy_settings(schedule.optimizer)
+    for group in settings.param_groups:  # as before the schedule has begun
+        group["lr"] = group.pop("initial_lr", group["lr"])
+
+    def build(optimizer: Any, numbers: Mapping[str, int]) -> Any:
+        given = init.get("init_args") or {}
+        arguments = {**{key: given[key] for key in given.keys()}, **numbers}  # noqa: SIM118 (it may be a Namespace)
+        return instantiate_class(optimizer, {"class_path": init["class_path"], "init_args": arguments})
+
+    return CountedSchedule(names, build, settings)
+
+
+def _as_mapping(scheduler: Any) -> dict[str, Any]:
+    return dict(scheduler) if isinstance(scheduler, Mapping) else {"scheduler": scheduler}

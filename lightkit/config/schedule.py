@@ -1,0 +1,172 @@
+"""The keys of `lr_scheduler` that say when a schedule is stepped, and its numbers of steps. No torch.
+
+LightningCLI has no place for them: ``interval`` and ``frequency`` stand next to ``class_path``, ``monitor`` of a
+plateau class of one's own and the word ``auto`` in ``init_args``. jsonargparse gets them in ``dict_kwargs``, which it
+takes for any class and Lightning 2.6 leaves out when it builds a schedule.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from lightkit.config.merge import STEPPING_KEYS
+from lightkit.config.origins import KeyPath, error_at
+from lightkit.config.resolved import Resolved
+from lightkit.config.schema import Schema, accepts, describe_refused_bounds, describe_type
+from lightkit.config.yaml_reader import read_scalar
+
+SECTION = "lr_scheduler"
+STEPPING_SCHEMAS: dict[str, Schema] = {
+    "interval": {"enum": ["epoch", "step"]},
+    "frequency": {"type": "integer", "minimum": 1},
+}
+"""Values of the keys next to ``class_path``."""
+COUNTS = ("total_steps", "T_max", "total_iters")
+"""Arguments that say after how many of its steps a schedule ends; ``auto`` counts those of the training."""
+AUTO = "auto"
+PLATEAU = "torch.optim.lr_scheduler.ReduceLROnPlateau"
+_PLACEHOLDER = 10**9
+"""Stands for ``auto`` until training starts: only then is the number of batches known, without starting a loader."""
+_FAR = 2
+"""Times the epochs planned from which on a number of steps cannot be meant as one of epochs."""
+_DEFAULT_EPOCHS = 1000  # of Lightning, where neither epochs nor steps are limited
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """When the schedule of a config is stepped.
+
+    Args:
+        interval: `step` or `epoch`; None leaves it to Lightning.
+        frequency: Steps or epochs between two of its steps; None leaves it to Lightning.
+        monitor: Metric of a plateau class that does not take one itself.
+        counted: Arguments that are `auto`.
+    """
+
+    interval: str | None = None
+    frequency: int | None = None
+    monitor: str | None = None
+    counted: Collection[str] = field(default=())
+
+    @property
+    def keys(self) -> dict[str, Any]:
+        """What Lightning's dictionary of a scheduler gets."""
+        given = {"interval": self.interval, "frequency": self.frequency, "monitor": self.monitor}
+        return {key: value for key, value in given.items() if value is not None}
+
+
+def hide_schedule(section: Any, takes: Callable[[str], tuple[Collection[str], bool]]) -> Any:
+    """Move what LightningCLI has no place for into ``dict_kwargs``.
+
+    Args:
+        section: The config's `lr_scheduler`, which may also be a name, a file or nothing.
+        takes: Gives the arguments of a class, by its name, and whether it goes by a metric. Asked only where needed.
+    """
+    if not isinstance(section, dict) or not isinstance(section.get("class_path"), str):
+        return section
+    arguments = section.get("init_args") or {}
+    if not isinstance(arguments, dict):
+        return section
+    arguments = dict(arguments)
+    hidden = dict(section.get("dict_kwargs") or {})
+    beside = {key: section[key] for key in STEPPING_KEYS if section.get(key) is not None}
+
+    # An argument of such a name belongs to the class, as it does for LightningCLI.
+    if beside or "monitor" in arguments:
+        own, is_plateau = takes(section["class_path"])
+        for key, value in beside.items():
+            (arguments if key in own else hidden)[key] = value
+        if is_plateau and "monitor" in arguments and "monitor" not in own:
+            hidden["monitor"] = arguments.pop("monitor")
+
+    # jsonargparse takes an argument of the class out of dict_kwargs, so that their names stand under one key.
+    counted = [name for name in COUNTS if arguments.get(name) == AUTO]
+    arguments |= dict.fromkeys(counted, _PLACEHOLDER)
+    hidden |= {AUTO: counted} if counted else {}
+
+    shown = {key: value for key, value in section.items() if key not in (*STEPPING_KEYS, "init_args", "dict_kwargs")}
+    shown |= {"init_args": arguments} if arguments else {}
+    return shown | ({"dict_kwargs": hidden} if hidden else {})
+
+
+def show_schedule(section: Any) -> Any:
+    """Undo `hide_schedule`, for a config that people read and that is given back with ``-c``."""
+    hidden = section.get("dict_kwargs") if isinstance(section, dict) else None
+    if not isinstance(hidden, dict):
+        return section
+    shown = {key: value for key, value in section.items() if key != "dict_kwargs"}
+    arguments: dict[str, Any] = dict.fromkeys(hidden.get(AUTO) or (), AUTO)
+    arguments |= {"monitor": hidden["monitor"]} if "monitor" in hidden else {}
+    if arguments:
+        shown["init_args"] = {**(shown.get("init_args") or {}), **arguments}
+    shown |= {key: value for key, value in hidden.items() if key in STEPPING_KEYS}
+    rest = {key: value for key, value in hidden.items() if key not in (AUTO, "monitor", *STEPPING_KEYS)}
+    return shown | ({"dict_kwargs": rest} if rest else {})
+
+
+def read_schedule(section: Any) -> Schedule:
+    """Read what `hide_schedule` has hidden, of the parsed `lr_scheduler`."""
+    is_class = section is not None and "class_path" in section
+    hidden: Mapping[str, Any] = (section.get("dict_kwargs") if is_class else None) or {}
+    frequency = read_scalar(str(hidden["frequency"])) if "frequency" in hidden else None
+    return Schedule(
+        interval=hidden.get("interval"),
+        frequency=frequency if isinstance(frequency, int) else None,
+        monitor=hidden.get("monitor"),
+        counted=tuple(hidden.get(AUTO) or ()),
+    )
+
+
+def check_stepping(section: Any, resolved: Resolved) -> None:
+    """Check the keys that `hide_schedule` has hidden, also of a class that the schema does not describe.
+
+    Raises:
+        ConfigError: For the first that is wrong.
+    """
+    hidden = section.get("dict_kwargs") if isinstance(section, dict) else None
+    for key in STEPPING_KEYS if isinstance(hidden, dict) else ():
+        schema, value = STEPPING_SCHEMAS[key], hidden.get(key)
+        if not accepts(schema, value):
+            expected = describe_refused_bounds(schema, value) or describe_type(schema)
+            raise error_at(f"{SECTION}.{key}: expected {expected}, got {value!r}", resolved.origin_of((SECTION, key)))
+
+
+def find_long_schedules(resolved: Resolved) -> Iterator[tuple[str, KeyPath]]:
+    """Find numbers that count optimizer steps where the schedule is stepped once an epoch, each with its key."""
+    section = resolved.values.get(SECTION)
+    if not isinstance(section, dict) or section.get("interval") == "step":
+        return
+    planned = _count_epochs(resolved)
+    given = section.get("init_args")
+    if planned is None or not isinstance(given, dict):
+        return
+    each = _read_int(section.get("frequency")) or 1
+    num_steps = max(1, planned // each)
+    for name in COUNTS:
+        count = _read_int(given.get(name))
+        if count is not None and count > _FAR * num_steps:
+            path = (SECTION, "init_args", name)
+            text = (
+                f"{'.'.join(path)}: {count}, but the schedule is stepped once an epoch, {num_steps} times in all; "
+                f"{SECTION}.interval: step steps it after each batch, and {AUTO} counts its steps"
+            )
+            yield text, path
+
+
+def _count_epochs(resolved: Resolved) -> int | None:
+    """Return the number of epochs that the config plans; None where it plans none."""
+    trainer = resolved.section("trainer")
+    epochs = trainer.get("max_epochs")
+    has_other_end = any(trainer.get(key) not in (None, -1) for key in ("max_steps", "max_time"))
+    if epochs is None:
+        return None if has_other_end else _DEFAULT_EPOCHS
+    number = _read_int(epochs)
+    return number if number is not None and number > 0 else None
+
+
+def _read_int(value: Any) -> int | None:
+    """Read an integer, which is text where a flag sets it."""
+    number = read_scalar(value) if isinstance(value, str) else value
+    return number if isinstance(number, int) and not isinstance(number, bool) else None
