@@ -261,7 +261,7 @@ class _Evaluation:
         if (
             os.environ.get(IN_RETRAIN) != "tested"
             or self.settings.slices
-            or (self.settings.confidence is not None and predictions is None)
+            or ((self.settings.confidence, self.settings.margin) != (None, None) and predictions is None)
             or not math.isfinite(scores.get(metric, math.nan))
             or hardware.get("devices") != 1
             or trainer.get("limit_test_batches") is not None

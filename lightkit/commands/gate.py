@@ -39,8 +39,8 @@ The decision is written to gate.json in the run folder.
 gate:
   metric: test/accuracy              # its first part names the split: test or val
   min: 0.8
-  max_drop: 0.01                     # below the baseline
-  confidence: 0.95                   # a drop within the noise of the samples is none
+  margin: 0.02                       # shown to be less than this worse than the baseline
+  confidence: 0.95                   # of the margin, one-sided
   baseline: champion
   slices: {roses: 0.7}               # the metric on the samples of a class
   drift: {window: 5, max_drop: 0.03} # below the best of the last 5 promoted models
@@ -97,6 +97,8 @@ def _report(record: Mapping[str, Any], mode: OutputMode, *, seconds: float, is_j
     samples = "no data"
     if data := record.get("data"):
         samples = f"{record['num_samples']} samples ({data['split']}, fingerprint {data['fingerprint'][:12]})"
+        if (drop := record.get("smallest_drop")) is not None:
+            samples += f"; the smallest drop that they can show is {drop:.2g}"
     if is_json:
         print(json.dumps(finite(record), ensure_ascii=False, default=str))
     elif mode in ("terminal", "plain"):
