@@ -24,7 +24,7 @@ from lightkit.callbacks.prediction_recorder import PredictionRecorder, write_thu
 from lightkit.cli.console import configure_console, print_line, quiet_libraries
 from lightkit.cli.context import RunContext, read_run_settings
 from lightkit.cli.model_builder import build_model, translate_model_errors
-from lightkit.cli.notifications import IN_RETRAIN, build_notifiers
+from lightkit.cli.notifications import IN_RETRAIN, build_notifiers, warn_of_lost_addresses
 from lightkit.cli.redaction import redact
 from lightkit.cli.stage_runner import open_run_context
 from lightkit.config import dump_yaml, near, read_file, shown_path
@@ -74,6 +74,7 @@ def evaluate_gate(context: RunContext, *, tracking_uri: str | None, name: str | 
             settings.metric,
             settings.min,
         )
+    warn_of_lost_addresses(resolved, run)
     try:
         notifiers = [notifier for _, notifier in build_notifiers(resolved)]
     except LightkitError as error:  # it decides all the same
