@@ -50,7 +50,7 @@ def run_stage(command: str, args: list[str], watch: SignalWatch, notifier: Comma
     if (rank_context := join_launch(os.environ)) is None:
         if command != "fit" or INHERITED in os.environ:  # a rank of Lightning's own launcher
             return stage()
-        with CiReport("lightkit fit", None, case="fit") as report:
+        with CiReport("lightkit fit", None, case="fit", shares_page=True) as report:
             report.code = stage()
             report.reason = notifier.message
             return report.code

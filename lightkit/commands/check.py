@@ -36,8 +36,8 @@ imported and the answer comes at once. Other classes, such as your own, are impo
   --full         import all classes and let jsonargparse parse the config too
   --deep         also build everything on one CPU and run the first batch of training, validation and test (of the
                  stage, where it is another) from the config's data; find metrics that are monitored, or judged by the
-                 gate, and never logged; and compare what checkpoints and the batch take with the disk and the memory
-                 that are free
+                 gate, and never logged; say the smallest drop that the gate's samples can show; and compare what
+                 checkpoints and the batch take with the disk and the memory that are free
   --no-hardware  do not ask whether this machine has the devices of the config
   --for gpu=N    check for a machine with N GPUs in place of this one
   --trust        let checkpoints and weights run code as they load

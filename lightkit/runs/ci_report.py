@@ -59,15 +59,16 @@ class CiReport:
         command: The command, such as ``lightkit gate``: name of the suite, and head of the page.
         junit: The file; None for none.
         case: Name of the case for an error that is none of the command's own cases.
+        shares_page: Whether other processes of the command add to the page, so that it may have the end already.
     """
 
-    def __init__(self, command: str, junit: Path | None, *, case: str) -> None:
+    def __init__(self, command: str, junit: Path | None, *, case: str, shares_page: bool = False) -> None:
         self._command = command
         self._junit = junit
         self._case = case
         self._cases: list[Case] = []
         self._has_page = False
-        self._page_size = _read_page_size()
+        self._size_before = _read_page_size() if shares_page else None
         self._began_s = time.monotonic()
         self.code = 0
         """Exit code of the command, where it ends without an exception."""
@@ -106,7 +107,8 @@ class CiReport:
             cases = [failed if case.name == self._case else case for case in self._cases]
             with suppress(ConfigError):  # the error that is raised matters more
                 self.write(cases if failed in cases else [*cases, failed])
-        if is_failure(code) and not self._has_page and _read_page_size() == self._page_size:  # no rank has added one
+        has_page = self._has_page or (self._size_before is not None and _read_page_size() > self._size_before)
+        if is_failure(code) and not has_page:
             first, *rest = reason.splitlines()
             details = "\n".join(["", "", "```", *rest, "```"]) if rest else ""
             self.add_page(f"### {self._command}: exit code {code}\n\n{_escape_markdown(first)}{details}")

@@ -119,7 +119,7 @@ def test_the_commands_own_page_is_the_only_one(tmp_path: Path, monkeypatch: pyte
     with CiReport("lightkit gate", None, case="gate") as report:
         report.add_page("### Gate: no")
         report.code = 4
-    with CiReport("lightkit fit", None, case="fit") as report:
+    with CiReport("lightkit fit", None, case="fit", shares_page=True) as report:
         add_step_summary("### of a rank")
         report.code = 1
     assert page.read_text() == "### Gate: no\n\n### of a rank\n\n"
