@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
@@ -250,16 +250,8 @@ def _promote(context: RunContext, options: Mapping[str, str]) -> str:
             register_run(reopen(is_quiet=True), name, ["challenger"], form="torch_export", tracking_uri=tracking_uri)
             version = find_own_version()
         assert version is not None
-        if not version.tags.get(WEIGHTS):  # it may be rolled back
-            with registry.attempt("tag the version"):
-                registry.client.set_model_version_tag(name, version.version, WEIGHTS, weights)
         print_line(f"model {name} version {version.version}", mode)
-        if version.run_id and not version.tags.get(KEPT):  # so that it can be scored where its run folder is not
-            folder = f"promoted/{name}-{version.version}"
-            with registry.attempt("take the checkpoint"):
-                for file in (run.config_path, context.ckpt_path):
-                    registry.client.log_artifact(version.run_id, str(file), folder)
-                registry.client.set_model_version_tag(name, version.version, KEPT, f"runs:/{version.run_id}/{folder}")
+        _keep_model(registry, version, [run.config_path, Path(context.ckpt_path)], weights=weights)
         metric, scores = decision.get("metric"), decision.get("scores") or {}
         move = Move(
             "promote",
@@ -318,6 +310,20 @@ def describe_worse(move: Move, settings: GateSettings) -> str:
         f"a worse model was promoted{by}: {move.metric} of version {move.to} is {new:.6g}, {drop:.3g} worse than "
         f"{old:.6g} of {against}"
     )
+
+
+def _keep_model(registry: Registry, version: ModelVersion, files: Sequence[Path], *, weights: str) -> None:
+    """Keep config and checkpoint in MLflow, and note the weights: the run folder may be elsewhere or gone later."""
+    if not version.tags.get(WEIGHTS):
+        with registry.attempt("tag the version"):
+            registry.client.set_model_version_tag(version.name, version.version, WEIGHTS, weights)
+    if not version.run_id or version.tags.get(KEPT):
+        return
+    folder = f"promoted/{version.name}-{version.version}"
+    with registry.attempt("take the checkpoint"):
+        for file in files:
+            registry.client.log_artifact(version.run_id, str(file), folder)
+        registry.client.set_model_version_tag(version.name, version.version, KEPT, f"runs:/{version.run_id}/{folder}")
 
 
 def _digest_weights(checkpoint: str) -> str:

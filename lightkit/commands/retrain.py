@@ -398,7 +398,6 @@ class Retrain:
         self._ended: str | None = None
         self._outcome: str | None = None
         self._unchanged: runs.Run | None = None  # since which nothing has changed
-        self._rejected_runs: Mapping[str, Path] = {}
 
     def run(self) -> int:
         """Run the stages that are left, and return the exit code.
@@ -408,15 +407,7 @@ class Retrain:
                 rolled back.
             OutOfTime: If the deadline leaves no time for the next stage.
         """
-        if self._settings.resume == "auto":
-            self._resume()
-        if self._run is None and "--if-changed" in self._flags:
-            self._unchanged = find_unchanged_run(self._context)
-            if self._unchanged is not None and self._is_judged_otherwise(self._unchanged):
-                self._judge_again(self._unchanged)
-        is_idle = self._run is None and self._unchanged is not None
-        if not is_idle and not self._stages["promote"].is_over and "promote" not in self._skipped:
-            self._require_promotable()
+        self._choose_run()
         code = 0
         try:
             for stage, state in self._stages.items():
@@ -442,6 +433,25 @@ class Retrain:
 
             try_run_report(self._run)
         return code
+
+    def _choose_run(self) -> None:
+        """Choose the run to go on with, if there is one, and refuse to train where nothing may be promoted.
+
+        Raises:
+            GateFailed: If the champion is held, or a training would repeat one whose model was rolled back.
+        """
+        if self._settings.resume == "auto":
+            self._resume()
+
+        # a gate alone that has changed needs no training
+        if self._run is None and "--if-changed" in self._flags:
+            self._unchanged = find_unchanged_run(self._context)
+            if self._unchanged is not None and self._is_judged_otherwise(self._unchanged):
+                self._judge_again(self._unchanged)
+
+        has_work = self._run is not None or self._unchanged is None
+        if has_work and not self._stages["promote"].is_over and "promote" not in self._skipped:
+            self._require_promotable()
 
     def _resume(self) -> None:
         """Go on with the unfinished retrain of the job, unless its `fit` is not done, which finds what to resume.
@@ -519,16 +529,16 @@ class Retrain:
             return
         if self._run is not None:
             return
-        for each in reversed(rejections):
-            if each.inputs and self._repeats(each):
+        for rejection, folder in reversed(rejections):
+            if rejection.inputs and self._repeats(rejection, folder):
                 raise GateFailed(
-                    f"{each.describe(name)}, and config, data and code are those that it was trained from. Nothing was "
-                    f"trained; `lightkit promote RUN --force` promotes the run of that version all the same, and "
-                    f"--skip promote trains without a promotion."
+                    f"{rejection.describe(name)}, and config, data and code are those that it was trained from. "
+                    f"Nothing was trained; `lightkit promote RUN --force` promotes the run of that version all the "
+                    f"same, and --skip promote trains without a promotion."
                 )
 
-    def _ask_registry(self) -> list[Rejection]:
-        """Return the models that were rolled back, unless the champion is held.
+    def _ask_registry(self) -> list[tuple[Rejection, Path | None]]:
+        """Return the models that were rolled back, each with its run folder if known, unless the champion is held.
 
         Raises:
             GateFailed: If it is held.
@@ -543,16 +553,19 @@ class Retrain:
             if read_aliases(registry, name) is None:
                 return []
             require_no_hold(registry, name, _ALIAS)
-            versions = {str(each.version): each for each in list_versions(registry, name)}
-            found = list_rejections(read_moves(registry, name), _ALIAS, [*versions.values()])
-        self._rejected_runs = {
-            version: Path(each.tags["run_folder"]) for version, each in versions.items() if "run_folder" in each.tags
-        }
-        return found
+            versions = list_versions(registry, name)
+            rejections = list_rejections(read_moves(registry, name), _ALIAS, versions)
+        folders = {str(each.version): each.tags.get("run_folder") for each in versions}
+        found = ((each, folders.get(each.version)) for each in rejections)
+        return [(each, Path(folder) if folder else None) for each, folder in found]
 
-    def _repeats(self, rejection: Rejection) -> bool:
-        """Return whether a training now would have the inputs of a model that was rolled back."""
-        folder = self._rejected_runs.get(rejection.version)
+    def _repeats(self, rejection: Rejection, folder: Path | None) -> bool:
+        """Return whether a training now would have the inputs of a model that was rolled back.
+
+        Args:
+            rejection: The model.
+            folder: Folder of its run, which may be on another machine.
+        """
         before = None if folder is None else runs.read_inputs(folder)
         salt = "" if before is None else before.salt
         now = compute_inputs(self._context, salt=salt, asked="--if-changed" in self._options)
@@ -655,6 +668,30 @@ class Retrain:
         began_s = time.monotonic()
         environment = {**self._lock.delegate(), IN_RETRAIN: "tested" if is_tested else "1"}
         status = self._processes.run(args, environment, self._find_run)
+        code, reason = self._interpret_end(stage, status)
+        state.exit_code = code
+        if self._run is None or not self._run.folder.is_dir():  # nothing to do, or an end before the start
+            self._run = None
+            unchanged = "" if self._unchanged is None else f" since {shown_path(self._unchanged.folder)}"
+            state.status = "failed" if is_failure(code) else "skipped"
+            state.message = reason or f"nothing has changed{unchanged}"
+            return code
+        if self._context.mode == "json" and stage in ("gate", "promote"):  # they print no events
+            with self._run.events_path.open("rb") as file:
+                file.seek(num_bytes)
+                print(file.read().decode("utf-8", errors="replace"), end="", flush=True)
+        state.ended = _format_now()
+        state.seconds = round(time.monotonic() - began_s, 3)
+        self._record_end(state, reason)
+        return code
+
+    def _interpret_end(self, stage: str, status: int) -> tuple[int, str]:
+        """Return the exit code of a stage's process, and why it is none that is well; say what was killed.
+
+        Args:
+            stage: The stage.
+            status: As from `StageProcesses.run`.
+        """
         code = 128 - status if status < 0 else status
         reason = self._context.resolved.masked(self._processes.reason)
         if self._processes.received is not None:
@@ -663,39 +700,29 @@ class Retrain:
             code = 1
             reason = describe_kill(-status, reason)
             print_error(f"error: {stage}: {reason}. The same command goes on with it.")
-        reason = reason or (f"exit code {code}" if is_failure(code) else "")
+        if not is_failure(code):
+            return code, ""
+        reason = reason or f"exit code {code}"
         self._note_failure(stage, code, reason, was_killed=status < 0)
-        if self._run is None or not self._run.folder.is_dir():  # nothing to do, or an end before the start
-            self._run = None
-            state.status = "failed" if is_failure(code) else "skipped"
-            state.message = reason if is_failure(code) else "nothing has changed"
-            if self._unchanged is not None and not is_failure(code):
-                state.message = f"nothing has changed since {shown_path(self._unchanged.folder)}"
-            state.exit_code = code
-            return code
-        if self._context.mode == "json" and stage in ("gate", "promote"):  # they print no events
-            with self._run.events_path.open("rb") as file:
-                file.seek(num_bytes)
-                print(file.read().decode("utf-8", errors="replace"), end="", flush=True)
-        is_rejected = code == _REJECTED and stage in ("gate", "promote")  # which asks again about a new champion
-        is_held = is_rejected and stage == "promote" and self._is_held()
-        if code in _INTERRUPTIONS:
-            state.status = "interrupted"
+        return code, reason
+
+    def _record_end(self, state: StageState, reason: str) -> None:
+        """Record how a stage has ended, and whether the retrain is over with it."""
+        code = state.exit_code
+        is_rejected = code == _REJECTED and state.stage in ("gate", "promote")  # which asks again about a new champion
+        is_held = is_rejected and state.stage == "promote" and self._is_held()
+        state.status = "done"
+        if code:
+            state.status = "interrupted" if code in _INTERRUPTIONS else "failed"
             state.message = reason
-        elif code:
-            state.status = "failed"
-            state.failures += not is_held  # it goes on once it is released
-            state.message = reason
-        else:
-            state.status = "done"
-        state.ended, state.exit_code, state.seconds = _format_now(), code, round(time.monotonic() - began_s, 3)
+        if state.status == "failed" and not is_held:  # what is held goes on once it is released
+            state.failures += 1
         self._write()
-        self._write_event(stage, "failed" if code else "done", exit_code=code, seconds=state.seconds)
+        self._write_event(state.stage, "failed" if code else "done", exit_code=code, seconds=state.seconds)
         if is_rejected and not is_held:
-            if stage == "gate":
+            if state.stage == "gate":
                 self._skip("promote", "the gate failed")
             self._finish("not promoted")
-        return code
 
     def _note_failure(self, stage: str, code: int, reason: str, *, was_killed: bool) -> None:
         """Let the end of this command be sent, unless the stage has sent its own.
@@ -703,8 +730,6 @@ class Retrain:
         The trainer's stages send their ends, and the gate its decision; what was killed has sent nothing.
         """
         notifier = self._context.notifier
-        if not is_failure(code):
-            return
         notifier.message = f"{stage}: {reason}"
         passed = None
         if self._run is not None:

@@ -265,17 +265,12 @@ def decide(
         if settings.confidence is not None:
             asks += f", or no different with {settings.confidence:.4g} confidence"
         add(metric, value, reference, asks, is_noise or drops_at_most(reference, settings.max_drop), against=against)
-    non_inferiority = None
-    if settings.margin is not None:
-        non_inferiority = _test_non_inferiority(settings, candidate, baseline)
-        if baseline is not None:
-            asks = f"less than {settings.margin:g} worse than {baseline.name}, with {confidence:.4g} confidence"
-            is_unbounded = reference is not None and not _is_number(reference)
-            if non_inferiority is not None:
-                passed = non_inferiority["low"] > -settings.margin
-            else:
-                passed = is_unbounded and _is_number(value) and (settings.min is not None or settings.max is not None)
-            add(metric, value, reference, asks, passed, against=_describe_bound(settings, non_inferiority, reference))
+    non_inferiority = _test_non_inferiority(settings, candidate, baseline)
+    if settings.margin is not None and baseline is not None:
+        asks = f"less than {settings.margin:g} worse than {baseline.name}, with {confidence:.4g} confidence"
+        # as for a drop: a baseline that gives NaN is no measure, and the thresholds are
+        passed = drops_at_most(reference, 0.0) if non_inferiority is None else non_inferiority["passed"]
+        add(metric, value, reference, asks, passed, against=_describe_bound(settings, non_inferiority, reference))
     if settings.metric is not None and not checks:
         add(metric, value, reference, "a finite number", _is_number(value))
     for name, bound in (settings.slices or {}).items():
@@ -318,7 +313,7 @@ def decide(
 def _test_non_inferiority(
     settings: GateSettings, candidate: ModelScores, baseline: ModelScores | None
 ) -> dict[str, Any] | None:
-    """Bound the difference of a model to its baseline; None without a baseline, or where a score is not finite.
+    """Bound the difference of a model to its baseline; None without both, or where a score is not finite.
 
     Raises:
         ConfigError: If predictions of each sample are missing, also where there is no baseline yet: the next night
@@ -326,6 +321,8 @@ def _test_non_inferiority(
     """
     from lightkit.reports.statistics import bound_difference, reproduces_score, smallest_margin  # here: numpy
 
+    if settings.margin is None:
+        return None
     metric, confidence = str(settings.metric), settings.confidence or 0.95
     models = [candidate, *([baseline] if baseline is not None else [])]
     scores = [model.metrics.get(metric) for model in models]
@@ -355,7 +352,7 @@ def _test_non_inferiority(
             f"gate.margin: {candidate.name} and {baseline.name} were not scored on the same samples, which a paired "
             f"interval is made of. Set gate.max_drop in its place."
         )
-    found |= {"margin": settings.margin, "confidence": confidence}
+    found |= {"margin": settings.margin, "confidence": confidence, "passed": found["low"] > -settings.margin}
     if found["method"] == "paired score interval":
         found["smallest_margin"] = smallest_margin(found["num_samples"], confidence=confidence)
     return found
