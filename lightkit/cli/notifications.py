@@ -12,7 +12,7 @@ from pydoc import locate
 from typing import TYPE_CHECKING, Any
 
 from lightkit.cli.config_loader import WITH_MODEL, load_config
-from lightkit.config import KeyPath, Problems, Resolved, error_at, read_file, read_scalar
+from lightkit.config import KeyPath, Problems, Resolved, dotted, error_at, read_file, read_scalar
 from lightkit.config.interpolation import escape
 from lightkit.config.secrets import HIDDEN
 from lightkit.config.tree import to_plain
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 IN_RETRAIN = "_LIGHTKIT_RETRAIN"
 """Environment variable of the stages of a retrain, which prints the closing block; "tested": its test is new."""
+_ADDRESS = "_LIGHTKIT_ADDRESS_"
 _NUM_LAST_LINES = 12  # of the error output of other processes, which may end with a traceback
 _INTERRUPTED_CLOSE_S = 2.0  # after a signal: this process and its children have 15 s in all
 
@@ -217,35 +218,39 @@ def _notifier_class(entry: Any) -> str | None:
     return path if path.endswith("Notifier") else None
 
 
-def notifier_flags(resolved: Resolved) -> list[str]:
-    """Return flags that give a later stage the notifiers of this command's config, with their addresses.
+def pass_on_notifiers(resolved: Resolved) -> tuple[list[str], dict[str, str]]:
+    """Return flags and environment variables that give a later stage the notifiers of this command's config.
 
-    The config of a run holds ``***`` in the place of an address that is written in the config. A reference to the
-    environment stays one, so that what masks it there masks it in the stage.
+    The config of a run holds ``***`` in the place of an address that is written in the config. What is secret is passed
+    in the environment, since other users of a machine can read the arguments of a process.
     """
+    environment: dict[str, str] = {}
 
-    def keep_references(value: Any, path: KeyPath) -> Any:
-        """Return a value as it can be read again: a reference to the environment as that, a secret as it is."""
+    def refer(value: Any, path: KeyPath) -> Any:
+        """Return a value as it can be read again: what came from the environment, or is secret, as a reference."""
         reference = resolved.references.get(path)
         if reference is not None and HIDDEN not in reference:
             return reference
+        if reference is not None and isinstance(value, str):
+            name = f"{_ADDRESS}{len(environment)}"
+            environment[name] = value
+            return f"${{oc.env:{name}}}"
         if isinstance(value, dict):
-            return {key: keep_references(child, (*path, key)) for key, child in value.items()}
+            return {key: refer(child, (*path, key)) for key, child in value.items()}
         if isinstance(value, list):
-            return [keep_references(child, (*path, index)) for index, child in enumerate(value)]
+            return [refer(child, (*path, index)) for index, child in enumerate(value)]
         return escape(value) if isinstance(value, str) else value
 
-    values = {key: keep_references(resolved.section(key), (key,)) for key in ("callbacks", "trainer")}
-    flags = [
-        f"--callbacks.{name}={json.dumps(entry)}"
-        for name, entry in values["callbacks"].items()
-        if _notifier_class(entry) is not None
-    ]
-    listed = values["trainer"].get("callbacks")
+    flags = []
+    for name, entry in resolved.section("callbacks").items():
+        if _notifier_class(entry) is not None:
+            key = ("callbacks", name)
+            flags.append(f"--{dotted(key)}={json.dumps(refer(entry, key))}")
+    listed = resolved.section("trainer").get("callbacks")
     listed = listed if isinstance(listed, list) else [listed]
     if any(_notifier_class(entry) is not None for entry in listed):
-        flags.append(f"--trainer.callbacks={json.dumps(listed)}")
-    return flags
+        flags.append(f"--trainer.callbacks={json.dumps(refer(listed, ('trainer', 'callbacks')))}")
+    return flags, environment
 
 
 def warn_of_lost_addresses(resolved: Resolved, run: Run) -> None:

@@ -31,7 +31,7 @@ from lightkit.cli.command_line import Takes, parse_options
 from lightkit.cli.config_loader import options_of
 from lightkit.cli.console import configure_console, print_error, print_line, printed_errors, quiet_libraries
 from lightkit.cli.context import RunContext, create_job_lock, read_run_settings
-from lightkit.cli.notifications import IN_RETRAIN, CommandNotifier, notifier_flags
+from lightkit.cli.notifications import IN_RETRAIN, CommandNotifier, pass_on_notifiers
 from lightkit.cli.stage_runner import open_context
 from lightkit.cli.up_to_date import compute_inputs, find_unchanged_run
 from lightkit.config import near, shown_path
@@ -394,6 +394,7 @@ class Retrain:
         self._config = hashlib.sha256(json.dumps(training, sort_keys=True, default=str).encode()).hexdigest()
         self._run: runs.Run | None = None  # `fit` chooses it
         self._stages = {stage: StageState(stage) for stage in STAGES}
+        self._notifiers = pass_on_notifiers(context.resolved)
         self._began = _format_now()
         self._ended: str | None = None
         self._outcome: str | None = None
@@ -604,7 +605,7 @@ class Retrain:
             return ["fit", *self._context.args, *self._flags]
         assert self._run is not None
         args = [stage, f"--run={self._run.folder}", *["--trust"] * bool(self._context.options.get("trust"))]
-        args += notifier_flags(self._context.resolved)
+        args += self._notifiers[0]
         if stage in ("test", "export"):
             args += [f"--format={options.get('--export-format', 'torch_export')}"] if stage == "export" else []
             return args + {"json": ["--output=json"], "quiet": ["--quiet"]}.get(mode, [])
@@ -666,7 +667,7 @@ class Retrain:
             self._write_event(stage, "begun")
             num_bytes = self._run.events_path.stat().st_size
         began_s = time.monotonic()
-        environment = {**self._lock.delegate(), IN_RETRAIN: "tested" if is_tested else "1"}
+        environment = {**self._lock.delegate(), **self._notifiers[1], IN_RETRAIN: "tested" if is_tested else "1"}
         status = self._processes.run(args, environment, self._find_run)
         code, reason = self._interpret_end(stage, status)
         state.exit_code = code

@@ -169,14 +169,14 @@ def digests_of_inputs(manifest: Mapping[str, Any] | None) -> dict[str, str]:
     inputs = (manifest or {}).get("inputs")
     if not isinstance(inputs, Mapping):
         return {}
-    parts = {"config": inputs.get("config")}
-    for name in ("data", "code"):
-        part = inputs.get(name)
-        parts[name] = part.get("digest") if isinstance(part, Mapping) else None
+    data = inputs.get("data")
+    code = inputs.get("code")
+    if not isinstance(data, Mapping) or not isinstance(code, Mapping):
+        return {}
     # what is behind an address, or in files that the config does not name, may have changed unseen
-    data = inputs.get("data") or {}
     if data.get("unseen") or not data.get("num_files"):
         return {}
+    parts = {"config": inputs.get("config"), "data": data.get("digest"), "code": code.get("digest")}
     return {name: str(part) for name, part in parts.items()} if all(parts.values()) else {}
 
 

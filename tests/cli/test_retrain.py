@@ -455,24 +455,30 @@ def test_a_decision_of_the_gate_is_the_message_of_its_refusal(hands: Stagehands)
 
 
 @pytest.mark.parametrize(
-    ("callbacks", "expected"),
+    ("url", "expected", "passed"),
     [
-        ({"hook": {"class_path": "WebhookNotifier", "init_args": {"webhook_url": "http://127.0.0.1:9/can-ary"}}},
-         "http://127.0.0.1:9/can-ary"),
-        ({"hook": {"class_path": "WebhookNotifier", "init_args": {"webhook_url": "${oc.env:HOOK_URL}"}}},
-         "${oc.env:HOOK_URL}"),
+        ("http://127.0.0.1:9/can-ary", "${oc.env:_LIGHTKIT_ADDRESS_0}", "http://127.0.0.1:9/can-ary"),
+        ("${oc.env:HOOK_URL}", "${oc.env:HOOK_URL}", None),
     ],
     ids=["plain", "reference"],
-)  # fmt: skip
-def test_later_stages_get_the_notifiers_of_the_command(
-    hands: Stagehands, monkeypatch: pytest.MonkeyPatch, callbacks: dict[str, Any], expected: str
+)
+@pytest.mark.parametrize("place", ["callbacks", "trainer"])
+def test_later_stages_get_the_notifiers_of_the_command_and_no_secret_among_their_arguments(
+    hands: Stagehands, monkeypatch: pytest.MonkeyPatch, place: str, url: str, expected: str, passed: str | None
 ) -> None:
     monkeypatch.setenv("HOOK_URL", "http://127.0.0.1:9/of-the-environment")
-    hands.house.write("hook.yaml", json.dumps({"callbacks": callbacks}))  # which is YAML
+    entry = {"class_path": "WebhookNotifier", "init_args": {"webhook_url": url}}
+    layer = {"callbacks": {"hook": entry}} if place == "callbacks" else {"trainer": {"callbacks": [entry]}}
+    hands.house.write("hook.yaml", json.dumps(layer))  # which is YAML
     hands.retrain(*JUDGED, "-c", "hook.yaml")
-    for words in hands.calls[1:]:
-        (flag,) = [word for word in words if word.startswith("--callbacks.hook=")]
-        assert json.loads(flag.partition("=")[2])["init_args"]["webhook_url"] == expected
+    for words, environment in zip(hands.calls[1:], hands.environments[1:], strict=True):
+        option = "--callbacks.hook=" if place == "callbacks" else "--trainer.callbacks="
+        (flag,) = [word for word in words if word.startswith(option)]
+        found = json.loads(flag.removeprefix(option))
+        found = found[0] if place == "trainer" else found
+        assert found["init_args"]["webhook_url"] == expected
+        assert environment.get("_LIGHTKIT_ADDRESS_0") == passed
+        assert not any("can-ary" in word or "of-the-environment" in word for word in words)
 
 
 def judge(run: runs.Run, session: Any, **changes: Any) -> None:
