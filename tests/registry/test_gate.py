@@ -260,3 +260,31 @@ def test_a_margin_needs_predictions_of_each_sample_also_before_there_is_a_champi
     with pytest.raises(ConfigError, match=r"gate\.margin: .*has no prediction of each sample"):
         judged(settings, 0.9, 0.9)
     assert judged(settings, float("nan"), 0.9)["passed"] is False
+
+
+@pytest.mark.parametrize(
+    ("settings", "lost_a_night", "last"),
+    [
+        (GateSettings(METRIC, max_drop=0.091), 2, 0.0),
+        (GateSettings(METRIC, margin=0.17, drift={"window": 10, "max_drop": 0.17}), 2, 20 / 30),
+        (GateSettings(METRIC, margin=0.17, drift={"window": 10, "max_drop": 0.17}), 1, 15 / 30),
+    ],
+    ids=["a drop of a standard error", "two images a night", "one image a night"],
+)
+def test_a_model_sinks_night_by_night_no_further_than_its_gate_allows(
+    settings: GateSettings, lost_a_night: int, last: float
+) -> None:
+    """Each night the new model is wrong on one or two more of 30 images: until none is right, or the gate says no."""
+    right, champions = 20, [20 / 30]
+    while right >= lost_a_night:
+        mine, theirs = right_on(range(right - lost_a_night)), right_on(range(right))
+        drift = {"window": 10, "best": max(champions[-10:]), "version": "1"}
+        models = [
+            ModelScores(name, {METRIC: float(each.is_correct.mean())}, {}, each)
+            for name, each in (("run", mine), ("net version 1", theirs))
+        ]
+        if not decide(settings, *models, drift=drift, num_samples=30, run="a/b")["passed"]:
+            break
+        right -= lost_a_night
+        champions.append(right / 30)
+    assert champions[-1] == pytest.approx(last)
