@@ -246,7 +246,8 @@ def digest_weights(path: str | Path) -> str:
         hashed.update(f"{name}\0".encode())
         if isinstance(value, Tensor):
             hashed.update(f"{value.dtype} {tuple(value.shape)}\0".encode())
-            hashed.update(value.detach().contiguous().flatten().view(torch.uint8).numpy() if value.numel() else b"")
+            memory: Any = value.detach().contiguous().flatten().view(torch.uint8).numpy() if value.numel() else b""
+            hashed.update(memory)
         else:  # of `get_extra_state`
             hashed.update(repr(value).encode())
     return hashed.hexdigest()

@@ -412,7 +412,8 @@ def bound_difference(
     """Compute how much worse than the baseline a candidate may be, by the paired interval of their difference.
 
     The lower end is one-sided: the true difference is above it with this confidence. It is that of
-    `paired_score_interval` of accuracy, and of a paired bootstrap of other metrics.
+    `paired_score_interval` of accuracy, and of a paired bootstrap of other metrics; minus infinity below 20 samples, of
+    which a bootstrap shows nothing.
 
     Args:
         metric: Name of the metric.
@@ -442,9 +443,10 @@ def bound_difference(
     else:
         (values, statistic), (others, _) = mine, theirs
         found = paired_bootstrap(others, values, statistic, confidence=two_sided)
-        sign = 1 if mode == "max" else -1
-        difference = sign * found["difference"]
-        low = found["low"] if mode == "max" else -found["high"]
+        difference = found["difference"] if mode == "max" else 0.0 - found["difference"]
+        low = found["low"] if mode == "max" else 0.0 - found["high"]
+        if len(candidate) < _MIN_SAMPLES_OF_MARGIN:  # drawn again and again, a few samples seem to differ too little
+            low = -math.inf
         method = "paired bootstrap"
     return {"difference": difference, "low": low, "method": method, "num_samples": len(candidate)}
 

@@ -214,3 +214,10 @@ def test_a_loss_of_a_regressor_is_bounded_by_its_squares() -> None:
     differences = noise[1].astype(float) ** 2 - (1.5 * noise[0].astype(float)) ** 2
     assert found["difference"] == pytest.approx(differences.mean(), abs=1e-6)
     assert found["low"] == pytest.approx(differences.mean() - 1.645 * differences.std() / math.sqrt(200), abs=0.06)
+
+
+def test_a_few_samples_of_a_loss_show_nothing() -> None:
+    predictions = regressed(np.zeros(19), np.ones(19))
+    found = bound_difference("test/mae", [1.0, 1.0], predictions, predictions, mode="min", confidence=0.95)
+    assert found is not None
+    assert (found["difference"], found["low"]) == (0.0, -math.inf)
