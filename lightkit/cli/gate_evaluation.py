@@ -25,7 +25,7 @@ from lightkit.callbacks.prediction_recorder import PredictionRecorder, write_thu
 from lightkit.cli.console import configure_console, print_line, quiet_libraries
 from lightkit.cli.context import RunContext, read_run_settings
 from lightkit.cli.model_builder import build_model, translate_model_errors
-from lightkit.cli.notifications import IN_RETRAIN, build_notifiers
+from lightkit.cli.notifications import IN_RETRAIN, build_notifiers, warn_of_lost_addresses
 from lightkit.cli.redaction import redact
 from lightkit.cli.stage_runner import open_run_context
 from lightkit.config import dump_yaml, near, read_file, shown_path
@@ -76,6 +76,7 @@ def evaluate_gate(context: RunContext, *, tracking_uri: str | None, name: str | 
             settings.metric,
             settings.min,
         )
+    warn_of_lost_addresses(resolved, run)
     try:
         notifiers = [notifier for _, notifier in build_notifiers(resolved)]
     except LightkitError as error:  # it decides all the same
@@ -267,7 +268,7 @@ class _Evaluation:
         if (
             os.environ.get(IN_RETRAIN) != "tested"
             or self.settings.slices
-            or (self.settings.confidence is not None and predictions is None)
+            or ((self.settings.confidence, self.settings.margin) != (None, None) and predictions is None)
             or not math.isfinite(scores.get(metric, math.nan))
             or hardware.get("devices") != 1
             or trainer.get("limit_test_batches") is not None
