@@ -192,7 +192,7 @@ class RunRecorder(Callback):
         self._meter, self._bad_images, self._epoch = EpochMeter(), _BadImages(run, events), 0
         self._restored: dict[str, Any] = {}
         self._trainer: Trainer | None = None
-        self._logged_now: dict[str, float] = {}  # in the epoch, by the time of the checkpoint that is being written
+        self._logged_at: tuple[int, dict[str, float]] = (-1, {})  # step of a checkpoint within an epoch, its metrics
         self._best: Scored | None = None
         self._notes: dict[str, str] = {}
         self._before_validation: dict[str, Any] = {}
@@ -256,14 +256,15 @@ class RunRecorder(Callback):
             step: Number of optimizer steps that it holds.
         """
         self._meter.lap("checkpoint")
-        logged, self._logged_now = self._logged_now, {}
-        keeper = None if self._trainer is None else self._trainer.checkpoint_callback
+        trainer = self._trainer
+        keeper = None if trainer is None else trainer.checkpoint_callback
         score = getattr(keeper, "best_model_score", None)
-        if score is not None and Path(getattr(keeper, "best_model_path", "")) == path:
-            self._best = Scored(path, epoch, step, float(score), logged)
+        if trainer is not None and score is not None and Path(getattr(keeper, "best_model_path", "")) == path:
+            logged_at, logged = self._logged_at
+            self._best = Scored(path, epoch, step, float(score), logged if logged_at == step else {})
             self._note_stale_score(keeper)
             if self._writes and time.monotonic() - self._summary_s > _SUMMARY_INTERVAL_S:
-                self._update_summary(self._trainer)
+                self._update_summary(trainer)
         if self._writes:
             relative = runs.relative(path, self.run.folder)
             self.events.write("checkpoint", path=relative, epoch=epoch, step=step, kind=path.stem)
@@ -401,7 +402,8 @@ class RunRecorder(Callback):
         if self._meter.complete is None:  # within an epoch
             logged = self._meter.list_logged(trainer)
             checkpoint["callbacks"][self.state_key]["logged"] = logged
-            self._logged_now = {name: float(trainer.callback_metrics[name]) for name in logged}
+            values = {name: float(trainer.callback_metrics[name]) for name in logged}
+            self._logged_at = (trainer.global_step, values)
         self._record_epoch(trainer)
         self._meter.lap("other")
 

@@ -276,7 +276,7 @@ def finish_trainer(context: RunContext, trainer: Trainer) -> None:
         # Here, before data are prepared.
         read_checkpoint(checkpoint, mmap=True, goes_on=context.command == "fit")
     callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
-    callbacks.sort(key=_rank_as_best)
+    callbacks.sort(key=rank_as_best)
     for callback in trainer.checkpoint_callbacks:
         if isinstance(callback, ModelCheckpoint):
             callback.dirpath = callback.dirpath or str(context.run.checkpoints)
@@ -286,7 +286,7 @@ def finish_trainer(context: RunContext, trainer: Trainer) -> None:
     context.notifier.adopt(notifiers, context.resolved)
 
 
-def _rank_as_best(callback: Callback) -> int:
+def rank_as_best(callback: Callback) -> int:
     """Return the place of a callback in the trainer's list: Lightning takes the first one's checkpoint for the best.
 
     One that chooses by a metric comes before those that keep all or the newest, and `resume.ckpt` last, behind those
