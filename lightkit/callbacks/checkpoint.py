@@ -6,13 +6,13 @@ import logging
 import time
 import weakref
 import zipfile
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from pytorch_lightning import LightningModule, Trainer
-from pytorch_lightning.callbacks import ModelCheckpoint, WeightAveraging
+from pytorch_lightning import Callback, LightningModule, Trainer
+from pytorch_lightning.callbacks import ModelCheckpoint, StochasticWeightAveraging, WeightAveraging
 from pytorch_lightning.trainer.states import TrainerFn
 from torch import Tensor
 from torch.utils.data import DataLoader
@@ -87,6 +87,8 @@ class Checkpoint(ModelCheckpoint):
         self._value_before: Tensor | None = None
         self._value_judged: Tensor | None = None
         self._validation: tuple[Tensor | None, int] = (None, -1)
+        self._scored_weights: dict[str, Tensor] | None = None
+        self._is_writing_scored = False
 
     @classmethod
     def for_resume(cls) -> Checkpoint:
@@ -134,6 +136,32 @@ class Checkpoint(ModelCheckpoint):
         """Note the monitor's value of an earlier validation."""
         self._value_before = self._find_value(trainer)
 
+    def on_validation_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_args: Any, **_kw: Any) -> None:
+        """Keep the weights that are scored, where hooks may put others in place before they are written."""
+        is_asked = self._scored_weights is None and self.keeps_best and not trainer.sanity_checking
+        if is_asked and trainer.state.fn == TrainerFn.FITTING and may_swap_weights(trainer):
+            state = pl_module.state_dict()
+            self._scored_weights = {
+                name: value.detach().cpu().clone() for name, value in state.items() if isinstance(value, Tensor)
+            }
+
+    def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
+        """Put the weights that were scored in the place of the module's, which stay in ``current_model_state``."""
+        if self._is_writing_scored and self._scored_weights is not None:
+            current = checkpoint["state_dict"]
+            scored = {name: self._scored_weights.get(name, value) for name, value in current.items()}
+            if not holds_weights(scored, current):
+                checkpoint["current_model_state"], checkpoint["state_dict"] = current, scored
+
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Write `final.ckpt` where a callback or the model has put other weights in place for the end of training."""
+        is_off = getattr(trainer, "fast_dev_run", False) or not may_end_with_others(trainer)
+        if is_off or is_sharded(trainer) or not self.last_path.is_file():
+            return
+        saved = load_file(self.last_path, map_location="cpu", mmap=zipfile.is_zipfile(self.last_path))["state_dict"]
+        if trainer.strategy.broadcast(not holds_weights(saved, pl_module.state_dict())):
+            trainer.save_checkpoint(self.last_path.with_name(FINAL_NAME))
+
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Write the weights that were scored, unless the epoch ends here: then its end writes them."""
         if trainer.state.fn != TrainerFn.FITTING or getattr(trainer, "fast_dev_run", False):
@@ -148,16 +176,20 @@ class Checkpoint(ModelCheckpoint):
 
         # The ordinary case: no step follows, and nothing changes the weights before the epoch's end is written.
         is_epoch_over = trainer.fit_loop.epoch_loop.done
-        if is_epoch_over and not averages_weights(trainer):
+        is_swapped = self._scored_weights is not None
+        if is_epoch_over and not (averages_weights(trainer) or is_swapped):
             return
 
         # Gradients that are being accumulated are in no checkpoint, so that training could not go on exactly here.
         is_accumulating = trainer.fit_loop.batch_idx % trainer.accumulate_grad_batches != (
             trainer.accumulate_grad_batches - 1
         )
-        is_last = not is_epoch_over and not is_accumulating
+        # Nor would it where the model's own hook takes the scored weights out again, after those of callbacks.
+        is_of_model = is_swapped and overrides(pl_module, LightningModule, "on_validation_end")
+        is_last = not (is_epoch_over or is_accumulating or is_of_model)
         is_best = self._is_best(trainer, value) if is_new else self.keeps_best and self.monitor is None and is_last
         self._save(trainer, is_best=is_best, is_last=is_last)
+        self._scored_weights = None
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Write `last.ckpt`, which is `best.ckpt` too if the weights are the best."""
@@ -267,8 +299,11 @@ class Checkpoint(ModelCheckpoint):
             self.save_last_now(trainer)
         if not is_best:
             return
-        if not (is_last and self._link_best(trainer, self.last_path)):
+        is_one_file = is_last and self._scored_weights is None
+        if not (is_one_file and self._link_best(trainer, self.last_path)):
+            self._is_writing_scored = True
             trainer.save_checkpoint(self.best_model_path)
+            self._is_writing_scored = False
         if trainer.is_global_zero:
             for logger in trainer.loggers:
                 logger.after_save_checkpoint(weakref.proxy(self))
@@ -356,6 +391,52 @@ def averages_weights(trainer: Trainer) -> bool:
     """Check whether a callback of Lightning's scores and saves averaged weights, which an epoch's end may change."""
     callbacks: list[Any] = trainer.callbacks  # type: ignore[attr-defined]
     return any(isinstance(callback, WeightAveraging) for callback in callbacks)
+
+
+FINAL_NAME = "final.ckpt"
+_SWAPS = ("on_validation_start", "on_validation_epoch_start"), ("on_validation_epoch_end", "on_validation_end")
+
+
+def overrides(receiver: Any, base: type, *hooks: str) -> bool:
+    """Check whether one of the hooks of a callback or module is not that of its base class."""
+    return any(getattr(type(receiver), hook) is not getattr(base, hook) for hook in hooks)
+
+
+def list_foreign(trainer: Trainer) -> list[tuple[Any, type]]:
+    """List the module and the callbacks that are not lightkit's or Lightning's, each with its base class."""
+    callbacks: list[Any] = trainer.callbacks  # type: ignore[attr-defined]
+    foreign = [each for each in callbacks if type(each).__module__.partition(".")[0] not in _KNOWN_PACKAGES]
+    return [(trainer.lightning_module, LightningModule), *((callback, Callback) for callback in foreign)]
+
+
+_KNOWN_PACKAGES = ("lightkit", "pytorch_lightning", "lightning")
+
+
+def may_swap_weights(trainer: Trainer) -> bool:
+    """Check whether a hook of the user's could put other weights in place for a validation, and take them out again."""
+    if is_sharded(trainer) or averages_weights(trainer):
+        return False
+    starts, ends = _SWAPS
+    return any(overrides(*each, *starts) and overrides(*each, *ends) for each in list_foreign(trainer))
+
+
+def may_end_with_others(trainer: Trainer) -> bool:
+    """Check whether a hook could put other weights in place for the end of training."""
+    callbacks: list[Any] = trainer.callbacks  # type: ignore[attr-defined]
+    averages = any(isinstance(callback, StochasticWeightAveraging) for callback in callbacks)
+    return averages or any(overrides(*each, "on_train_end") for each in list_foreign(trainer))
+
+
+def is_sharded(trainer: Trainer) -> bool:
+    """Check whether no rank has all weights."""
+    name = type(trainer.strategy).__name__
+    return any(word in name for word in ("FSDP", "DeepSpeed", "ModelParallel"))
+
+
+def holds_weights(state: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Check whether two state dicts have the same tensors, bit for bit."""
+    names = [name for name, value in other.items() if isinstance(value, Tensor)]
+    return all(name in state and torch.equal(state[name].cpu(), other[name].cpu()) for name in names)
 
 
 def can_save_within_epoch(trainer: Trainer, batch_idx: int) -> bool:

@@ -26,12 +26,12 @@ from typing import Any
 
 import torch
 from pytorch_lightning import Callback, LightningModule, Trainer
-from pytorch_lightning.callbacks import ModelCheckpoint, StochasticWeightAveraging
+from pytorch_lightning.callbacks import ModelCheckpoint, StochasticWeightAveraging, WeightAveraging
 from pytorch_lightning.trainer.states import TrainerFn
 from pytorch_lightning.utilities import rank_zero_only
 
 from lightkit import runs
-from lightkit.callbacks.checkpoint import Checkpoint
+from lightkit.callbacks.checkpoint import FINAL_NAME, Checkpoint
 from lightkit.callbacks.interruption import explain_early_end
 from lightkit.callbacks.resume import gather
 from lightkit.config import shown_path
@@ -420,6 +420,8 @@ class RunRecorder(Callback):
         newest = keeper.explain_newest(trainer) if isinstance(keeper, Checkpoint) else None
         if newest is not None:
             self._notes["newest"] = f"best.ckpt is the newest: {newest}"
+        if (averaging := self._explain_averaging(trainer)) is not None:
+            self._notes["averaging"] = averaging
         self._end_stage(trainer)
         _call_each(trainer.loggers, "record_fit_end", trainer, pl_module)
 
@@ -534,6 +536,32 @@ class RunRecorder(Callback):
             best=chosen,
             notes=list(self._notes.values()),
             paths={name: str(path) for name, path in paths.items() if path.exists()},
+        )
+
+    def _explain_averaging(self, trainer: Trainer) -> str | None:
+        """Return which weights are in which checkpoint where there are others than the model's own; else None."""
+        takes = "test and export take the best checkpoint unless --ckpt_path names another"
+        averaging = [type(each).__name__ for each in _callbacks(trainer) if isinstance(each, WeightAveraging)]
+        if averaging:
+            return f"the checkpoints hold the averaged weights of {averaging[0]}, which validation scores; {takes}"
+        final = self.run.checkpoints / FINAL_NAME
+        swa = any(isinstance(each, StochasticWeightAveraging) for each in _callbacks(trainer))
+        if final.is_file():
+            who = "StochasticWeightAveraging" if swa else "a callback or the model"
+            return (
+                f"{FINAL_NAME} holds the weights that {who} has put in place at the end of training, which no "
+                f"validation has scored; the other checkpoints hold the weights as they were trained; {takes}"
+            )
+        if not swa:
+            return None
+        if trainer.max_epochs is not None and 0 <= trainer.max_epochs < len(self._table.rows):
+            return (
+                f"the checkpoint of the last epoch holds the average of StochasticWeightAveraging, the others the "
+                f"weights as they were trained; {takes}"
+            )
+        return (
+            f"training ended before StochasticWeightAveraging put its average in place: all checkpoints hold the "
+            f"weights as they were trained; {takes}"
         )
 
     def _find_best(self, keeper: ModelCheckpoint) -> Scored | None:

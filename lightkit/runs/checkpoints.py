@@ -136,8 +136,8 @@ def choose_good(checkpoints: Path | str) -> tuple[Path | None, list[tuple[Path, 
 
 
 def _list_newest_first(checkpoints: Path) -> list[Path]:
-    """List ``last.ckpt``, then the others from the newest to the oldest."""
-    paths = [path for path in checkpoints.glob("*.ckpt") if path.is_file()]
+    """List ``last.ckpt``, then the others from the newest to the oldest, without what no training goes on from."""
+    paths = [path for path in checkpoints.glob("*.ckpt") if path.is_file() and path.name != "final.ckpt"]
     return sorted(paths, key=lambda p: (p.name != "last.ckpt", -p.stat().st_mtime, p.name != "best.ckpt", p.name))
 
 

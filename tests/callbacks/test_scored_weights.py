@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
@@ -19,7 +19,14 @@ import pytorch_lightning as pl
 import torch
 from hypothesis import given, note, settings
 from hypothesis import strategies as st
-from pytorch_lightning.callbacks import Callback, ModelCheckpoint, WeightAveraging
+from pytorch_lightning.callbacks import (
+    Callback,
+    EarlyStopping,
+    ModelCheckpoint,
+    StochasticWeightAveraging,
+    Timer,
+    WeightAveraging,
+)
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 from lightkit import runs
@@ -190,10 +197,10 @@ class Net(pl.LightningModule):
     def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
         self.reach("batch")
 
-    def on_before_zero_grad(self, optimizer: Any) -> None:
-        step = self.global_step
-        with torch.no_grad():
-            self.weight.fill_(float((step + 1) * 37 * self.plan.factor % 101))
+    def optimizer_step(self, *args: Any, **kwargs: Any) -> None:
+        super().optimizer_step(*args, **kwargs)
+        with torch.no_grad():  # Lightning counts the step after this hook
+            self.weight.fill_(float((self.global_step + 1) * 37 * self.plan.factor % 101))
 
     def on_train_epoch_start(self) -> None:
         self.reach("epoch_start")
@@ -245,7 +252,7 @@ def own_checkpoint(kind: str, monitor: str) -> ModelCheckpoint:
     return ModelCheckpoint(monitor=monitor, **more.get(kind, {}))
 
 
-def train(run: runs.Run, plan: Plan, *, can_be_killed: bool) -> Net:
+def train(run: runs.Run, plan: Plan, *, can_be_killed: bool, more: Sequence[Callback] = ()) -> Net:
     """Train as a recorded run does, in this process."""
     checkpoint = runs.choose_good(run.checkpoints)[0] if run.resumed else None
     recorder = RunRecorder(run, events=runs.EventStream(run.events_path))
@@ -262,7 +269,7 @@ def train(run: runs.Run, plan: Plan, *, can_be_killed: bool) -> Net:
         logger=False,
         enable_progress_bar=False,
         enable_model_summary=False,
-        callbacks=[*average, recorder, ResumeState(), StopOnTime(), *sorted(keepers, key=rank_as_best)],
+        callbacks=[*average, *more, recorder, ResumeState(), StopOnTime(), *sorted(keepers, key=rank_as_best)],
         plugins=[plugin],
         max_epochs=plan.max_epochs,
         max_steps=plan.max_steps,
@@ -347,3 +354,113 @@ def check_best(
         assert weight <= min((value for value, _ in scored), default=weight)
         assert weight in {value for value, _ in (*earlier, *scored)}
         assert was_killed or (weight, best["step"]) == min(scored)
+
+
+class Shadow(Callback):
+    """Keeps a weight of its own, puts it in place for validations and at the end, and leaves no checkpoint alone."""
+
+    def __init__(self) -> None:
+        self.own: torch.Tensor | None = None
+
+    def swap(self, module: pl.LightningModule) -> None:
+        before = module.weight.detach().clone()  # type: ignore[operator]
+        module.weight.data.copy_(torch.full_like(before, -1.0) if self.own is None else self.own)  # type: ignore[operator]
+        self.own = before
+
+    def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        if not trainer.sanity_checking:
+            self.swap(pl_module)
+
+    def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        if not trainer.sanity_checking:
+            self.swap(pl_module)
+
+    def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        self.swap(pl_module)
+
+
+PLAIN = Plan("sized", 4, 1.0, 1, 2, -1, None, 1, 1, (), None, None, 1)
+
+
+@pytest.mark.parametrize("interval", [1.0, 2], ids=["epochs", "within"])
+def test_weights_that_a_callback_puts_in_place_for_the_validation_are_those_of_the_best(
+    tmp_path: Path, interval: float
+) -> None:
+    run = runs.create(tmp_path, "job")
+    module = train(run, replace(PLAIN, interval=interval), can_be_killed=False, more=[Shadow()])
+    assert {value for value, _ in module.scored} == {-1.0}
+    best, last = read(run.checkpoints / "best.ckpt"), read(run.checkpoints / "last.ckpt")
+    trained = 8 * 37 % 101
+    assert (float(best["state_dict"]["weight"]), float(last["state_dict"]["weight"])) == (-1.0, trained)
+    final = read(run.checkpoints / "final.ckpt")
+    assert float(final["state_dict"]["weight"]) == -1.0
+    assert runs.choose_good(run.checkpoints) == (run.checkpoints / "last.ckpt", [])
+    summary = runs.read_summary(run.summary_path) or {}
+    assert summary["best"]["value"] == -1.0
+    assert any(text.startswith("final.ckpt holds the weights that a callback") for text in summary["notes"])
+
+
+@pytest.mark.parametrize("stops_at", [None, 2], ids=["done", "early"])
+def test_the_average_of_stochastic_weight_averaging_is_kept_and_said(tmp_path: Path, stops_at: int | None) -> None:
+    run = runs.create(tmp_path, "job")
+    averaging = StochasticWeightAveraging(swa_lrs=0.1, swa_epoch_start=1)
+    plan = replace(PLAIN, max_epochs=3)
+    more: list[Callback] = [averaging]
+    if stops_at is not None:
+        more.append(EarlyStopping("val/loss", patience=1, mode="max", stopping_threshold=0.0))
+    train(run, plan, can_be_killed=False, more=more)
+    (text,) = (runs.read_summary(run.summary_path) or {})["notes"]
+    final = run.checkpoints / "final.ckpt"
+    if stops_at is not None:
+        assert text.startswith("training ended before StochasticWeightAveraging put its average in place")
+        assert not final.exists()
+        return
+    assert text.startswith("final.ckpt holds the weights that StochasticWeightAveraging has put in place")
+    starts = [50.0, 4 * 37 % 101, 8 * 37 % 101]  # what it averages: the weights at the begin of each epoch
+    assert float(read(final)["state_dict"]["weight"]) == pytest.approx(sum(starts) / 3)
+    assert float(read(run.checkpoints / "last.ckpt")["state_dict"]["weight"]) == 12 * 37 % 101
+
+
+def test_averaged_weights_that_were_scored_are_said_to_be_in_the_checkpoints(tmp_path: Path) -> None:
+    run = runs.create(tmp_path, "job")
+    train(run, replace(PLAIN, averaging="step"), can_be_killed=False)
+    (text,) = (runs.read_summary(run.summary_path) or {})["notes"]
+    assert text.startswith("the checkpoints hold the averaged weights of Averaging, which validation scores")
+
+
+def test_early_stopping_is_a_line_in_the_summary_and_cuts_no_training_short(tmp_path: Path) -> None:
+    run = runs.create(tmp_path, "job")
+    stopping = EarlyStopping("val/loss", patience=2, mode="max", min_delta=1000.0)
+    train(run, replace(PLAIN, max_epochs=9), can_be_killed=False, more=[stopping])
+    summary = runs.read_summary(run.summary_path) or {}
+    assert summary["stopped_early"] == "stopped early after epoch 2: val/loss has not risen for 2"
+    assert summary["stopped_by"] is None
+
+
+def test_a_time_that_ends_within_a_validation_trains_no_batch_more(tmp_path: Path) -> None:
+    class Over(Timer):
+        """Its time is over once a validation has begun."""
+
+        def on_validation_start(self, trainer: pl.Trainer, *_: Any) -> None:
+            self._duration = 0.0
+
+    run = runs.create(tmp_path, "job")
+    module = train(run, replace(PLAIN, max_epochs=9), can_be_killed=False, more=[Over(duration=timedelta(days=1))])
+    assert [step for _, step in module.scored] == [4]
+    assert module.trainer.global_step == 4
+    summary = runs.read_summary(run.summary_path) or {}
+    assert summary["stopped_early"].startswith("stopped early after epoch 0: the time of trainer.max_time")
+
+
+@pytest.mark.parametrize("kind", ["short", "sized"])
+def test_data_that_announce_more_than_they_give_are_warned_about(
+    tmp_path: Path, kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = runs.create(tmp_path, "job")
+    with caplog.at_level("WARNING", logger="lightkit"):
+        train(run, replace(PLAIN, data=kind), can_be_killed=False)
+    text = "the training data announce 5 batches and gave 4 in epoch 0"
+    notes = (runs.read_summary(run.summary_path) or {})["notes"]
+    assert caplog.text.count(text) == (kind == "short")
+    assert [note.startswith(text) for note in notes[:1]] == [True] * (kind == "short")
+    assert ("no validation has run" in str(notes)) == (kind == "short")
