@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import time
-from collections.abc import Mapping
+import weakref
+import zipfile
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from pytorch_lightning import LightningModule, Trainer
-from pytorch_lightning.callbacks import ModelCheckpoint
+from pytorch_lightning import Callback, LightningModule, Trainer
+from pytorch_lightning.callbacks import ModelCheckpoint, StochasticWeightAveraging, WeightAveraging
+from pytorch_lightning.trainer.states import TrainerFn
 from torch import Tensor
 from torch.utils.data import DataLoader
 
@@ -19,26 +23,34 @@ from lightkit.callbacks.metric_modes import find_metric_modes
 from lightkit.config import near
 from lightkit.errors import ConfigError
 from lightkit.runs.metric_mode import infer_mode, override_modes
+from lightkit.torch_files import load_file
 
+_log = logging.getLogger("lightkit")
 AUTO_MONITORS = ("val/loss", "val_loss")
 
 
 class Checkpoint(ModelCheckpoint):
-    """Keep the best epoch in `best.ckpt` and the newest state in `last.ckpt`, in the run folder.
+    """Keep the best weights in `best.ckpt` and the newest state in `last.ckpt`, in the run folder.
 
-    `last.ckpt` is written at the end of each epoch, and within long epochs too where the training data can be
-    resumed there (its sampler has a `resume` method, as `lightkit.data.ResumableSampler`); other data resumes at the
-    last epoch.
+    Score and weights are taken together at the end of each validation. Where the validation ends the epoch, one file is
+    written at the epoch's end, and best and last are two names of it; where more steps of the epoch follow, it is
+    written at the validation.
+
+    `last.ckpt` is written at the end of each epoch and of each validation within it, and more often in long epochs
+    where the training data can be resumed there (its sampler has a `resume` method, as
+    `lightkit.data.ResumableSampler`).
 
     Args:
-        monitor: Logged metric that decides which epoch is best. `auto`: `val/loss` or `val_loss` where one of them is
-            logged, otherwise the newest epoch counts as the best. `null`: always the newest.
+        monitor: Logged metric that decides which weights are best. `auto`: `val/loss` or `val_loss` where one of them
+            is logged, of the first loader where there are several; otherwise the newest weights count as the best.
+            `null`: always the newest.
         mode: Whether the smallest (`min`) or the largest (`max`) value is best; one that is not finite never is.
             `null`: as the metric's object says (torchmetrics' `higher_is_better`), else its name (`max` of
             `val/accuracy`), else `min`.
         dirpath: Folder of the checkpoints. `null`: `checkpoints` in the run folder.
         save_last_every_s: Seconds of training after which `last.ckpt` is written within an epoch; `null`: only at its
-            end. The default loses at most five minutes of work for a write of well under a second.
+            end and after validations. The default loses at most five minutes of work for a write of well under a
+            second.
         save_last_every_n_steps: The same, counted in optimizer steps.
     """
 
@@ -62,12 +74,13 @@ class Checkpoint(ModelCheckpoint):
             save_top_k=1,
             auto_insert_metric_name=False,
             enable_version_counter=False,
-            # At this point validation has run, and Lightning resumes at the next epoch without replaying any hook.
             save_on_train_epoch_end=True,
         )
         self.save_last_every_s = save_last_every_s
         self._is_time = DistributedFlag()
         self.save_last_every_n_steps = save_last_every_n_steps
+        self.best_epoch: int | None = None
+        self.best_step: int | None = None
         self._auto = monitor == "auto"
         self.mode_is_given = mode is not None
         self.modes_of_config: Mapping[str, str] = {}  # what a config says of metrics elsewhere, as in its gate
@@ -75,6 +88,14 @@ class Checkpoint(ModelCheckpoint):
         self._saved_at_step = 0
         self._step_seen = 0
         self._validated = False
+        self._has_ended_epoch = False
+        self._names_seen: list[str] = []
+        # Values of the monitor, by identity: Lightning keeps an old value among its metrics until a new one is logged.
+        self._value_before: Tensor | None = None
+        self._value_judged: Tensor | None = None
+        self._validation: tuple[Tensor | None, int] = (None, -1)
+        self._scored_weights: dict[str, Tensor] | None = None
+        self._is_writing_scored = False
 
     @classmethod
     def for_resume(cls) -> Checkpoint:
@@ -84,8 +105,10 @@ class Checkpoint(ModelCheckpoint):
         return keeper
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the best scores; nothing where no epoch is judged."""
-        return super().state_dict() if self.keeps_best else {}
+        """Return the best score and where it was reached; nothing where no weights are judged."""
+        if not self.keeps_best:
+            return {}
+        return {**super().state_dict(), "best_epoch": self.best_epoch, "best_step": self.best_step}
 
     @property
     def state_key(self) -> str:
@@ -102,7 +125,8 @@ class Checkpoint(ModelCheckpoint):
         """Start counting the time and the steps since the last write."""
         super().on_train_start(trainer, pl_module)
         self.last_model_path = str(self.last_path)  # which `best.ckpt` holds too
-        self._forget_a_best_of_another_run(trainer)
+        self._match_best_file(trainer)
+        self._value_judged = self._find_value(trainer)  # of a run that is resumed
         self._saved_at_s = time.monotonic()
         self._saved_at_step = self._step_seen = trainer.global_step
 
@@ -115,18 +139,73 @@ class Checkpoint(ModelCheckpoint):
         if stepped and can_save_within_epoch(trainer, batch_idx) and self._is_due(trainer):
             self.save_last_now(trainer)
 
+    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Note the monitor's value of an earlier validation."""
+        self._value_before = self._find_value(trainer)
+
+    def on_validation_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_args: Any, **_kw: Any) -> None:
+        """Keep the weights that are scored, where hooks may put others in place before they are written."""
+        is_asked = self._scored_weights is None and self.keeps_best and not trainer.sanity_checking
+        if is_asked and trainer.state.fn == TrainerFn.FITTING and may_swap_weights(trainer):
+            state = pl_module.state_dict()
+            self._scored_weights = {
+                name: value.detach().cpu().clone() for name, value in state.items() if isinstance(value, Tensor)
+            }
+
+    def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
+        """Put the weights that were scored in the place of the module's, which stay in ``current_model_state``."""
+        if self._is_writing_scored and self._scored_weights is not None:
+            current = checkpoint["state_dict"]
+            scored = {name: self._scored_weights.get(name, value) for name, value in current.items()}
+            if not holds_weights(scored, current):
+                checkpoint["current_model_state"], checkpoint["state_dict"] = current, scored
+
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Write `final.ckpt` where a callback or the model has put other weights in place for the end of training."""
+        is_off = getattr(trainer, "fast_dev_run", False) or not may_end_with_others(trainer)
+        if is_off or is_sharded(trainer) or not self.last_path.is_file():
+            return
+        saved = load_file(self.last_path, map_location="cpu", mmap=zipfile.is_zipfile(self.last_path))["state_dict"]
+        if trainer.strategy.broadcast(not holds_weights(saved, pl_module.state_dict())):
+            trainer.save_checkpoint(self.last_path.with_name(FINAL_NAME))
+
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """From here on everything that is logged has been logged once."""
-        self._validated = self._validated or not trainer.sanity_checking
-        super().on_validation_end(trainer, pl_module)
+        """Write the weights that were scored, unless the epoch ends here: then its end writes them."""
+        if trainer.state.fn != TrainerFn.FITTING or getattr(trainer, "fast_dev_run", False):
+            return
+        self._names_seen = sorted(trainer.callback_metrics)
+        if trainer.sanity_checking:
+            return
+        self._validated = True
+        value = self._find_value(trainer)
+        is_new = value is not None and value is not self._value_before
+        self._validation = (value if is_new else None, trainer.global_step)
+
+        # The ordinary case: no step follows, and nothing changes the weights before the epoch's end is written.
+        is_epoch_over = trainer.fit_loop.epoch_loop.done
+        is_swapped = self._scored_weights is not None
+        if is_epoch_over and not (averages_weights(trainer) or is_swapped):
+            return
+
+        # Gradients that are being accumulated are in no checkpoint, so that training could not go on exactly here.
+        is_accumulating = trainer.fit_loop.batch_idx % trainer.accumulate_grad_batches != (
+            trainer.accumulate_grad_batches - 1
+        )
+        # Nor would it where the model's own hook takes the scored weights out again, after those of callbacks.
+        is_of_model = is_swapped and overrides(pl_module, LightningModule, "on_validation_end")
+        is_last = not (is_epoch_over or is_accumulating or is_of_model)
+        is_best = self._is_best(trainer, value) if is_new else self.keeps_best and self.monitor is None and is_last
+        self._save(trainer, is_best=is_best, is_last=is_last)
+        self._scored_weights = None
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Write `best.ckpt` if this epoch is the best, and `last.ckpt`."""
+        """Write `last.ckpt`, which is `best.ckpt` too if the weights are the best."""
+        if getattr(trainer, "fast_dev_run", False):  # Lightning sets it from another module
+            return
+        self._has_ended_epoch = True
         self._validated = self._validated or not trainer.enable_validation
-        if self._can_judge(trainer):
-            super().on_train_epoch_end(trainer, pl_module)
-        if not getattr(trainer, "fast_dev_run", False):  # Lightning sets it from another module
-            self.save_last_now(trainer)
+        self._names_seen = sorted(trainer.callback_metrics) or self._names_seen
+        self._save(trainer, is_best=self.keeps_best and self._is_best_epoch(trainer), is_last=True)
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Write `last.ckpt` again where a run that had nothing left to train was resumed from another checkpoint."""
@@ -135,7 +214,7 @@ class Checkpoint(ModelCheckpoint):
             self.save_last_now(trainer)
 
     def check_monitor_top_k(self, trainer: Trainer, current: Tensor | None = None) -> bool:
-        """Tell whether this epoch is the best: one whose monitor is not finite on any process never is."""
+        """Check whether a score is the best: one that is not finite on any process never is."""
         is_worst = current is not None and not bool(torch.as_tensor(current).isfinite().all())
         if self.monitor is not None and trainer.strategy.reduce_boolean_decision(is_worst, all=False):
             return False
@@ -158,17 +237,147 @@ class Checkpoint(ModelCheckpoint):
         if self._auto:
             self.monitor = state_dict.get("monitor")  # known before the next validation logs it again
         super().load_state_dict({**state_dict, **moved, "best_k_models": best_k, "dirpath": self.dirpath})
+        self.best_epoch = state_dict.get("best_epoch")
+        self.best_step = state_dict.get("best_step")
 
-    def _forget_a_best_of_another_run(self, trainer: Trainer) -> None:
-        """Let the first epoch be the best where the score that was restored has no checkpoint in this run's folder.
+    def explain_newest(self, trainer: Trainer) -> str | None:
+        """Return why the newest weights count as the best; None where a metric decides, or none can be known yet."""
+        if not self.keeps_best or self.monitor is not None:
+            return None
+        if not self._auto:
+            return "callbacks.checkpoint.init_args.monitor is null"
+        if not trainer.enable_validation:
+            return "nothing is validated"
+        if not self._validated and self._has_ended_epoch:
+            return "no validation has run"
+        is_known = self._validated or bool(self._names_seen)  # by the sanity check
+        if not is_known or _find_monitor(self._names_seen) is not None:
+            return None
+        return f"neither {' nor '.join(AUTO_MONITORS)} is logged, but {', '.join(self._names_seen) or 'nothing'}"
 
-        All ranks do as the first one: its disk has the checkpoints.
+    # -- the best ------------------------------------------------------------------------------------------------------
+
+    def _find_value(self, trainer: Trainer) -> Tensor | None:
+        """Return the monitor's newest value; with `auto` the monitor is chosen once one of its names is logged."""
+        logged = trainer.callback_metrics
+        if self.keeps_best and self._auto and self.monitor is None:
+            self.monitor = _find_monitor(logged)
+        return None if self.monitor is None else logged.get(self.monitor)
+
+    def _is_best_epoch(self, trainer: Trainer) -> bool:
+        """Check whether the weights at the end of an epoch are the best.
+
+        A value is of these weights where the last validation logged it and no step has followed, or where it was
+        logged since, as the mean of a training metric.
+
+        Raises:
+            ConfigError: If a validation has run and has not logged the monitor.
         """
-        if trainer.strategy.broadcast(not self.best_model_path or Path(self.best_model_path).is_file()):
+        value = self._find_value(trainer)
+        if self.monitor is None:
+            return True
+        if value is None:
+            logged = trainer.callback_metrics
+            if self._validated and not self._auto:
+                raise ConfigError(
+                    f"callbacks.checkpoint.init_args.monitor: {self.monitor!r} is not logged"
+                    f"{near(self.monitor, logged)}; logged are {', '.join(sorted(logged)) or 'no metrics'}"
+                )
+            return False  # with `check_val_every_n_epoch`, the next validation is epochs away
+        of_validation, step = self._validation
+        if value is self._value_judged or (value is of_validation and step != trainer.global_step):
+            return False
+        return self._is_best(trainer, value)
+
+    def _is_best(self, trainer: Trainer, value: Tensor | None) -> bool:
+        """Judge a value, once; on all ranks."""
+        self._value_judged = value
+        self._decide_mode(trainer)
+        return self.keeps_best and self.check_monitor_top_k(trainer, value)
+
+    def _save(self, trainer: Trainer, *, is_best: bool, is_last: bool) -> None:
+        """Write the present state under one name or both.
+
+        `last.ckpt` comes first: a kill between the two leaves the newest state to resume from, and `best.ckpt` as it
+        was, which the resume then replaces.
+        """
+        if is_best:
+            self._note_best(trainer)
+        if is_last:
+            self.save_last_now(trainer)
+        if not is_best:
             return
-        self.best_k_models.clear()
-        self.best_model_path = self.kth_best_model_path = ""
-        self.best_model_score = self.current_score = None
+        is_one_file = is_last and self._scored_weights is None
+        if not (is_one_file and self._link_best(trainer, self.last_path)):
+            self._is_writing_scored = True
+            trainer.save_checkpoint(self.best_model_path)
+            self._is_writing_scored = False
+        if trainer.is_global_zero:
+            for logger in trainer.loggers:
+                logger.after_save_checkpoint(weakref.proxy(self))
+
+    def _note_best(self, trainer: Trainer) -> None:
+        """Note the present weights as the best, before they are written: the checkpoint holds that too."""
+        self.best_model_path = self.format_checkpoint_name({})
+        self.best_epoch = trainer.current_epoch
+        self.best_step = trainer.global_step
+        if self._value_judged is not None and self.monitor is not None:
+            self._set_score(self._value_judged.detach().clone())
+
+    def _set_score(self, score: Tensor) -> None:
+        self.current_score = self.best_model_score = self.kth_value = score
+        self.best_k_models = {self.best_model_path: score}
+        self.kth_best_model_path = self.best_model_path
+
+    def _link_best(self, trainer: Trainer, path: Path) -> bool:
+        """Make `best.ckpt` a second name of a checkpoint; False where its format, or the plugin, cannot do that."""
+        checkpoint_io: Any = trainer.strategy.checkpoint_io
+        can_link = hasattr(checkpoint_io, "link_checkpoint") and trainer.strategy.broadcast(path.is_file())
+        if can_link and trainer.is_global_zero:
+            best = Path(self.best_model_path)
+            checkpoint_io.link_checkpoint(path, best, epoch=self.best_epoch, step=self.best_step)
+        if can_link:
+            trainer.strategy.barrier("Checkpoint: best.ckpt")
+        return can_link
+
+    def _match_best_file(self, trainer: Trainer) -> None:
+        """Take the best score of a resumed run from `best.ckpt`, which may be older or newer than what was restored.
+
+        Newer where the run was killed after a validation that the resume repeats, older where it was killed before
+        `best.ckpt` was made a second name of `last.ckpt`, none in another run's folder: there the first weights that
+        are judged are the best. All ranks do as the first one: its disk has the checkpoints.
+        """
+        if not self.best_model_path:
+            return
+        resumed = Path(str(trainer.ckpt_path))
+        is_own = resumed.parent.absolute() == self.last_path.parent.absolute()
+        record = trainer.strategy.broadcast(self._read_best_file() if trainer.is_global_zero else None)
+        is_resumed_best = is_own and self.best_step == trainer.global_step
+        is_other_file = record is None or record.get("best_step") != self.best_step
+        if is_resumed_best and is_other_file and self._link_best(trainer, resumed):
+            return
+        if record is None:
+            self.best_k_models.clear()
+            self.best_model_path = self.kth_best_model_path = ""
+            self.best_model_score = self.current_score = self.best_epoch = self.best_step = None
+        elif record:
+            self.best_epoch = record.get("best_epoch")
+            self.best_step = record.get("best_step")
+            if isinstance(score := record.get("best_model_score"), Tensor):
+                self._set_score(score)
+
+    def _read_best_file(self) -> dict[str, Any] | None:
+        """Return what `best.ckpt` says of itself, empty where it says nothing; None where there is none to be read."""
+        path = Path(self.best_model_path)
+        if not path.is_file():
+            return {} if path.is_dir() else None  # a folder of shards
+        try:
+            content = load_file(path, map_location="cpu", mmap=zipfile.is_zipfile(path))
+        except ConfigError as error:
+            _log.warning("%s is replaced by the next weights that are judged: %s", path, error)
+            return None
+        callbacks = content.get("callbacks") if isinstance(content, dict) else None
+        return dict((callbacks or {}).get(self.state_key) or {})
 
     def _is_due(self, trainer: Trainer) -> bool:
         every_n_steps, every_s = self.save_last_every_n_steps, self.save_last_every_s
@@ -178,29 +387,6 @@ class Checkpoint(ModelCheckpoint):
             return False
         is_time = time.monotonic() - self._saved_at_s >= every_s
         return self._is_time.after_batch(trainer, is_time)  # clocks differ, ranks must not
-
-    def _can_judge(self, trainer: Trainer) -> bool:
-        """Tell whether this epoch can be compared with others, and find the metric to do so by.
-
-        Raises:
-            ConfigError: If a validation has run and has not logged the monitor.
-        """
-        if not self.keeps_best:
-            return False
-        logged = trainer.callback_metrics
-        if self._auto and self.monitor is None:
-            self.monitor = next((name for name in AUTO_MONITORS if name in logged), None)
-        if self.monitor is None:
-            return True
-        if self.monitor in logged:
-            self._decide_mode(trainer)
-            return True
-        if self._validated and not self._auto and not getattr(trainer, "fast_dev_run", False):
-            raise ConfigError(
-                f"callbacks.checkpoint.init_args.monitor: {self.monitor!r} is not logged{near(self.monitor, logged)}; "
-                f"logged are {', '.join(sorted(logged)) or 'no metrics'}"
-            )
-        return False  # with `check_val_every_n_epoch`, the next validation is epochs away
 
     def _decide_mode(self, trainer: Trainer) -> None:
         """Take the mode of the metric that is logged, where none was given."""
@@ -212,6 +398,64 @@ class Checkpoint(ModelCheckpoint):
             self.mode = mode
             if not self.best_k_models:  # else it is the score of the best so far
                 self.kth_value = torch.tensor(math.inf if mode == "min" else -math.inf)
+
+
+def _find_monitor(logged: Collection[str]) -> str | None:
+    """Return the metric that `monitor: auto` means, of the first loader where several log it; None without one."""
+    names = (*AUTO_MONITORS, *(f"{name}/dataloader_idx_0" for name in AUTO_MONITORS))
+    return next((name for name in names if name in logged), None)
+
+
+def averages_weights(trainer: Trainer) -> bool:
+    """Check whether a callback of Lightning's scores and saves averaged weights, which an epoch's end may change."""
+    callbacks: list[Any] = trainer.callbacks  # type: ignore[attr-defined]
+    return any(isinstance(callback, WeightAveraging) for callback in callbacks)
+
+
+FINAL_NAME = "final.ckpt"
+_SWAPS = ("on_validation_start", "on_validation_epoch_start"), ("on_validation_epoch_end", "on_validation_end")
+
+
+def overrides(receiver: Any, base: type, *hooks: str) -> bool:
+    """Check whether one of the hooks of a callback or module is not that of its base class."""
+    return any(getattr(type(receiver), hook) is not getattr(base, hook) for hook in hooks)
+
+
+def list_foreign(trainer: Trainer) -> list[tuple[Any, type]]:
+    """List the module and the callbacks that are not lightkit's or Lightning's, each with its base class."""
+    callbacks: list[Any] = trainer.callbacks  # type: ignore[attr-defined]
+    foreign = [each for each in callbacks if type(each).__module__.partition(".")[0] not in _KNOWN_PACKAGES]
+    return [(trainer.lightning_module, LightningModule), *((callback, Callback) for callback in foreign)]
+
+
+_KNOWN_PACKAGES = ("lightkit", "pytorch_lightning", "lightning")
+
+
+def may_swap_weights(trainer: Trainer) -> bool:
+    """Check whether a hook of the user's could put other weights in place for a validation, and take them out again."""
+    if is_sharded(trainer) or averages_weights(trainer):
+        return False
+    starts, ends = _SWAPS
+    return any(overrides(*each, *starts) and overrides(*each, *ends) for each in list_foreign(trainer))
+
+
+def may_end_with_others(trainer: Trainer) -> bool:
+    """Check whether a hook could put other weights in place for the end of training."""
+    callbacks: list[Any] = trainer.callbacks  # type: ignore[attr-defined]
+    averages = any(isinstance(callback, StochasticWeightAveraging) for callback in callbacks)
+    return averages or any(overrides(*each, "on_train_end") for each in list_foreign(trainer))
+
+
+def is_sharded(trainer: Trainer) -> bool:
+    """Check whether no rank has all weights."""
+    name = type(trainer.strategy).__name__
+    return any(word in name for word in ("FSDP", "DeepSpeed", "ModelParallel"))
+
+
+def holds_weights(state: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Check whether two state dicts have the same tensors, bit for bit."""
+    names = [name for name, value in other.items() if isinstance(value, Tensor)]
+    return all(name in state and torch.equal(state[name].cpu(), other[name].cpu()) for name in names)
 
 
 def can_save_within_epoch(trainer: Trainer, batch_idx: int) -> bool:
@@ -237,6 +481,18 @@ def is_last_for_now(trainer: Trainer, batch_idx: int) -> bool:
     across_epochs = trainer.check_val_every_n_epoch is None
     number = trainer.fit_loop.epoch_loop.total_batch_idx if across_epochs else batch_idx
     return trainer.is_last_batch or (isinstance(every, int) and (number + 1) % every == 0)
+
+
+def is_validated_after(trainer: Trainer, batch_idx: int) -> bool:
+    """Check whether a validation comes after this batch, by the number of batches; one by the clock is not foreseen."""
+    every_n_epochs, every = trainer.check_val_every_n_epoch, trainer.val_check_batch
+    is_this_epoch = every_n_epochs is None or (trainer.current_epoch + 1) % every_n_epochs == 0
+    if not (trainer.enable_validation and is_this_epoch) or every is None:
+        return False
+    if not isinstance(every, int):  # a stream is validated where it ends
+        return trainer.is_last_batch
+    number = trainer.fit_loop.total_batch_idx if every_n_epochs is None else batch_idx
+    return (number + 1) % every == 0
 
 
 def resumes_within_epoch(trainer: Trainer) -> bool:

@@ -125,6 +125,28 @@ class VerifiedCheckpointIO(CheckpointReader):
         if self._on_saved is not None:
             self._on_saved(path, checkpoint["epoch"], checkpoint["global_step"])
 
+    def link_checkpoint(self, path: Path, name: Path, *, epoch: int, step: int) -> None:
+        """Give a checkpoint of this class another name in its folder too: a hard link, or a copy where there are none.
+
+        Args:
+            path: The checkpoint.
+            name: The other name, which may be taken: it is replaced.
+            epoch: Epoch of the checkpoint.
+            step: Number of optimizer steps that it holds.
+
+        Raises:
+            CheckpointError: If that cannot be written.
+        """
+        try:
+            runs.write_link(path, name)
+        except OSError as error:
+            raise CheckpointError(
+                f"The checkpoint {name} cannot be written: {error}. The one before it, if any, is untouched. "
+                f"Free space or change the folder's permissions, then run the same command to resume."
+            ) from error
+        if self._on_saved is not None:
+            self._on_saved(name, epoch, step)
+
     def remove_checkpoint(self, path: str | Path) -> None:
         """Remove a checkpoint and its digest."""
         super().remove_checkpoint(path)

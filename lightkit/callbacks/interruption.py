@@ -12,6 +12,8 @@ from subprocess import TimeoutExpired
 from typing import Any
 
 from pytorch_lightning import Callback, LightningModule, Trainer
+from pytorch_lightning.callbacks import EarlyStopping, Timer
+from pytorch_lightning.callbacks.early_stopping import EarlyStoppingReason
 from pytorch_lightning.strategies.launchers import _SubprocessScriptLauncher
 
 from lightkit.callbacks.checkpoint import (
@@ -111,6 +113,53 @@ class StopOnSignal(Callback):
         newest: Path | None = trainer.strategy.broadcast(self._last_good() if trainer.is_global_zero else None)
         if newest is not None or not waits:
             raise Interrupted(self._watch.received or signal.SIGTERM, checkpoint=newest)
+
+
+class StopOnTime(Callback):
+    """End the training where the time of a `Timer`, as of `trainer.max_time`, is over after a validation or an epoch.
+
+    Lightning 2.6 asks for the time after batches alone: a time that ends within a validation would cost one batch more
+    and another validation.
+    """
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Stop here."""
+        if not trainer.sanity_checking and trainer.strategy.broadcast(_is_time_over(trainer)):
+            trainer.should_stop = True
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Stop here."""
+        if trainer.strategy.broadcast(_is_time_over(trainer)):
+            trainer.should_stop = True
+
+
+def _is_time_over(trainer: Trainer) -> bool:
+    callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
+    left_s = [each.time_remaining() for each in callbacks if isinstance(each, Timer)]
+    return any(seconds is not None and seconds <= 0 for seconds in left_s)
+
+
+def explain_early_end(trainer: Trainer) -> str | None:
+    """Return why a training has ended before its epochs and steps were done, in one line; None where it has not."""
+    num_epochs: int = trainer.fit_loop.epoch_progress.current.processed  # type: ignore[attr-defined]
+    is_complete = 0 <= trainer.max_steps <= trainer.global_step or 0 <= (trainer.max_epochs or 0) <= num_epochs
+    if is_complete or not trainer.should_stop or num_epochs == 0:
+        return None
+    return f"stopped early after epoch {num_epochs - 1}: {_find_reason(trainer)}"
+
+
+def _find_reason(trainer: Trainer) -> str:
+    callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
+    for callback in callbacks:
+        if not isinstance(callback, EarlyStopping) or callback.stopping_reason == EarlyStoppingReason.NOT_STOPPED:
+            continue
+        if callback.stopping_reason == EarlyStoppingReason.PATIENCE_EXHAUSTED:
+            verb = "fallen" if callback.mode == "min" else "risen"
+            return f"{callback.monitor} has not {verb} for {callback.patience}"
+        return (callback.stopping_reason_message or "").removesuffix(" Signaling Trainer to stop.").rstrip(".")
+    if _is_time_over(trainer):
+        return "the time of trainer.max_time, or of a Timer, is over"
+    return "a callback or the model has set trainer.should_stop"
 
 
 _MARGIN = 1.1  # epochs differ in length

@@ -210,6 +210,7 @@ class PredictionRecorder(Callback):
         is_fit = trainer.state.fn == TrainerFn.FITTING
         if is_fit:
             self._keep_best(trainer)
+            self._best_score = _best_score(trainer)
         if (is_fit or self.folder is None) and not trainer.sanity_checking:
             self._begin(trainer, trainer.val_dataloaders)
 

@@ -12,9 +12,9 @@ on_result_recorded(trainer, stage, metrics)   ``validate``, ``test`` or ``predic
 from __future__ import annotations
 
 import logging
-import math
 import threading
 import time
+import zipfile
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -25,23 +25,25 @@ from typing import Any
 
 import torch
 from pytorch_lightning import Callback, LightningModule, Trainer
-from pytorch_lightning.callbacks import ModelCheckpoint
+from pytorch_lightning.callbacks import ModelCheckpoint, StochasticWeightAveraging, WeightAveraging
 from pytorch_lightning.trainer.states import TrainerFn
 from pytorch_lightning.utilities import rank_zero_only
 
 from lightkit import runs
-from lightkit.callbacks.checkpoint import Checkpoint
+from lightkit.callbacks.checkpoint import FINAL_NAME, Checkpoint
 from lightkit.callbacks.checkpoint_io import read_checkpoint
 from lightkit.callbacks.descriptions import describe_data, describing, find_defects
+from lightkit.callbacks.interruption import explain_early_end
 from lightkit.callbacks.metric_modes import find_metric_modes
 from lightkit.callbacks.resume import gather
 from lightkit.callbacks.sample_counter import SampleCounter
 from lightkit.config import shown_path
-from lightkit.errors import Interrupted, LightkitError, OutOfTime, RunLocked, exit_code_of
+from lightkit.errors import ConfigError, Interrupted, LightkitError, OutOfTime, RunLocked, exit_code_of
 from lightkit.runs.bad_images import BadImage, most_frequent, read_bad_images, write_bad_images
 from lightkit.runs.checkpoints import known_digest
 from lightkit.runs.metric_mode import infer_mode, infer_mode_by_name, override_modes
 from lightkit.runs.scores import StageScore, add_score, drop_lost_scores, list_own_scores, read_scores, write_scores
+from lightkit.torch_files import load_file
 
 _log = logging.getLogger(__name__)
 _SUMMARY_INTERVAL_S = 1.0  # a fit of a thousand short epochs must not wait for the disk a thousand times
@@ -70,6 +72,31 @@ class Epoch:
         return {**self.metrics, **self.speed}
 
 
+@dataclass
+class Scored:
+    """The best checkpoint, with what was measured of its weights.
+
+    Args:
+        path: The file.
+        epoch: Epoch in which it was written.
+        step: Number of optimizer steps that it holds.
+        value: Of the monitored metric.
+        metrics: Metrics that had been logged in the epoch by then; none at its end, whose row in metrics.csv has them.
+    """
+
+    path: Path
+    epoch: int
+    step: int
+    value: float
+    metrics: dict[str, float]
+
+    def find_row(self, rows: Iterable[dict[str, float]]) -> dict[str, float]:
+        """Return the row of metrics.csv that is of these weights, or one made of what is known of them."""
+        own = {"epoch": self.epoch, "step": self.step}
+        same = (row for row in rows if all(row[key] == value for key, value in own.items()))
+        return next(same, {**own, **self.metrics})
+
+
 class EpochMeter:
     """Measures the epochs of a fit: durations, samples, and the metrics that are logged."""
 
@@ -77,6 +104,7 @@ class EpochMeter:
         self.rates: dict[str, float] = {}
         self.phases: dict[str, float] = {}
         self.num_batches = self.total_batches = 0
+        self.is_validated = False
         self.complete: Epoch | None = None
         self._lap_s = self._began_s = time.monotonic()
         self._validation_s = self._total_training_s = 0.0
@@ -97,7 +125,17 @@ class EpochMeter:
     def start_epoch(self, rates: Mapping[str, float]) -> None:
         """Start the clock of an epoch, or of the rest of one, whose learning rates were ``rates`` at its start."""
         self.rates, self.num_batches, self._num_samples = dict(rates), 0, 0
+        self.is_validated = False
         self._began_s, self._validation_s = time.monotonic(), self.phases.get("validation", 0.0)
+
+    def list_logged(self, trainer: Trainer) -> list[str]:
+        """List the metrics that were logged in the epoch so far; for all ranks."""
+        return [name for name, value in trainer.callback_metrics.items() if self._seen.get(name) is not value]
+
+    def restore(self, trainer: Trainer, logged: Iterable[str]) -> None:
+        """Count restored metrics as those of an earlier epoch, but for those that were ``logged`` in this one."""
+        in_epoch = set(logged)
+        self._seen = {name: value for name, value in trainer.callback_metrics.items() if name not in in_epoch}
 
     def count(self, batch: Any) -> None:
         """Count the samples of a batch."""
@@ -117,6 +155,7 @@ class EpochMeter:
             speed["samples_per_s"] = round(num_samples / training_s, 2)
         self.complete = Epoch(trainer.current_epoch, trainer.global_step, {}, speed)
         self.num_batches = 0
+        self.is_validated = False
         self.add_metrics(trainer)
 
     def add_metrics(self, trainer: Trainer) -> None:
@@ -170,7 +209,13 @@ class RunRecorder(Callback):
         self._loaded_sha256: str | None = None
         self._score: StageScore | None = None
         self._meter, self._bad_images, self._epoch = EpochMeter(), _BadImages(run, events), 0
-        self._restored_rates: dict[str, float] | None = None
+        self._restored: dict[str, Any] = {}
+        self._trainer: Trainer | None = None
+        self._logged_at: tuple[int, dict[str, float]] = (-1, {})  # step of a checkpoint within an epoch, its metrics
+        self._best: Scored | None = None
+        self._notes: dict[str, str] = {}
+        self._before_validation: dict[str, Any] = {}
+        self._validated: tuple[int, list[str]] = (-1, [])  # step of the newest validation, and what it has logged
         self._table = runs.MetricsTable(run.metrics_path)
         self._warnings = runs.WarningWatch(self._record_warning)
         self._writes = getattr(rank_zero_only, "rank", 0) == 0  # until the trainer knows better
@@ -183,7 +228,7 @@ class RunRecorder(Callback):
         self._is_new = run.resumed or runs.read_summary(run.summary_path) is None
         self._results: dict[str, dict[str, float]] = {}
         self._durations: dict[str, float] = {}
-        self._summary: dict[str, Any] = dict.fromkeys(("exit_code", "error", "stopped_by", "ended"))
+        self._summary: dict[str, Any] = dict.fromkeys(("exit_code", "error", "stopped_by", "stopped_early", "ended"))
         self._summary |= {"status": "running", "started": _now(), "durations": self._durations}
 
     @property
@@ -238,12 +283,22 @@ class RunRecorder(Callback):
             step: Number of optimizer steps that it holds.
         """
         self._meter.lap("checkpoint")
+        trainer = self._trainer
+        keeper = None if trainer is None else trainer.checkpoint_callback
+        score = getattr(keeper, "best_model_score", None)
+        if trainer is not None and score is not None and Path(getattr(keeper, "best_model_path", "")) == path:
+            logged_at, logged = self._logged_at
+            self._best = Scored(path, epoch, step, float(score), logged if logged_at == step else {})
+            self._note_stale_score(keeper)
+            if self._writes and time.monotonic() - self._summary_s > _SUMMARY_INTERVAL_S:
+                self._update_summary(trainer)
         if self._writes:
             relative = runs.relative(path, self.run.folder)
             self.events.write("checkpoint", path=relative, epoch=epoch, step=step, kind=path.stem)
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Complete the manifest: the data module is set up by now."""
+        self._trainer = trainer
         self._writes = trainer.is_global_zero
         self._stage = str(getattr(stage, "value", stage))  # Lightning 2.6 gives a member of its enumeration
         self._stage_began_s = time.monotonic()
@@ -276,13 +331,14 @@ class RunRecorder(Callback):
         return {"rates": self._meter.rates}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Restore the learning rates at the epoch's start."""
-        self._restored_rates = state_dict.get("rates")
+        """Restore the learning rates at the epoch's start, and the names of what was logged since."""
+        self._restored = state_dict
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Record a resume, and start the clock; an epoch that is resumed in its middle has no other start."""
         self._announce_resume(trainer)
-        self._meter.start_epoch(self._restored_rates or learning_rates(trainer))
+        self._meter.restore(trainer, self._restored.get("logged", ()))
+        self._meter.start_epoch(self._restored.get("rates") or learning_rates(trainer))
         self._meter.lap("start")
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -304,8 +360,9 @@ class RunRecorder(Callback):
         self._meter.lap("step")
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Begin to count samples."""
+        """Begin to count samples, and note what had been logged before."""
         self._counter = SampleCounter()
+        self._before_validation = dict(trainer.callback_metrics)
 
     on_test_start = on_validation_start
 
@@ -321,6 +378,10 @@ class RunRecorder(Callback):
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Measure the time of a validation within a fit, or record the metrics of ``lightkit validate``."""
         self._meter.lap("validation")
+        self._meter.is_validated = not trainer.sanity_checking
+        before, self._before_validation = self._before_validation, {}
+        names = [name for name, value in trainer.callback_metrics.items() if before.get(name) is not value]
+        self._validated = (trainer.global_step, names)
         if trainer.state.fn == TrainerFn.VALIDATING:
             self._record_result(trainer)
         elif not trainer.sanity_checking:
@@ -329,11 +390,50 @@ class RunRecorder(Callback):
             self._sizes_of_validations.add(self._counter.total(trainer, trainer.val_dataloaders))
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Take the epoch's metrics, on every rank; without batches Lightning only resumes at the epoch's end."""
-        if self._meter.num_batches:
+        """Take the epoch's metrics, on every rank.
+
+        Without batches or a validation Lightning only resumes at the epoch's end. After a resume the validation alone
+        may be left of an epoch.
+        """
+        if self._meter.num_batches or self._meter.is_validated:
+            self._note_short_epoch(trainer)
             self._meter.end_epoch(trainer)
         self._modes_of_metrics |= find_metric_modes(trainer, pl_module)
         self._collect_bad_images(trainer)
+
+    def _note_stale_score(self, keeper: Any) -> None:
+        """Note where a checkpoint of the user's was chosen by a validation of other weights than it holds."""
+        step, names = self._validated
+        self._notes.pop("stale", None)
+        if self._best is not None and keeper.monitor in names and step != self._best.step:
+            self._notes["stale"] = (
+                f"{self._best.path.name} holds the weights of step {self._best.step}, but {keeper.monitor} "
+                f"{self._best.value:.4g}, by which {type(keeper).__name__} has chosen it, is of step {step}: it saves "
+                f"between validations. Leave every_n_train_steps and train_time_interval out, or set them to "
+                f"trainer.val_check_interval"
+            )
+
+    def _note_short_epoch(self, trainer: Trainer) -> None:
+        """Warn where the training data ended before the length that they announce, as Lightning does not."""
+        num_expected = trainer.num_training_batches
+        num_batches = trainer.fit_loop.batch_idx + 1
+        is_stopped = trainer.is_last_batch or trainer.should_stop or 0 <= trainer.max_steps <= trainer.global_step
+        if is_stopped or num_batches >= num_expected or self._is_extra_epoch(trainer) or "short" in self._notes:
+            return
+        self._notes["short"] = (
+            f"the training data announce {num_expected} batches and gave {num_batches} in epoch "
+            f"{trainer.current_epoch}: Lightning then leaves out what belongs to the end of the epoch, its validation "
+            f"and the step of its learning rate schedules. Let the length (__len__) be what comes, or set "
+            f"trainer.limit_train_batches={num_batches}"
+        )
+        if self._writes:
+            logging.getLogger("lightkit").warning("%s", self._notes["short"])
+
+    @staticmethod
+    def _is_extra_epoch(trainer: Trainer) -> bool:
+        """Check whether this is the epoch, of a batch too many, that `StochasticWeightAveraging` adds for BatchNorm."""
+        averages = any(isinstance(each, StochasticWeightAveraging) for each in _callbacks(trainer))
+        return averages and trainer.current_epoch + 1 == trainer.max_epochs
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         """Write the epoch before its checkpoint: the next process goes on after it and would never write it.
@@ -346,6 +446,11 @@ class RunRecorder(Callback):
                 f"The run folder {self.run.folder} was deleted while it was trained, and nothing can be saved. "
                 "The same command begins a new run."
             )
+        if self._meter.complete is None:  # within an epoch
+            logged = self._meter.list_logged(trainer)
+            checkpoint["callbacks"][self.state_key]["logged"] = logged
+            values = {name: float(trainer.callback_metrics[name]) for name in logged}
+            self._logged_at = (trainer.global_step, values)
         self._record_epoch(trainer)
         self._meter.lap("other")
 
@@ -356,6 +461,14 @@ class RunRecorder(Callback):
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Call the loggers; the end itself is recorded when the process has ended well."""
         self._announce_resume(trainer)
+        if self._summary["stopped_by"] is None:
+            self._summary["stopped_early"] = explain_early_end(trainer)
+        keeper = trainer.checkpoint_callback
+        newest = keeper.explain_newest(trainer) if isinstance(keeper, Checkpoint) else None
+        if newest is not None:
+            self._notes["newest"] = f"best.ckpt is the newest: {newest}"
+        if (averaging := self._explain_averaging(trainer)) is not None:
+            self._notes["averaging"] = averaging
         self._end_stage(trainer)
         _call_each(trainer.loggers, "record_fit_end", trainer, pl_module)
 
@@ -484,15 +597,19 @@ class RunRecorder(Callback):
             self._write_summary()
             return
         rows, keeper = self._table.rows, trainer.checkpoint_callback
-        best, chosen = rows[-1] if rows else {}, None
+        best: dict[str, float] = {} if rows == [] else rows[-1]
+        chosen = None
         if isinstance(keeper, ModelCheckpoint) and keeper.monitor is not None:
-            monitor = keeper.monitor
-            measured = [row for row in rows if math.isfinite(row.get(monitor, math.nan))]
-            # the first of equals, as ModelCheckpoint
-            best = (max if keeper.mode == "max" else min)(measured, key=lambda row: row[monitor], default={})
-            if best:
-                value, epoch = best[monitor], int(best["epoch"])
-                chosen = {"monitor": monitor, "mode": keeper.mode, "value": value, "epoch": epoch}
+            scored = self._find_best(keeper)
+            best = {} if scored is None else scored.find_row(rows)
+            if scored is not None:
+                chosen = {
+                    "monitor": keeper.monitor,
+                    "mode": keeper.mode,
+                    "value": scored.value,
+                    "epoch": scored.epoch,
+                    "step": scored.step,
+                }
         run, keepers = self.run, trainer.checkpoint_callbacks
         last = next((path for each in keepers if (path := getattr(each, "last_model_path", ""))), "")
         paths = {
@@ -510,8 +627,54 @@ class RunRecorder(Callback):
             phases={name: round(seconds, 3) for name, seconds in self._meter.phases.items()},
             metrics={"best": best, "last": rows[-1] if rows else {}},
             best=chosen,
+            notes=list(self._notes.values()),
             paths={name: str(path) for name, path in paths.items() if path.exists()},
         )
+
+    def _explain_averaging(self, trainer: Trainer) -> str | None:
+        """Return which weights are in which checkpoint where there are others than the model's own; else None."""
+        takes = "test and export take the best checkpoint unless --ckpt_path names another"
+        averaging = [type(each).__name__ for each in _callbacks(trainer) if isinstance(each, WeightAveraging)]
+        if averaging:
+            return f"the checkpoints hold the averaged weights of {averaging[0]}, which validation scores; {takes}"
+        final = self.run.checkpoints / FINAL_NAME
+        swa = any(isinstance(each, StochasticWeightAveraging) for each in _callbacks(trainer))
+        if final.is_file():
+            who = "StochasticWeightAveraging" if swa else "a callback or the model"
+            return (
+                f"{FINAL_NAME} holds the weights that {who} has put in place at the end of training, which no "
+                f"validation has scored; the other checkpoints hold the weights as they were trained; {takes}"
+            )
+        if not swa:
+            return None
+        if trainer.max_epochs is not None and 0 <= trainer.max_epochs < len(self._table.rows):
+            return (
+                f"the checkpoint of the last epoch holds the average of StochasticWeightAveraging, the others the "
+                f"weights as they were trained; {takes}"
+            )
+        return (
+            f"training ended before StochasticWeightAveraging put its average in place: all checkpoints hold the "
+            f"weights as they were trained; {takes}"
+        )
+
+    def _find_best(self, keeper: ModelCheckpoint) -> Scored | None:
+        """Return the best checkpoint: of this process, or of one before it, which the file then describes itself."""
+        path = Path(keeper.best_model_path)
+        if self._best is not None and self._best.path == path:
+            return self._best
+        if not path.is_file() or keeper.best_model_score is None:  # nothing yet, or in an object store
+            return None
+        try:
+            content = load_file(path, map_location="cpu", mmap=zipfile.is_zipfile(path))
+            metrics = content.get("lightkit_resume", {}).get("callback_metrics", {})
+            logged = content["callbacks"].get(self.state_key, {}).get("logged", ())
+            measured = {name: float(metrics[name]) for name in logged if name in metrics}
+            epoch, step = int(content["epoch"]), int(content["global_step"])
+        except (ConfigError, KeyError, TypeError, AttributeError) as error:
+            _log.debug("%s does not say of which epoch it is: %s", path, error)
+            return None
+        self._best = Scored(path, epoch, step, float(keeper.best_model_score), measured)
+        return self._best
 
     def _write_summary(self, **fields: Any) -> None:
         """Write this process's fields into what the file holds: a test may run at the same time as the fit."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping
 from typing import Any, TypeVar
 
 import numpy as np
@@ -14,7 +15,7 @@ from torch import distributed
 from torch.utils.data import BatchSampler, DistributedSampler, SequentialSampler
 from torchmetrics import Metric, MetricCollection
 
-from lightkit.callbacks.checkpoint import resumes_within_epoch
+from lightkit.callbacks.checkpoint import is_validated_after, resumes_within_epoch
 
 _KEY = "lightkit_resume"
 T = TypeVar("T")
@@ -25,20 +26,25 @@ class ResumeState(Callback):
 
     Lightning 2.6 restores none of these: random states are not in its checkpoints, nor are the sums behind what is
     logged once an epoch, `ReduceLROnPlateau` is stepped after the epoch's checkpoint is written and not again on
-    resume, and a run that was killed after early stopping had decided to end trains another epoch.
+    resume, and a run that was killed after early stopping had decided to end trains another epoch. A checkpoint that
+    was written after a batch, before the validation that follows it, resumes in Lightning without that validation.
     """
 
     def __init__(self) -> None:
         self._restored: dict[str, Any] | None = None
         self._logged: dict[str, dict[str, Any]] = {}
+        self._restored_metrics: list[Metric] = []  # until a batch is counted in them
+        self._counts: dict[str, int] = {}  # updates of the module's metrics before the validation under way
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         """Add this process's and, in a group, every rank's state."""
         checkpoint[_KEY] = {
             "random": gather(trainer, {**random_states(), "xla": xla_random_state(trainer.strategy.root_device)}),
-            "metrics": gather(trainer, epoch_metrics(trainer, pl_module)),
+            "metrics": gather(trainer, epoch_metrics(trainer, pl_module, counts_before=self._counts)),
             "should_stop": bool(trainer.should_stop),
             "plateau": _pending_plateau_steps(trainer),
+            "callback_metrics": {} if _is_epoch_over(trainer) else _newest_metrics(trainer),
+            "is_validated_next": _is_within_batch(trainer) and is_validated_after(trainer, trainer.fit_loop.batch_idx),
         }
 
     def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
@@ -46,11 +52,15 @@ class ResumeState(Callback):
         self._restored = checkpoint.get(_KEY)
         if trainer.max_steps != -1:
             _finish_counted_epoch(checkpoint)
+        if (self._restored or {}).get("is_validated_next"):
+            _resume_before_validation(checkpoint["loops"]["fit_loop"])
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Restore the random states before people's own loaders draw their seed from them."""
         if (own := self._own_random_states(trainer)) is not None:
             restore_random_states(own)
+        # A plateau scheduler of steps, or a callback, may ask for a value before it is logged again.
+        trainer.callback_metrics.update((self._restored or {}).get("callback_metrics", {}))
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Restore the rest; and the random states again where the loaders draw nothing from them."""
@@ -65,8 +75,20 @@ class ResumeState(Callback):
             trainer.should_stop = True
         if own is not None and resumes_within_epoch(trainer):
             restore_random_states(own)
-        self._logged = restore_metrics(pl_module, self._restored.get("metrics", []), rank=trainer.global_rank)
+        states = self._restored.get("metrics", [])
+        self._logged, self._restored_metrics = restore_metrics(pl_module, states, rank=trainer.global_rank)
         self._restored = None
+
+    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Forget what is left of an epoch that was resumed behind its last batch: no other epoch may count it."""
+        self._logged = {}
+        for metric in self._restored_metrics:
+            metric.reset()
+        self._restored_metrics = []
+
+    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Note the counts of the metrics: those that the validation updates begin anew after it."""
+        self._counts = {name: metric.update_count for name, metric in _list_metrics(pl_module)}
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Let Lightning step plateau schedulers after an epoch that was resumed within, once its checkpoint is written.
@@ -81,6 +103,7 @@ class ResumeState(Callback):
 
         Also after a batch: what the module logs in its own hooks is combined before anything is added to it.
         """
+        self._counts, self._restored_metrics = {}, []
         results = trainer.fit_loop.epoch_loop._results if self._logged else {}
         for key in set(self._logged) & set(results):
             result: Any = results[key]
@@ -101,13 +124,20 @@ class ResumeState(Callback):
         return states[trainer.global_rank] if len(states) == trainer.world_size else None
 
 
-def epoch_metrics(trainer: Trainer, module: LightningModule) -> dict[str, dict[str, Any]]:
+def epoch_metrics(
+    trainer: Trainer, module: LightningModule, *, counts_before: Mapping[str, int] | None = None
+) -> dict[str, dict[str, Any]]:
     """Return what this rank has counted within the epoch: ``metrics`` of the module, and what it has ``logged``.
 
     Nothing at the end of an epoch, where both begin anew. Tensors are on the CPU.
+
+    Args:
+        trainer: The trainer.
+        module: The module.
+        counts_before: At the end of a validation within the epoch, how often each metric had been updated before it:
+            metrics that the validation has updated are left out.
     """
-    progress: Any = trainer.fit_loop.epoch_progress.current
-    if progress.processed > progress.completed:
+    if _is_epoch_over(trainer):
         return {}
     for collection in module.modules():
         if isinstance(collection, MetricCollection):
@@ -115,8 +145,8 @@ def epoch_metrics(trainer: Trainer, module: LightningModule) -> dict[str, dict[s
     state = {
         "metrics": {
             name: {"": metric.update_count, **metric.metric_state}
-            for name, metric in module.named_modules()
-            if isinstance(metric, Metric) and metric.update_called
+            for name, metric in _list_metrics(module)
+            if metric.update_called and metric.update_count == (counts_before or {}).get(name, metric.update_count)
         },
         "logged": {
             key: {name: vars(result)[name] for name in result.metric_state}
@@ -127,19 +157,60 @@ def epoch_metrics(trainer: Trainer, module: LightningModule) -> dict[str, dict[s
     return move_data_to_device(apply_to_collection(state, torch.Tensor, torch.Tensor.detach), "cpu")  # type: ignore[no-any-return]
 
 
-def restore_metrics(module: LightningModule, states: list[dict[str, Any]], *, rank: int) -> dict[str, dict[str, Any]]:
-    """Restore the module's metrics from the `epoch_metrics` of all ranks, and return what this rank had logged.
+def restore_metrics(
+    module: LightningModule, states: list[dict[str, Any]], *, rank: int
+) -> tuple[dict[str, dict[str, Any]], list[Metric]]:
+    """Restore the module's metrics from the `epoch_metrics` of all ranks.
 
     Nothing is restored where the number of ranks has changed: the metrics are those of the rest of the epoch then.
+
+    Returns:
+        What this rank had logged, and the metrics that are restored.
     """
     world_size = module.trainer.world_size
     own = states[rank] if len(states) == world_size else {}
-    for name, metric in module.named_modules():
-        if isinstance(metric, Metric) and (state := own.get("metrics", {}).get(name)):
+    restored = []
+    for name, metric in _list_metrics(module):
+        if state := own.get("metrics", {}).get(name):
             for key, value in move_data_to_device(state, metric.device).items():
                 setattr(metric, key or "_update_count", value)
             metric._computed = None
-    return dict(own.get("logged", {}))
+            restored.append(metric)
+    return dict(own.get("logged", {})), restored
+
+
+def _list_metrics(module: LightningModule) -> list[tuple[str, Metric]]:
+    return [(name, metric) for name, metric in module.named_modules() if isinstance(metric, Metric)]
+
+
+def _is_epoch_over(trainer: Trainer) -> bool:
+    """Check whether the hooks of an epoch's end are running."""
+    progress: Any = trainer.fit_loop.epoch_progress.current
+    return bool(progress.processed > progress.completed)
+
+
+def _is_within_batch(trainer: Trainer) -> bool:
+    """Check whether the hooks of a batch's end are running; a batch that a hook has skipped is never completed."""
+    progress: Any = trainer.fit_loop.epoch_loop.batch_progress.current
+    return bool(progress.processed > progress.completed) and not _is_epoch_over(trainer)
+
+
+def _newest_metrics(trainer: Trainer) -> dict[str, torch.Tensor]:
+    return {name: torch.as_tensor(value).detach().cpu() for name, value in trainer.callback_metrics.items()}
+
+
+def _resume_before_validation(loops: dict[str, Any]) -> None:
+    """Set the counters of a checkpoint that was written after a batch so that Lightning validates first of all.
+
+    Lightning 2.6 goes on behind the validation. It validates where the batch is complete and a validation has begun.
+    """
+    batches, validation = loops["epoch_loop.batch_progress"], loops["epoch_loop.val_loop.batch_progress"]
+    for counters in (batches["current"], batches["total"]):
+        counters["completed"] = counters["processed"]
+    num_before = validation["total"]["completed"]
+    validation["current"] = dict.fromkeys(validation["current"], 0)
+    validation["total"] |= {"ready": num_before + 1, "started": num_before + 1, "processed": num_before}
+    validation["is_last_batch"] = False
 
 
 def random_states() -> dict[str, Any]:

@@ -38,7 +38,7 @@ from lightkit.callbacks import (
 from lightkit.callbacks.checkpoint_io import CheckpointReader, read_checkpoint
 from lightkit.callbacks.descriptions import count_parameters, describe_data, describing
 from lightkit.callbacks.empty_stage import RequireWork
-from lightkit.callbacks.interruption import StopAtDeadline
+from lightkit.callbacks.interruption import StopAtDeadline, StopOnTime
 from lightkit.callbacks.notifiers import Notifier
 from lightkit.callbacks.prediction_recorder import PredictionRecorder
 from lightkit.callbacks.recorder import list_rates
@@ -224,6 +224,7 @@ def _build_callbacks(context: RunContext, trainer: Mapping[str, Any]) -> list[Ca
         recorder,
         *([PredictionRecorder(run.folder, changed=recorder.changed)] if context.command in ("fit", "test") else []),
         ResumeState(),
+        *([StopOnTime()] if trains else []),
         StopOnSignal(context.watch, last_good=last_good),
         *last,
         RequireWork(
@@ -292,8 +293,7 @@ def finish_trainer(context: RunContext, trainer: Trainer) -> None:
         # Here, before data are prepared.
         read_checkpoint(checkpoint, mmap=True, goes_on=context.command == "fit")
     callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
-    # last, behind those that LightningCLI adds: Lightning takes the first one's checkpoint for the best
-    callbacks.sort(key=lambda callback: isinstance(callback, Checkpoint) and not callback.keeps_best)
+    callbacks.sort(key=rank_as_best)
     for callback in trainer.checkpoint_callbacks:
         if isinstance(callback, Checkpoint):
             callback.modes_of_config = find_config_modes(context.resolved)
@@ -303,6 +303,19 @@ def finish_trainer(context: RunContext, trainer: Trainer) -> None:
         redact_hyperparameters(logger, context.resolved)
     notifiers = [callback for callback in callbacks if isinstance(callback, Notifier)]
     context.notifier.adopt(notifiers, context.resolved)
+
+
+def rank_as_best(callback: Callback) -> int:
+    """Return the place of a callback in the trainer's list: Lightning takes the first one's checkpoint for the best.
+
+    One that chooses by a metric comes before those that keep all or the newest, and `resume.ckpt` last, behind those
+    that LightningCLI adds.
+    """
+    if not isinstance(callback, ModelCheckpoint):
+        return 0
+    if isinstance(callback, Checkpoint) and not callback.keeps_best:
+        return 3
+    return 1 if callback.monitor is not None and callback.save_top_k != 0 else 2
 
 
 def find_reached_limit(trainer: Trainer, context: RunContext) -> str | None:
@@ -440,7 +453,15 @@ def _describe_training(context: RunContext, trainer: Trainer, module: LightningM
     }
     with describing("the training loader"):
         values["steps"] = _describe_steps(trainer)
+    values["best"] = _describe_best_to_come(trainer)
     return "\n".join(f"{name:5} {value}" for name, value in values.items() if value)
+
+
+def _describe_best_to_come(trainer: Trainer) -> str:
+    """Return why the newest weights will be the best, where that is known before training; else nothing."""
+    keeper = trainer.checkpoint_callback
+    newest = keeper.explain_newest(trainer) if isinstance(keeper, Checkpoint) else None
+    return "" if newest is None else f"the newest weights: {newest}"
 
 
 def print_run_end(trainer: Trainer, context: RunContext) -> None:
@@ -470,13 +491,14 @@ def print_run_end(trainer: Trainer, context: RunContext) -> None:
 
 def _list_results(trainer: Trainer, run: runs.Run) -> list[str]:
     """List the best checkpoint, the folder, what a tracker has missed, and the next commands, a line each."""
-    best = (runs.read_json(run.summary_path) or {}).get("best") or {}
+    summary = runs.read_json(run.summary_path) or {}
     lines = []
     if (checkpoint := locate_checkpoint(run, "best")) is not None:
-        known = best.get("monitor") is not None and best.get("value") is not None
-        why = f"  ({best['monitor']} {best['value']:.4g} after epoch {best['epoch']})" if known else ""
-        lines.append(f"best  {shown_path(checkpoint)}{why}")
+        lines.append(f"best  {shown_path(checkpoint)}{_explain_best(trainer, summary)}")
     lines.append(f"run   {shown_path(run.folder)}")
+    if summary.get("stopped_early"):
+        lines.append(f"note  {summary['stopped_early']}")
+    lines += [f"note  {text}" for text in summary.get("notes") or () if not text.startswith("best.ckpt is the newest")]
     commands = [["lightkit", "test", "--run", shown_path(run.folder)]] if any(run.checkpoints.glob("*.ckpt")) else []
     for logger in trainer.loggers:  # Lightning's stand-in of a fast_dev_run has a method of every name
         unsent, view = getattr(logger, "unsent", 0), getattr(logger, "view_command", None)
@@ -484,6 +506,22 @@ def _list_results(trainer: Trainer, run: runs.Run) -> list[str]:
             lines.append(f"note  {unsent} records have not reached {type(logger).__name__}")
         commands += [view] if isinstance(view, list) else []
     return [*lines, *(f"{'' if number else 'next':4}  {shlex.join(words)}" for number, words in enumerate(commands))]
+
+
+def _explain_best(trainer: Trainer, summary: Mapping[str, Any]) -> str:
+    """Return in brackets what the best checkpoint was chosen by; nothing where a user's callback does not say it."""
+    best, keeper = summary.get("best") or {}, trainer.checkpoint_callback
+    if best.get("monitor") is None or best.get("value") is None:
+        if isinstance(keeper, Checkpoint):
+            newest = keeper.explain_newest(trainer)
+        else:
+            is_newest = isinstance(keeper, ModelCheckpoint) and keeper.monitor is None
+            newest = f"{type(keeper).__name__} monitors nothing" if is_newest else None
+        return "" if newest is None else f"  (the newest: {newest})"
+    row = ((summary.get("metrics") or {}).get("best")) or {}
+    is_epoch_end = "epoch_seconds" in row  # a row of metrics.csv
+    where = f"after epoch {best['epoch']}" if is_epoch_end else f"after step {best['step']}, in epoch {best['epoch']}"
+    return f"  ({best['monitor']} {best['value']:.4g} {where})"
 
 
 def _describe_steps(trainer: Trainer) -> str:

@@ -6,6 +6,7 @@ import hashlib
 import logging
 import os
 import re
+import shutil
 import zipfile
 import zlib
 from collections.abc import Callable, Collection, Iterator
@@ -73,6 +74,34 @@ def write_aside(path: Path, writer: Callable[[Path], str], *, previous: Path | N
     _write_digests(path, [written])
 
 
+def write_link(path: Path, name: Path) -> None:
+    """Give a file that `write_aside` wrote another name in the same folder too, replacing the file of that name.
+
+    A kill at any moment leaves the old or the new file under that name, verified. It takes no more space; where the
+    file system has no links it is a copy.
+
+    Args:
+        path: The file, whose digest is beside it.
+        name: The other name.
+
+    Raises:
+        OSError: If it cannot be written, or the copy does not read back as the file; nothing is replaced.
+    """
+    digests = _read_digests(path)
+    value = digests[0] if len(digests) == 1 else digest(path)
+    with atomic_write(name) as aside:
+        try:
+            os.link(path, aside)
+        except OSError:  # a file system without links
+            shutil.copyfile(path, aside)
+            flush(aside)
+            _forget_cached(aside)
+            if digest(aside) != value:
+                raise OSError(f"it does not read back as {path.name}") from None
+        _write_digests(name, [*_read_digests(name), value])
+    _write_digests(name, [value])
+
+
 def _keep(path: Path, previous: Path) -> None:
     """Keep a file under another name too, with its digest, before it is replaced; it takes no more space.
 
@@ -122,8 +151,8 @@ def choose_good(checkpoints: Path | str) -> tuple[Path | None, list[tuple[Path, 
 
 
 def _list_newest_first(checkpoints: Path) -> list[Path]:
-    """List ``last.ckpt``, then the others from the newest to the oldest."""
-    paths = [path for path in checkpoints.glob("*.ckpt") if path.is_file()]
+    """List ``last.ckpt``, then the others from the newest to the oldest, without what no training goes on from."""
+    paths = [path for path in checkpoints.glob("*.ckpt") if path.is_file() and path.name != "final.ckpt"]
     return sorted(paths, key=lambda p: (p.name != "last.ckpt", -p.stat().st_mtime, p.name != "best.ckpt", p.name))
 
 

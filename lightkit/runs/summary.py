@@ -7,6 +7,7 @@ status             running, done, failed, interrupted (nothing to resume from) o
 exit_code          of the process; null while it runs
 error              one line, where it failed
 stopped_by         ``deadline`` where training ended well, but earlier than its config says; else null
+stopped_early      one line where early stopping, `max_time`, a callback or the model ended training; else null
 started, ended     ISO 8601, UTC; of the newest process in this folder
 durations          seconds: ``total`` of this process, ``fit``, and each other stage by its name
 epochs             number of epochs that are complete
@@ -14,8 +15,11 @@ steps              number of optimizer steps
 throughput         ``samples_per_s`` in training, over this process's complete epochs; null if none
 phases             seconds of this process's fit: ``start``, ``load`` (waiting for batches), ``step``, ``validation``,
                    ``checkpoint``, ``other``
-metrics            ``best`` and ``last``: column -> value, the rows of metrics.csv for these epochs
-best               ``monitor``, its ``mode`` (min, max), ``value``, ``epoch`` of the best checkpoint; null if none
+metrics            ``best`` and ``last``: column -> value, the rows of metrics.csv for these epochs; for a best
+                   checkpoint that was written within an epoch the metrics that had been logged by then
+best               ``monitor``, its ``mode`` (min, max), ``value``, ``epoch``, ``step`` of the best checkpoint; null if
+                   none
+notes              list of lines on what a reader of the numbers must know
 paths              relative to the run's folder: ``best_checkpoint``, ``last_checkpoint``, ``config``, ...
 stages             ``validate``, ``test``, ``predict`` -> metric -> value: the newest result, of whatever weights;
                    a fit leaves those of its best checkpoint alone
@@ -43,10 +47,10 @@ def new_summary(run: str) -> Summary:
     Args:
         run: ``NAME/ID``.
     """
-    unknown = dict.fromkeys(("exit_code", "error", "stopped_by", "started", "ended"))
+    unknown = dict.fromkeys(("exit_code", "error", "stopped_by", "stopped_early", "started", "ended"))
     numbers = {"durations": {}, "epochs": 0, "steps": 0, "throughput": {"samples_per_s": None}, "phases": {}}
-    results: Summary = {"metrics": {"best": {}, "last": {}}, "best": None, "paths": {}, "stages": {}, "scores": []}
-    results |= {"samples": {}, "modes": {}}
+    results: Summary = {"metrics": {"best": {}, "last": {}}, "best": None, "notes": [], "paths": {}}
+    results |= {"stages": {}, "scores": [], "samples": {}, "modes": {}}
     return {"schema": 1, "run": run, "status": "running", **unknown, **numbers, **results}
 
 

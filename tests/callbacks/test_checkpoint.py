@@ -35,6 +35,18 @@ class Rising(pl.LightningModule):
         return torch.optim.SGD(self.parameters(), lr=0.01)
 
 
+class Validated(Rising):
+    """Notes the steps of the checkpoints that are written at the end of a validation."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.saved_validated: list[int] = []
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        if self.trainer.validating:
+            self.saved_validated.append(self.trainer.global_step)
+
+
 class Keyed(Dataset[torch.Tensor]):
     """Rows of a tensor, for a sampler whose indices know their epoch."""
 
@@ -108,11 +120,11 @@ def test_a_metric_that_is_not_logged_is_an_error_that_names_those_that_are(tmp_p
         fit(Checkpoint("val/lose", dirpath=str(tmp_path)), Rising())
 
 
-def test_best_and_last_of_one_epoch_are_two_files_with_all_of_it(tmp_path: Path) -> None:
+def test_best_and_last_of_one_epoch_are_two_names_of_one_file(tmp_path: Path) -> None:
     steps = fit(Checkpoint(dirpath=str(tmp_path)), Rising(), max_epochs=2)
-    assert steps == [5, 5, 10, 10]
+    assert steps == [5, 10]
     best, last = tmp_path / "best.ckpt", tmp_path / "last.ckpt"
-    assert not best.samefile(last)  # who writes into one must not lose the other
+    assert best.samefile(last)
     assert runs.find_fault(best) is None
     assert runs.find_fault(last) is None
     kept = torch.load(last, weights_only=True)["callbacks"]["lightkit.callbacks.Checkpoint"]
@@ -121,7 +133,7 @@ def test_best_and_last_of_one_epoch_are_two_files_with_all_of_it(tmp_path: Path)
 
 
 def test_an_epoch_that_is_not_the_best_has_a_last_checkpoint_of_its_own(tmp_path: Path) -> None:
-    assert fit(Checkpoint(dirpath=str(tmp_path)), Rising()) == [5, 5, 10, 10, 15]
+    assert fit(Checkpoint(dirpath=str(tmp_path)), Rising()) == [5, 10, 15]
     steps = {path.name: torch.load(path, weights_only=True)["global_step"] for path in tmp_path.glob("*.ckpt")}
     assert steps == {"best.ckpt": 10, "last.ckpt": 15, "last-1.ckpt": 10}
 
@@ -169,25 +181,30 @@ def test_other_data_gets_checkpoints_at_the_end_of_epochs_alone(tmp_path: Path) 
     assert sorted({*steps}) == [5, 10, 15]
 
 
-def test_nothing_is_written_before_a_validation_within_the_epoch(tmp_path: Path) -> None:
+def test_before_a_validation_within_the_epoch_nothing_is_written_but_behind_it(tmp_path: Path) -> None:
     keeper = Checkpoint(None, dirpath=str(tmp_path), save_last_every_n_steps=1)
-    steps = fit(keeper, Rising(), exact=True, val_check_interval=2)
-    assert sorted({*steps})[:5] == [1, 3, 5, 6, 8]
+    module = Validated()
+    steps = fit(keeper, module, exact=True, val_check_interval=2)
+    assert steps == list(range(1, 16))
+    assert module.saved_validated == [2, 4, 7, 9, 12, 14]
 
 
 def test_nor_before_one_that_counts_batches_across_epochs(tmp_path: Path) -> None:
     keeper = Checkpoint(None, dirpath=str(tmp_path), save_last_every_n_steps=1)
-    steps = fit(keeper, Rising(), exact=True, val_check_interval=3, check_val_every_n_epoch=None)
-    assert sorted({*steps}) == [1, 2, 4, 5, 7, 8, 10, 11, 13, 14, 15]
+    module = Validated()
+    steps = fit(keeper, module, exact=True, val_check_interval=3, check_val_every_n_epoch=None)
+    assert steps == list(range(1, 16))
+    assert module.saved_validated == [3, 6, 9, 12]  # 15 is the end of an epoch
 
 
 def test_a_damaged_last_checkpoint_is_written_again_where_nothing_is_left_to_train(tmp_path: Path) -> None:
     fit(Checkpoint(monitor=None, dirpath=str(tmp_path)), Rising(), max_epochs=2)
+    (tmp_path / "last.ckpt").unlink()  # another name of best.ckpt
     (tmp_path / "last.ckpt").write_bytes(b"cut short")
     fit(Checkpoint(monitor=None, dirpath=str(tmp_path)), Rising(), max_epochs=2, ckpt_path=str(tmp_path / "best.ckpt"))
     assert runs.find_fault(tmp_path / "last.ckpt") is None
     last = str(tmp_path / "last.ckpt")
-    assert fit(Checkpoint(monitor=None, dirpath=str(tmp_path)), Rising(), ckpt_path=last) == [15, 15]
+    assert fit(Checkpoint(monitor=None, dirpath=str(tmp_path)), Rising(), ckpt_path=last) == [15]
 
 
 def test_a_fast_dev_run_writes_nothing(tmp_path: Path) -> None:

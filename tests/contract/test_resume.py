@@ -146,18 +146,29 @@ def test_run_resume_names_a_run_as_run_does(form: str, killed: Workspace) -> Non
 # -- damaged checkpoints ----------------------------------------------------------------------------------------------
 
 
+def _replace(path: Path, content: bytes) -> None:
+    """Write a file that is no other name of the one before, as a copy that went wrong does."""
+    path.unlink()
+    path.write_bytes(content)
+
+
 def _truncate(path: Path) -> None:
-    path.write_bytes(path.read_bytes()[:-100])
+    _replace(path, path.read_bytes()[:-100])
 
 
 def _flip_a_bit(path: Path) -> None:
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 1
-    path.write_bytes(content)
+    _replace(path, content)
 
 
 def _empty(path: Path) -> None:
-    path.write_bytes(b"")
+    _replace(path, b"")
+
+
+def _truncate_both_names(path: Path) -> None:
+    assert path.samefile(path.with_name("best.ckpt"))
+    path.write_bytes(path.read_bytes()[:-100])
 
 
 @pytest.mark.parametrize(
@@ -178,11 +189,16 @@ def test_a_damaged_checkpoint_is_passed_over_for_the_next_newest(
     assert_same_training(killed.only_run, undisturbed)
 
 
+@pytest.mark.parametrize("is_one_file", [True, False], ids=["one file of two names", "two files"])
 def test_the_checkpoint_before_the_last_is_used_where_both_newer_ones_are_damaged(
-    killed: Workspace, undisturbed: Path
+    is_one_file: bool, killed: Workspace, undisturbed: Path
 ) -> None:
-    for name in ("last", "best"):
-        _truncate(killed.only_run / "checkpoints" / f"{name}.ckpt")
+    last = killed.only_run / "checkpoints" / "last.ckpt"
+    if is_one_file:
+        _truncate_both_names(last)
+    else:
+        _truncate(last)
+        _truncate(last.with_name("best.ckpt"))
     killed.run(*WORDS).ok()
     assert resumed_step(killed.only_run) == (6, "last-1.ckpt")
     assert_same_training(killed.only_run, undisturbed)
