@@ -200,7 +200,7 @@ class ListedPredictions(Callback):
     ) -> None:
         self._open_writer, self._on_written, self._print_progress = open_writer, on_written, print_progress
         self._progress: ProgressLines | None = None
-        self._names: tuple[str, ...] | None = None
+        self._decided: _Rows | None = None
         self._writer: PredictionWriter | None = None
         self._files = ExitStack()
 
@@ -220,9 +220,11 @@ class ListedPredictions(Callback):
         """
         images: Any = trainer.datamodule  # type: ignore[attr-defined]  # a `ListedImages`, which callbacks do not import
         tensor = _check_rows(outputs, pl_module, num_images=len(batch))
-        if self._names is None:
-            self._names = _find_names(pl_module, images.names_of_data)
-        read = _read_rows(tensor, pl_module, self._names or None)
+        if self._decided is None:
+            names = _find_names(pl_module, images.names_of_data)
+            read = self._decided = _read_rows(tensor, pl_module, names or None)
+        else:  # the columns are those of the first batch
+            read = _read_rows(tensor, pl_module, self._decided.names, is_checked=True)
         rows = iter(read.values)
         entries: list[Prediction] = images.entries.popleft()
         own = [each if each.defect is not None else replace(each, values=next(rows)) for each in entries]
@@ -274,7 +276,9 @@ class _Rows(NamedTuple):
     values: NDArray[Any]
 
 
-def _read_rows(outputs: Tensor, module: LightningModule, names: Sequence[str] | None) -> _Rows:
+def _read_rows(
+    outputs: Tensor, module: LightningModule, names: Sequence[str] | None, *, is_checked: bool = False
+) -> _Rows:
     """Read what `predict_step` gives; a warning says why it is no probability although the model declares so.
 
     Args:
@@ -282,6 +286,7 @@ def _read_rows(outputs: Tensor, module: LightningModule, names: Sequence[str] | 
         module: The model. Lightning's own `predict_step` gives what ``forward`` does; another one gives probabilities,
             where the model declares that ``forward`` gives logits.
         names: Of the classes or labels.
+        is_checked: An earlier batch was what the model declares; a row of this one that is not is its own error.
     """
     # numpy has no bfloat16
     own = outputs.detach()
@@ -302,8 +307,11 @@ def _read_rows(outputs: Tensor, module: LightningModule, names: Sequence[str] | 
     # their names, where they are what is declared
     if names is None or not task.has_probabilities:
         return _Rows(UNDECLARED, None, rows)
-    if found is not None and _are_probabilities(rows, sum_to_one=not is_forward and task.output_kind == "logits"):
+    sum_to_one = not is_forward and task.output_kind == "logits"
+    if found is not None and (is_checked or _are_probabilities(rows, sum_to_one=sum_to_one)):
         return _Rows(task, found, rows)
+    if not is_forward:
+        rows = array.reshape(len(array), -1)
     text = (
         f"{type(module).__name__}.predict_step gives {rows.shape[1]} numbers a sample that are no probabilities of "
         f"{num_classes} classes; they are written without classes"

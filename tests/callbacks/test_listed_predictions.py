@@ -98,6 +98,13 @@ def test_a_step_that_gives_logits_as_probabilities_is_reported_and_its_numbers_a
     assert "OwnStep.predict_step gives 2 numbers a sample that are no probabilities" in caplog.text
 
 
+def test_one_number_of_a_step_that_is_no_probability_is_one_column(tmp_path: Path) -> None:
+    head, row = head_of(OwnStep(), torch.tensor([4.5]), tmp_path)
+    assert (head, row) == (["path", "prediction_0", "error"], ["a.png", "4.5", ""])
+    head, row = head_of(OwnStep(), torch.tensor([0.75]), tmp_path)
+    assert row[1:5] == ["bright", "0.750000", "dark", "0.250000"]
+
+
 def test_the_numbers_of_a_module_that_names_more_classes_are_columns(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -19,6 +19,7 @@ PUBLIC = {
     "lightkit.callbacks",
     "lightkit.loggers",
     "lightkit.distributed",
+    "lightkit.images.preprocessing",
 }
 
 
