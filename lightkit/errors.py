@@ -7,7 +7,7 @@
         ConfigErrors             2   so it is in several places
         DataChanged              2   the run that was to be resumed had other data: `fit` begins a new run
       DataError                  3   the data is wrong or missing
-      GateFailed                 4   the gate failed: the model is not good enough
+      GateFailed                 4   nothing was promoted: not good enough, rolled back before, or the alias is held
       ExportError                5   an export does not match its model, or cannot be made of it
       CheckpointError            1   a checkpoint that was promised is missing or unreadable
       Stalled                   70   nothing was finished for too long: the watchdog has ended it
@@ -115,7 +115,7 @@ class DataError(LightkitError):
 
 
 class GateFailed(LightkitError):
-    """The gate refused the model: it is not good enough to be promoted."""
+    """Nothing was promoted: the model is not good enough or was rolled back before, or the alias is held."""
 
     exit_code = 4
 

@@ -253,6 +253,7 @@ class Weeks:
 def weeks(planted_original: Path, tmp_path_factory: pytest.TempPathFactory, fork_server: ForkServer) -> Iterator[Weeks]:
     """A worse model that is promoted, rolled back, trained again and held; read only."""
     workspace = copy_of(planted_original, Workspace(tmp_path_factory.mktemp("weeks") / "work", fork_server))
+    champion(workspace)  # its script is code of the working directory from now on
     weeks = Weeks(workspace, {}, {}, {})
 
     def run(name: str, *words: str) -> None:

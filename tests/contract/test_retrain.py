@@ -11,6 +11,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
+from tests.contract.conftest import copy_of
 from tests.contract.examples import MY_PROJECT, SMALL
 from tests.contract.workspace import (
     ForkServer,
@@ -258,8 +259,10 @@ def test_all_stages_send_their_messages_to_an_address_that_is_written_in_the_con
     assert CANARY not in result.out + result.err
 
 
-def test_a_command_by_itself_says_that_a_run_does_not_keep_an_address(rejected: tuple[Workspace, Result]) -> None:
-    workspace, _ = rejected
+def test_a_command_by_itself_says_that_a_run_does_not_keep_an_address(
+    rejected: tuple[Workspace, Result], workspace: Workspace
+) -> None:
+    copy_of(rejected[0].folder, workspace)
     alone = workspace.run("test", "--run=latest", "--quiet").ok()
     assert re.search(r"callbacks\.hook sends nothing: its webhook_url.*\$\{oc\.env:NAME\}", alone.err)
 
