@@ -44,8 +44,8 @@ class RequireWork(Callback):
             return
         if pl_module.automatic_optimization and self._count_losses() == 0:
             raise DataError(
-                f"each of the {self._count_batches()} training batches was skipped: training_step has returned None, or "
-                "the loss was not finite and watchdog.on_nonfinite left it out. Nothing was trained."
+                f"each of the {self._count_batches()} training batches was skipped: training_step has returned None, "
+                "or the loss was not finite and watchdog.on_nonfinite left it out. Nothing was trained."
             )
 
     def _was_due(self, trainer: Trainer) -> bool:

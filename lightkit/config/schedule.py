@@ -126,7 +126,9 @@ def check_stepping(section: Any, resolved: Resolved) -> None:
         ConfigError: For the first that is wrong.
     """
     hidden = section.get("dict_kwargs") if isinstance(section, dict) else None
-    for key in STEPPING_KEYS if isinstance(hidden, dict) else ():
+    if not isinstance(hidden, dict):
+        return
+    for key in STEPPING_KEYS:
         schema, value = STEPPING_SCHEMAS[key], hidden.get(key)
         if not accepts(schema, value):
             expected = describe_refused_bounds(schema, value) or describe_type(schema)

@@ -243,8 +243,8 @@ def load_frame(image: Image.Image) -> Image.Image:
     Pillow 13.0 stretches a PNG's grey of 2 and 4 bits to 8, and cuts colours of 16 bits to 8, but not that colour.
 
     Raises:
-        ValueError: If its pixels have 32 bits, of which nobody knows the value of white, or colours in planes of 16 bits,
-            of which Pillow 13.0 takes each byte for a pixel.
+        ValueError: If its pixels have 32 bits, of which nobody knows the value of white, or colours in planes of 16
+            bits, of which Pillow 13.0 takes each byte for a pixel.
     """
     tags = getattr(image, "tag_v2", {})
     bits = tags.get(_BITS_PER_SAMPLE, (32,))  # Pillow has some of 16 bits in mode I as well
@@ -262,7 +262,7 @@ def load_frame(image: Image.Image) -> Image.Image:
     image.load()
     if isinstance(transparent, int) and raw_mode in _STRETCHED:
         image.info["transparency"] = transparent * _STRETCHED[raw_mode]
-    elif low_bytes is not None:
+    elif low_bytes is not None and isinstance(transparent, tuple):
         _make_transparent(image, low_bytes, transparent)
     return image
 

@@ -379,7 +379,12 @@ def _test_non_inferiority(
         found["num_samples"] = len(candidate.predictions or ())
     else:
         found = bound_difference(
-            metric, scores, candidate.predictions, baseline.predictions, mode=settings.mode, confidence=confidence
+            metric,
+            scores,
+            candidate.predictions,
+            baseline.predictions,
+            mode=settings.mode or "max",
+            confidence=confidence,
         )
     if found is None:
         raise ConfigError(

@@ -159,7 +159,7 @@ def _truncate(path: Path) -> None:
 def _flip_a_bit(path: Path) -> None:
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 1
-    _replace(path, content)
+    _replace(path, bytes(content))
 
 
 def _empty(path: Path) -> None:

@@ -101,7 +101,8 @@ def test_weights_move_the_optimum_alike_whatever_the_batch_size(batch_size: int)
     model = Regressor()
     model._trainer = SimpleNamespace(datamodule=SimpleNamespace(mean_weight=float(weights.mean())))  # type: ignore[assignment]
     constant = torch.full((1,), 0.5, requires_grad=True)
-    for rows in torch.randperm(100, generator=torch.Generator().manual_seed(0)).split(batch_size):
+    order = torch.randperm(100, generator=torch.Generator().manual_seed(0))
+    for rows in torch.split(order, batch_size):
         outputs = constant.expand(len(rows), 1)
         loss, _ = model._compute_loss("train", outputs, targets[rows], weights[rows])
         (gradient,) = torch.autograd.grad(loss, constant)

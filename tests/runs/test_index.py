@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -94,7 +95,9 @@ def test_the_mode_of_a_callback_decides_where_the_name_does_not(tmp_path: Path) 
     ],
     ids=["finite", "not finite", "not measured", "no best epoch", "nowhere finite", "never logged"],
 )
-def test_a_metric_is_that_of_the_best_epoch_alone(best: dict, last: dict, value: float | None) -> None:
+def test_a_metric_is_that_of_the_best_epoch_alone(
+    best: dict[str, Any], last: dict[str, Any], value: float | None
+) -> None:
     found = find_metric("val/auc", {"metrics": {"best": best, "last": last}})
     assert found == (pytest.approx(value, nan_ok=True) if value is not None else None)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 
@@ -55,7 +56,7 @@ def test_the_name_of_a_metric_says_what_is_best_where_it_is_usual(metric: str, m
     ],
     ids=["name", "a default", "recorded", "of another split", "another form", "contradiction", "damaged", "explicit"],
 )
-def test_the_first_that_is_known_decides(known: dict, mode: str) -> None:
+def test_the_first_that_is_known_decides(known: dict[str, Any], mode: str) -> None:
     assert infer_mode("val/accuracy", **known) == mode
 
 
@@ -70,7 +71,12 @@ def test_a_stronger_mode_is_that_of_the_metric_on_each_split() -> None:
 
 
 def test_the_newest_run_that_recorded_a_mode_counts() -> None:
-    summaries = [{}, {"modes": {"a": "max"}}, {"modes": None}, {"modes": {"a": "min", "b": "min"}}]
+    summaries: list[dict[str, Any]] = [
+        {},
+        {"modes": {"a": "max"}},
+        {"modes": None},
+        {"modes": {"a": "min", "b": "min"}},
+    ]
     assert merge_modes(summaries) == {"a": "max", "b": "min"}
 
 

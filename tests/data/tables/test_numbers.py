@@ -126,7 +126,7 @@ def named(names: list[str] | None, labels: Any, **more: Any) -> pa.Table:
 
 def test_numbers_of_classes_have_the_names_in_the_files(tmp_path: Path) -> None:
     labels = np.arange(300) % 3
-    data = opened(tmp_path / "t", named(NAMES[::-1], labels))  # type: ignore[arg-type]
+    data = opened(tmp_path / "t", named(NAMES[::-1], labels))
     assert data.class_names == NAMES[::-1]
     found = [data.index.class_names[int(row.label or 0)] for group, _ in data.index.rows("train")
              for row in data.index.read("train", group)]  # fmt: skip
@@ -140,7 +140,7 @@ def test_numbers_of_classes_have_the_names_in_the_files(tmp_path: Path) -> None:
 def test_classes_that_do_not_occur_are_none_and_a_number_without_a_name_is_a_bad_row(tmp_path: Path) -> None:
     labels = np.where(np.arange(300) % 3 == 1, 0, np.arange(300) % 3)
     labels[:5] = -1
-    data = opened(tmp_path / "t", named(NAMES, labels))  # type: ignore[arg-type]
+    data = opened(tmp_path / "t", named(NAMES, labels))
     assert data.class_names == ["daisy", "tulips"]
     assert data.index.num_bad == 5
     assert "none of the 3 classes that the table names" in data.index.defects[0].reason
@@ -149,18 +149,18 @@ def test_classes_that_do_not_occur_are_none_and_a_number_without_a_name_is_a_bad
 @pytest.mark.parametrize("metadata", [b"no json", b"[]", b'{"info": null}', b'{"info": {"features": {"y": 3}}}'])
 def test_metadata_of_another_form_names_nothing(tmp_path: Path, metadata: bytes) -> None:
     table = named(None, np.arange(300) % 3).replace_schema_metadata({b"huggingface": metadata})
-    assert opened(tmp_path / "t", table).class_names == ["0", "1", "2"]  # type: ignore[arg-type]
+    assert opened(tmp_path / "t", table).class_names == ["0", "1", "2"]
 
 
 def test_files_that_name_one_number_differently_are_refused(tmp_path: Path) -> None:
     (tmp_path / "t").mkdir()
     pq.write_table(named(NAMES[::-1], np.arange(30) % 3), tmp_path / "t" / "other.parquet")
     with pytest.raises(DataError, match=r"name the classes of column 'y' differently"):
-        opened(tmp_path / "t", named(NAMES, np.arange(300) % 3))  # type: ignore[arg-type]
+        opened(tmp_path / "t", named(NAMES, np.arange(300) % 3))
 
 
 def test_a_model_that_was_trained_on_the_numbers_goes_on_with_them(tmp_path: Path) -> None:
-    data = opened(tmp_path / "t", named(NAMES, np.arange(300) % 3))  # type: ignore[arg-type]
+    data = opened(tmp_path / "t", named(NAMES, np.arange(300) % 3))
     data.load_state_dict({"class_names": ["0", "1", "2"], "version": None, "fingerprint": None})
     assert data.class_names == ["0", "1", "2"]
     data.load_state_dict({"class_names": NAMES, "version": None, "fingerprint": None})
