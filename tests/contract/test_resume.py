@@ -159,7 +159,7 @@ def _truncate(path: Path) -> None:
 def _flip_a_bit(path: Path) -> None:
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 1
-    _replace(path, content)
+    _replace(path, bytes(content))
 
 
 def _empty(path: Path) -> None:
@@ -167,7 +167,9 @@ def _empty(path: Path) -> None:
 
 
 def _truncate_both_names(path: Path) -> None:
-    assert path.samefile(path.with_name("best.ckpt"))
+    best = path.with_name("best.ckpt")
+    best.unlink()
+    best.hardlink_to(path)  # as the fit has left it, before the run was copied for this test
     path.write_bytes(path.read_bytes()[:-100])
 
 
