@@ -62,9 +62,10 @@ class Net(LightningModule):
     def training_step(self, batch, index):
         return 0 * self.weight
 
-    def on_train_batch_end(self, outputs, batch, index):
-        with torch.no_grad():
-            self.weight.fill_(AFTER[(self.global_step - 1) % len(AFTER)])
+    def optimizer_step(self, *args, **kwargs):
+        super().optimizer_step(*args, **kwargs)
+        with torch.no_grad():  # Lightning counts the step after this hook
+            self.weight.fill_(AFTER[self.global_step % len(AFTER)])
 
     def validation_step(self, batch, index, dataloader_idx=0):
         if os.environ.get("KILL_AT") == str(self.global_step):
