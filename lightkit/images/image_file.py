@@ -257,8 +257,9 @@ def load_frame(image: Image.Image) -> Image.Image:
 
     transparent = image.info.get("transparency")
     raw_mode = tile[0].args if image.format == "PNG" and tile else None
-    has_wide_key = isinstance(transparent, tuple) and raw_mode == "RGB;16B"
-    low_bytes = _low_bytes(image) if has_wide_key else None
+    low_bytes = None
+    if isinstance(transparent, tuple) and raw_mode == "RGB;16B":
+        low_bytes = _low_bytes(image)
     image.load()
     if isinstance(transparent, int) and raw_mode in _STRETCHED:
         image.info["transparency"] = transparent * _STRETCHED[raw_mode]

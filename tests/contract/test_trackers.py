@@ -116,6 +116,8 @@ def test_an_evaluation_of_a_run_adds_no_point_to_its_curves(workspace: Workspace
     of_test = [name for name in mlflow_run.data.metrics if name.startswith("test/")]
     assert of_test
     assert {step for name in of_test for step, _ in history_of(client, mlflow_run, name)} == {12}
+    for name in SPEED:
+        assert history_of(client, mlflow_run, name) == speed_of(run, name)
 
 
 def test_the_closing_block_says_how_to_open_the_trackers(tracked_folder: Path) -> None:
@@ -139,6 +141,22 @@ def test_mlflow_has_an_experiment_named_after_the_job_and_a_run_named_after_its_
 ) -> None:
     _, run = in_place
     assert (run.info.run_name, run.info.status) == (tracked_run.name, "FINISHED")
+
+
+SPEED = ("lr", "epoch_seconds", "samples_per_s")
+
+
+def speed_of(run: Path, name: str) -> list[Any]:
+    rows = read_metrics(run)
+    return [(int(row["step"]), pytest.approx(float(row[name]))) for row in rows]
+
+
+@pytest.mark.parametrize("name", SPEED)
+def test_mlflow_has_the_rate_and_the_speed_of_each_epoch(
+    name: str, in_place: tuple[Any, Any], tracked_run: Path
+) -> None:
+    client, run = in_place
+    assert history_of(client, run, name) == speed_of(tracked_run, name)
 
 
 def test_mlflow_has_the_metrics_of_each_epoch(in_place: tuple[Any, Any], tracked_run: Path) -> None:
@@ -199,6 +217,8 @@ def test_a_resumed_run_goes_on_in_its_mlflow_run_which_a_signal_has_marked_as_ki
     run = only_mlflow_run(client, "again")
     assert (run.info.run_id, run.info.status) == (first.info.run_id, "FINISHED")
     assert [step for step, _ in history_of(client, run, "val/loss")] == EPOCH_STEPS
+    for name in SPEED:
+        assert history_of(client, run, name) == speed_of(workspace.only_run, name)
 
 
 # -- MLflow's server ---------------------------------------------------------------------------------------------------
