@@ -192,7 +192,7 @@ def test_the_summary_says_how_it_ended(run: runs.Run) -> None:
     summary = _summary(run)
     assert (summary.status, summary.exit_code, summary.error) == ("done", 0, None)
     assert (summary.epochs, summary.steps) == (3, 9)
-    assert summary.best == {"monitor": "val/epoch", "mode": "min", "value": 0.0, "epoch": 0}
+    assert summary.best == {"monitor": "val/epoch", "mode": "min", "value": 0.0, "epoch": 0, "step": 3}
     assert summary.metrics["best"]["epoch"] == 0
     assert summary.metrics["last"]["val/epoch"] == 2.0
     assert summary.paths["best_checkpoint"] == "checkpoints/best.ckpt"

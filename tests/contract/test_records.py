@@ -409,6 +409,7 @@ def test_the_summary_has_the_metrics_of_the_best_and_of_the_last_epoch(
         "mode": "max",
         "value": float(first["val/loss"]),
         "epoch": 0,
+        "step": 6,
     }
     assert summary["metrics"]["best"]["val/loss"] == float(first["val/loss"])
     assert summary["metrics"]["last"]["val/loss"] == float(last["val/loss"])
