@@ -43,6 +43,7 @@ from lightkit.cli.class_descriptions import (
 from lightkit.cli.config_loader import STAGES
 from lightkit.cli.lightning_cli import LightkitCLI
 from lightkit.config.accelerator.keys import AcceleratorSettings
+from lightkit.config.bounds import find_bounds
 from lightkit.config.schema import PACKAGES
 from lightkit.launch.plan import ENGINES, LaunchSettings
 from lightkit.launch.watchdog import WatchdogSettings
@@ -115,6 +116,10 @@ def build_catalogue() -> dict[str, Any]:
         section: {"help": describe_class(cls)["help"], "arguments": describe_arguments(built["fit"], f"{section}.")}
         for section, cls in _SECTIONS.items()
     }
+    for section, cls in _SECTIONS.items():
+        for name, bounds in find_bounds(cls).items():
+            argument = sections[section]["arguments"][name]
+            argument["schema"] = with_bounds(argument["schema"], bounds)
     # Their signatures say text; `launch` checks the engine itself.
     sections["launch"]["arguments"]["engine"]["schema"] = {"enum": [*ENGINES, None]}
     for name, bounds in _TRAINER_BOUNDS.items():

@@ -428,7 +428,7 @@ class _Validator:
         # A plateau class that does not take a metric gets it from Lightning.
         if PLATEAU in (found, *described["bases"]) and "monitor" not in known:
             monitor = others.pop("monitor", None)
-            if monitor is None and not self._resolved.is_incomplete:
+            if monitor is None and self._uses_schedule() and not self._resolved.is_incomplete:
                 self._report((SECTION,), f"{_short(found)} needs monitor, text: the metric that it goes by", named)
 
         # Arguments of which torch asks for some, without a sign of it in the signature.
@@ -436,10 +436,20 @@ class _Validator:
         is_complete = (
             isinstance(entry.entries.get("init_args", entry), MappingNode) and not self._resolved.is_incomplete
         )
-        if choices and is_complete and not any(all(_is_set(name, given) for name in each) for each in choices):
+        if choices and is_complete and self._uses_schedule() and not any(all(_is_set(name, given) for name in each) for each in choices):
             words = ", or ".join(" and ".join(each) for each in choices)
             self._report((SECTION,), f"{_short(found)} needs {words}; total_steps: {AUTO} counts them", named)
         return others
+
+    def _uses_schedule(self) -> bool:
+        """Check whether a fit builds the schedule: with an optimizer of the config, or that of lightkit's models."""
+        if self._resolved.subcommand not in (None, "", "fit"):
+            return False
+        values = self._resolved.values
+        model = values.get("model")
+        named = model.get("class_path") if isinstance(model, dict) else model
+        path = self._schema.path_of(str(named), self._schema.data["bases"]["model"]) or ""
+        return values.get("optimizer") is not None or path.startswith("lightkit.")
 
     def _report_argument(self, place: KeyPath, node: Node, found: str, named: Node) -> None:
         described, name = self._schema.classes[found], str(place[-1])

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from lightkit import runs
+from lightkit.config.bounds import NonNegativeFloat, PositiveFloat
 from lightkit.errors import ConfigError
 from lightkit.runs.index import flatten, read_config
 
@@ -32,8 +33,8 @@ class RunSettings:
     name: str | None = None
     root: str = "runs"
     resume: str = "auto"
-    wait_s: float = 0.0
-    stale_s: float = 300.0
+    wait_s: NonNegativeFloat = 0.0
+    stale_s: PositiveFloat = 300.0
     heartbeat_url: str | None = None
     report: bool = True
 

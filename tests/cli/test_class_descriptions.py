@@ -133,6 +133,8 @@ class _Judges:
 
 def _is_told_by_constructors(path: tuple[Any, ...], problem: ConfigError) -> bool:
     """Tell whether Lightning's parser takes what crashes when the classes are made, or an unknown key of nothing."""
+    if re.search(r"needs (total_steps|monitor, text: the metric)", str(problem)):
+        return True
     if re.search(r"expected (\S+ or more|more than|a number from|at least|above)", str(problem)):
         return True
     if "no such key" in str(problem) or (path[-1:] == ("nope",) and "no such argument" in str(problem)):

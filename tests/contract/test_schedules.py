@@ -435,6 +435,8 @@ NUMBERS = {
     "--model.learning_rate=-1": "expected 0 or more, got '-1'",
     "--trainer.max_epochs=-7": "expected -1 or more or null, got '-7'",
     "--trainer.limit_val_batches=-1": "expected 0 or more or null, got '-1'",
+    "--run.wait_s=-1": "expected 0 or more, got '-1'",
+    "--run.stale_s=0": "expected more than 0, got '0'",
     "--optimizer.lr=-1": "expected 0 or more or a Tensor, got '-1'",
 }
 
