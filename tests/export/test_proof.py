@@ -133,7 +133,7 @@ def in_metres() -> EvaluationSamples:
 
 
 @pytest.mark.parametrize(
-    ("precision", "num_levels"), [("int8", 3), ("int8", 15), ("float16", 31), ("float32", 2001)], ids=str
+    ("precision", "num_levels"), [("int8", 3), ("int8", 15), ("float16", 31), ("float32", 63)], ids=str
 )
 def test_an_error_in_small_units_is_judged_in_them(proved: Callable[..., Any], precision: str, num_levels: int) -> None:
     """Outputs in so few steps are within every absolute tolerance, and several times as wrong as the model's."""
@@ -143,7 +143,7 @@ def test_an_error_in_small_units_is_judged_in_them(proved: Callable[..., Any], p
         return [(np.round(outputs[0] / step) * step).astype(np.float32)]
 
     given: dict[str, Any] = {"model": InMetres(), "samples": in_metres(), "precision": precision}
-    assert "val/mae is" in str(mismatch(proved, in_steps, atol=1.0, **given)) or num_levels > 100
+    assert "val/mae is" in str(mismatch(proved, in_steps, atol=1.0, **given))
     mismatch(proved, in_steps, **given)
 
 
