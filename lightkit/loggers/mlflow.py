@@ -45,6 +45,7 @@ from lightkit.loggers.mlflow_address import (
     send_model_files,
 )
 from lightkit.loggers.mlflow_database import prepare_database
+from lightkit.runs.fence import check_fences
 from lightkit.runs.index import flatten
 from lightkit.runs.webhook import BackgroundSender, DeliveryError
 from lightkit.version import __version__
@@ -456,6 +457,7 @@ class MLflow(Logger):
 
 def _deliver(send: Callable[..., Any], *arguments: Any) -> None:
     try:
+        check_fences()  # the MLflow run is that of the process which has the job
         send(*arguments)
     except Exception as error:
         raise DeliveryError(_describe(error), is_temporary=_is_temporary(error)) from error
