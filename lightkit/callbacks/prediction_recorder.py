@@ -18,6 +18,7 @@ from torch import Tensor
 
 from lightkit import runs
 from lightkit.callbacks.checkpoint_io import read_checkpoint
+from lightkit.callbacks.class_names import names_of_outputs
 from lightkit.callbacks.resume import gather, list_indices
 from lightkit.errors import DataError
 from lightkit.reports.figures import to_pixels
@@ -230,7 +231,7 @@ class PredictionRecorder(Callback):
         rows, num_classes = rows[:, first], evaluation.num_classes
         source, data = evaluation.source if is_named else None, getattr(trainer, "datamodule", None)
         with self._warn_of_failure():
-            names = getattr(trainer.lightning_module, "class_names", None) or getattr(data, "class_names", None) or ()
+            names = names_of_outputs(trainer) or ()
             describe = getattr(data, "describe", None)
             epoch: int | None = evaluation.epoch
             if trainer.state.fn != TrainerFn.FITTING:

@@ -20,6 +20,7 @@ from pytorch_lightning.callbacks import BasePredictionWriter
 from pytorch_lightning.utilities.model_helpers import is_overridden
 from torch import Tensor
 
+from lightkit.callbacks.class_names import names_of_outputs
 from lightkit.callbacks.resume import gather
 from lightkit.errors import ConfigError
 from lightkit.images.progress import ProgressLines
@@ -66,8 +67,7 @@ class PredictionTable(BasePredictionWriter):
     def on_predict_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Begin with an empty table."""
         self._batches = []
-        names = getattr(trainer.datamodule, "class_names", None)  # type: ignore[attr-defined]
-        self._names = () if names is None else names
+        self._names = names_of_outputs(trainer) or ()
 
     def write_on_batch_end(
         self,
@@ -187,7 +187,7 @@ class ListedPredictions(Callback):
         if not trainer.is_global_zero:
             return
         if self._writer is None:  # now the classes are known; if the files cannot be written, little was done in vain
-            names = _choose_class_names(pl_module, images.names_of_data, values)
+            names = _choose_class_names(pl_module, images, values)
             self._writer = self._files.enter_context(self._open_writer(class_names=names, num_values=values.shape[1]))
             if self._print_progress is not None:
                 self._progress = ProgressLines("images", len(images.paths), self._print_progress)
@@ -207,14 +207,20 @@ class ListedPredictions(Callback):
         self._files.__exit__(type(exception), exception, exception.__traceback__)
 
 
-def _choose_class_names(
-    module: LightningModule, names_of_data: Callable[[], Sequence[str] | None], values: Tensor
-) -> tuple[str, ...] | None:
-    """Return the module's class names, else the data's, if the values can be probabilities of these classes."""
+def _choose_class_names(module: LightningModule, images: Any, values: Tensor) -> tuple[str, ...] | None:
+    """Return the class names of the weights, else the module's or the data's, if the values can be probabilities.
+
+    Args:
+        module: The model.
+        images: A `ListedImages`, which knows the names of weights and data.
+        values: ``(images, classes)``.
+    """
     kind = getattr(module, "output_kind", None)
     names = getattr(module, "class_names", None)
-    if names is None and kind is not None:  # the data's mean nothing where the model's output is something else
-        names = names_of_data()
+    if names is not None or kind is not None:  # others mean nothing where the model's output is something else
+        names = images.trained_names or names
+    if names is None and kind is not None:
+        names = images.names_of_data()
     if (chosen := select_class_names(kind, names)) is None:
         return None
     finite = values[values.isfinite()]  # any other is an error of its image

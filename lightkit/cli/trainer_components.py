@@ -25,6 +25,7 @@ from pytorch_lightning.profilers import PassThroughProfiler
 from lightkit import runs
 from lightkit.callbacks import (
     Checkpoint,
+    ClassNames,
     Computation,
     FiniteLoss,
     PredictionTable,
@@ -210,6 +211,7 @@ def _build_callbacks(context: RunContext, trainer: Mapping[str, Any]) -> list[Ca
         *own,
         recorder,
         *([PredictionRecorder(run.folder)] if context.command in ("fit", "test") else []),
+        ClassNames(),
         ResumeState(),
         StopOnSignal(context.watch, last_good=last_good),
         *last,

@@ -52,6 +52,10 @@ class ImageFolder(ImageModule):
     source = "photos"
     input_folders: ClassVar[tuple[str, ...]] = ("root",)
     """Arguments that must be folders which are there already."""
+    sample_arguments: ClassVar[tuple[str, ...]] = (
+        *("root", "val_fraction", "test_fraction", "on_bad_image", "max_bad_fraction"),
+    )
+    """Arguments that choose the samples of a split: in a gate the same for both models. The others prepare them."""
 
     def __init__(
         self,

@@ -365,7 +365,7 @@ class Proof:
         if not isinstance(module, LightningModule):
             raise _NotScored(f"{type(module).__name__} is no LightningModule")
         if not samples.batches:
-            raise _NotScored("the data gives no batches of a validation split")
+            raise _NotScored(samples.not_scored or "the data gives no batches of a validation split")
         outputs = [torch.from_numpy(array) for array in arrays]
         if self._is_softened:  # the module gets the logarithm, of which the softmax is the probabilities
             outputs[0] = outputs[0].clamp_min(torch.finfo(torch.float32).tiny).log()
