@@ -198,6 +198,9 @@ class _Evaluation:
     ) -> None:
         self.context, self.settings, self.run, self.checkpoint = context, settings, run, checkpoint
         self.registry, self.folder = registry, folder
+        seed = context.resolved.values.get("seed_everything")
+        # of the run that is judged: it may decide which samples there are
+        self._seed = seed if isinstance(seed, int) and not isinstance(seed, bool) else 0
         self.notices: list[str] = []
         """Remarks on the decision."""
 
@@ -443,7 +446,7 @@ class _Evaluation:
 
         def evaluate(ckpt_path: str | None) -> Mapping[str, float]:
             run_split = trainer.test if data.split == "test" else trainer.validate
-            seed_everything(0, workers=True, verbose=False)  # the same samples, where preparing them draws numbers
+            seed_everything(self._seed, workers=True, verbose=False)  # the same samples, where that draws numbers
             data.begin_pass()
             with warnings.catch_warnings():  # Lightning 2.6.6, of a trainer without the callbacks of the training
                 warnings.filterwarnings("ignore", message="Be aware that when using `ckpt_path`, callbacks")
@@ -546,7 +549,7 @@ class _Evaluation:
             of_run=to_plain(read_file(self.run.config_path)).get("data"),
             kind=kind,
         )
-        text = dump_yaml({"seed_everything": 0, "model": config.get("model"), "data": settings.section})
+        text = dump_yaml({"seed_everything": self._seed, "model": config.get("model"), "data": settings.section})
         trust = ["--trust"] if runs.is_trusting() else []
         try:
             context = open_run_context(["-c", text, "--ckpt_path", str(model.checkpoint), *trust])

@@ -10,10 +10,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from pyarrow import parquet
 from sklearn.metrics import accuracy_score, f1_score
 
-from tests.contract.workspace import ForkServer, Workspace, read_json
+from tests.contract.registry import read_registry
+from tests.contract.workspace import ForkServer, Result, Workspace, read_json
 
 pytestmark = pytest.mark.timeout(1800)  # on a busy machine
 
@@ -243,7 +245,7 @@ REFUSED: dict[str, tuple[list[str], int, str]] = {
         r"cannot be renumbered.*no-labels-base/.*another order \(cat, ape, bee\) than the data \(ape, bee, cat\)",
     ),
     "unknown class": (
-        ["new:--data.class_names=[ape, bee, dog]"], 3,
+        ["new:--data.class_names=[ape, bee, dog]", "--gate.slices=null"], 3,
         r"unknown-class-base/.* does not know dog.*ape, bee, cat.*ape, bee, dog",
     ),
     "mean over classes": (
@@ -338,3 +340,264 @@ def test_what_cannot_be_compared_is_refused_by_name(walked: dict[str, Any], name
     assert walked[name]["gate"] == code, walked[name]["err"]
     assert re.search(says, walked[name]["err"], re.DOTALL)
     assert "Traceback" not in walked[name]["err"]
+
+
+TABLE = """\
+import numpy as np
+import pyarrow as pa
+from pyarrow import parquet
+
+generator = np.random.default_rng(3)
+x = generator.normal(size=(131, 2)).astype("f4")
+y = (3 * x[:, 0] - 2 * x[:, 1] + generator.normal(size=131) * 0.5 + 100).astype("f4")
+split = np.array(["train"] * 80 + ["val"] * 27 + ["test"] * 24)
+weight = generator.integers(0, 4, 131).astype("f4")
+columns = {"x0": x[:, 0], "x1": x[:, 1], "y": y, "split": split, "w": weight}
+parquet.write_table(pa.table(columns), "table.parquet", row_group_size=13)
+"""
+REGRESSION = {
+    "seed_everything": 1,
+    "model": {"class_path": "Regressor", "init_args": {"num_inputs": 2}},
+    "data": {
+        "class_path": "Table",
+        "init_args": {"path": "table.parquet", "features": ["x0", "x1"], "label": "y", "batch_size": 8},
+    },
+    "trainer": {
+        "accelerator": "cpu", "devices": 1, "max_epochs": 6, "logger": False, "enable_progress_bar": False,
+    },
+    "run": {"report": False},
+    "gate": {"metric": "test/mae", "mode": "min", "max_drop": 0.0},
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def regressors(tmp_path_factory: pytest.TempPathFactory, fork_server: ForkServer) -> Iterator[Workspace]:
+    """Regressors on a table: of six epochs, of one with other columns, and of two on fewer rows; read only."""
+    workspace = Workspace(tmp_path_factory.mktemp("regressors") / "work", fork_server)
+    workspace.write("table.py", TABLE)
+    workspace.write("job.yaml", REGRESSION)
+    workspace.run(script="table.py").ok()
+    workspace.fit("-c", "job.yaml", "--run.name=old")
+    workspace.run("test", "--run", "old/latest").ok()
+    words = ("--trainer.max_epochs=1", "--seed_everything=2")
+    workspace.fit("-c", "job.yaml", "--run.name=other", "--data.features=[x1, x0]", *words)
+    workspace.run("test", "--run", "other/latest").ok()
+    workspace.fit("-c", "job.yaml", "--run.name=fewer", "--data.filter=[[x0, '<', 1]]", *words)
+    yield workspace
+    workspace.close()
+
+
+def read_errors(workspace: Workspace, name: str) -> Any:
+    """Read what the test of a run has predicted too much, row by row."""
+    path = workspace.folder / "runs" / name / "latest" / "test_predictions.parquet"
+    rows = parquet.read_table(path).to_pydict()
+    return np.array(rows["prediction"]) - np.array(rows["target"])
+
+
+def test_a_baseline_gets_the_columns_that_it_was_trained_on(regressors: Workspace) -> None:
+    result = regressors.run("gate", "other/latest", "--baseline=old/latest", "--json")
+    assert result.code == 4, result.err
+    decision = json.loads(result.out)
+    for which, name in (("baseline", "old"), ("challenger", "other")):
+        expected = np.abs(read_errors(regressors, name)).mean()
+        assert decision["scores"][which]["test/mae"] == pytest.approx(expected, rel=1e-5)
+    assert "data.init_args.features ['x0', 'x1']" in " ".join(decision["notices"])
+
+
+def test_the_loss_of_two_regressors_has_one_unit_where_their_training_splits_are_the_same(
+    regressors: Workspace,
+) -> None:
+    words = ("--baseline=old/latest", "--gate.metric=test/loss", "--json")
+    result = regressors.run("gate", "other/latest", *words)
+    assert result.code == 4, result.err
+    decision = json.loads(result.out)
+    rows = parquet.read_table(regressors.folder / "table.parquet").to_pydict()
+    of_training = [value for value, split in zip(rows["y"], rows["split"], strict=True) if split == "train"]
+    for which, name in (("baseline", "old"), ("challenger", "other")):
+        expected = np.square(read_errors(regressors, name)).mean() / np.var(of_training)
+        assert decision["scores"][which]["test/loss"] == pytest.approx(expected, rel=1e-4)
+
+
+def test_a_loss_in_units_of_each_run_is_not_compared(regressors: Workspace) -> None:
+    words = ("--baseline=old/latest", "--gate.metric=test/loss", "--data.filter=null")
+    result = regressors.run("gate", "fewer/latest", *words)
+    assert result.code == 2
+    assert re.search(r"gate\.metric: test/loss is in units of each run's own training data.*test/mse", result.err)
+    assert regressors.run("gate", "fewer/latest", *words[:1], "--data.filter=null").code in (0, 4)  # in units of y
+
+
+def test_a_baseline_on_other_rows_is_refused(regressors: Workspace) -> None:
+    regressors.write("more.py", TABLE.replace("default_rng(3)", "default_rng(4)").replace("table.p", "other.p"))
+    regressors.run(script="more.py").ok()
+    # the run that is judged says which rows: the baseline is scored on them too
+    result = regressors.run("gate", "other/latest", "--baseline=old/latest", "--data.path=other.parquet", "--json")
+    assert result.code in (0, 4), result.err
+    known = json.loads(result.out)["scores"]["baseline"]["test/mae"]
+    assert known != pytest.approx(np.abs(read_errors(regressors, "old")).mean(), rel=1e-3)
+
+
+def test_scales_of_a_regressor_are_those_of_the_rows_that_count(regressors: Workspace) -> None:
+    words = ("--data.weight=w", "--data.batch_size=4", "--trainer.max_epochs=1")
+    regressors.fit("-c", "job.yaml", "--run.name=one", *words)
+    regressors.fit("-c", "job.yaml", "--run.name=two", "--trainer.devices=2", "--seed_everything=8", *words)
+    rows = parquet.read_table(regressors.folder / "table.parquet").to_pydict()
+    counts = (np.array(rows["split"]) == "train") & (np.array(rows["w"]) > 0)
+    x = np.stack([rows["x0"], rows["x1"]], axis=1)[counts].astype(float)
+    y = np.array(rows["y"])[counts].astype(float)
+    for name in ("one", "two"):
+        path = regressors.folder / "runs" / name / "latest" / "checkpoints" / "last.ckpt"
+        state = torch.load(path, weights_only=True)["state_dict"]
+        assert state["input_mean"].tolist() == x.mean(axis=0).astype("f4").tolist()
+        assert state["input_std"].tolist() == x.std(axis=0).astype("f4").tolist()
+        assert state["output_mean"].tolist() == [float(np.float32(y.mean()))]
+        assert state["output_std"].tolist() == [float(np.float32(y.std()))]
+
+
+COLOURS = """\
+import pytorch_lightning as pl
+import torch
+
+
+class Net(pl.LightningModule):
+    output_kind = "logits"
+
+    def __init__(self):
+        super().__init__()
+        self.linear = torch.nn.Linear(3, 3)
+
+    def forward(self, x):
+        return self.linear(x.mean((2, 3)))
+
+    def predict_step(self, batch, index):
+        x = batch if isinstance(batch, torch.Tensor) else batch[0]
+        return self(x).softmax(1)
+
+    def training_step(self, batch, index):
+        return torch.nn.functional.cross_entropy(self(batch[0]), batch[1])
+
+    def evaluate(self, batch, split):
+        logits = self(batch[0])
+        right = (logits.argmax(1) == batch[1]).float().mean()
+        self.log(f"{split}/accuracy", right, batch_size=len(batch[1]))
+        return {"logits": logits, "target": batch[1]}
+
+    def validation_step(self, batch, index):
+        return self.evaluate(batch, "val")
+
+    def test_step(self, batch, index):
+        return self.evaluate(batch, "test")
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.5)
+"""
+PICTURES = """\
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+generator = np.random.default_rng(0)
+for split, num in (("train", 8), ("val", 3), ("test", 4)):
+    for name, channel in (("blue", 2), ("green", 1), ("red", 0)):
+        folder = Path("pics", split, name)
+        folder.mkdir(parents=True)
+        for number in range(num):
+            pixels = generator.integers(0, 60, (16, 16, 3)).astype("u1")
+            pixels[..., channel] += 180
+            Image.fromarray(pixels).save(folder / f"{number}.png")
+"""
+COLOUR_JOB = {
+    "seed_everything": 1,
+    "model": {"class_path": "colours.Net"},
+    "data": {
+        "class_path": "ImageFolder",
+        "init_args": {"root": "pics", "image_size": 16, "batch_size": 6, "num_workers": 0, "augment": False},
+    },
+    "trainer": {
+        "accelerator": "cpu", "devices": 1, "max_epochs": 6, "logger": False, "enable_progress_bar": False,
+    },
+    "run": {"report": False},
+    "gate": {"metric": "test/accuracy", "max_drop": 0.0},
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def renamed(tmp_path_factory: pytest.TempPathFactory, fork_server: ForkServer) -> Iterator[Workspace]:
+    """A model of three colours, one of whose folders has another name since, and a model of today's names; read only."""
+    workspace = Workspace(tmp_path_factory.mktemp("colours") / "work", fork_server)
+    workspace.write("colours.py", COLOURS)
+    workspace.write("pictures.py", PICTURES)
+    workspace.write("job.yaml", COLOUR_JOB)
+    workspace.run(script="pictures.py").ok()
+    workspace.fit("-c", "job.yaml", "--run.name=old")
+    for split in ("train", "val", "test"):
+        (workspace.folder / "pics" / split / "red").rename(workspace.folder / "pics" / split / "Red")
+    workspace.fit("-c", "job.yaml", "--run.name=new")
+    yield workspace
+    workspace.close()
+
+
+def predicted_label(result: Result) -> str:
+    """Return the label of the one image."""
+    _, row = result.ok().out.splitlines()[:2]
+    return row.split(",")[1]
+
+
+def test_a_model_predicts_the_names_that_it_was_trained_with(renamed: Workspace) -> None:
+    assert predicted_label(renamed.run("predict", "pics/test/Red/0.png", "--run", "old/latest", "--output=-")) == "red"
+    assert predicted_label(renamed.run("predict", "pics/test/Red/0.png", "--run", "new/latest", "--output=-")) == "Red"
+
+
+def test_the_predictions_of_a_split_have_the_names_of_the_training(renamed: Workspace) -> None:
+    renamed.run("predict", "--run", "old/latest", "--quiet").ok()
+    text = (renamed.folder / "runs" / "old" / "latest" / "predictions.csv").read_text(encoding="utf-8")
+    labels = {line.split(",")[1] for line in text.splitlines()[1:]}
+    assert labels == {"blue", "green", "red"}
+
+
+def test_an_export_has_the_names_of_the_training_and_is_scored_on_no_other_classes(renamed: Workspace) -> None:
+    result = renamed.run("export", "--run", "old/latest", "--format=safetensors").ok()
+    assert re.search(r"not scored.*blue, green, red.*Red, blue, green", result.err)
+    record = read_json(renamed.folder / "runs" / "old" / "latest" / "export" / "export.json")
+    (entry,) = record["artefacts"].values()
+    assert entry["class_names"] == ["blue", "green", "red"]
+    assert entry["metrics"]["scored"] is False
+    weights = next((renamed.folder / "runs" / "old" / "latest" / "export").glob("*.safetensors"))
+    words = ("predict", "pics/test/Red/0.png", "--model", str(weights), "--output=-")
+    assert predicted_label(renamed.run(*words)) == "red"
+
+
+def test_a_registered_model_has_the_names_of_the_training(renamed: Workspace) -> None:
+    renamed.run("register", "--run", "old/latest", "--name", "colours").ok()
+    version = read_registry(renamed)["colours"]["versions"]["1"]
+    assert json.loads(version["tags"]["class_names"]) == ["blue", "green", "red"]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("test", "--run", "old/latest"),
+        ("validate", "--run", "old/latest"),
+        ("test", "-c", "job.yaml", "--ckpt_path", "runs/old/latest/checkpoints/best.ckpt", "--run.name=again"),
+        ("gate", "old/latest", "--gate.min=0.5", "--gate.max_drop=null"),
+        ("gate", "new/latest", "--baseline=old/latest"),
+    ],
+    ids=["test", "validate", "checkpoint", "gate", "baseline"],
+)
+def test_a_model_is_not_scored_on_labels_of_other_classes(renamed: Workspace, words: tuple[str, ...]) -> None:
+    result = renamed.run(*words)
+    assert result.code == 3, result.out + result.err
+    assert re.search(r"blue, green, red.*Red, blue, green", result.err)
+    assert "Traceback" not in result.err
+
+
+def test_a_checkpoint_of_weights_alone_has_the_names_of_its_run(renamed: Workspace) -> None:
+    path = renamed.folder / "runs" / "old" / "latest" / "checkpoints" / "alone.ckpt"
+    checkpoint = torch.load(renamed.folder / "runs" / "old" / "latest" / "checkpoints" / "best.ckpt", weights_only=True)
+    assert checkpoint.pop("lightkit_class_names") == {
+        "outputs": ["blue", "green", "red"],
+        "labels": ["blue", "green", "red"],
+    }
+    torch.save(checkpoint, path)
+    words = ("predict", "pics/test/Red/0.png", "--run", "old/latest", "--ckpt_path", str(path), "--output=-")
+    assert predicted_label(renamed.run(*words)) == "red"

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from lightkit.registry.batches import count_samples, find_labels, map_labels, replace_labels, take_samples
 
-Pair = namedtuple("Pair", "inputs labels")  # noqa: PYI024  # as people write them
+Pair = namedtuple("Pair", "inputs labels")  # as people write them
 
 
 @dataclass(frozen=True)
