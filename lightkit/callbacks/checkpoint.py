@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from pathlib import Path
 from typing import Any, Literal
@@ -13,8 +14,10 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 from lightkit import runs
+from lightkit.callbacks.metric_modes import find_metric_modes
 from lightkit.config import near
 from lightkit.errors import ConfigError
+from lightkit.runs.metric_mode import infer_mode
 
 AUTO_MONITORS = ("val/loss", "val_loss")
 
@@ -29,7 +32,9 @@ class Checkpoint(ModelCheckpoint):
     Args:
         monitor: Logged metric that decides which epoch is best. `auto`: `val/loss` or `val_loss` where one of them is
             logged, otherwise the newest epoch counts as the best. `null`: always the newest.
-        mode: Whether the smallest (`min`) or the largest (`max`) value is best; NaN never is.
+        mode: Whether the smallest (`min`) or the largest (`max`) value is best; one that is not finite never is.
+            `null`: as the metric's object says (torchmetrics' `higher_is_better`), else its name (`max` of
+            `val/accuracy`), else `min`.
         dirpath: Folder of the checkpoints. `null`: `checkpoints` in the run folder.
         save_last_every_s: Seconds of training after which `last.ckpt` is written within an epoch; `null`: only at its
             end. The default loses at most five minutes of work for a write of well under a second.
@@ -42,7 +47,7 @@ class Checkpoint(ModelCheckpoint):
     def __init__(
         self,
         monitor: str | None = "auto",
-        mode: Literal["min", "max"] = "min",
+        mode: Literal["min", "max"] | None = None,
         dirpath: str | None = None,
         save_last_every_s: float | None = 300.0,
         save_last_every_n_steps: int | None = None,
@@ -51,7 +56,7 @@ class Checkpoint(ModelCheckpoint):
             dirpath=dirpath,
             filename="best",
             monitor=None if monitor == "auto" else monitor,
-            mode=mode,
+            mode=mode or infer_mode(str(monitor)) or "min",
             save_last=False,  # Lightning's own is written only together with a new best
             save_top_k=1,
             auto_insert_metric_name=False,
@@ -63,6 +68,7 @@ class Checkpoint(ModelCheckpoint):
         self._is_time = DistributedFlag()
         self.save_last_every_n_steps = save_last_every_n_steps
         self._auto = monitor == "auto"
+        self._mode_is_given = mode is not None
         self._saved_at_s = time.monotonic()
         self._saved_at_step = 0
         self._step_seen = 0
@@ -127,9 +133,9 @@ class Checkpoint(ModelCheckpoint):
             self.save_last_now(trainer)
 
     def check_monitor_top_k(self, trainer: Trainer, current: Tensor | None = None) -> bool:
-        """Tell whether this epoch is the best: one whose monitor is NaN never is, on any process."""
-        is_nan = current is not None and bool(torch.as_tensor(current).isnan().any())
-        if self.monitor is not None and trainer.strategy.reduce_boolean_decision(is_nan, all=False):
+        """Tell whether this epoch is the best: one whose monitor is not finite on any process never is."""
+        is_worst = current is not None and not bool(torch.as_tensor(current).isfinite().all())
+        if self.monitor is not None and trainer.strategy.reduce_boolean_decision(is_worst, all=False):
             return False
         return super().check_monitor_top_k(trainer, current)
 
@@ -182,7 +188,10 @@ class Checkpoint(ModelCheckpoint):
         logged = trainer.callback_metrics
         if self._auto and self.monitor is None:
             self.monitor = next((name for name in AUTO_MONITORS if name in logged), None)
-        if self.monitor is None or self.monitor in logged:
+        if self.monitor is None:
+            return True
+        if self.monitor in logged:
+            self._decide_mode(trainer)
             return True
         if self._validated and not self._auto and not getattr(trainer, "fast_dev_run", False):
             raise ConfigError(
@@ -190,6 +199,17 @@ class Checkpoint(ModelCheckpoint):
                 f"logged are {', '.join(sorted(logged)) or 'no metrics'}"
             )
         return False  # with `check_val_every_n_epoch`, the next validation is epochs away
+
+    def _decide_mode(self, trainer: Trainer) -> None:
+        """Take the mode of the metric that is logged, where none was given."""
+        if self._mode_is_given or self.monitor is None:
+            return
+        known = find_metric_modes(trainer, trainer.lightning_module)
+        mode = infer_mode(self.monitor, recorded=known) or "min"
+        if mode != self.mode:
+            self.mode = mode
+            if not self.best_k_models:  # else it is the score of the best so far
+                self.kth_value = torch.tensor(math.inf if mode == "min" else -math.inf)
 
 
 def can_save_within_epoch(trainer: Trainer, batch_idx: int) -> bool:

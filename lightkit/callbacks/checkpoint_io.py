@@ -241,5 +241,5 @@ def missing_checkpoint(trainer: Trainer) -> str | None:
         lacks_best = isinstance(callback, Checkpoint) and callback.keeps_best and not callback.best_model_path
         if lacks_best and trainer.global_step:
             best, monitor = Path(str(callback.dirpath), "best.ckpt"), callback.monitor
-            return f"{best} was not written: {monitor}, which callbacks.checkpoint monitors, was NaN in each epoch"
+            return f"{best} was not written: {monitor}, which callbacks.checkpoint monitors, was never finite"
     return None

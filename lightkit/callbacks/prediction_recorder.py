@@ -121,10 +121,12 @@ class PredictionRecorder(Callback):
 
     Args:
         folder: The run folder; None to keep the predictions in memory alone, those of a validation outside a fit too.
+        changed: Keys of the config in which a test differs from the run.
     """
 
-    def __init__(self, folder: Path | None) -> None:
+    def __init__(self, folder: Path | None, *, changed: Iterable[str] = ()) -> None:
         self.folder = folder
+        self._changed = tuple(changed)
         self.predictions: Predictions | None = None
         """Those of the last test, on rank 0."""
         self._evaluation: _Evaluation | None = None
@@ -249,6 +251,7 @@ class PredictionRecorder(Callback):
                 fingerprint=describe().get("fingerprint") if callable(describe) and is_named else None,
                 sha256=runs.digest(checkpoint) if checkpoint and Path(checkpoint).is_file() else None,
                 epoch=epoch,
+                changed=self._changed,
             )
             if self.folder is not None and len(predictions):
                 write_predictions(predictions_path(self.folder, split), predictions)

@@ -30,10 +30,15 @@ from pytorch_lightning.trainer.states import TrainerFn
 from pytorch_lightning.utilities import rank_zero_only
 
 from lightkit import runs
+from lightkit.callbacks.checkpoint_io import read_checkpoint
+from lightkit.callbacks.metric_modes import find_metric_modes
 from lightkit.callbacks.resume import gather
+from lightkit.callbacks.sample_counter import SampleCounter
 from lightkit.config import shown_path
 from lightkit.errors import Interrupted, LightkitError, OutOfTime, exit_code_of
 from lightkit.runs.bad_images import BadImage, most_frequent, read_bad_images, write_bad_images
+from lightkit.runs.checkpoints import known_digest
+from lightkit.runs.scores import StageScore, add_score, drop_lost_scores, list_own_scores, read_scores, write_scores
 
 _log = logging.getLogger(__name__)
 _SUMMARY_INTERVAL_S = 1.0  # a fit of a thousand short epochs must not wait for the disk a thousand times
@@ -134,6 +139,8 @@ class RunRecorder(Callback):
         manifest: What is known before training; data and hardware are added, and it is written, once they are set
             up. None leaves the run's manifest as it is, as for a test of a run that was trained earlier.
         checkpoint: Checkpoint that will be loaded, for the start event.
+        changed: Keys of the config that differ from those of an earlier run, for the scores of a later stage of it.
+        modes: Metric -> ``min`` or ``max``, as the config sets them.
     """
 
     def __init__(
@@ -143,11 +150,20 @@ class RunRecorder(Callback):
         events: runs.EventStream,
         manifest: Mapping[str, Any] | None = None,
         checkpoint: Path | None = None,
+        changed: Mapping[str, Any] | None = None,
+        modes: Mapping[str, str] | None = None,
     ) -> None:
         self.run = run
         self.events = events
         self.manifest = None if manifest is None else dict(manifest)
         self._checkpoint = checkpoint
+        self.changed = dict(changed or {})
+        self._modes_of_config = dict(modes or {})
+        self._modes_of_metrics: dict[str, str] = {}
+        self._counter = SampleCounter()
+        self._sizes_of_validations = _read_sizes(run)
+        self._loaded_sha256: str | None = None
+        self._score: StageScore | None = None
         self._meter, self._bad_images, self._epoch = EpochMeter(), _BadImages(run, events), 0
         self._restored_rates: dict[str, float] | None = None
         self._table = runs.MetricsTable(run.metrics_path)
@@ -222,6 +238,9 @@ class RunRecorder(Callback):
         self._bad_images.scan(trainer)
         if not self._writes:
             return
+        if self._stage in ("validate", "test"):  # before it is loaded: a fit may be about to replace it
+            named = self._checkpoint or trainer.ckpt_path
+            self._loaded_sha256 = None if named is None else known_digest(Path(named))
         if self.manifest is not None:
             if callable(describe := getattr(getattr(trainer, "datamodule", None), "describe", None)):
                 self.manifest["data"] = dict(describe())
@@ -271,16 +290,35 @@ class RunRecorder(Callback):
         self._meter.count(batch)
         self._meter.lap("step")
 
+    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Begin to count samples."""
+        self._counter = SampleCounter()
+
+    on_test_start = on_validation_start
+
+    def on_validation_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int,
+        dataloader_idx: int = 0,
+    ) -> None:  # fmt: skip
+        """Count the samples of a batch."""
+        self._counter.add(batch, outputs, loader=dataloader_idx)
+
+    on_test_batch_end = on_validation_batch_end
+
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Measure the time of a validation within a fit, or record the metrics of ``lightkit validate``."""
         self._meter.lap("validation")
         if trainer.state.fn == TrainerFn.VALIDATING:
             self._record_result(trainer)
+        elif not trainer.sanity_checking:
+            self._modes_of_metrics |= find_metric_modes(trainer, pl_module)
+            self._sizes_of_validations.add(self._counter.total(trainer, trainer.val_dataloaders))
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Take the epoch's metrics, on every rank; without batches Lightning only resumes at the epoch's end."""
         if self._meter.num_batches:
             self._meter.end_epoch(trainer)
+        self._modes_of_metrics |= find_metric_modes(trainer, pl_module)
         self._collect_bad_images(trainer)
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
@@ -356,11 +394,40 @@ class RunRecorder(Callback):
     def _record_result(self, trainer: Trainer) -> None:
         assert self._stage is not None
         metrics = {name: float(value) for name, value in trainer.callback_metrics.items()}  # on all ranks
+        if self._stage in ("validate", "test"):
+            self._modes_of_metrics |= find_metric_modes(trainer, trainer.lightning_module)
+            self._score = self._make_score(trainer, self._stage, metrics)  # on all ranks, too
         if self._writes:
             self._results[self._stage] = metrics
             self._end_stage(trainer)
             self.events.write("result", stage=self._stage, metrics=metrics)
         _call_each(_callbacks(trainer), "on_result_recorded", trainer, self._stage, metrics)
+
+    def _make_score(self, trainer: Trainer, stage: str, metrics: Mapping[str, float]) -> StageScore:
+        """Return the result of a stage with what it belongs to; for all ranks."""
+        loaders = trainer.test_dataloaders if stage == "test" else trainer.val_dataloaders
+        num_samples = self._counter.total(trainer, loaders)
+        limit = trainer.limit_test_batches if stage == "test" else trainer.limit_val_batches
+        path = Path(trainer.ckpt_path) if trainer.ckpt_path else None
+        sha256, epoch = None, None
+        if path is not None and self._writes and path.is_file():
+            # one that a fit has replaced meanwhile may be, or not be, what was loaded
+            sha256 = self._loaded_sha256 if known_digest(path) == self._loaded_sha256 else None
+            with suppress(LightkitError):  # it was read before, so that this is a small loss
+                epoch = read_checkpoint(path, mmap=True).get("epoch") if sha256 else None
+        describe = getattr(getattr(trainer, "datamodule", None), "describe", None)
+        return StageScore(
+            stage=stage,
+            metrics=metrics,
+            checkpoint=None if path is None else runs.relative(path, self.run.folder),
+            sha256=sha256,
+            epoch=epoch if isinstance(epoch, int) else None,
+            data=describe().get("fingerprint") if callable(describe) else None,
+            limit=None if isinstance(limit, float) and limit == 1.0 else limit,
+            num_samples=num_samples,
+            changed=self.changed,
+            time=_now(),
+        )
 
     def _is_deleted(self) -> bool:
         is_known = self._announced == "fit" and self._writes and self.manifest is not None
@@ -424,7 +491,22 @@ class RunRecorder(Callback):
         summary |= self._summary if self._is_new else {}
         summary["durations"] = {**summary["durations"], **self._durations}
         summary["stages"] = {**summary["stages"], **self._results}
+        summary["modes"] = {**summary["modes"], **self._modes_of_metrics, **self._modes_of_config}
+        if self._score is not None:
+            summary["scores"] = write_scores(add_score(read_scores(summary), self._score))
+        if self._stage == "fit":
+            sizes = self._sizes_of_validations
+            summary["samples"] = {"val": next(iter(sizes)) if len(sizes) == 1 else None} if sizes else {}
+            self._drop_stale_scores(summary)
         runs.write_summary(path, summary)
+
+    def _drop_stale_scores(self, summary: dict[str, Any]) -> None:
+        """Leave out what was scored of weights that this fit has replaced, or of data that it has changed."""
+        scores = drop_lost_scores(self.run, read_scores(summary))
+        summary["scores"] = write_scores(scores)
+        own = {each.stage: dict(each.metrics) for each in list_own_scores(self.run, summary, self.manifest or {})}
+        others = {stage: metrics for stage, metrics in summary["stages"].items() if stage not in ("validate", "test")}
+        summary["stages"] = {**others, **own}
 
     def _record_warning(self, message: str, source: str) -> None:
         if self._writes and not self._is_ended:
@@ -545,6 +627,13 @@ def _describe_hardware(trainer: Trainer) -> dict[str, Any]:
         "devices": trainer.world_size,
         "threads": torch.get_num_threads(),
     }
+
+
+def _read_sizes(run: runs.Run) -> set[int | None]:
+    """Return the sizes of the validations of a run that is resumed."""
+    summary = runs.read_summary(run.summary_path) if run.resumed else None
+    samples = (summary or {}).get("samples") or {}
+    return {samples["val"]} if "val" in samples else set()
 
 
 def _now() -> str:

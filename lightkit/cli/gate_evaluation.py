@@ -22,6 +22,7 @@ from pytorch_lightning import LightningModule, seed_everything
 from lightkit import runs
 from lightkit.callbacks import VerifiedCheckpointIO
 from lightkit.callbacks.class_names import read_trained_classes
+from lightkit.callbacks.metric_modes import find_metric_modes
 from lightkit.callbacks.prediction_recorder import PredictionRecorder, write_thumbnails
 from lightkit.cli.console import configure_console, print_line, quiet_libraries
 from lightkit.cli.context import RunContext, read_run_settings
@@ -35,7 +36,7 @@ from lightkit.errors import ConfigError, DataError, LightkitError
 from lightkit.export.bare_trainer import build_bare_trainer
 from lightkit.registry.data_settings import DataSettings, choose_data_settings
 from lightkit.registry.evaluation import EvaluationData, evaluation_data
-from lightkit.registry.gate import RECORD, GateSettings, ModelScores, decide, read_gate, split_of
+from lightkit.registry.gate import RECORD, GateSettings, ModelScores, decide, find_gate_mode, read_gate, split_of
 from lightkit.registry.promotion import Move, read_moves, recent_champions
 from lightkit.registry.store import KEPT, Registry, address_of_run, find_version, list_versions, open_registry
 from lightkit.reports.gate_page import write_gate_page
@@ -49,6 +50,7 @@ from lightkit.reports.predictions import (
     score_class,
 )
 from lightkit.reports.statistics import choose_deciding_samples, describe_significance
+from lightkit.runs.metric_mode import Mode, rank_value
 from lightkit.runs.resume import find_checkpoint
 from lightkit.runs.scores import read_scores
 from lightkit.runs.webhook import close_all
@@ -57,6 +59,7 @@ from lightkit.version import __version__
 if TYPE_CHECKING:
     from mlflow.entities.model_registry import ModelVersion
 
+_RULES_OF_ONE_MODEL = {"min", "max", "slices"}
 _SAME_UNIT = 1e-5  # relative: sums of floats in another order
 _MAX_MOVES = 20  # of the history in gate.json
 _THRESHOLDS_ALONE = "give --gate.baseline=null to judge by the thresholds alone."
@@ -203,6 +206,8 @@ class _Evaluation:
         self._seed = seed if isinstance(seed, int) and not isinstance(seed, bool) else 0
         self.notices: list[str] = []
         """Remarks on the decision."""
+        self.modes: dict[str, Any] = dict((runs.read_json(run.summary_path) or {}).get("modes") or {})
+        """Modes of metrics, as the training knew them, and as the metric objects of what is scored do."""
 
     def decide(self) -> dict[str, Any]:
         """Score the models, and decide."""
@@ -231,6 +236,7 @@ class _Evaluation:
             print_line(f"scores {candidate.name}: those of its test", self.context.mode)
         else:
             candidate = self._score(f"run {run_name}", module, self.checkpoint, data)
+        mode = find_gate_mode(settings, self.context.resolved, self.modes)
         baseline_scores = None
         if baseline is not None:
             about["against"] = {"version": baseline.version, "sha256": baseline.sha256, "run": baseline.run}
@@ -250,11 +256,12 @@ class _Evaluation:
             about["history"] = [move.as_dict() for move in moves if move.alias == alias][-_MAX_MOVES:]
             if settings.drift is not None:
                 recent = recent_champions(moves, alias, int(settings.drift["window"]))
-                drift = self._find_drift(self.registry, recent, versions, data, candidate)
+                drift = self._find_drift(self.registry, recent, versions, data, candidate, mode=mode)
         described: Mapping[str, Any] = getattr(data, "describe", dict)() or {}  # of lightkit's own data
         kept = {key: described[key] for key in ("source", "fingerprint", "version") if key in described}
         about["data"] = {"fingerprint": data.fingerprint, "split": data.split, "described": kept or None}
-        decision = decide(settings, candidate, baseline_scores, drift=drift, num_samples=data.num_samples, run=run_name)
+        judged = replace(settings, mode=mode)  # gate.json keeps the user's settings, by which a decision is known again
+        decision = decide(judged, candidate, baseline_scores, drift=drift, num_samples=data.num_samples, run=run_name)
         if settings.confidence is not None and (tested_by := decision["significance"]):
             text = describe_significance(tested_by, metric, decision["baseline"]) if tested_by["test"] else None
             self.notices.append(text or f"gate.confidence has no effect: {tested_by['reason']}")
@@ -330,6 +337,8 @@ class _Evaluation:
         versions: Mapping[str, ModelVersion],
         data: EvaluationData,
         candidate: ModelScores,
+        *,
+        mode: Mode | None,
     ) -> dict[str, Any]:
         """Find the best of the recently promoted models: by the log, or scored again where the data has changed."""
         assert self.settings.drift is not None
@@ -351,7 +360,7 @@ class _Evaluation:
             if math.isfinite(value):
                 scores[move.to] = value
         self.notices.extend(f"gate.drift leaves out {each}" for each in unknown)
-        best = (max if self.settings.mode == "max" else min)(scores, key=lambda each: scores[each], default=None)
+        best = min(scores, key=lambda each: rank_value(scores[each], mode or "max"), default=None)
         window = int(self.settings.drift["window"])
         return {"window": window, "best": scores.get(best or ""), "version": best, "unknown": unknown}
 
@@ -409,14 +418,17 @@ class _Evaluation:
             )
 
     def _check_units(self, candidate: ModelScores, other: ModelScores) -> None:
-        """Check that two models log the metric in the same units.
+        """Check that two models log the metric in the same units; a remark where the two are not compared.
 
         Raises:
             ConfigError: If each has units of its own.
         """
         mine, theirs = candidate.unit or (), other.unit or ()
-        is_same = len(mine) == len(theirs) and all(map(partial(math.isclose, rel_tol=_SAME_UNIT), mine, theirs))
-        if not is_same:
+        if len(mine) == len(theirs) and all(map(partial(math.isclose, rel_tol=_SAME_UNIT), mine, theirs)):
+            return
+        if {*self.settings.rules} <= _RULES_OF_ONE_MODEL:
+            self.notices.append(f"{self.settings.metric} of {other.name} is in other units: its training data differs")
+        else:
             raise ConfigError(
                 f"gate.metric: {self.settings.metric} is in units of each run's own training data: {candidate.name} "
                 f"divides by {_list_numbers(mine)}, {other.name} by {_list_numbers(theirs)}, so that the two cannot be "
@@ -457,6 +469,7 @@ class _Evaluation:
                     verbose=False,
                     weights_only=not runs.is_trusting(),
                 )
+            self.modes = {**find_metric_modes(trainer, module), **self.modes}
             return {key: float(value) for key, value in trainer.callback_metrics.items()}
 
         metrics = evaluate(str(checkpoint))

@@ -9,7 +9,6 @@ import shutil
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -29,9 +28,10 @@ from lightkit.export.target import make_target
 from lightkit.loggers.mlflow_address import find_or_create_experiment, manifest_tags, send_model_files
 from lightkit.registry.package import PackageFormat, add_preprocessing, is_servable, write_package
 from lightkit.registry.store import Registry, address_of_run, check_name, open_registry, read_aliases, tracked_run
-from lightkit.reports.facts import read_facts
+from lightkit.reports.facts import read_facts, select_checkpoint
 from lightkit.reports.pages import describe_model, render_card
 from lightkit.runs.files import write_json
+from lightkit.runs.scores import find_best_checkpoint
 from lightkit.version import __version__
 
 _NUM_SAMPLES = 2  # for an example; an export proves itself on many
@@ -85,8 +85,8 @@ def register_run(
         on_step(f"writing the model for MLflow ({form})")
         write_package(subject, folder, form=form)
         facts = read_facts(run)
-        if checkpoint.name != "best.ckpt":  # the run's metrics are of another model
-            facts = replace(facts, predictions={}, summary={})
+        if facts.sha256 != tags["checkpoint_sha256"]:
+            facts = select_checkpoint(facts, tags["checkpoint_sha256"])
         (folder / "README.md").write_text(render_card(facts), encoding="utf-8")
         with registry.attempt("take the model"):
             run_id, experiment_id = _find_or_create_run(registry, run, tags)
@@ -143,8 +143,10 @@ def origin_tags(run: runs.Run, checkpoint: Path, metadata: Metadata) -> dict[str
         "lightkit": __version__,
         "output_kind": metadata.output_kind,
     }
-    best = (runs.read_json(run.summary_path) or {}).get("best") or {}
-    if best.get("monitor") and best.get("value") is not None and checkpoint.name == "best.ckpt":
+    summary = runs.read_json(run.summary_path) or {}
+    best = summary.get("best") or {}
+    is_best = find_best_checkpoint(run, summary).resolve() == path
+    if best.get("monitor") and best.get("value") is not None and is_best:
         tags[f"best.{best['monitor']}"] = f"{best['value']:.6g}"
     if metadata.class_names is not None and len(names := json.dumps(metadata.class_names)) <= _MAX_TAG_CHARS:
         tags["class_names"] = names

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import shutil
 import sys
@@ -13,20 +14,25 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TextIO
 
+import yaml
+
 from lightkit import config, runs
 from lightkit.callbacks import RunRecorder
 from lightkit.cli.console import print_line
 from lightkit.cli.context import RunContext, create_job_lock
+from lightkit.cli.monitors import find_config_modes, list_mode_warnings
 from lightkit.cli.notifications import IN_RETRAIN
 from lightkit.cli.redaction import redact, redact_command_line
 from lightkit.cli.up_to_date import record_inputs, split_values
 from lightkit.config.display import format_origin, iterate_leaves
 from lightkit.config.origins import shown_path
 from lightkit.config.packaged import PREFIX, packaged_configs
+from lightkit.config.yaml_reader import YamlLoader
 from lightkit.errors import ConfigError, DataError, Interrupted, OutOfTime, format_interruption
 from lightkit.launch.worker import INHERITED
 from lightkit.reports.facts import setting_key
 from lightkit.runs.ci_report import add_fit_page
+from lightkit.runs.index import flatten, read_config
 from lightkit.runs.resume import RunSettings, RunStart, choose_start, resume_run
 
 
@@ -80,12 +86,21 @@ def start_run(context: RunContext, settings: RunSettings, *, seed: int | None, i
     if lock is not None:
         lock.note_folder(run.folder)  # for a retrain, which goes on with a run that has a manifest
     events = _open_events(context, mirror=sys.stdout if context.mode == "json" else None)
-    context.recorder = RunRecorder(run, events=events, manifest=manifest, checkpoint=used)
+    context.recorder = RunRecorder(
+        run,
+        events=events,
+        manifest=manifest,
+        checkpoint=used,
+        changed=_list_changed_settings(context),
+        modes=find_config_modes(context.resolved) if trains else None,
+    )
     for path, fault in context.start.passed_over:
         taken = used and runs.relative(used, run.folder)
         events.write("fallback", path=runs.relative(path, run.folder), used=taken, reason=fault)
     is_reported = settings.report and not is_trial and context.command in ("fit", "test")
     context.stack.enter_context(_finish_run(context, is_reported=is_reported and IN_RETRAIN not in os.environ))
+    for warning in list_mode_warnings(context.resolved) if trains else ():
+        logging.getLogger("lightkit").warning(warning)
     _announce(context, earlier)
 
 
@@ -133,6 +148,39 @@ def _record_start(context: RunContext, *, seed: int | None, is_trial: bool) -> d
         manifest["inputs"] = record_inputs(context, run, previous)
     runs.write_json(run.manifest_path, manifest)
     return manifest
+
+
+_OF_LOADING = ("batch_size", "num_workers", "prefetch_factor", "persistent_workers", "pin_memory")
+"""Arguments of data modules that change how fast samples come, not what is computed of them."""
+_OF_SCORES = {
+    "validate": ("limit_val_batches", "overfit_batches", "precision", "fast_dev_run"),
+    "test": ("limit_test_batches", "precision", "fast_dev_run"),
+}
+"""Arguments of the trainer that may change a score, by stage."""
+
+
+def _list_changed_settings(context: RunContext) -> dict[str, Any]:
+    """Return what may change a score and differs between the configs of a later stage and of its run: key and value.
+
+    It is of the sections data and model, and little of the trainer's.
+    """
+    if context.base is None or context.command not in _OF_SCORES:
+        return {}
+    # both as YAML has them
+    saved = yaml.load(config.dump_yaml(context.saved_config), Loader=YamlLoader)  # noqa: S506 - a safe loader
+    before = dict(flatten(read_config(context.base)))
+    now = dict(flatten(saved))
+
+    changed: dict[str, Any] = {}
+    for path in dict.fromkeys([*now, *before]):
+        is_of_model = path[0] in ("data", "model") and path[-1] not in _OF_LOADING
+        is_of_trainer = path[0] == "trainer" and path[-1] in _OF_SCORES[context.command]
+        is_same = path in now and path in before and now[path] == before[path]
+        # of another version of a class, whose default it is
+        is_new_default = path not in before and path not in context.resolved.origins
+        if (is_of_model or is_of_trainer) and not is_same and not is_new_default:
+            changed[setting_key(path)] = now.get(path)
+    return changed
 
 
 # -- the other ranks of the same run -----------------------------------------------------------------------------------

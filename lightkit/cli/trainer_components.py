@@ -210,7 +210,7 @@ def _build_callbacks(context: RunContext, trainer: Mapping[str, Any]) -> list[Ca
         LambdaCallback(setup=partial(_check_same_data, context)),
         *own,
         recorder,
-        *([PredictionRecorder(run.folder)] if context.command in ("fit", "test") else []),
+        *([PredictionRecorder(run.folder, changed=recorder.changed)] if context.command in ("fit", "test") else []),
         ClassNames(),
         ResumeState(),
         StopOnSignal(context.watch, last_good=last_good),

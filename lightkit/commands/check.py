@@ -14,6 +14,7 @@ from typing import Any
 from lightkit.cli.config_loader import STAGES, Takes, options_of
 from lightkit.cli.console import configure_console
 from lightkit.cli.context import RunContext
+from lightkit.cli.monitors import list_mode_warnings
 from lightkit.cli.stage_runner import make_plan, open_context, parse_config
 from lightkit.cli.validation import check_inputs
 from lightkit.config import Origin, Problems, split_arguments
@@ -142,7 +143,8 @@ def _check_config(context: RunContext, *, imports: bool, plans: bool) -> None:
         DataError: If only data is missing.
     """
     configure_console(context.mode, context.resolved.masked)
-    for notice in context.hardware.notices:
+    of_training = list_mode_warnings(context.resolved) if context.command == "fit" else []
+    for notice in (*context.hardware.notices, *of_training):
         logging.getLogger("lightkit").warning(notice)
     problems = Problems()
     with problems.noted():

@@ -38,7 +38,7 @@ checkpoint a kept run began; and a folder without manifest.json.
   --max-size SIZE     delete only until all runs fit into SIZE, the oldest first; 50G, 500M (powers of 1000)
   --older-than TIME   keep what is younger; 30d, 12h
   --metric METRIC     what is best, such as test/accuracy; default: what the best checkpoint was chosen by
-  --mode MODE         min or max; where neither the choice of the checkpoint nor the name says so
+  --mode MODE         min or max of --metric is best; default: as the config or the metric's object said, else its name
   --dry-run           delete nothing, and print what would be deleted
   --tracking-uri URI  where MLflow is; default: where the runs were tracked, MLFLOW_TRACKING_URI, mlflow.db in the root
   --root FOLDER       folder of all runs; default: runs

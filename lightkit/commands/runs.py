@@ -13,7 +13,8 @@ from lightkit.cli.command_line import CommandLine, parse_options
 from lightkit.cli.run_table import check_names, format_runs, get_root_and_job, list_known_metrics
 from lightkit.config import near
 from lightkit.runs.files import finite
-from lightkit.runs.index import KILLED, IndexedRun, find_metric, index_runs, infer_mode, read_config_values
+from lightkit.runs.index import KILLED, IndexedRun, find_metric, index_runs, infer_mode_of_runs, read_config_values
+from lightkit.runs.metric_mode import rank_value
 
 HELP = """\
 usage: lightkit runs [NAME] [--sort KEY] [--filter KEY=VALUE]... [--metric METRIC,...] [--columns KEY,...]
@@ -29,9 +30,10 @@ run whose process was killed has the status `killed`.
   --columns KEY...  keys of the config that are shown, too, such as optimizer.lr,model.backbone; `init_args` may be left
                    out; or of the run's records: manifest.git.commit, summary.durations.fit
   --sort KEY       age (default: the newest first), name, status, size (the largest first), metric; or a metric (the
-                   best first: the largest of an accuracy, the smallest of a loss) or a key of the config (the smallest
-                   first), which is then shown, too; -KEY turns the order round; runs without a value are last
-  --mode MODE      min or max is best; default: as the best checkpoint was chosen, else by the metric's name
+                   best first: the largest of an accuracy, the smallest of a loss; what is not finite is worst) or a key
+                   of the config (the smallest first), which is then shown, too; -KEY turns the order round; runs
+                   without a value are last
+  --mode MODE      min or max is best; default: as the config or the metric's object said, else by its name
   --filter KEY=VALUE...  only runs with it: status=done, name=flowers, locked=true, promoted=true
   --root FOLDER    folder of all runs; default: runs
   --output FORMAT  csv: a header and a line a run; json: one array of objects
@@ -155,17 +157,18 @@ def _rank_by_metric(
     Raises:
         ConfigError: If it is unknown whether a small or a large value is good.
     """
-    ranks: dict[str, float] = {}
+    ranks: dict[str, tuple[int, float]] = {}
     for each in entries:
         name = each.metric if metric == "metric" else metric
         value = None if name is None else find_metric(name, each.summary)
         if name is None or value is None:
             continue
-        known = mode or infer_mode(name, [other for other in entries if other.run.name == each.run.name])
+        of_job = [other for other in entries if other.run.name == each.run.name]
+        known = infer_mode_of_runs(name, of_job, explicit=mode)
         if known is None:
             raise line.error(
                 f"--sort {metric}: neither the runs of {each.run.name} nor its name tell whether a small or a "
                 f"large {name} is good. Say --mode min or --mode max."
             )
-        ranks[each.key] = value if known == "min" else -value
+        ranks[each.key] = rank_value(value, known)
     return lambda each: ranks.get(each.key)

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeGuard
 
 from lightkit.config import Resolved, error_at, read_scalar
 from lightkit.errors import ConfigError
-from lightkit.runs.index import infer_mode
+from lightkit.runs.metric_mode import Mode, infer_mode
 
 if TYPE_CHECKING:
     from lightkit.reports.predictions import Predictions
 
+_log = logging.getLogger("lightkit")
 RECORD = "gate.json"
 """Name of the file in the run folder that holds the decision."""
 _NUMBERS = ("min", "max", "max_drop", "confidence")
@@ -28,7 +30,8 @@ class GateSettings:
     Args:
         metric: Logged metric that is judged, such as `test/accuracy`; its first part names the split. `null`: nothing
             is judged.
-        mode: Whether large (`max`) or small (`min`) values are good.
+        mode: Whether large (`max`) or small (`min`) values are good. `null`: as the metric's object says (torchmetrics'
+            `higher_is_better`), else its name; where neither does, only `min` and `max` can judge.
         min: Smallest value that passes.
         max: Largest value that passes.
         max_drop: How much worse than the baseline the model may be, in the metric's unit; `null`: any amount.
@@ -45,7 +48,7 @@ class GateSettings:
     """
 
     metric: str | None = None
-    mode: Literal["max", "min"] = "max"
+    mode: Literal["max", "min"] | None = None
     min: float | None = None
     max: float | None = None
     max_drop: float | None = None
@@ -67,8 +70,8 @@ class GateSettings:
 
     @property
     def is_loss(self) -> bool:
-        """Whether small values of the metric are good."""
-        return self.mode == "min" or (self.metric is not None and infer_mode(self.metric) == "min")
+        """Whether small values of the metric are good, as far as config and name tell."""
+        return self.metric is not None and infer_mode(self.metric, explicit=self.mode) == "min"
 
 
 def split_of(metric: str) -> str:
@@ -109,7 +112,7 @@ def read_gate(resolved: Resolved) -> GateSettings:
             values[key] = {str(name): _read_number(child) for name, child in value.items()} or None
         elif key in _NUMBERS:
             values[key] = _read_number(value)
-        elif value == "" or (key == "mode" and value is None):
+        elif value == "":
             raise refuse(key, "max or min" if key == "mode" else "a name or null")
         numbers = values[key].values() if isinstance(values[key], Mapping) else (values[key],)
         if any(isinstance(number, float) and not math.isfinite(number) for number in numbers):
@@ -161,6 +164,34 @@ def require_rule(settings: GateSettings, advice: str = "") -> None:
         )
 
 
+def find_gate_mode(settings: GateSettings, resolved: Resolved, recorded: Mapping[str, Any]) -> Mode | None:
+    """Find which value of the judged metric is best, and warn where the config's mode contradicts the metric.
+
+    None where nothing tells, and the thresholds `min` and `max`, which need no mode, judge alone.
+
+    Args:
+        settings: The conditions.
+        resolved: The config, for the place of an error.
+        recorded: Modes of metrics that the run has recorded, or that its metric objects know.
+
+    Raises:
+        ConfigError: If neither the config nor the metric tells, and the conditions compare.
+    """
+    metric = str(settings.metric)
+    known = infer_mode(metric, recorded=recorded)
+    mode = infer_mode(metric, explicit=settings.mode, recorded=recorded)
+    if mode is None and {*settings.rules} - {"min", "max"}:
+        raise error_at(
+            f"gate.mode: not set, and nothing tells whether a small or a large {metric} is good: no metric object with "
+            f"higher_is_better was logged under that name, and the name does not say. Set gate.mode to min or max",
+            resolved.origin_of(("gate", "metric")),
+        )
+    if None not in (known, mode) and known != mode:
+        good = "small" if known == "min" else "large"
+        _log.warning("gate.mode: %s, but %s values of %s are good by its name or object", mode, good, metric)
+    return mode
+
+
 @dataclass(frozen=True)
 class ModelScores:
     """A model's scores on the data of the gate.
@@ -195,7 +226,7 @@ def decide(
     baseline that is not finite bounds nothing; where no threshold judges the model, it fails then.
 
     Args:
-        settings: The conditions.
+        settings: The conditions. Without a mode, the metric's name decides, or else large values are good.
         candidate: Scores of the model.
         baseline: Scores of the model to compare with.
         drift: The recently promoted models: their number ``window``, the ``best`` score and its ``version``.
@@ -211,6 +242,8 @@ def decide(
     from lightkit.reports.statistics import compare_on_same_samples, compute_interval, select_class
 
     metric, confidence = str(settings.metric), settings.confidence or 0.95
+    mode = infer_mode(metric, explicit=settings.mode)
+    settings = replace(settings, mode=mode or "max")
     other = ModelScores("", {}) if baseline is None else baseline
     value, reference = candidate.metrics.get(metric), other.metrics.get(metric)
     compute = partial(compute_interval, metric, confidence=confidence)
@@ -272,6 +305,7 @@ def decide(
         "schema": 1,
         "passed": not reasons,
         "metric": settings.metric,
+        "mode": mode,
         "scores": {"challenger": {**candidate.metrics}, "baseline": baseline and {**baseline.metrics}},
         "slices": slices,
         "intervals": {

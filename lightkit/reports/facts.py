@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
@@ -16,14 +17,19 @@ from lightkit.errors import LightkitError
 from lightkit.reports.predictions import Predictions, Split, predictions_path, read_predictions
 from lightkit.reports.statistics import bootstrap_interval, wilson_interval
 from lightkit.runs.bad_images import BadImage, read_bad_images
+from lightkit.runs.checkpoints import known_digest
 from lightkit.runs.events import read_events
 from lightkit.runs.files import read_json
 from lightkit.runs.folder import Run
-from lightkit.runs.index import flatten, index_run, infer_mode
+from lightkit.runs.index import flatten, index_run
+from lightkit.runs.metric_mode import Mode, infer_mode, is_better
 from lightkit.runs.metrics import MetricsTable
+from lightkit.runs.scores import StageScore, find_best_checkpoint, list_own_scores, read_scores
 
 SPLITS: Mapping[Split, str] = {"test": "test", "validation": "val"}
 """Splits with predictions, in the order of preference, each with the prefix of its metrics."""
+_SHARE_ERROR, _ROUNDING = 1e-3, 2e-7
+"""How far a share of samples may be from a whole number of them: absolute, and relative, of a mean in float32."""
 _T = TypeVar("_T")
 
 
@@ -53,11 +59,14 @@ class RunFacts:
         rows: Those of metrics.csv, one an epoch.
         events: Those of events.jsonl, in order.
         settings: Values of the config: those of the user's files, variables and flags, of packaged configs, defaults.
-        predictions: By their split.
+        predictions: By their split: those of the best checkpoint for the run's own data.
         bad_images: Rows of bad_images.csv.
         gate: As in gate.json.
         exports: Entries of export.json.
         problems: Files that could not be read, each with the reason.
+        sha256: Digest of the best checkpoint; None where there is none.
+        own_scores: Results of ``test`` and ``validate``, by stage: those of the best checkpoint and own data.
+        other_scores: Those of other weights, data or settings, in the order in which they were recorded.
     """
 
     run: Run
@@ -72,6 +81,9 @@ class RunFacts:
     gate: Mapping[str, Any]
     exports: list[Mapping[str, Any]]
     problems: list[str]
+    sha256: str | None = None
+    own_scores: Mapping[str, StageScore] = field(default_factory=dict)
+    other_scores: list[StageScore] = field(default_factory=list)
 
     @property
     def name(self) -> str:
@@ -82,6 +94,17 @@ class RunFacts:
     def data(self) -> Mapping[str, Any]:
         """What the data module says of itself."""
         return self.manifest.get("data") or {}
+
+    @property
+    def fingerprint(self) -> str | None:
+        """Digest of the run's data; None where its data module has none."""
+        return self.data.get("fingerprint")
+
+    def infer_mode(self, metric: str) -> Mode | None:
+        """Infer whether the smallest (``min``) or the largest (``max``) value of a metric is best."""
+        best = self.summary.get("best") or {}
+        chosen = best.get("mode") if best.get("monitor") == metric else None
+        return infer_mode(metric, recorded=self.summary.get("modes"), chosen=chosen)
 
 
 def read_facts(run: Run) -> RunFacts:
@@ -118,20 +141,51 @@ def read_facts(run: Run) -> RunFacts:
         path = predictions_path(run.folder, split)
         if path.exists() and (found := attempt(path.name, partial(read_predictions, path), None)) is not None:
             predictions[split] = found
+
+    # what belongs to other weights, or to other data, is not the best checkpoint's
+    summary = read_object("summary.json")
+    sha256 = known_digest(find_best_checkpoint(run, summary))
+    gate = read_object("gate.json")
+    judged = (gate.get("checkpoint") or {}).get("sha256")
+    if None not in (judged, sha256) and judged != sha256:
+        problems.append("gate.json is of another checkpoint than the best, and is not shown; `lightkit gate` judges it")
+        gate = {}
+    own_scores = {each.stage: each for each in list_own_scores(run, summary, manifest)}
+    other_scores = [each for each in read_scores(summary) if each not in own_scores.values()]
+    if manifest.get("subcommand", "fit") == "fit":
+        fingerprint = (manifest.get("data") or {}).get("fingerprint")
+        predictions = {
+            split: found for split, found in predictions.items() if found.is_of(sha256, fingerprint=fingerprint)
+        }
     return RunFacts(
         run=run,
         status=index_run(run).status,
         manifest=manifest,
-        summary=read_object("summary.json"),
+        summary=summary,
         rows=attempt("metrics.csv", lambda: MetricsTable(run.metrics_path).rows, []),
         events=attempt("events.jsonl", lambda: mask_secrets(list(read_events(run.events_path))), []),
         settings=sorted(settings, key=lambda each: (each.place is None, str(each.place).startswith("lightkit:"))),
         predictions=predictions,
         bad_images=attempt("bad_images.csv", lambda: read_bad_images(run.folder / "bad_images.csv"), []),
-        gate=read_object("gate.json"),
+        gate=gate,
         exports=[each for each in artefacts.values() if isinstance(each, dict)],
         problems=problems,
+        sha256=sha256,
+        own_scores=own_scores,
+        other_scores=other_scores,
     )
+
+
+def select_checkpoint(facts: RunFacts, sha256: str) -> RunFacts:
+    """Return the facts of a run for another of its checkpoints than the best: without what is the best one's alone.
+
+    Args:
+        facts: Of the run.
+        sha256: Digest of the other checkpoint.
+    """
+    own = {each.stage: each for each in facts.other_scores if each.is_of(sha256, data=facts.fingerprint)}
+    kept = {key: facts.summary[key] for key in ("epochs", "modes", "scores") if key in facts.summary}
+    return replace(facts, summary=kept, predictions={}, sha256=sha256, own_scores=own, other_scores=[], gate={})
 
 
 def mask_secrets(value: Any, key: object = "") -> Any:
@@ -183,21 +237,30 @@ def find_score(facts: RunFacts) -> Score | None:
                 return score
     best = facts.summary.get("best") or {}
     if isinstance(best.get("value"), (int, float)):
-        return Score(str(best.get("monitor")), float(best["value"]), is_loss=best.get("mode") == "min")
+        monitor = str(best.get("monitor"))
+        return Score(monitor, float(best["value"]), is_loss=facts.infer_mode(monitor) == "min")
     return None
 
 
 def list_scores(facts: RunFacts) -> dict[str, Score]:
-    """List the metrics of the best epoch and of the test by name, with intervals where samples give one."""
+    """List the metrics of the best checkpoint, in its epoch and in its test, with intervals where samples give one."""
     scores = {}
     for split, prefix in SPLITS.items():
         if (found := facts.predictions.get(split)) is not None and len(found):
             score = score_predictions(prefix, found)
             scores[score.metric] = score
     logged = (facts.summary.get("metrics") or {}).get("best") or {}
-    for key, value in {**logged, **((facts.summary.get("stages") or {}).get("test") or {})}.items():
+    validated = (facts.summary.get("samples") or {}).get("val")
+    for key, value in logged.items():
         if is_metric(key) and isinstance(value, (int, float)):
-            scores.setdefault(key, _score_logged(facts, key, float(value)))
+            scores.setdefault(key, _score_logged(facts, key, float(value), num_samples=validated))
+    tested = facts.own_scores.get("test")
+    if tested is None and "scores" not in facts.summary:  # of an earlier version, which did not say of what it is
+        tested = StageScore("test", (facts.summary.get("stages") or {}).get("test") or {})
+    tested = tested or StageScore("test", {})
+    for key, value in tested.metrics.items():
+        if is_metric(key) and isinstance(value, (int, float)):
+            scores.setdefault(key, _score_logged(facts, key, float(value), num_samples=tested.num_samples))
     return {key: scores[key] for key in sorted(scores, key=split_order)}
 
 
@@ -221,15 +284,27 @@ def score_predictions(prefix: str, found: Predictions) -> Score:
     return Score(f"{prefix}/mae", float(errors.mean()), interval, num, chance, is_loss=True)
 
 
-def _score_logged(facts: RunFacts, metric: str, value: float) -> Score:
-    """Give a logged metric; an accuracy has an interval if the size of its split is known."""
+def _score_logged(facts: RunFacts, metric: str, value: float, *, num_samples: int | None) -> Score:
+    """Return a logged metric; an accuracy has an interval where it is a share of the samples that were scored.
+
+    Args:
+        facts: Of the run.
+        metric: Its name.
+        value: Its value.
+        num_samples: Number of samples that were scored, whatever limits left of the split; None where unknown.
+    """
     prefix, _, name = metric.partition("/")
-    if name != "accuracy" or prefix not in SPLITS.values() or not 0 <= value <= 1:
-        return Score(metric, value, is_loss=infer_mode(metric) == "min")
-    total = (facts.data.get("counts") or {}).get(prefix)
+    is_loss = facts.infer_mode(metric) == "min"
+    if prefix not in SPLITS.values():
+        num_samples = None  # of the training split, which was not counted
+    if name != "accuracy" or num_samples is None or not 0 <= value <= 1:
+        return Score(metric, value, num_samples=num_samples, is_loss=is_loss)
+    num_right = round(value * num_samples)
+    if num_samples == 0 or abs(value * num_samples - num_right) > max(_SHARE_ERROR, num_samples * _ROUNDING):
+        return Score(metric, value, num_samples=num_samples, is_loss=is_loss)  # a mean over classes, or over batches
     num_classes = len(facts.data.get("class_names") or ())
-    interval = wilson_interval(round(value * total), total) if total else None
-    return Score(metric, value, interval, total, 1 / num_classes if num_classes else None)
+    interval = wilson_interval(num_right, num_samples)
+    return Score(metric, value, interval, num_samples, 1 / num_classes if num_classes else None)
 
 
 def is_metric(name: str) -> bool:
@@ -253,22 +328,42 @@ def describe_verdict(facts: RunFacts) -> str:
         "interrupted": "The run was interrupted and left nothing to resume from",
         "preempted": "The run was interrupted and resumes where it stopped",
     }.get(facts.status)
+    compared = _describe_gate(facts)
     if score is None:
-        return f"{state or 'The run is done'}; it has logged no metric to judge it by."
+        return f"{state or 'The run is done'}; it has logged no finite metric to judge it by{compared}."
     text = f"{score.metric} is {score.value:.4g}"
     if score.interval is not None:
         low, high = score.interval
         text += f" (95 % interval {low:.3g} to {high:.3g}, {score.num_samples} samples)"
         if score.chance is not None:
-            is_better = high < score.chance if score.is_loss else low > score.chance
-            text += f", {'better' if is_better else 'not better'} than chance ({score.chance:.3g})"
+            beats_chance = high < score.chance if score.is_loss else low > score.chance
+            text += f", {'better' if beats_chance else 'not better'} than chance ({score.chance:.3g})"
+    return f"{state}: so far {text}{compared}." if state else f"{text}{compared}."
+
+
+def _describe_gate(facts: RunFacts) -> str:
+    """Write how the run compares with the gate's baseline; empty where the gate compared nothing."""
     metric, scores = facts.gate.get("metric"), facts.gate.get("scores") or {}
-    mine, other = ((scores.get(which) or {}).get(metric) for which in ("challenger", "baseline"))
-    if isinstance(mine, (int, float)) and isinstance(other, (int, float)):
-        significance = facts.gate.get("significance") or {}
-        gain = other - mine if infer_mode(str(metric)) == "min" else mine - other
-        found = "better than" if gain > 0 else "worse than" if gain < 0 else "equal to"
-        if significance.get("test") and not significance.get("counts"):
-            found = "no different beyond noise from"
-        text += f"; by {metric} ({mine:.4g}) it is {found} {facts.gate.get('baseline')} ({other:.4g})"
-    return f"{state}: so far {text}." if state else f"{text}."
+    mine, other = (_read_score(scores.get(which), metric) for which in ("challenger", "baseline"))
+    if mine is None or other is None:
+        return ""
+    significance = facts.gate.get("significance") or {}
+    explicit = facts.gate.get("mode") or (facts.gate.get("settings") or {}).get("mode")
+    mode = infer_mode(str(metric), explicit=explicit, recorded=facts.summary.get("modes"))
+    if significance.get("test") and not significance.get("counts"):
+        found = "no different beyond noise from"
+    elif mine == other or not (math.isfinite(mine) or math.isfinite(other)):
+        found = "equal to"
+    elif mode is None:  # nothing says which value is good
+        found = "not equal to"
+    else:
+        found = "better than" if is_better(mine, other, mode) else "worse than"
+    return f"; by {metric} ({mine:.4g}) it is {found} {facts.gate.get('baseline')} ({other:.4g})"
+
+
+def _read_score(scores: Any, metric: Any) -> float | None:
+    """Return a score of gate.json: NaN where it is not finite, which JSON writes as null; None where there is none."""
+    if not isinstance(scores, Mapping) or metric not in scores:
+        return None
+    value = scores[metric]
+    return float(value) if isinstance(value, (int, float)) else math.nan

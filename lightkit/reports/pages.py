@@ -49,6 +49,7 @@ _MAX_EVENTS = 200
 _MAX_CLASSES, _MAX_CARD_CLASSES = 1000, 50
 _MAX_CURVES = 16
 _NUM_SAMPLES = 20
+_MAX_OTHERS = 60
 _MAX_THUMBNAILS_BYTES = 1_700_000  # a third more in the page, which is to stay below 3 MB
 _PHASES = ("start", "load", "step", "validation", "checkpoint", "other")
 _HUB_METRICS = ("accuracy", "f1", "precision", "recall")
@@ -263,6 +264,7 @@ def render_run(facts: RunFacts, drawn: Mapping[str, PageFigure]) -> str:
         groups=[] if predictions is None else _choose_samples(facts, predictions),
         bad_reasons=Counter(each.reason for each in facts.bad_images).most_common(20),
         warnings=warnings.most_common(_MAX_EVENTS),
+        others=_list_other_scores(facts),
         events=shown[-_MAX_EVENTS:],
         num_events=len(shown),
         where=str(folder).removeprefix(f"{began_in}/") if began_in else str(folder),
@@ -282,6 +284,18 @@ def _describe(facts: RunFacts, max_classes: int) -> dict[str, Any]:
         "classes": score_classes(predictions, max_classes) if predictions is not None and is_classifier else [],
         "calibration": compute_calibration(predictions),
     }
+
+
+def _list_other_scores(facts: RunFacts) -> list[tuple[str, str, str, str]]:
+    """List the metrics of other weights, data or settings than the best checkpoint's, the newest test first."""
+    rows = []
+    for score in reversed(facts.other_scores):
+        origin = score.describe_origin(data=facts.fingerprint)
+        num_samples = "" if score.num_samples is None else format_number(score.num_samples)
+        for metric, value in sorted(score.metrics.items()):
+            if is_metric(metric):
+                rows.append((metric, format_number(value), shorten(origin), num_samples))
+    return rows[:_MAX_OTHERS]
 
 
 def _choose_samples(facts: RunFacts, predictions: Predictions) -> list[tuple[str, str, list[PageSample]]]:

@@ -18,7 +18,7 @@ from lightkit.runs.files import atomic_write
 Split = Literal["test", "validation"]
 _METADATA = b"lightkit"
 _SCHEMA = 1
-_ABOUT = ("split", "class_names", "fingerprint", "sha256", "epoch")
+_ABOUT = ("split", "class_names", "fingerprint", "sha256", "epoch", "changed")
 """Fields of `Predictions` that the file holds as metadata."""
 _OF_CLASSIFIER = ("label", "predicted", "probability", "label_probability")
 _OF_REGRESSOR = ("target", "prediction")
@@ -41,6 +41,7 @@ class Predictions:
         fingerprint: Of the data, as in the run's manifest.
         sha256: Of the checkpoint; None for weights that are in no file.
         epoch: Of the weights, from 0; None where it is unknown.
+        changed: Keys of the config in which the stage differed from the run, see `lightkit.runs.scores`.
     """
 
     split: Split
@@ -54,9 +55,20 @@ class Predictions:
     fingerprint: str | None = None
     sha256: str | None = None
     epoch: int | None = None
+    changed: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.index)
+
+    def is_of(self, sha256: str | None, *, fingerprint: str | None) -> bool:
+        """Return whether they are of some weights, for the run's own data and with its own settings.
+
+        Args:
+            sha256: Digest of the file of the weights; None where that is missing, so that nothing contradicts.
+            fingerprint: Of the run's data; None where it is unknown.
+        """
+        is_same_data = None in (self.fingerprint, fingerprint) or self.fingerprint == fingerprint
+        return sha256 in (None, self.sha256) and is_same_data and not self.changed
 
     @property
     def is_classifier(self) -> bool:
@@ -152,7 +164,8 @@ def read_predictions(path: Path) -> Predictions:
             prediction=prediction,
             probability=probability,
             label_probability=label_probability,
-            **{name: about[name] for name in _ABOUT} | {"class_names": tuple(about["class_names"])},
+            **{name: about[name] for name in _ABOUT if name != "changed"}
+            | {name: tuple(about.get(name) or ()) for name in ("class_names", "changed")},
         )
     except (OSError, KeyError, TypeError, ValueError, pa.ArrowException) as error:
         raise DataError(f"{path}: no predictions can be read: {type(error).__name__}: {error}") from error

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
@@ -14,23 +14,16 @@ from typing import Any
 import yaml
 
 from lightkit.config.yaml_reader import YamlLoader
-from lightkit.runs.files import read_json
+from lightkit.runs.files import finite, read_json
 from lightkit.runs.folder import Run, list_runs
 from lightkit.runs.lock import lock_holder
+from lightkit.runs.metric_mode import Mode, infer_mode, merge_modes
+from lightkit.runs.scores import keep_own_stages
 
 KILLED = "killed"
 """Status of a run that says ``running`` and whose process is gone; summary.json has no such word."""
 PROMOTED = "promoted.json"
 """File in a run that was promoted: the registered models, each with its version."""
-_SMALL_IS_GOOD = {
-    *("loss", "error", "err", "mae", "mse", "rmse", "mape", "perplexity", "nll", "wer", "cer", "fid", "brier", "ece"),
-    *("kl", "crossentropy", "distance"),
-}
-_LARGE_IS_GOOD = {
-    *("accuracy", "acc", "f1", "auc", "auroc", "precision", "recall", "iou", "miou", "dice", "map", "psnr", "ssim"),
-    *("r2", "bleu", "rouge"),
-}
-_INVERTED = {"neg", "negative", "inverse"}
 
 
 @dataclass(frozen=True)
@@ -42,7 +35,7 @@ class IndexedRun:
         status: As in summary.json, or ``killed``.
         is_training: Whether it is a ``fit``, and no ``fast_dev_run``.
         metric: Name of the metric that is shown; None where the run has none.
-        value: Its value.
+        value: Its value, NaN where that is not finite; None where it was not logged.
         size_bytes: Size of all its files.
         created: Start, in seconds since 1970.
         is_locked: Whether a living process works on it.
@@ -50,7 +43,7 @@ class IndexedRun:
         aliases: Aliases of the registry that point to its model since the last move by lightkit on this machine.
         needs: Paths of the checkpoint that it started from, and of its parent.
         in_retrain: Whether a `lightkit retrain` in it is unfinished.
-        summary: What its summary.json holds.
+        summary: What its summary.json holds; of its stages, those of its best checkpoint and own data alone.
     """
 
     run: Run
@@ -84,7 +77,7 @@ class IndexedRun:
             "folder": str(self.run.folder),
             "status": self.status,
             "metric": self.metric,
-            "value": self.value,
+            "value": finite(self.value),
             "size_bytes": self.size_bytes,
             "created": datetime.fromtimestamp(self.created, timezone.utc).isoformat(),
             "age_s": round(max(0.0, now - self.created)),
@@ -118,19 +111,18 @@ def promoted_aliases(run: Run) -> tuple[str, ...]:
     return tuple(map(str, aliases)) if isinstance(aliases, list) else ()
 
 
-def infer_mode(metric: str, entries: Iterable[IndexedRun] = ()) -> str | None:
+def infer_mode_of_runs(metric: str, entries: Sequence[IndexedRun], *, explicit: str | None = None) -> Mode | None:
     """Infer whether the smallest (``min``) or the largest (``max``) value of a metric is best; None if unknown.
 
     Args:
-        metric: Its name, which decides where it is a usual one and no run does.
-        entries: Runs of one job, the newest first: the first that chose its best checkpoint by the metric decides.
+        metric: Its name.
+        entries: Runs of one job, the newest first, which have recorded modes.
+        explicit: The mode that the user names.
     """
     chosen = (each.summary.get("best") or {} for each in entries)
-    recorded = next((best["mode"] for best in chosen if best.get("monitor") == metric and best.get("mode")), None)
-    words = {*metric.lower().replace("/", "_").replace("-", "_").split("_")}
-    small, large = bool(words & _SMALL_IS_GOOD), bool(words & _LARGE_IS_GOOD)
-    is_unknown = small == large or words & _INVERTED
-    return recorded or (None if is_unknown else "min" if small else "max")
+    mode = next((best["mode"] for best in chosen if best.get("monitor") == metric and best.get("mode")), None)
+    recorded = merge_modes(each.summary for each in entries)
+    return infer_mode(metric, explicit=explicit, recorded=recorded, chosen=mode)
 
 
 def _size_bytes(folder: Path) -> int:
@@ -144,7 +136,8 @@ def _size_bytes(folder: Path) -> int:
 
 
 def _index_run(run: Run, holder: Mapping[str, Any] | None, metric: str | None) -> IndexedRun:
-    summary, manifest = read_json(run.summary_path) or {}, read_json(run.manifest_path) or {}
+    manifest = read_json(run.manifest_path) or {}
+    summary = keep_own_stages(run, read_json(run.summary_path) or {}, manifest)
     status = str(summary.get("status") or "running")
     folder = None if holder is None else holder.get("folder")
     is_locked = folder is not None and Path(folder).name == run.id
@@ -175,15 +168,17 @@ def _index_run(run: Run, holder: Mapping[str, Any] | None, metric: str | None) -
 
 
 def list_metrics(summary: Mapping[str, Any]) -> set[str]:
-    """List the names of a run's metrics, in its best and last epochs and in later stages."""
+    """List the names of a run's metrics, in its best and last epochs and in later stages of its best checkpoint."""
     monitor = (summary.get("best") or {}).get("monitor")
-    names = {name for table in [*_list_tables(summary), {monitor: None} if monitor else {}] for name in table}
+    last = (summary.get("metrics") or {}).get("last") or {}
+    names = {name for table in [*_list_tables(summary), last, {monitor: None} if monitor else {}] for name in table}
     return names - {"epoch", "step", "epoch_seconds", "samples_per_s"}
 
 
 def _list_tables(summary: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """List the tables of a run's best checkpoint; of a run without one, that of its last epoch."""
     metrics = summary.get("metrics") or {}
-    tables = [metrics.get("best"), *(summary.get("stages") or {}).values(), metrics.get("last")]
+    tables = [metrics.get("best") or metrics.get("last"), *(summary.get("stages") or {}).values()]
     return [table for table in tables if isinstance(table, Mapping)]
 
 
@@ -231,9 +226,17 @@ def list_differences(records: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def find_metric(metric: str, summary: Mapping[str, Any]) -> float | None:
-    """Find a metric in the best epoch, else in a later stage, else in the last epoch."""
+    """Find a metric of a run's best checkpoint: in its epoch, else in a later stage.
+
+    Returns:
+        NaN where the metric was logged and is not finite; None where it was not logged.
+    """
     best = summary.get("best") or {}
-    found = [best.get("value")] if best.get("monitor") == metric else []
-    found += [table.get(metric) for table in _list_tables(summary)]
-    numbers = (float(value) for value in found if isinstance(value, (int, float)) and math.isfinite(value))
-    return next(numbers, None)
+    has_value = best.get("monitor") == metric and best.get("value") is not None
+    tables = [{metric: best["value"]}] if has_value else []
+    for table in (*tables, *_list_tables(summary)):
+        if metric in table:
+            value = table[metric]
+            is_finite = isinstance(value, (int, float)) and math.isfinite(value)
+            return float(value) if is_finite else math.nan
+    return None

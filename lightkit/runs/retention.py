@@ -8,13 +8,15 @@ import shutil
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import islice
 from pathlib import Path
 
 from lightkit.errors import ConfigError
 from lightkit.runs.checkpoints import choose_good
 from lightkit.runs.folder import list_runs, point_latest
-from lightkit.runs.index import IndexedRun, infer_mode
+from lightkit.runs.index import IndexedRun, infer_mode_of_runs
+from lightkit.runs.metric_mode import rank_value
 
 _log = logging.getLogger("lightkit")
 _HIDDEN = ".deleting-"
@@ -30,7 +32,8 @@ class RetentionRules:
         max_size_bytes: Size of all runs together above which runs are deleted, the oldest first, and only so many.
         older_than_s: Age below which every run is kept; seconds.
         metric: Metric that is compared; if None, the one that chose the best checkpoint.
-        mode: Whether the smallest (``min``) or the largest (``max``) value is best, where neither runs nor names say.
+        mode: Whether the smallest (``min``) or the largest (``max``) value of ``metric`` is best; without ``metric``,
+            of those of which neither runs nor names tell. None: as runs and names tell.
     """
 
     keep_last: int | None = None
@@ -77,7 +80,7 @@ def plan_deletions(
         now: Seconds since 1970.
 
     Raises:
-        ConfigError: If it is unknown which value of a metric is best.
+        ConfigError: If it is unknown which value of a metric is best, or the mode of no named metric contradicts one.
     """
     jobs: dict[str, list[IndexedRun]] = defaultdict(list)
     kept = {}
@@ -137,18 +140,29 @@ def _apply_rules(job: Sequence[IndexedRun], rules: RetentionRules, now: float) -
         if each.is_training and each.metric is not None and each.value is not None:
             by_metric[each.metric].append(each)
     for metric, trainings in by_metric.items() if rules.keep_best else ():
-        mode = infer_mode(metric, trainings) or rules.mode
+        known = infer_mode_of_runs(metric, trainings)
+        mode = (rules.mode or known) if rules.metric is not None else (known or rules.mode)
+        if None not in (rules.mode, mode) and mode != rules.mode:
+            raise ConfigError(
+                f"gc: --mode {rules.mode}: of {metric}, by which runs of {job[0].run.name} were chosen, "
+                f"{'small' if mode == 'min' else 'large'} values are good. Name the metric that is meant with --metric."
+            )
         if mode is None and len(trainings) > (rules.keep_best or 0):
             raise ConfigError(
                 f"gc: --keep-best: neither the runs of {job[0].run.name} nor its name tell whether a small or a large "
                 f"{metric} is good. Set --mode min or --mode max."
             )
-        trainings.sort(key=lambda each: each.value or 0.0, reverse=mode != "min")
+        trainings.sort(key=partial(_rank_training, mode=mode or "min"))  # unknown where all are kept
         yield from (
             (each, "one of the best") for each in islice(filter(_has_good_checkpoint, trainings), rules.keep_best)
         )
     if rules.older_than_s is not None:
         yield from ((each, "not old enough") for each in job if now - each.created < rules.older_than_s)
+
+
+def _rank_training(each: IndexedRun, *, mode: str) -> tuple[int, float]:
+    """Return a sorting key with which the best training is first, and those whose value is not finite are last."""
+    return rank_value(each.value, mode)
 
 
 def _has_good_checkpoint(each: IndexedRun) -> bool:

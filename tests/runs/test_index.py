@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import time
 from pathlib import Path
 
 import pytest
 
 from lightkit import runs
-from lightkit.runs.index import index_runs, infer_mode
+from lightkit.runs.index import find_metric, index_runs, infer_mode_of_runs
 from tests.runs.trees import plant, run_id
 
 
@@ -63,30 +64,39 @@ def test_links_are_counted_and_not_followed(tmp_path: Path) -> None:
     assert 0 < index_runs(tmp_path / "runs")[0].size_bytes < 2000
 
 
-@pytest.mark.parametrize(
-    ("metric", "mode"),
-    [
-        ("val/loss", "min"),
-        ("test/rmse", "min"),
-        ("val_error", "min"),
-        ("test/accuracy", "max"),
-        ("val/nll", "min"),
-        ("val/wer", "min"),
-        ("test/f1", "max"),
-        ("val/closeness", None),
-        ("val/neg_loss", None),
-        ("val/accuracy_loss", None),
-    ],
-)
-def test_the_name_of_a_metric_reports_what_is_best_where_it_is_usual(metric: str, mode: str | None) -> None:
-    assert infer_mode(metric) == mode
-
-
-def test_what_a_run_was_chosen_by_comes_before_the_name(tmp_path: Path) -> None:
+def test_what_the_newest_run_recorded_comes_before_the_name(tmp_path: Path) -> None:
     plant(tmp_path, day=3)
-    plant(tmp_path, day=2, mode="min")
-    assert infer_mode("val/accuracy", index_runs(tmp_path)) == "min"
-    assert infer_mode("test/accuracy", index_runs(tmp_path, metric="test/accuracy")) == "max"
+    for day, mode in ((2, "min"), (1, "max")):
+        folder = plant(tmp_path, day=day)
+        summary = runs.read_json(folder / "summary.json") or {}
+        runs.write_json(folder / "summary.json", {**summary, "modes": {"val/accuracy": mode}})
+    assert infer_mode_of_runs("val/accuracy", index_runs(tmp_path)) == "min"
+    assert infer_mode_of_runs("val/accuracy", index_runs(tmp_path), explicit="max") == "max"
+    assert infer_mode_of_runs("val/loss", index_runs(tmp_path)) == "min"
+
+
+def test_the_mode_of_a_callback_decides_where_the_name_does_not(tmp_path: Path) -> None:
+    plant(tmp_path, day=2, monitor="val/accuracy", mode="min")
+    plant(tmp_path, day=1, monitor="val/closeness", mode="max")
+    assert infer_mode_of_runs("val/accuracy", index_runs(tmp_path)) == "max"
+    assert infer_mode_of_runs("val/closeness", index_runs(tmp_path)) == "max"
+
+
+@pytest.mark.parametrize(
+    ("best", "last", "value"),
+    [
+        ({"val/auc": 0.5}, {"val/auc": 0.9}, 0.5),
+        ({"val/auc": None}, {"val/auc": 0.9}, math.nan),
+        ({"val/loss": 1.0}, {"val/auc": 0.9}, None),
+        ({}, {"val/auc": 0.9}, 0.9),
+        ({}, {"val/auc": None}, math.nan),
+        ({}, {}, None),
+    ],
+    ids=["finite", "not finite", "not measured", "no best epoch", "nowhere finite", "never logged"],
+)
+def test_a_metric_is_that_of_the_best_epoch_alone(best: dict, last: dict, value: float | None) -> None:
+    found = find_metric("val/auc", {"metrics": {"best": best, "last": last}})
+    assert found == (pytest.approx(value, nan_ok=True) if value is not None else None)
 
 
 def test_paths_are_those_of_the_folder_that_the_training_began_in(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -218,7 +219,7 @@ RULES = st.builds(
     max_size_bytes=st.one_of(st.none(), st.integers(0, 20_000)),
     older_than_s=st.one_of(st.none(), st.integers(90 * 86400, 100 * 86400)),
     mode=st.sampled_from([None, "min", "max"]),
-)
+).map(lambda rules: replace(rules, metric=rules.mode and "val/accuracy"))
 
 
 @pytest.mark.slow

@@ -1,0 +1,47 @@
+"""Which value is best of the metrics that a model logs, as their torchmetrics objects know it.
+
+``self.log("val/acc", self.acc)`` shows which object is behind a name in the results of Lightning's loops alone, which
+have no public name (pytorch-lightning 2.6.6, ``_results``); they are read here, and where they are missing nothing is
+known.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pytorch_lightning import LightningModule, Trainer
+from torchmetrics import Metric, MetricCollection
+
+from lightkit.runs.metric_mode import Mode
+
+
+def find_metric_modes(trainer: Trainer, module: LightningModule) -> dict[str, Mode]:
+    """Return the modes of the metrics that are logged, by ``higher_is_better`` of their objects.
+
+    Args:
+        trainer: The trainer, within or at the end of a stage.
+        module: The model, whose collections of metrics know the names of their members.
+    """
+    modes: dict[str, Mode] = {}
+
+    def note(name: str, metric: Any) -> None:
+        if isinstance(metric, Metric) and isinstance(metric.higher_is_better, bool):
+            modes[name] = "max" if metric.higher_is_better else "min"
+
+    # values of a collection are often computed, and logged as tensors, under its own names
+    for each in module.modules():
+        if isinstance(each, MetricCollection):
+            for name, metric in each.items(copy_state=False):
+                if name in trainer.callback_metrics:
+                    note(str(name), metric)
+
+    # an object that was logged itself
+    training = trainer.fit_loop.epoch_loop
+    results: list[Any] = []
+    for loop in (training, training.val_loop, trainer.validate_loop, trainer.test_loop):
+        results += (getattr(loop, "_results", None) or {}).values()
+    for result in results:
+        logged = getattr(getattr(result, "meta", None), "name", None)
+        if isinstance(logged, str):
+            note(logged, getattr(result, "value", None))
+    return modes

@@ -1,0 +1,109 @@
+"""The metrics that a config monitors, with the modes that it sets, and where these contradict the metric. No torch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+from lightkit.config import KeyPath, Resolved, dotted
+from lightkit.registry.gate import read_gate
+from lightkit.runs.metric_mode import Mode, infer_mode
+
+_DEFAULTS = {"ModelCheckpoint": "min", "EarlyStopping": "min", "ReduceLROnPlateau": "min"}
+"""Classes of Lightning and torch that judge by a metric, with their default of ``mode``."""
+
+
+class Monitor(NamedTuple):
+    """A class of the config that judges by a metric, or the gate.
+
+    Args:
+        path: Path of its arguments.
+        name: Name of the class, or ``gate``.
+        key: Key that names the metric: ``monitor``, or ``metric`` of the gate.
+        metric: The metric.
+        mode: ``min`` or ``max``; None where the metric decides.
+        is_given: Whether the config sets the mode, so that it is no default.
+    """
+
+    path: KeyPath
+    name: str
+    key: str
+    metric: str
+    mode: str | None
+    is_given: bool
+
+
+def list_monitors(resolved: Resolved) -> Iterator[Monitor]:
+    """List the callbacks, the scheduler and the gate that judge by a metric which the config names."""
+    sections: list[tuple[KeyPath, Any]] = []
+    callbacks = (resolved.lightning_values.get("trainer") or {}).get("callbacks")
+    for number, entry in enumerate(callbacks if isinstance(callbacks, list) else [callbacks]):
+        sections.append((resolved.lightkit_path(f"trainer.callbacks.{number}"), entry))
+    sections.append((("lr_scheduler",), resolved.values.get("lr_scheduler")))
+
+    for path, entry in sections:
+        arguments = entry.get("init_args") if isinstance(entry, Mapping) else None
+        metric = arguments.get("monitor") if isinstance(arguments, Mapping) else None
+        if not isinstance(arguments, Mapping) or not isinstance(metric, str) or metric == "auto":
+            continue
+        name = str(entry.get("class_path")).rpartition(".")[2]
+        given = arguments.get("mode")
+        mode = _DEFAULTS.get(name) if given is None else str(given)
+        yield Monitor((*path, "init_args"), name, "monitor", metric, mode, given is not None)
+
+    gate = resolved.section("gate")
+    if isinstance(gate.get("metric"), str):
+        mode = gate.get("mode")
+        yield Monitor(("gate",), "gate", "metric", gate["metric"], mode and str(mode), mode is not None)
+
+
+def find_config_modes(resolved: Resolved) -> dict[str, Mode]:
+    """Return the modes that a config sets, by metric; without those that contradict each other.
+
+    A mode in a run's saved config may be a default that was written out; such a default says nothing.
+    """
+    found: dict[str, set[Mode]] = {}
+    for each in list_monitors(resolved):
+        origin = resolved.origin_of((*each.path, "mode"))
+        is_saved = origin is not None and origin.file is not None and (origin.file.parent / "manifest.json").is_file()
+        if not each.is_given or (is_saved and each.mode == _DEFAULTS.get(each.name)):
+            continue
+        if (mode := infer_mode("", explicit=each.mode)) is not None:
+            found.setdefault(each.metric, set()).add(mode)
+    return {metric: modes.pop() for metric, modes in found.items() if len(modes) == 1}
+
+
+def list_mode_warnings(resolved: Resolved, known: Mapping[str, Any] | None = None) -> list[str]:
+    """List the monitors whose mode contradicts their metric, and a gate whose metric says nothing, each with its place.
+
+    Args:
+        resolved: The config.
+        known: Modes of metric objects, where they are known.
+    """
+    warnings = []
+    for each in list_monitors(resolved):
+        best = infer_mode(each.metric, recorded=known)
+        key = dotted((*each.path, "mode"))
+        if each.mode is not None and best is not None and each.mode != best:
+            default = "" if each.is_given else ", which is its default"
+            size, other = ("smallest", "largest") if each.mode == "min" else ("largest", "smallest")
+            text = f"{key}: {each.mode}{default}: {each.name} takes the {size} {each.metric} for the best, "
+            text += f"but the {other} is; set mode: {best}"
+        elif each.name == "gate" and each.mode is None and _compares_blindly(resolved, each.metric, known):
+            text = (
+                f"{key}: not set, and neither the name of {each.metric} nor another mode of the config tells whether a "
+                "small or a large value is good: unless a metric object with higher_is_better is logged under that "
+                "name, the gate ends with code 2; set mode: min or mode: max"
+            )
+        else:
+            continue
+        origin = resolved.origin_of((*each.path, "mode" if each.is_given else each.key))
+        warnings.append(text if origin is None else f"{text}\n{origin.render()}")
+    return warnings
+
+
+def _compares_blindly(resolved: Resolved, metric: str, known: Mapping[str, Any] | None) -> bool:
+    """Return whether the gate compares by a metric of which neither the config nor the metric tells the mode."""
+    is_known = infer_mode(metric, recorded={**(known or {}), **find_config_modes(resolved)}) is not None
+    rules = {*read_gate(resolved).rules}
+    return not is_known and bool(rules - {"min", "max"})
