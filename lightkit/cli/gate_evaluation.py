@@ -533,9 +533,9 @@ class _Evaluation:
             and not math.isclose(mean, score, rel_tol=1e-3, abs_tol=1e-4)
         ):
             raise ConfigError(
-                f"gate.slices: {metric} is no mean over samples, such as a mean over classes, so that its value on the "
-                f"samples of {class_name} alone says nothing of {class_name}; and of this metric the predictions do not "
-                f"tell it. Judge classes by accuracy, f1, precision or recall, for which the {data.split}_step returns "
+                f"gate.slices: {metric} is no mean over samples, such as a mean over classes, so that its value on "
+                f"the samples of {class_name} alone says nothing of {class_name}; and the predictions do not tell it. "
+                "Judge classes by accuracy, f1, precision or recall, for which the steps return "
                 '{"logits": ..., "target": ...}, or leave gate.slices out.'
             )
         return own

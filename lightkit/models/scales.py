@@ -127,7 +127,7 @@ def measure_scales(
 
 def _read_in_order(loader: Any) -> Iterable[Any] | None:
     """Return all batches of a loader's split in stored order, on any rank; None where that is unknown."""
-    dataset = getattr(loader, "dataset", None)
+    dataset: Any = getattr(loader, "dataset", None)
     if callable(in_order := getattr(dataset, "in_order", None)):  # of lightkit's tables
         batches: Iterable[Any] = in_order()
         return batches

@@ -90,7 +90,8 @@ def test_measuring_changes_no_random_number_of_the_training() -> None:
 )
 def test_batches_of_any_size_give_the_same_scale(sizes: list[int]) -> None:
     scale = RunningScale(2)
-    for part, weights in zip(torch.from_numpy(X).split(sizes), torch.from_numpy(W).split(sizes), strict=True):
+    parts, weights_of_parts = (torch.split(torch.from_numpy(each), sizes) for each in (X, W))
+    for part, weights in zip(parts, weights_of_parts, strict=True):
         scale.add(part, weights)
     mean, std = scale.compute()
     np.testing.assert_allclose(mean.numpy(), X[W > 0].mean(0, dtype=np.float64), rtol=1e-14)
