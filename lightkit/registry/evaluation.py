@@ -310,9 +310,9 @@ class EvaluationData(LightningDataModule):
         renumbered = None if labels is None else map_labels(labels, [known.index(name) for name in own])
         if renumbered is None:
             raise ConfigError(
-                f"gate: {self._describe_order()}. Expected (inputs, labels, ...), or a mapping or an object with one of "
-                "label, labels, target, targets and y. Give the data the order of the model; if it is the baseline's, "
-                "--gate.baseline=null judges by the thresholds alone."
+                f"gate: {self._describe_order()}. Expected (inputs, labels, ...), or a mapping or an object with one "
+                "of label, labels, target, targets and y. Give the data the order of the model; if it is the "
+                "baseline's, --gate.baseline=null judges by the thresholds alone."
             )
         self._given_labels.append(renumbered)
         return replace_labels(batch, renumbered)
