@@ -217,7 +217,7 @@ def _with_samples(trainer: Trainer, event: Mapping[str, Any]) -> dict[str, Any]:
 
 def _describe(bad: Mapping[str, Any]) -> str:
     """Say which batch has a loss that is not finite, and of which samples it is."""
-    samples = "its samples are unknown: the loader is shuffled and its sampler has no indices_of"
+    samples = "its samples are unknown: the loader is shuffled, and its sampler does not name them (indices_of)"
     if bad["indices"] is not None:
         names = bad["names"] or [*map(str, bad["indices"])]
         more = ", ..." * (len(names) > _MAX_SAMPLES)

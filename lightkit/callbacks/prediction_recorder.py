@@ -32,23 +32,27 @@ from lightkit.reports.predictions import (
     worst_errors,
     write_predictions,
 )
+from lightkit.task import UNDECLARED, Task, find_improbable, task_of
 
 log = logging.getLogger(__name__)
 _NUM_WORST, _NUM_THUMBNAILS = 40, 60
 _LONG_SIDE, _JPEG_QUALITY = 160, 80  # about 5 kB a thumbnail
 
 
-def reduce_outputs(outputs: Any) -> tuple[Tensor, int] | None:
+def reduce_outputs(outputs: Any, task: Task = UNDECLARED) -> tuple[Tensor, int] | None:
     """Reduce the outputs of a `test_step` or `validation_step`, without waiting for the device.
 
     Args:
         outputs: A mapping with ``target`` ``(batch,)`` and ``logits`` or ``probabilities`` ``(batch, classes)``, or
             with ``target`` and ``prediction``, both ``(batch,)`` or ``(batch, 1)``. ``weights`` ``(batch,)`` may be
             there as well: samples of weight 0 do not count.
+        task: Of the model. One logit or probability a sample, ``(batch,)`` or ``(batch, 1)``, is of the second of two
+            classes where that is declared. Of labels that are independent of each other nothing is recorded.
 
     Returns:
-        float32 ``(5, batch)`` (target, prediction, probability of the prediction, probability of the target, and
-        whether the sample counts) and the number of classes, 0 of a regressor; None if the outputs are anything else.
+        ``(5, batch)`` (target, prediction, probability of the prediction, probability of the target, and whether the
+        sample counts), float64 where the model computes in it, else float32, and the number of classes, 0 of a
+        regressor; None if the outputs are anything else.
     """
     items = outputs.items() if isinstance(outputs, Mapping) else ()
     tensors = {key: each.detach() for key, each in items if isinstance(each, Tensor)}
@@ -56,21 +60,44 @@ def reduce_outputs(outputs: Any) -> tuple[Tensor, int] | None:
     if target is None or target.ndim == 0:
         return None
     counts = tensors["weights"] > 0 if "weights" in tensors else torch.ones_like(target, dtype=torch.bool)
+
+    # numbers
     if prediction is not None:
         if target.numel() != len(target) or prediction.numel() != len(target):  # several outputs
             return None
+        is_wide = torch.float64 in (target.dtype, prediction.dtype)
+        wide = torch.float64 if is_wide else torch.float32
         none = torch.zeros(len(target), device=target.device)
-        return torch.stack([each.flatten().float() for each in (target, prediction, none, none, counts)]), 0
-    scores = tensors["probabilities"] if "probabilities" in tensors else tensors.get("logits")
+        return torch.stack([each.flatten().to(wide) for each in (target, prediction, none, none, counts)]), 0
+
+    # classes
+    scores = _compute_scores(tensors, task)
     is_whole = not target.is_floating_point() and target.ndim == 1
     if scores is None or scores.ndim != 2 or len(scores) != len(target) or scores.shape[1] < 2 or not is_whole:
         return None
     num_classes = scores.shape[1]
-    scores = scores.float() if "probabilities" in tensors else scores.float().softmax(dim=1)
     probability, predicted = scores.max(dim=1)
     counts = counts & (target >= 0) & (target < num_classes)  # an ignored label counts for nothing
-    of_label = scores.gather(1, target.clamp(0, num_classes - 1)[:, None]).squeeze(1)
+    of_label = scores.gather(1, target.long().clamp(0, num_classes - 1)[:, None]).squeeze(1)
     return torch.stack([each.float() for each in (target, predicted, probability, of_label, counts)]), num_classes
+
+
+def _compute_scores(tensors: Mapping[str, Tensor], task: Task) -> Tensor | None:
+    """Compute the probabilities ``(batch, classes)``; None if there are none, or they are not of one class a sample."""
+    given = tensors["probabilities"] if "probabilities" in tensors else tensors.get("logits")
+    if given is None or given.ndim == 0 or task.has_labels:
+        return None
+    scores = given.float()
+    is_pair = task.is_pair(scores.shape, 2)
+    if "probabilities" not in tensors:
+        if is_pair:
+            scores = scores.sigmoid()
+        elif scores.ndim == 2:
+            scores = scores.softmax(dim=1)
+    if is_pair:
+        second = scores.reshape(-1, 1)
+        scores = torch.cat([1 - second, second], dim=1)
+    return scores
 
 
 class _Evaluation:
@@ -103,9 +130,20 @@ class _Evaluation:
         else:
             self._indices = None
 
-    def share(self) -> tuple[NDArray[np.int64] | None, NDArray[np.float32]]:
-        """Return indices or None, and float32 ``(4, samples)``, of the samples that count."""
+    def share(self) -> tuple[NDArray[np.int64] | None, NDArray[Any]]:
+        """Return indices or None, and ``(4, samples)``, of the samples that count.
+
+        Raises:
+            ValueError: If what the model gives as probabilities is none.
+        """
         rows = torch.cat(self._rows, dim=1).cpu().numpy() if self._rows else np.empty((5, 0), np.float32)
+        given = rows[2:4].T
+        finite = given[np.isfinite(given).all(axis=1)]
+        if self.num_classes and find_improbable(finite).any():
+            raise ValueError(
+                f"probabilities are from {finite.min():.6g} to {finite.max():.6g}, expected 0 to 1; logits are "
+                "returned under the key 'logits'"
+            )
         counts = rows[4] > 0
         return None if self._indices is None else np.array(self._indices, np.int64)[counts], rows[:4, counts]
 
@@ -147,7 +185,7 @@ class PredictionRecorder(Callback):
             return
         self._evaluation = None
         with self._warn_of_failure():  # tensors of the user's step need not fit each other
-            if (outcomes := reduce_outputs(outputs)) is not None:
+            if (outcomes := reduce_outputs(outputs, task_of(pl_module))) is not None:
                 evaluation.add(outcomes, batch_idx)
                 self._evaluation = evaluation
 
@@ -244,8 +282,8 @@ class PredictionRecorder(Callback):
                 paths=[None if source is None else source.name(each) for each in index.tolist()],
                 target=rows[0].astype(np.int64) if num_classes else rows[0],
                 prediction=rows[1].astype(np.int64) if num_classes else rows[1],
-                probability=rows[2] if num_classes else rows[2, :0],
-                label_probability=rows[3] if num_classes else rows[3, :0],
+                probability=rows[2].clip(0, 1) if num_classes else rows[2, :0],
+                label_probability=rows[3].clip(0, 1) if num_classes else rows[3, :0],
                 class_names=tuple(map(str, names if len(names) == num_classes else range(num_classes))),
                 # None for samples without names: their order may differ between runs
                 fingerprint=describe().get("fingerprint") if callable(describe) and is_named else None,

@@ -223,13 +223,15 @@ def list_indices(loader: Any, *, epoch: int, batch: int) -> list[int] | None:
     """List the indices of the samples in a batch; None where the loader's order is unknown, as of a shuffled one.
 
     Args:
-        loader: One whose sampler has ``indices_of``, as those of lightkit.data, or one in the order of the data.
+        loader: One whose sampler has ``indices_of``, as those of lightkit.data, or one in the order of the data. It may
+            return None.
         epoch: Number of the epoch, from 0.
         batch: Number of the batch of this rank, from 0.
     """
     sampler: Any = getattr(loader, "sampler", None)
     if hasattr(sampler, "indices_of"):
-        return list(sampler.indices_of(epoch=epoch, batch=batch))
+        found = sampler.indices_of(epoch=epoch, batch=batch)
+        return None if found is None else list(found)
     # not a subclass: Lightning's gives places in the order of a sampler of one's own
     is_known = type(sampler) in (SequentialSampler, DistributedSampler) and not getattr(sampler, "shuffle", False)
     if not is_known or type(loader.batch_sampler) is not BatchSampler:

@@ -27,7 +27,7 @@ from lightkit.export.metadata import Metadata, check_digest, is_recorded, read_m
 from lightkit.images.image_file import count_threads, pillow_warnings, prepare_images
 from lightkit.images.inputs import find_images
 from lightkit.images.progress import show_progress
-from lightkit.prediction.table import Prediction, select_class_names
+from lightkit.prediction.table import Prediction
 
 _log = logging.getLogger("lightkit")
 _BATCH_SIZE = 32
@@ -59,8 +59,12 @@ def predict_by_file(args: Sequence[str]) -> int:
         _check_trust(file, run, is_trusted=bool(given.get("trust")))
     with _explain_failure(file):
         model = open_model(file)
-    class_names = select_class_names(metadata.output_kind, metadata.class_names)
-    with pillow_warnings(), options.bind_writer()(class_names=class_names, num_values=num_values) as writer:
+    class_names = metadata.task.choose_names(metadata.outputs[0].shape, metadata.class_names)
+    open_writer = options.bind_writer()
+    with (
+        pillow_warnings(),
+        open_writer(class_names=class_names, num_values=num_values, task=metadata.task) as writer,
+    ):
         predictions: Iterable[Prediction] = predict_images(model, metadata, images, file=file)
         if mode in ("terminal", "plain"):
             predictions = show_progress(
@@ -186,7 +190,7 @@ def _prepare(metadata: Metadata, image: Image.Image) -> Array:
 
 
 def _run_batch(run: Runner, metadata: Metadata, file: Path, inputs: Array) -> Array:
-    """Return float32 ``(batch, values)``: probabilities if the output is of classes."""
+    """Return ``(batch, values)``, float32 or float64: probabilities if the output is of classes or labels."""
     with _explain_failure(file):
         output = np.asarray(run([inputs])[0])
     if output.shape[:1] != (len(inputs),):
@@ -194,9 +198,5 @@ def _run_batch(run: Runner, metadata: Metadata, file: Path, inputs: Array) -> Ar
             f"{file}: the model gives an output of shape {output.shape} for {len(inputs)} images; expected a row for "
             "each. Export it again."
         )
-    rows = output.reshape(len(output), -1).astype(np.float32)
-    if metadata.output_kind != "logits":
-        return rows
-    exponentials = np.exp(rows - rows.max(axis=1, keepdims=True))
-    probabilities: Array = exponentials / exponentials.sum(axis=1, keepdims=True)
-    return probabilities
+    values = metadata.task.probabilities(output, num_classes=len(metadata.class_names or ()))
+    return values.reshape(len(values), -1)

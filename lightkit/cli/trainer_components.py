@@ -491,7 +491,8 @@ def _print_class_tables(predictions: Predictions, mode: OutputMode) -> None:
 
     Of more than 20 classes those of the lowest F1 are printed, and no matrix. Nothing is printed of a regressor.
     """
-    if mode not in ("terminal", "plain") or not predictions.is_classifier or not len(predictions):
+    has_classes = "classes" in predictions.task.report_blocks
+    if mode not in ("terminal", "plain") or not has_classes or not len(predictions):
         return
     names = [visible(name, in_line=True) for name in predictions.class_names]
     scores = score_classes(predictions, _MAX_CLASSES)

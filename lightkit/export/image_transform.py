@@ -8,8 +8,9 @@ import PIL
 import torch
 from torch import Tensor, nn
 
-from lightkit.export.metadata import OutputKind
+from lightkit.export.metadata import Metadata
 from lightkit.images.preprocessing import Preprocessing
+from lightkit.task import Activation
 
 _BITS = 22  # of Pillow's weights after the binary point: PRECISION_BITS in src/libImaging/Resample.c
 
@@ -106,20 +107,58 @@ class ImageTransform(nn.Module):
         return torch.floor((sums + self.unit / 2.0) / self.unit).clamp(0.0, 255.0)
 
 
+def activation_of(metadata: Metadata) -> Activation:
+    """Return the function that turns the first output of a model into probabilities."""
+    return metadata.task.activation(metadata.outputs[0].shape)
+
+
+def is_pair(metadata: Metadata) -> bool:
+    """Return whether the first output is of the second of two classes alone."""
+    return metadata.task.is_pair(metadata.outputs[0].shape, len(metadata.class_names or ()))
+
+
+def compute_probabilities(outputs: Tensor, activation: Activation, *, is_pair: bool) -> Tensor:
+    """Compute the probabilities ``(batch, classes, ...)`` of a model's first output, as `Task.probabilities` does."""
+    if activation == "softmax":
+        outputs = outputs.softmax(dim=1)
+    elif activation == "sigmoid":
+        outputs = outputs.sigmoid()
+    if is_pair:
+        outputs = outputs.reshape(-1, 1)
+        outputs = torch.cat([1 - outputs, outputs], dim=1)
+    return outputs
+
+
+def invert_probabilities(probabilities: Tensor, activation: Activation, *, is_pair: bool) -> Tensor:
+    """Compute outputs that have these probabilities, as ``(batch, ...)``."""
+    if is_pair:
+        probabilities = probabilities[:, 1:]
+    if activation == "softmax":
+        return probabilities.clamp_min(torch.finfo(torch.float32).tiny).log()
+    if activation == "sigmoid":
+        return probabilities.double().logit(eps=1e-12).to(probabilities.dtype)
+    return probabilities
+
+
 class ImageToProbabilities(nn.Module):
-    """A classifier from uint8 images to class probabilities.
+    """A classifier from uint8 images to probabilities of classes or labels.
 
     Args:
         network: Takes prepared images; of several outputs, the first one is used.
         preprocessing: Of the network's images.
-        output_kind: Of the network's output; logits go through a softmax.
+        activation: Applied to the network's output.
+        is_pair: The network's output is of the second of two classes alone; that of both comes out.
     """
 
-    def __init__(self, network: nn.Module, preprocessing: Preprocessing, output_kind: OutputKind) -> None:
+    def __init__(
+        self, network: nn.Module, preprocessing: Preprocessing, activation: Activation, *, is_pair: bool = False
+    ) -> None:
         super().__init__()
         self.prepare: nn.Module = ImageTransform(preprocessing)
         self.network = network
-        self.is_logits = output_kind == "logits"
+        self.has_softmax = activation == "softmax"
+        self.has_sigmoid = activation == "sigmoid"
+        self.is_pair = is_pair
         self.eval()
 
     def forward(self, images: Tensor) -> Tensor:
@@ -130,4 +169,12 @@ class ImageToProbabilities(nn.Module):
                 scores = next(iter(scores.values()))
             elif isinstance(scores, (tuple, list)):
                 scores = scores[0]
-        return torch.softmax(scores, dim=1) if self.is_logits else scores
+        probabilities: Tensor = scores
+        if self.has_softmax:
+            probabilities = torch.softmax(scores, dim=1)
+        if self.has_sigmoid:
+            probabilities = torch.sigmoid(scores)
+        if self.is_pair:
+            second = probabilities.reshape(-1, 1)
+            probabilities = torch.cat([1 - second, second], dim=1)
+        return probabilities

@@ -10,7 +10,7 @@ import zlib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from lightkit.errors import ConfigError, DataError
 from lightkit.export.formats import FORMATS, first_line, format_of, holds_weights_alone, read_safetensors_header
@@ -18,13 +18,13 @@ from lightkit.hardware.packages import describe_packages
 from lightkit.images.preprocessing import Preprocessing
 from lightkit.runs.checkpoints import digest
 from lightkit.runs.files import read_json
+from lightkit.task import OutputKind, Task, task_of_kind
 from lightkit.version import __version__
 
 RECORD = "export.json"
 DIGEST_KEY = "lightkit_sha256"
 """Key, in the metadata of a safetensors file, of the file's digest, computed with `NO_DIGEST` in its place."""
 NO_DIGEST = "0" * 64
-OutputKind = Literal["logits", "probabilities", "other"]
 
 _PACKAGES = ("torch", "torchvision", "onnx", "onnxscript", "onnxruntime", "safetensors", "numpy", "pytorch-lightning")
 _DIGEST_FIELD = re.compile(rb'("' + DIGEST_KEY.encode() + rb'"\s*:\s*")([0-9a-f]{64})"')
@@ -61,7 +61,7 @@ class Metadata:
             ``(batch, height, width, 3)`` in RGB, of any height and width.
         outputs: In their order.
         output_kind: Kind of the first output.
-        class_names: In the order of the first output's columns, for a classifier.
+        class_names: Of the classes or labels that the first output is of, in their order.
         preprocessing: Of an image, if the data module names it.
         in_graph: Whether the exported model does the preprocessing itself.
         precision: ``float32``, ``float16`` or ``int8``: of the weights.
@@ -84,6 +84,11 @@ class Metadata:
     versions: Mapping[str, str] = field(default_factory=dict)
     how: str | None = None
     opset: int | None = None
+
+    @property
+    def task(self) -> Task:
+        """Task of the model, as far as the kind of the first output says it."""
+        return task_of_kind(self.output_kind)
 
     @property
     def file_name(self) -> str:
@@ -137,7 +142,9 @@ def read_metadata(path: Path) -> Metadata:
             raise ValueError(f"expected a file that ends in {suffixes}")
         return Metadata.from_dict(json.loads(FORMATS[kind].read_metadata(path)))
     except ImportError as error:
-        raise ConfigError(f"{path}: what runs it is not installed ({error}): pip install 'lightkit-train[onnx]'.") from error
+        raise ConfigError(
+            f"{path}: what runs it is not installed ({error}): pip install 'lightkit-train[onnx]'."
+        ) from error
     except _READ_ERRORS as error:
         raise DataError(
             f"{path}: this is no export of lightkit, or it is damaged or cut short ({first_line(error)}). Export it "

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from lightkit.errors import ExportError, LightkitError
 from lightkit.export.export_errors import export_error, format_reason, silence_exporters
 from lightkit.export.formats import METADATA_KEY
-from lightkit.export.image_transform import ImageToProbabilities
+from lightkit.export.image_transform import ImageToProbabilities, activation_of, is_pair
 from lightkit.export.metadata import Metadata
 from lightkit.export.target import ExportTarget
 from lightkit.export.torch_export import capture_graph
@@ -53,7 +53,8 @@ def write(target: ExportTarget, metadata: Metadata, path: Path) -> Metadata:
             raise export_error(file, target.module, reason)
         model = _Half(target.module).eval()
         if target.plain is not None and metadata.preprocessing is not None:
-            model = ImageToProbabilities(model, metadata.preprocessing, target.plain.metadata.output_kind)
+            plain = target.plain.metadata
+            model = ImageToProbabilities(model, metadata.preprocessing, activation_of(plain), is_pair=is_pair(plain))
     program = capture_graph(target, file, model=model)
     with silence_exporters():
         try:

@@ -31,8 +31,10 @@ from lightkit.export.bare_trainer import build_bare_trainer
 from lightkit.export.export_errors import silence_exporters
 from lightkit.export.formats import FORMATS, Arrays
 from lightkit.export.forward import call_forward
+from lightkit.export.image_transform import activation_of, compute_probabilities, invert_probabilities, is_pair
 from lightkit.export.metadata import Metadata
 from lightkit.export.target import ExportTarget
+from lightkit.task import Activation
 
 _MAX_SIDE = 640
 """In pixels, of images that are resized to one size for a batch: 32 photos of a phone would take a gigabyte."""
@@ -176,7 +178,7 @@ class Proof:
     A file with the preprocessing in its graph takes the images of ``EvaluationSamples.load_image``: one by one at
     their own sizes, in larger batches at the size of the first of them. The expected outputs are then not those of that
     graph run eagerly, but what `Preprocessing` (the one that predictions use) and the plain model compute of the same
-    pixels, with a softmax behind it if the file has one. So a wrong resize in the graph is found.
+    pixels, with a softmax or sigmoid behind it if the file has one. So a wrong resize in the graph is found.
 
     Args:
         target: Model and samples.
@@ -196,8 +198,9 @@ class Proof:
         self._target, self._folder = target, folder
         self._threads, self._template = torch.get_num_threads(), None
         self.num_samples = len(target.samples.names)
-        # whether the graph has a softmax behind the module's logits
-        self._is_softened = target.plain is not None and target.plain.metadata.output_kind == "logits"
+        # what the graph has behind the module's logits
+        self._activation: Activation = "identity" if target.plain is None else activation_of(target.plain.metadata)
+        self._is_pair = target.plain is not None and is_pair(target.plain.metadata)
         self._scored_size = max(formats.BATCH_SIZES) if target.plain is None else 1  # others bring images to one size
         self.expected: dict[int, Arrays] = {}
         folder.mkdir()
@@ -304,8 +307,8 @@ class Proof:
             inputs = [np.stack([preprocessing(Image.fromarray(image)) for image in inputs[0]])]
         self._template = call_forward(target.module, [torch.from_numpy(array) for array in inputs])
         outputs = formats.to_arrays(self._template)[: len(target.metadata.outputs)]
-        if self._is_softened:
-            outputs[0] = torch.from_numpy(outputs[0]).softmax(dim=1).numpy()
+        first = torch.from_numpy(outputs[0])
+        outputs[0] = compute_probabilities(first, self._activation, is_pair=self._is_pair).numpy()
         return outputs
 
     def _run_file(self, file: Path, metadata: Metadata) -> tuple[dict[int, Arrays], dict[str, Any]]:
@@ -367,8 +370,8 @@ class Proof:
         if not samples.batches:
             raise _NotScored(samples.not_scored or "the data gives no batches of a validation split")
         outputs = [torch.from_numpy(array) for array in arrays]
-        if self._is_softened:  # the module gets the logarithm, of which the softmax is the probabilities
-            outputs[0] = outputs[0].clamp_min(torch.finfo(torch.float32).tiny).log()
+        # the module gets logits whose probabilities these are
+        outputs[0] = invert_probabilities(outputs[0], self._activation, is_pair=self._is_pair)
         replay = _Replay(samples.inputs, outputs, self._template)
         # copies: the module may change a batch in place
         loader: DataLoader[Any] = DataLoader(list(samples.batches), batch_size=None, collate_fn=copy.deepcopy)  # type: ignore[arg-type]

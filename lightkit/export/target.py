@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, cast, get_args
+from typing import Any
 
 import torch
 from pytorch_lightning import LightningDataModule, LightningModule
@@ -21,8 +21,8 @@ from lightkit.export.forward import (
     name_inputs,
     run_model,
 )
-from lightkit.export.image_transform import ImageToProbabilities
-from lightkit.export.metadata import Metadata, OutputKind, TensorSpec
+from lightkit.export.image_transform import ImageToProbabilities, activation_of, is_pair
+from lightkit.export.metadata import Metadata, TensorSpec
 from lightkit.export.options import ExportOptions
 from lightkit.export.samples import (
     Array,
@@ -33,6 +33,7 @@ from lightkit.export.samples import (
     read_calibration,
 )
 from lightkit.images.preprocessing import Preprocessing
+from lightkit.task import find_class_names, task_of
 
 _log = logging.getLogger("lightkit")
 _MIN_BATCH = 2
@@ -111,7 +112,7 @@ def make_target(
     if not_scored:
         samples = replace(samples, batches=(), not_scored=not_scored)
     example = tuple(torch.cat([each] * 2).contiguous() if len(each) < _MIN_BATCH else each for each in example)
-    class_names = class_names or getattr(module, "class_names", None) or getattr(data, "class_names", None)
+    class_names = class_names or find_class_names(module, data)
     preprocessing = getattr(data, "preprocessing", None)
     metadata = describe_model(module, example, class_names=class_names, preprocessing=preprocessing, source=source)
     if metadata.preprocessing is not None:
@@ -143,7 +144,8 @@ def describe_model(
     Args:
         module: In eval mode, on the CPU.
         example: Inputs of a batch of at least two.
-        class_names: In the order of the labels; ignored if they are no list of as many as the first output's columns.
+        class_names: In the order of the labels; ignored if they are no list of as many as the first output's columns,
+            or of two for a single logit.
         preprocessing: The data module's `preprocessing`; ignored if the model takes other inputs than it makes.
         source: Origin of the weights.
 
@@ -152,8 +154,10 @@ def describe_model(
     """
     inputs = dict(zip(name_inputs(module, len(example)), example, strict=True))
     outputs = _describe_tensors(run_model(module, example), len(example[0]))
-    kind: Any = getattr(module, "output_kind", "other")
-    has_classes = isinstance(class_names, (list, tuple)) and outputs[0].shape[-1:] == (len(class_names),)
+    task, shape = task_of(module), outputs[0].shape
+    has_classes = isinstance(class_names, (list, tuple)) and (
+        shape[-1:] == (len(class_names),) or task.is_pair(shape, len(class_names))
+    )
     is_prepared = isinstance(preprocessing, Preprocessing) and [tuple(value.shape[1:]) for value in example] == [
         (len(preprocessing.mean), *preprocessing.crop)
     ]
@@ -162,7 +166,7 @@ def describe_model(
         model=f"{type(module).__module__}.{type(module).__qualname__}",
         inputs=_describe_tensors(inputs, len(example[0])),
         outputs=outputs,
-        output_kind=cast("OutputKind", kind if kind in get_args(OutputKind) else "other"),
+        output_kind=task.output_kind,
         class_names=tuple(map(str, class_names)) if has_classes else None,
         preprocessing=preprocessing if is_prepared else None,
         source=dict(source or {}),
@@ -198,13 +202,13 @@ def check_self_consistency(target: ExportTarget) -> None:
 
 
 def include_preprocessing(plain: ExportTarget) -> ExportTarget:
-    """Put a classifier's preprocessing into its graph, and a softmax behind it if it returns logits.
+    """Put a classifier's preprocessing into its graph, and behind it what makes probabilities of logits.
 
     Raises:
         ConfigError: If the preprocessing is unknown, or the model is no classifier of images.
     """
     metadata, preprocessing = plain.metadata, plain.metadata.preprocessing
-    if preprocessing is None or metadata.output_kind == "other":
+    if preprocessing is None or not metadata.task.has_probabilities:
         shapes = [
             f"{spec.name} ({', '.join('batch' if size is None else str(size) for size in spec.shape)})"
             for spec in metadata.inputs
@@ -215,14 +219,14 @@ def include_preprocessing(plain: ExportTarget) -> ExportTarget:
             "`preprocessing`, a lightkit.images.preprocessing.Preprocessing with that crop. Its class has the "
             'attribute output_kind = "logits" (or "probabilities"), for probabilities are to come out.'
         )
-    model = ImageToProbabilities(plain.model, preprocessing, metadata.output_kind)
+    model = ImageToProbabilities(plain.model, preprocessing, activation_of(metadata), is_pair=is_pair(metadata))
     size = (2, preprocessing.crop[0] + 21, preprocessing.crop[1] + 34, 3)
     example = torch.randint(0, 256, size, dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
     metadata = replace(
         metadata,
         inputs=(TensorSpec("images", "uint8", (None, None, None, 3)),),
         outputs=_describe_tensors(run_model(model, (example,)), len(example)),
-        output_kind="probabilities",
+        output_kind="multilabel_probabilities" if metadata.task.has_labels else "probabilities",
         in_graph=True,
     )
     return replace(plain, model=model, example=(example,), metadata=metadata, plain=plain)

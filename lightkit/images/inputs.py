@@ -17,6 +17,7 @@ from urllib.parse import unquote, urlsplit
 from lightkit.config import near
 from lightkit.config.origins import near_files
 from lightkit.errors import ConfigError, DataError
+from lightkit.images.delta_table import DeltaFiles, has_deletion_vectors, refuse_unreadable
 from lightkit.images.image_file import IMAGE_SUFFIXES, walk_files
 
 COLUMNS = ("path", "image", "file", "filename")
@@ -244,7 +245,13 @@ def _open_dataset(path: Path) -> Iterator[Any]:
             f"{path}: to read a Delta table, deltalake must be installed: pip install 'lightkit-train[delta]'"
         ) from error
     with _translate_read_errors(path, DeltaError):
-        yield DeltaTable(str(path)).to_pyarrow_dataset()
+        table = DeltaTable(str(path))
+        if refusal := refuse_unreadable(table, path):  # pyarrow would read such columns as nulls
+            raise DataError(refusal)
+        if has_deletion_vectors(table):
+            yield DeltaFiles(table, path)
+        else:
+            yield table.to_pyarrow_dataset()
 
 
 @contextmanager

@@ -12,13 +12,11 @@ from pytorch_lightning import LightningModule, Trainer
 from pytorch_lightning.trainer.states import TrainerFn
 from pytorch_lightning.utilities.types import STEP_OUTPUT
 from torch import Tensor, nn
-from torch.nn import functional
 from torch.nn.modules.batchnorm import _BatchNorm
 from torchmetrics.classification import MulticlassConfusionMatrix
 from torchvision.utils import make_grid
 
 from lightkit.errors import ConfigError, join_names
-from lightkit.export.metadata import OutputKind
 from lightkit.images.preprocessing import IMAGENET_MEAN, IMAGENET_STD
 from lightkit.models.backbones import (
     BACKBONES,
@@ -31,8 +29,9 @@ from lightkit.models.backbones import (
     subnetworks_of_head,
 )
 from lightkit.models.features import FrozenFeatures, are_images, compute_logits, list_own_methods
-from lightkit.models.module import ScoredModule, Scores, Stage, classification_metrics, split_batch, weighted_mean
+from lightkit.models.module import ScoredModule, Scores, Stage, classification_metrics, split_batch
 from lightkit.reports import figures
+from lightkit.task import CLASSIFICATION, OutputKind, Task
 
 if TYPE_CHECKING:
     from typing_extensions import Self  # typing has it from Python 3.11 on
@@ -48,7 +47,9 @@ class ImageClassifier(ScoredModule, LightningModule):
     It is built when the data is known, so that class count and names come from there; a checkpoint holds the names.
     Logs ``loss``, ``accuracy``, ``f1``, ``precision`` and ``recall`` (the last three as means over classes) of each
     epoch as ``train/loss``, ``val/accuracy``, ``test/f1`` and so on. Batches are ``(images, labels)``, or ``(images,
-    labels, weights)``: the loss is a weighted mean, and samples of weight 0 are in no metric.
+    labels, weights)``: training multiplies the loss of a sample by its weight over the ``mean_weight`` of the data
+    module (1 if it has none), so that batch size and processes change nothing; in validation and test the loss is a
+    weighted mean. Samples of weight 0 are in no metric.
 
     Args:
         backbone: ``small_cnn`` (100,000 parameters, for quick runs on a CPU), any classification model of
@@ -72,8 +73,9 @@ class ImageClassifier(ScoredModule, LightningModule):
         weight_decay: Of that optimizer, for all but biases and normalisation.
     """
 
-    output_kind: ClassVar[OutputKind] = "logits"
-    """What ``forward`` gives."""
+    task: ClassVar[Task] = CLASSIFICATION
+    output_kind: ClassVar[OutputKind] = CLASSIFICATION.output_kind
+    """Kind of the output of ``forward``; a subclass whose ``forward`` gives something else sets its own."""
     input_choices: ClassVar[Mapping[str, Sequence[str]]] = {"backbone": BACKBONES, "weights": ("default",)}
     input_files: ClassVar[tuple[str, ...]] = ("weights",)
     _in_bar = frozenset({"val/loss", "val/accuracy"})
@@ -317,12 +319,8 @@ class ImageClassifier(ScoredModule, LightningModule):
                 logits = self(inputs)
         else:
             logits = compute_logits(self._network, self._head_names[0], inputs)
-        if weights is None:
-            loss = functional.cross_entropy(logits, targets, label_smoothing=label_smoothing)
-        else:
-            losses = functional.cross_entropy(logits, targets, label_smoothing=label_smoothing, reduction="none")
-            loss = weighted_mean(losses, weights)
-        self.scores.update(stage, preds=logits, target=targets, loss=loss, weights=weights)
+        loss, mean = self._compute_loss(stage, logits, targets, weights, label_smoothing=label_smoothing)
+        self.scores.update(stage, preds=logits, target=targets, loss=mean, weights=weights)
         if stage == "val" and not self.trainer.sanity_checking and _find_picture_loggers(self.trainer):
             counted = slice(None) if weights is None else weights > 0
             self.confusion.update(logits.detach()[counted], targets[counted])

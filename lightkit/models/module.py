@@ -10,11 +10,14 @@ import torch
 from pytorch_lightning import LightningModule
 from pytorch_lightning.utilities.types import STEP_OUTPUT, OptimizerLRScheduler
 from torch import Tensor, nn
+from torch.nn import functional
 from torch.optim import AdamW
 from torch.optim.lr_scheduler import LambdaLR
 from torchmetrics import Metric, MetricCollection
 from torchmetrics.classification import MulticlassAccuracy, MulticlassF1Score, MulticlassPrecision, MulticlassRecall
 from torchmetrics.regression import MeanAbsoluteError, MeanSquaredError
+
+from lightkit.task import Task
 
 if TYPE_CHECKING:
     _Module = LightningModule
@@ -42,6 +45,23 @@ def weighted_mean(losses: Tensor, weights: Tensor) -> Tensor:
     # where, for 0 times an infinite loss is not 0
     weighted = torch.where(weights > 0, losses * weights, torch.zeros_like(losses)).sum()
     return weighted / torch.where(total > 0, total, torch.ones_like(total))
+
+
+def weighted_loss(losses: Tensor, weights: Tensor, *, mean_weight: float) -> Tensor:
+    """Compute ``sum(weights * losses) / (batch * mean_weight)``, which is what a training step minimises.
+
+    Unlike a mean over the weights of the batch, its mean over the batches of an epoch is that over all samples, however
+    they are cut into batches and shared out to processes: a rare sample of weight 20 counts 20 times in a batch of its
+    own too.
+
+    Args:
+        losses: ``(batch,)``.
+        weights: ``(batch,)``, at least 0.
+        mean_weight: Of all training samples, above 0, so that the learning rate means what it means without weights.
+    """
+    weights = weights.to(losses.dtype)
+    # where, for 0 times an infinite loss is not 0
+    return torch.where(weights > 0, losses * weights, torch.zeros_like(losses)).mean() / mean_weight
 
 
 class MeanLoss(Metric):
@@ -150,10 +170,11 @@ class Scores(nn.Module):
 class ScoredModule(_Module):
     """Steps that count each batch, and log the metrics of an epoch at its end.
 
-    A subclass has `scores`, `learning_rate`, `weight_decay`, and ``_step``, which counts a batch and returns its loss
-    and predictions.
+    A subclass has `task`, `scores`, `learning_rate`, `weight_decay`, and ``_step``, which counts a batch and returns
+    its loss and predictions.
     """
 
+    task: ClassVar[Task]
     scores: Scores
     learning_rate: float
     weight_decay: float
@@ -161,6 +182,35 @@ class ScoredModule(_Module):
 
     def _step(self, stage: Stage, batch: Sequence[Tensor]) -> dict[str, Tensor]:
         raise NotImplementedError
+
+    def _compute_loss(
+        self, stage: Stage, outputs: Tensor, targets: Tensor, weights: Tensor | None, **options: Any
+    ) -> tuple[Tensor, Tensor]:
+        """Compute the loss of the task.
+
+        Args:
+            stage: Of the batch.
+            outputs: ``(batch, ...)``.
+            targets: As the loss of the task takes them.
+            weights: ``(batch,)``, or None.
+            options: Of the loss.
+
+        Returns:
+            The loss to minimise, and the mean over the batch, by the weights if there are any, which metrics count.
+            They differ in training, see `weighted_loss`.
+        """
+        function = getattr(functional, str(self.task.loss))
+        if weights is None:
+            loss: Tensor = function(outputs, targets, **options)
+            return loss, loss
+        losses: Tensor = function(outputs, targets, reduction="none", **options)
+        losses = losses.flatten(1).mean(dim=1) if losses.ndim > 1 else losses
+        mean = weighted_mean(losses, weights)
+        if stage != "train":
+            return mean, mean
+        data = getattr(self._trainer, "datamodule", None)
+        mean_weight = getattr(data, "mean_weight", None)
+        return weighted_loss(losses, weights, mean_weight=float(mean_weight or 1.0)), mean
 
     def on_train_batch_start(self, batch: Sequence[Tensor], batch_idx: int) -> None:
         """Start a new epoch's metrics."""

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 import torch
 from pytorch_lightning import LightningModule
 from torch import Tensor, nn
-from torch.nn import functional
 
 from lightkit.errors import ConfigError, DataError
-from lightkit.models.module import ScoredModule, Scores, Stage, regression_metrics, split_batch, weighted_mean
+from lightkit.models.module import ScoredModule, Scores, Stage, regression_metrics, split_batch
 from lightkit.models.scales import Tables, measure_scales
+from lightkit.task import REGRESSION, OutputKind, Task
 
 
 class Regressor(ScoredModule, LightningModule):
@@ -21,8 +22,9 @@ class Regressor(ScoredModule, LightningModule):
     first step, on one process for all; they then stay in the checkpoint. Predictions and the logged ``mae`` and ``mse``
     are in the units of the target. Logged as ``train/loss``, ``val/mae``, ``test/mse`` and so on, where ``loss`` is the
     mean squared error of scaled targets: that of models with the same training split compares, any other does not.
-    Batches are ``(inputs, targets)``, or ``(inputs, targets, weights)``: the loss is a weighted mean, and rows of
-    weight 0 are in no metric.
+    Batches are ``(inputs, targets)``, or ``(inputs, targets, weights)``: training multiplies the loss of a row by its
+    weight over the ``mean_weight`` of the data module (1 if it has none), so that batch size and processes change
+    nothing; in validation and test the loss is a weighted mean. Rows of weight 0 are in no metric.
 
     Args:
         num_inputs: Numbers that each example has.
@@ -32,6 +34,9 @@ class Regressor(ScoredModule, LightningModule):
         weight_decay: Of that optimizer, for all but biases.
     """
 
+    task: ClassVar[Task] = REGRESSION
+    output_kind: ClassVar[OutputKind] = REGRESSION.output_kind
+    """Kind of the output of ``forward``; a subclass whose ``forward`` gives something else sets its own."""
     input_mean: Tensor
     input_std: Tensor
     output_mean: Tensor
@@ -124,10 +129,7 @@ class Regressor(ScoredModule, LightningModule):
         if outputs.shape != targets.shape:
             raise self._explain_targets(targets, outputs.shape)
         scaled, wanted = outputs / self.output_std, targets / self.output_std
-        if weights is None:
-            loss = functional.mse_loss(scaled, wanted)
-        else:
-            loss = weighted_mean(functional.mse_loss(scaled, wanted, reduction="none").mean(dim=1), weights)
-        self.scores.update(stage, preds=outputs, target=targets, loss=loss, weights=weights)
+        loss, mean = self._compute_loss(stage, scaled, wanted, weights)
+        self.scores.update(stage, preds=outputs, target=targets, loss=mean, weights=weights)
         given = {} if weights is None else {"weights": weights}
         return {"loss": loss, "prediction": outputs.detach(), "target": targets, **given}

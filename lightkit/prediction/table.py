@@ -20,6 +20,7 @@ import numpy as np
 from lightkit.errors import ConfigError, DataError, LightkitError, visible
 from lightkit.images.image_file import read_rgb
 from lightkit.runs.files import atomic_write, finite
+from lightkit.task import CLASSIFICATION, UNDECLARED, Task, find_improbable
 
 STANDARD_OUTPUT = Path("-")
 """CSV on standard output."""
@@ -27,14 +28,14 @@ DEFAULT_TOP_K = 3
 """Number of classes of each image, if there are as many."""
 _ROW_GROUP = 4096  # rows of Parquet in memory
 _FORMULA = ("=", "+", "-", "@")
-_NUMBERS = ("probability", "prediction_")  # columns of float32
+_PROBABILITY, _NUMBER = "probability", "prediction_"  # beginnings of the names of columns of numbers
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")  # not tabs and line breaks, which CSV quotes
 _MAX_BAD = 100
 """Images without a prediction that are kept, and listed on a page."""
 _MAX_THUMBNAILS = 200
 """Images of a page, about 2 MB."""
 _SIDE = 192  # pixels of a thumbnail's longer side
-Values = np.ndarray[Any, np.dtype[np.float32]]
+Values = np.ndarray[Any, np.dtype[Any]]
 
 
 @dataclass(frozen=True)
@@ -44,8 +45,8 @@ class Prediction:
     Args:
         index: Number of the image, from 0.
         path: As it was named.
-        values: float32 ``(num_classes,)``: the probability of each class, or the outputs of a model without classes;
-            None if there are none.
+        values: ``(num_classes,)``: the probability of each class or label, or the outputs of a model without classes;
+            None if there are none. float64 where the model computes in it, else float32.
         defect: Why there are none, else None.
     """
 
@@ -55,47 +56,51 @@ class Prediction:
     defect: str | None
 
 
-def select_class_names(output_kind: object, names: Sequence[str] | None) -> tuple[str, ...] | None:
-    """Return the class names if the output is known to be a probability for each class, or to become one.
-
-    This one rule holds for checkpoints and exported files: numbers of unknown meaning are no probabilities.
-
-    Args:
-        output_kind: Kind of the model's first output.
-        names: Those of the model or its data.
-    """
-    return tuple(map(str, names)) if names is not None and output_kind in ("logits", "probabilities") else None
-
-
 class PredictionColumns:
     """Columns of a table of predictions: the same in each format, with the same names.
 
-    A classifier has ``path``, ``label`` and ``probability`` of the likeliest class, ``label_2`` and ``probability_2``
-    of the next, and so on; any other model ``path`` and ``prediction_0``, ``prediction_1``, ... Last comes ``error``,
-    the reason why a row has nothing else.
+    First comes ``path``, then what the task of the model has, see `Task.name_columns`. Last comes ``error``, the reason
+    why a row has nothing else.
 
     Args:
-        class_names: In the order of the values; None for a model without classes.
+        class_names: Names of classes or labels in the order of the values; None for a model without.
         top_k: Number of classes; `DEFAULT_TOP_K` if None, all if there are fewer.
         num_values: Outputs of a model without classes.
+        task: Of the model.
 
     Attributes:
         names: Names of all columns, in order.
+        has_classes: Whether a row has the likeliest classes, of which one is right.
     """
 
-    def __init__(self, class_names: Sequence[str] | None, top_k: int | None = None, num_values: int = 0) -> None:
+    def __init__(
+        self,
+        class_names: Sequence[str] | None,
+        top_k: int | None = None,
+        num_values: int = 0,
+        *,
+        task: Task = CLASSIFICATION,
+    ) -> None:
         self.class_names = None if class_names is None else tuple(class_names)
+        self.task = UNDECLARED if class_names is None else task
+        self.has_classes = self.task.has_classes
         self._num_values = num_values if self.class_names is None else len(self.class_names)
         self._top_k = min(top_k or DEFAULT_TOP_K, self._num_values)
-        if self.class_names is None:
-            inner = [f"prediction_{at}" for at in range(num_values)]
-        else:
-            suffixes = [f"_{rank + 1}" if rank else "" for rank in range(self._top_k)]
-            inner = [f"{name}{suffix}" for suffix in suffixes for name in ("label", "probability")]
+        inner = self.task.name_columns(self.class_names, num_values=self._num_values, top_k=self._top_k)
         self.names = ["path", *inner, "error"]
 
+    def find_defect(self, values: Values) -> str | None:
+        """Describe why values are not written as probabilities; None if they can be, or are to be none."""
+        if self.class_names is None:
+            return None
+        if not np.isfinite(values).all():
+            return "the model's output has values that are no finite numbers"
+        if find_improbable(values[None])[0]:
+            return f"the model's output is no probability: {values.min():.6g} to {values.max():.6g}, expected 0 to 1"
+        return None
+
     def row(self, prediction: Prediction) -> list[Any]:
-        """Build the cells of a row: texts, float32, and None for an empty cell.
+        """Build the cells of a row: texts, numbers, and None for an empty cell.
 
         Bytes of a file's name that are no text become escape sequences, so that every reader accepts the table.
 
@@ -111,10 +116,14 @@ class PredictionColumns:
             return [path, *[None] * (len(self.names) - 2), defect]
         if values.shape != (self._num_values,):
             raise DataError(f"{path}: the model gives {values.size} values; expected {self._num_values}.")
-        cells = values if self.class_names is None else [cell for pair in self.rank(values) for cell in pair]
+        if self.class_names is not None:
+            values = values.clip(0, 1)  # half precision rounds a little beyond
+        cells = list[Any](values)
+        if self.has_classes:
+            cells = [cell for pair in self.rank(values) for cell in pair]
         return [path, *cells, defect]
 
-    def rank(self, values: Values) -> list[tuple[str, np.float32]]:
+    def rank(self, values: Values) -> list[tuple[str, np.floating[Any]]]:
         """List the likeliest classes with their probabilities, likeliest first; of equals, the first class first."""
         assert self.class_names is not None
         order = np.argsort(-values, kind="stable")[: self._top_k]
@@ -122,7 +131,7 @@ class PredictionColumns:
 
 
 class RowWriter(Protocol):
-    """A table that is written row by row: the cells of each are texts, float32, or None."""
+    """A table that is written row by row: the cells of each are texts, float32 or float64, or None."""
 
     def add(self, row: Sequence[Any]) -> None:
         """Append a row."""
@@ -151,8 +160,8 @@ class _Csv(_TextTable):
 
     def _format(self, name: str, cell: Any) -> str | None:
         """Spreadsheets compute cells that begin with ``=``; ``./`` leaves a path what it is."""
-        if isinstance(cell, np.float32):  # else the shortest text that is exact in float32
-            return f"{cell:.6f}" if name.startswith("probability") else str(cell)
+        if isinstance(cell, np.floating):  # else the shortest text that is exact in its precision
+            return f"{cell:.6f}" if name.startswith(_PROBABILITY) else str(cell)
         if cell is None:
             return None
         text = _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode("ascii"), cell)
@@ -161,19 +170,23 @@ class _Csv(_TextTable):
 
 class _JsonLines(_TextTable):
     def add(self, row: Sequence[Any]) -> None:
-        cells = [float(str(cell)) if isinstance(cell, np.float32) else cell for cell in row]  # 0.1 is 0.1
+        cells = [float(str(cell)) if isinstance(cell, np.floating) else cell for cell in row]  # 0.1 is 0.1
         content = finite(dict(zip(self.names, cells, strict=True)))
         self.file.write(json.dumps(content, ensure_ascii=False) + "\n")
 
 
 class _Parquet:
+    """Columns of numbers are float32, or float64 where the first number in them is."""
+
     def __init__(self, path: Path, names: Sequence[str]) -> None:
         import pyarrow as pa  # 0.2 s and 60 MB, which the other formats need not have
         from pyarrow import parquet
 
-        kinds = [pa.float32() if name.startswith(_NUMBERS) else pa.string() for name in names]
-        self._schema, self._rows = pa.schema(list(zip(names, kinds, strict=True))), list[Sequence[Any]]()
-        self._writer, self._record_batch = parquet.ParquetWriter(path, self._schema), pa.record_batch
+        self._path, self._names = path, names
+        self._pa, self._open = pa, parquet.ParquetWriter
+        self._rows: list[Sequence[Any]] = []
+        self._writer: Any = None
+        self._schema: Any = None
 
     def add(self, row: Sequence[Any]) -> None:
         self._rows.append(row)
@@ -181,16 +194,29 @@ class _Parquet:
             self._write()
 
     def _write(self) -> None:
-        self._writer.write_batch(self._record_batch([*map(list, zip(*self._rows, strict=True))], schema=self._schema))
+        columns = [*map(list, zip(*self._rows, strict=True))] or [[] for _ in self._names]
+        if self._writer is None:
+            kinds = [self._choose_type(name, column) for name, column in zip(self._names, columns, strict=True)]
+            self._schema = self._pa.schema(list(zip(self._names, kinds, strict=True)))
+            self._writer = self._open(self._path, self._schema)
+        self._writer.write_batch(self._pa.record_batch(columns, schema=self._schema))
         self._rows.clear()
+
+    def _choose_type(self, name: str, column: Sequence[Any]) -> Any:
+        if not name.startswith((_PROBABILITY, _NUMBER)):
+            return self._pa.string()
+        first = next((cell for cell in column if cell is not None), None)
+        is_wide = isinstance(first, np.float64) and name.startswith(_NUMBER)
+        return self._pa.float64() if is_wide else self._pa.float32()
 
     def close(self) -> None:
         try:
-            if self._rows and self._writer.is_open:
+            if self._writer is None or (self._rows and self._writer.is_open):
                 self._write()
             self._writer.close()
         finally:
-            self._writer.is_open = False  # else it tries again once it is collected
+            if self._writer is not None:
+                self._writer.is_open = False  # else it tries again once it is collected
 
 
 TABLES: dict[str, Callable[[Path, Sequence[str]], RowWriter]] = {
@@ -244,6 +270,7 @@ def write_predictions(
     num_values: int = 0,
     top_k: int | None = None,
     contact_sheet: Path | None = None,
+    task: Task = CLASSIFICATION,
 ) -> Iterator[PredictionWriter]:
     """Open a table and a page of thumbnails, which appear at the end of the block unless it ends in an exception.
 
@@ -255,12 +282,13 @@ def write_predictions(
         num_values: Outputs of a model without classes.
         top_k: Number of classes of each image; 3 if None.
         contact_sheet: An HTML page, in addition.
+        task: Of the model.
 
     Raises:
         ConfigError: If a file cannot be created.
         LightkitError: If one cannot be written, as on a full disk.
     """
-    columns = PredictionColumns(class_names, top_k, num_values)
+    columns = PredictionColumns(class_names, top_k, num_values, task=task)
     with ExitStack() as files:
         asides: dict[Path, Path] = {}
         for path in {output, contact_sheet} - {None, STANDARD_OUTPUT}:
@@ -318,9 +346,8 @@ class PredictionWriter:
             DataError: If it has more or fewer values than the table.
             LightkitError: If it cannot be written, as on a full disk.
         """
-        values, has_classes = prediction.values, self._columns.class_names is not None
-        if has_classes and values is not None and not np.isfinite(values).all():
-            defect = "the model's output has values that are no finite numbers"
+        values, has_classes = prediction.values, self._columns.has_classes
+        if values is not None and (defect := self._columns.find_defect(values)) is not None:
             prediction, values = replace(prediction, values=None, defect=defect), None
         self.num += 1
         if values is None:
@@ -344,7 +371,7 @@ class PredictionWriter:
         environment = Environment(loader=FileSystemLoader(Path(__file__).parent), autoescape=True, trim_blocks=True)
         return environment.get_template("contact_sheet.html").render(
             num_good=self.num - self.num_bad,
-            has_classes=self._columns.class_names is not None,
+            has_classes=self._columns.has_classes,
             figures=[self._describe(prediction) for *_, prediction in sorted(self._chosen, reverse=True)],
             num_bad=self.num_bad,
             bad=[(visible(item.path, in_line=True), visible(item.defect or "")) for item in self.bad],
@@ -353,7 +380,7 @@ class PredictionWriter:
     def _describe(self, prediction: Prediction) -> tuple[str, Any, str | None]:
         """Return path, classes or values, and thumbnail in base64; None if the image cannot be read any more."""
         described: Any = prediction.values
-        if self._columns.class_names is not None:
+        if self._columns.has_classes:
             ranked = self._columns.rank(described)
             described = [(visible(name, in_line=True), probability) for name, probability in ranked]
         jpeg = None

@@ -39,7 +39,7 @@ def add_preprocessing(subject: ExportTarget) -> ExportTarget:
         Else a model from uint8 ``(batch, height, width, 3)`` in RGB, of any size, to float32 ``(batch, classes)``.
     """
     metadata = subject.metadata
-    if metadata.in_graph or metadata.preprocessing is None or metadata.output_kind == "other":
+    if metadata.in_graph or metadata.preprocessing is None or not metadata.task.has_probabilities:
         return subject
     pixels = torch.Generator().manual_seed(0)
     example = torch.randint(256, (2, _HEIGHT, _WIDTH, 3), dtype=torch.uint8, generator=pixels)

@@ -25,6 +25,7 @@ from lightkit.runs.index import flatten, index_run
 from lightkit.runs.metric_mode import Mode, infer_mode, is_better
 from lightkit.runs.metrics import MetricsTable
 from lightkit.runs.scores import StageScore, find_best_checkpoint, list_own_scores, read_scores
+from lightkit.task import CLASSIFICATION, REGRESSION
 
 SPLITS: Mapping[Split, str] = {"test": "test", "validation": "val"}
 """Splits with predictions, in the order of preference, each with the prefix of its metrics."""
@@ -232,7 +233,7 @@ def find_score(facts: RunFacts) -> Score | None:
     """
     scores = list_scores(facts)
     for prefix in SPLITS.values():
-        for name in ("accuracy", "mae"):
+        for name in (CLASSIFICATION.gate_metric, REGRESSION.gate_metric):
             if (score := scores.get(f"{prefix}/{name}")) is not None:
                 return score
     best = facts.summary.get("best") or {}
@@ -277,11 +278,11 @@ def score_predictions(prefix: str, found: Predictions) -> Score:
     num = len(found)
     if found.is_classifier:
         right, chance = int(found.is_correct.sum()), float(np.bincount(found.target).max() / num)
-        return Score(f"{prefix}/accuracy", right / num, wilson_interval(right, num), num, chance)
+        return Score(f"{prefix}/{found.task.gate_metric}", right / num, wilson_interval(right, num), num, chance)
     errors = np.abs(found.prediction - found.target)
     chance = float(np.abs(found.target - np.median(found.target)).mean())
     interval = bootstrap_interval(errors, confidence=0.95)
-    return Score(f"{prefix}/mae", float(errors.mean()), interval, num, chance, is_loss=True)
+    return Score(f"{prefix}/{found.task.gate_metric}", float(errors.mean()), interval, num, chance, is_loss=True)
 
 
 def _score_logged(facts: RunFacts, metric: str, value: float, *, num_samples: int | None) -> Score:

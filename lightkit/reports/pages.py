@@ -251,7 +251,7 @@ def render_run(facts: RunFacts, drawn: Mapping[str, PageFigure]) -> str:
     """Render the page of a run."""
     described, folder = _describe(facts, _MAX_CLASSES), facts.run.folder
     predictions: Predictions | None = described["predictions"]
-    is_classifier = predictions is not None and predictions.is_classifier
+    blocks = frozenset() if predictions is None else predictions.task.report_blocks
     began_in = str(facts.manifest.get("working_directory") or "")
     warnings = Counter(str(each.get("message")) for each in facts.events if each["event"] == "warning")
     shown = [each for each in facts.events if each["event"] not in ("epoch", "checkpoint", "warning")]
@@ -260,7 +260,7 @@ def render_run(facts: RunFacts, drawn: Mapping[str, PageFigure]) -> str:
         title=f"{facts.name}: report",
         **described,
         figures=drawn,
-        confusions=list_confusions(predictions, 10) if predictions is not None and is_classifier else [],
+        confusions=list_confusions(predictions, 10) if predictions is not None and "confusions" in blocks else [],
         groups=[] if predictions is None else _choose_samples(facts, predictions),
         bad_reasons=Counter(each.reason for each in facts.bad_images).most_common(20),
         warnings=warnings.most_common(_MAX_EVENTS),
@@ -275,14 +275,14 @@ def render_run(facts: RunFacts, drawn: Mapping[str, PageFigure]) -> str:
 def _describe(facts: RunFacts, max_classes: int) -> dict[str, Any]:
     """Collect what both the page and the card of a run show."""
     predictions = next(iter(facts.predictions.values()), None)
-    is_classifier = predictions is not None and predictions.is_classifier
+    blocks = frozenset() if predictions is None else predictions.task.report_blocks
     return {
         "facts": facts,
         "verdict": describe_verdict(facts),
         "predictions": predictions,
         "scores": list_scores(facts).values(),
-        "classes": score_classes(predictions, max_classes) if predictions is not None and is_classifier else [],
-        "calibration": compute_calibration(predictions),
+        "classes": score_classes(predictions, max_classes) if predictions is not None and "classes" in blocks else [],
+        "calibration": compute_calibration(predictions) if "calibration" in blocks else None,
     }
 
 
@@ -304,7 +304,7 @@ def _choose_samples(facts: RunFacts, predictions: Predictions) -> list[tuple[str
 
     def describe(at: int) -> PageSample:
         note = ""
-        if predictions.is_classifier:
+        if predictions.task.has_probabilities:
             note = f"{predictions.probability[at]:.2f}, label {predictions.label_probability[at]:.2f}"
         return PageSample(
             path=shorten(predictions.name_sample(at, facts.data.get("root")), 120),
@@ -315,7 +315,7 @@ def _choose_samples(facts: RunFacts, predictions: Predictions) -> list[tuple[str
         )
 
     chosen = [("worst", "The worst errors", worst_errors(predictions, _NUM_SAMPLES))]
-    if predictions.is_classifier:
+    if "uncertain" in predictions.task.report_blocks:
         chosen.append(("uncertain", "The least certain", least_certain(predictions, _NUM_SAMPLES)))
     return [(name, title, [describe(at) for at in positions.tolist()]) for name, title, positions in chosen]
 
@@ -397,7 +397,7 @@ def draw_figures(facts: RunFacts) -> dict[str, PageFigure]:
 def draw_predictions(found: Predictions) -> list[PageFigure]:
     """Draw the confusion matrix and reliability diagram of a classifier, or predictions over targets of a regressor."""
     about = f"{len(found)} samples of the {found.split} split"
-    if not found.is_classifier:
+    if "scatter" in found.task.report_blocks:
         drawing = figures.draw_scatter(found.target, found.prediction)
         return [PageFigure("scatter", drawing, "prediction over target", f"Predictions for {about}")]
     counts = confusion_counts(found)

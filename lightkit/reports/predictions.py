@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from lightkit.errors import DataError
 from lightkit.runs.files import atomic_write
+from lightkit.task import CLASSIFICATION, REGRESSION, Task
 
 Split = Literal["test", "validation"]
 _METADATA = b"lightkit"
@@ -33,7 +34,8 @@ class Predictions:
         split: Split of the samples.
         index: int64 ``(samples,)``, position in the split; each occurs once.
         paths: ``(samples,)`` names of files or table rows; None where the data has no name for a sample.
-        target: ``(samples,)``: int64 positions of the labels in ``class_names``; float32 of a regressor.
+        target: ``(samples,)``: int64 positions of the labels in ``class_names``; of a regressor float32, or float64
+            where the model computes in it.
         prediction: Likewise, of what was predicted.
         probability: float32 ``(samples,)`` of the predicted class; empty for a regressor.
         label_probability: Likewise, of the label.
@@ -71,9 +73,14 @@ class Predictions:
         return sha256 in (None, self.sha256) and is_same_data and not self.changed
 
     @property
+    def task(self) -> Task:
+        """Task of the model, as far as its recorded predictions say it."""
+        return CLASSIFICATION if self.class_names else REGRESSION
+
+    @property
     def is_classifier(self) -> bool:
         """Whether targets are positions in ``class_names``."""
-        return bool(self.class_names)
+        return self.task.has_classes
 
     @property
     def is_correct(self) -> NDArray[np.bool_]:
@@ -130,8 +137,8 @@ def write_predictions(path: Path, predictions: Predictions) -> None:
         columns["probability"] = pa.array(predictions.probability, pa.float32())
         columns["label_probability"] = pa.array(predictions.label_probability, pa.float32())
     else:
-        columns["target"] = pa.array(predictions.target, pa.float32())
-        columns["prediction"] = pa.array(predictions.prediction, pa.float32())
+        columns["target"] = pa.array(predictions.target)
+        columns["prediction"] = pa.array(predictions.prediction)
     about = {"schema": _SCHEMA, **{name: getattr(predictions, name) for name in _ABOUT}}
     table = pa.table(columns).replace_schema_metadata({_METADATA: json.dumps(about)})
     with atomic_write(path, durable=False) as aside:

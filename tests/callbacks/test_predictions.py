@@ -14,10 +14,13 @@ from pytorch_lightning.trainer.states import TrainerFn
 from torch.utils.data import DataLoader
 
 from lightkit.callbacks import PredictionTable
+from lightkit.errors import DataError
 
 
 class Scores(pl.LightningModule):
-    """Gives its batch back."""
+    """Gives its batch back, and says that these are probabilities."""
+
+    output_kind = "probabilities"
 
     def __init__(self, answer: Any = None) -> None:
         super().__init__()
@@ -87,6 +90,53 @@ def test_no_cell_is_a_formula_or_a_code_of_a_terminal(tmp_path: Path) -> None:
     rows = predict(tmp_path, Data(names=["=rose", "tulip"], paths=["=1.jpg", "b.jpg", "\x1b.jpg"]))
     assert [row[0] for row in rows[1:]] == ["./=1.jpg", "b.jpg", "\\x1b.jpg"]
     assert rows[2][1] == "'=rose"
+
+
+def test_a_row_of_no_finite_probabilities_has_the_reason_alone(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    answer = torch.tensor([[0.25, 0.75], [torch.nan, 0.5], [1.004, -0.004]])
+
+    class ThreeAtOnce(Data):
+        def predict_dataloader(self) -> DataLoader[Any]:
+            return DataLoader(answer, batch_size=3)  # type: ignore[arg-type]
+
+    rows = predict(tmp_path, ThreeAtOnce(names=["rose", "tulip"]))
+    reason = "the model's output has values that are no finite numbers"
+    assert rows == [
+        ["label", "probability", "error"], ["tulip", "0.750000", ""], ["", "", reason], ["rose", "1.000000", ""],
+    ]  # fmt: skip
+    assert "1 rows have no prediction" in caplog.text
+
+
+def test_a_table_without_a_prediction_is_an_error(tmp_path: Path) -> None:
+    class Lost(Scores):
+        def predict_step(self, batch: torch.Tensor, batch_idx: int, dataloader_idx: int = 0) -> Any:
+            return batch * torch.nan
+
+    with pytest.raises(DataError, match="no row has a prediction"):
+        predict(tmp_path, Data(names=["rose", "tulip"]), Lost())
+    assert (tmp_path / "predictions.csv").is_file()
+
+
+@pytest.mark.parametrize("kind", [None, "other", "values"])
+def test_outputs_that_are_no_declared_probabilities_are_numbers(tmp_path: Path, kind: Any) -> None:
+    class Silent(Scores):
+        output_kind = kind
+
+    assert predict(tmp_path, Data(names=["rose", "tulip"]), Silent())[:2] == [
+        ["prediction_0", "prediction_1"], ["0.25", "0.75"],
+    ]  # fmt: skip
+
+
+def test_numbers_of_double_precision_keep_it(tmp_path: Path) -> None:
+    class Wide(Scores):
+        output_kind = "values"
+
+        def predict_step(self, batch: torch.Tensor, batch_idx: int, dataloader_idx: int = 0) -> Any:
+            return batch.double() + 1.7e9
+
+    assert predict(tmp_path, Data(), Wide())[1] == ["1700000000.25", "1700000000.75"]
 
 
 def test_another_number_of_classes_is_no_classifier(tmp_path: Path) -> None:
@@ -175,7 +225,7 @@ def ranks(
         for rank in range(len(shares))
     ]
     tables = [PredictionTable(folder) for _ in shares]
-    module: Any = None
+    module: Any = Scores()
     for table, trainer, share in reversed([*zip(tables, trainers, shares, strict=True)]):  # rank 0 comes last
         table.on_predict_start(trainer, module)
         for number, (indices, prediction) in enumerate(share):

@@ -15,7 +15,7 @@ from lightkit.cli.predict_file import check_image_model
 from lightkit.cli.predict_file import predict_images as predict_by
 from lightkit.errors import DataError
 from lightkit.export.metadata import TensorSpec
-from lightkit.prediction.table import select_class_names
+from lightkit.task import task_of_kind
 from tests.prediction.conftest import expected_of, metadata_of
 
 FILE = Path("m.onnx")
@@ -154,11 +154,10 @@ def test_a_model_that_takes_no_images_is_refused(metadata: Any, says: str) -> No
 
 
 def test_names_of_classes_are_of_an_output_that_has_one_number_for_each() -> None:
-    assert select_class_names("logits", ["red", "green"]) == select_class_names("probabilities", ["red", "green"])
-    assert select_class_names("logits", ["red", "green"]) == ("red", "green")
-    assert select_class_names("other", ["red", "green"]) is None
-    assert select_class_names(None, ["red", "green"]) is None
-    assert select_class_names("logits", None) is None
+    names = ["red", "green"]
+    found = [task_of_kind(kind).choose_names((None, 2), names) for kind in ("logits", "probabilities", "other", None)]
+    assert found == [("red", "green"), ("red", "green"), None, None]
+    assert task_of_kind("logits").choose_names((None, 2), None) is None
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import time
@@ -64,6 +65,61 @@ def test_the_run_goes_on_without_such_batches_once_they_are_skipped(workspace: W
     workspace.run(*words, f"--run.resume={workspace.only_run}", "--watchdog.on_nonfinite=skip").ok()
     assert read_json(workspace.only_run / "summary.json")["status"] == "done"
     assert [row["epoch"] for row in read_metrics(workspace.only_run)] == ["0", "1"]
+
+
+MARKED = '''
+import json
+
+import torch
+from pytorch_lightning import LightningModule
+
+
+class Marked(LightningModule):
+    """Has a loss of NaN for the batch with row 37 of a table, and writes down which rows it is of."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(1, 1)
+
+    def training_step(self, batch, index):
+        rows = batch[0].flatten().int().tolist()
+        loss = self.layer(batch[0]).square().mean()
+        if 37 not in rows:
+            return loss
+        with open("marked.jsonl", "a") as file:
+            print(json.dumps([self.current_epoch, index, rows]), file=file)
+        return loss * torch.nan
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=1e-6)
+'''
+
+
+def test_a_loss_that_is_not_finite_names_the_stored_rows_of_a_table_in_each_epoch(workspace: Workspace) -> None:
+    pa = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    columns = {"x": [float(row) for row in range(100)], "y": [0.0] * 100, "split": ["train"] * 90 + ["val"] * 10}
+    parquet.write_table(pa.table(columns), workspace.folder / "t.parquet", row_group_size=17)
+    workspace.write("marked.py", MARKED)
+    table = {"path": "t.parquet", "features": ["x"], "label": "y", "batch_size": 8, "shuffle_buffer": 24}
+    workspace.write(
+        "rows.yaml",
+        {
+            "seed_everything": 3,
+            "model": {"class_path": "marked.Marked"},
+            "data": {"class_path": "Table", "init_args": {**table, "num_workers": 0}},
+            "trainer": {"accelerator": "cpu", "devices": 1, "max_epochs": 3, "logger": False},
+            "watchdog": {"on_nonfinite": "skip"},
+        },
+    )
+    result = workspace.run("fit", "-c", "rows.yaml").ok()
+    seen = [json.loads(line) for line in (workspace.folder / "marked.jsonl").read_text().splitlines()]
+    events = read_events(workspace.only_run, "nonfinite")
+    assert len(seen) == 3
+    assert [[event["epoch"], event["batch"], event["indices"]] for event in events] == seen
+    for event, (_, _, rows) in zip(events, seen, strict=True):
+        assert [int(name.rpartition(" ")[2]) for name in event["names"]] == rows
+    assert result.err.count("t.parquet, row ") == sum(len(rows) for _, _, rows in seen)
 
 
 def test_skip_leaves_such_a_batch_out_of_weights_and_metrics(workspace: Workspace) -> None:

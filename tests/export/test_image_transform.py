@@ -15,7 +15,12 @@ from torch import nn
 
 from lightkit.data.image_dataset import preprocessing_of
 from lightkit.export.formats import FORMATS, open_model
-from lightkit.export.image_transform import ImageToProbabilities, ImageTransform
+from lightkit.export.image_transform import (
+    ImageToProbabilities,
+    ImageTransform,
+    compute_probabilities,
+    invert_probabilities,
+)
 from lightkit.export.metadata import Metadata, TensorSpec
 from lightkit.export.target import ExportTarget
 from lightkit.images.image_file import read_rgb
@@ -81,9 +86,25 @@ class SumsOfChannels(nn.Module):
         return {"scores": images.sum((2, 3)), "other": images}
 
 
-@pytest.mark.parametrize("kind", ["logits", "probabilities"])
-def test_logits_become_probabilities_and_probabilities_stay(kind: Any) -> None:
+@pytest.mark.parametrize("activation", ["softmax", "sigmoid", "identity"])
+def test_logits_become_probabilities_and_probabilities_stay(activation: Any) -> None:
     images = torch.from_numpy(noise(30, 20, 2))
     scores = ImageTransform(PREPROCESSING)(images).sum((2, 3))
-    found = ImageToProbabilities(SumsOfChannels(), PREPROCESSING, kind)(images)
-    assert torch.equal(found, scores.softmax(1) if kind == "logits" else scores)
+    expected = {"softmax": scores.softmax(1), "sigmoid": scores.sigmoid(), "identity": scores}
+    found = ImageToProbabilities(SumsOfChannels(), PREPROCESSING, activation)(images)
+    assert torch.equal(found, expected[activation])
+
+
+@pytest.mark.parametrize("is_pair", [False, True])
+@pytest.mark.parametrize("activation", ["softmax", "sigmoid", "identity"])
+def test_probabilities_are_turned_back_into_outputs_of_the_same_probabilities(activation: Any, is_pair: bool) -> None:
+    if is_pair and activation == "softmax":
+        pytest.skip("a single logit has a sigmoid")
+    outputs = torch.randn(5, 1 if is_pair else 3, generator=torch.Generator().manual_seed(0))
+    outputs = outputs.sigmoid() if activation == "identity" else outputs * 5
+    found = compute_probabilities(outputs, activation, is_pair=is_pair)
+    assert found.shape == (5, 2 if is_pair else 3)
+    again = invert_probabilities(found, activation, is_pair=is_pair)
+    torch.testing.assert_close(compute_probabilities(again, activation, is_pair=is_pair), found)
+    if activation != "softmax":
+        torch.testing.assert_close(again, outputs, rtol=1e-4, atol=1e-4)

@@ -11,6 +11,7 @@ from pyarrow import parquet
 
 from lightkit.errors import ConfigError, DataError
 from lightkit.images.inputs import open_path_table
+from tests.data.tables.conftest import delete_by_vector, map_columns
 
 PATHS = ["a.jpg", "deep/b.jpg"]
 
@@ -123,6 +124,19 @@ def test_a_delta_table_gives_the_rows_of_its_newest_version(tmp_path: Path) -> N
     deltalake.write_deltalake(table, pa.table({"path": ["a.jpg"]}), mode="overwrite")
     deltalake.write_deltalake(table, pa.table({"path": ["b.jpg"]}), mode="append")
     assert sorted(Path(path).name for path in open_path_table(table)()) == ["a.jpg", "b.jpg"]
+
+
+def test_rows_that_a_deletion_vector_deletes_are_no_images(tmp_path: Path) -> None:
+    table = write(tmp_path / "delta", {"number": [*range(9)], "path": [f"{number}.jpg" for number in range(9)]})
+    delete_by_vector(table, [1, 4, 8])
+    assert [Path(path).stem for path in open_path_table(table)()] == ["0", "2", "3", "5", "6", "7"]
+
+
+def test_a_delta_table_whose_columns_have_other_names_in_its_files_is_refused(tmp_path: Path) -> None:
+    table = write(tmp_path / "delta", {"number": [1, 2], "path": PATHS})
+    map_columns(table)
+    with pytest.raises(DataError, match=r"uses columnMapping, which lightkit cannot read\. Copy it"):
+        open_path_table(table)
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from pytorch_lightning import LightningModule, Trainer
@@ -13,7 +15,14 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 from lightkit.models.classifier import ImageClassifier
-from lightkit.models.module import Scores, classification_metrics, regression_metrics, split_batch, weighted_mean
+from lightkit.models.module import (
+    Scores,
+    classification_metrics,
+    regression_metrics,
+    split_batch,
+    weighted_loss,
+    weighted_mean,
+)
 from lightkit.models.regressor import Regressor
 
 pytestmark = [
@@ -67,6 +76,40 @@ def test_a_weighted_mean_is_over_the_weights() -> None:
     assert float(weighted_mean(losses, torch.full((3,), 0.5))) == pytest.approx(3)
 
 
+@pytest.mark.parametrize("batch_size", [1, 3, 8, 40])
+@pytest.mark.parametrize("num_ranks", [1, 2])
+def test_the_mean_of_the_losses_of_all_batches_is_that_over_all_weights(batch_size: int, num_ranks: int) -> None:
+    random = np.random.default_rng(4)
+    losses, weights = random.normal(size=240) ** 2, random.integers(0, 20, 240).astype(float)
+    order = random.permutation(240)
+    of_steps = []
+    for step in order.reshape(-1, num_ranks, batch_size):
+        of_ranks = [
+            weighted_loss(torch.tensor(losses[rows]), torch.tensor(weights[rows]), mean_weight=weights.mean())
+            for rows in step
+        ]
+        of_steps.append(sum(map(float, of_ranks)) / num_ranks)  # as DDP takes the mean of gradients
+    assert np.mean(of_steps) == pytest.approx((losses * weights).sum() / weights.sum(), rel=1e-9)
+
+
+@pytest.mark.parametrize("batch_size", [1, 8, 100])
+def test_weights_move_the_optimum_alike_whatever_the_batch_size(batch_size: int) -> None:
+    rare = np.arange(100) % 20 == 0
+    targets = torch.tensor(rare, dtype=torch.float32)[:, None]
+    weights = torch.tensor(np.where(rare, 20.0, 1.0), dtype=torch.float32)
+    slope = 0.0
+    model = Regressor()
+    model._trainer = SimpleNamespace(datamodule=SimpleNamespace(mean_weight=float(weights.mean())))  # type: ignore[assignment]
+    constant = torch.full((1,), 0.5, requires_grad=True)
+    for rows in torch.randperm(100, generator=torch.Generator().manual_seed(0)).split(batch_size):
+        outputs = constant.expand(len(rows), 1)
+        loss, _ = model._compute_loss("train", outputs, targets[rows], weights[rows])
+        (gradient,) = torch.autograd.grad(loss, constant)
+        slope += float(gradient) * len(rows) / 100
+    best = float((weights * targets[:, 0]).sum() / weights.sum())  # 100 / 195
+    assert slope == pytest.approx(2 * (0.5 - best), rel=1e-4)
+
+
 def test_nothing_that_weighs_gives_a_loss_of_0_with_gradients_of_0() -> None:
     losses = torch.tensor([1.0, torch.inf], requires_grad=True)
     loss = weighted_mean(losses * 2, torch.zeros(2))
@@ -89,9 +132,10 @@ def test_a_sample_of_weight_0_changes_neither_loss_nor_gradients(
     model: Callable[[], Any], batch: Callable[..., Any]
 ) -> None:
     gradients = []
-    for given in (batch(4), with_blank(batch(4))):
+    for given, mean_weight in ((batch(4), None), (with_blank(batch(4)), 4 / 5)):  # of a split that is this batch
         torch.manual_seed(0)
         module = model().eval()  # in training mode a batch's statistics are of all its samples
+        module._trainer = SimpleNamespace(datamodule=SimpleNamespace(mean_weight=mean_weight))
         loss = module._step("train", given)["loss"]
         loss.backward()
         gradients.append([loss.detach(), *(parameter.grad for parameter in module.parameters())])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,11 +12,12 @@ import torch
 from torch import Tensor, nn
 
 from lightkit.errors import ExportError
-from lightkit.export.metadata import Metadata, OutputKind
+from lightkit.export.metadata import Metadata
 from lightkit.export.samples import EvaluationSamples
 from lightkit.export.target import ExportTarget, describe_model
 from lightkit.images.preprocessing import Preprocessing
 from lightkit.registry.package import add_preprocessing, is_servable, write_package
+from lightkit.task import OutputKind
 
 pytestmark = [
     pytest.mark.slow,
@@ -111,8 +113,38 @@ def test_a_classifier_takes_images_of_any_size_and_gives_probabilities() -> None
     assert bright[0, 0] > 0.9
 
 
+class OneLogit(Means):
+    """Tells them apart by one logit, of the second class."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Give logits (batch, 1)."""
+        return -x.mean((1, 2, 3))[:, None]
+
+
+@pytest.mark.parametrize("model", [OneLogit("logits"), OneLogit("binary_logit")], ids=["logits", "binary_logit"])
+def test_one_logit_is_served_as_the_probabilities_of_both_classes(model: Means) -> None:
+    example = (torch.rand(2, 3, 8, 8),)
+    metadata = describe_model(model.eval(), example, class_names=["light", "dark"], preprocessing=PREPROCESSING)
+    served = add_preprocessing(ExportTarget(model, example, metadata, EvaluationSamples((), ())))
+    images = torch.full((1, 20, 30, 3), 160, dtype=torch.uint8)
+    mean = (160 / 255 - 0.5) / 0.2
+    found = served.model(images)[0]
+    assert found.tolist() == pytest.approx([1 / (1 + math.exp(-mean)), 1 / (1 + math.exp(mean))], abs=1e-5)
+    assert (served.metadata.output_kind, served.metadata.class_names) == ("probabilities", ("light", "dark"))
+
+
+def test_labels_that_are_independent_of_each_other_are_served_with_a_probability_each() -> None:
+    served = add_preprocessing(subject("multilabel_logits"))
+    mean = (160 / 255 - 0.5) / 0.2
+    found = served.model(torch.full((1, 20, 30, 3), 160, dtype=torch.uint8))[0]
+    assert found.tolist() == pytest.approx([1 / (1 + math.exp(-mean)), 1 / (1 + math.exp(mean))], abs=1e-5)
+    assert served.metadata.output_kind == "multilabel_probabilities"
+
+
 @pytest.mark.parametrize(
-    "plain", [subject("other"), subject(preprocessing=None)], ids=["no classifier", "no preprocessing"]
+    "plain",
+    [subject("other"), subject("values"), subject(preprocessing=None)],
+    ids=["undeclared", "values", "no preprocessing"],
 )
 def test_what_is_not_known_to_classify_images_is_served_as_it_is(plain: ExportTarget) -> None:
     assert add_preprocessing(plain) is plain

@@ -38,10 +38,12 @@ class Columns:
         image: Encoded images: binary, or a struct with a binary field ``bytes`` as Hugging Face's data sets have it.
         features: Numbers, lists or tensors of numbers; those of several columns are joined into one vector.
         label: What is to be predicted; None for a table without labels.
-        weight: Numbers of 0 or more by which a sample's loss is multiplied.
+        weight: Numbers of 0 or more by which a sample's loss is multiplied, over their mean.
         split: Names of splits.
         key: What the split of a row is decided by, in place of its content.
         target: Whether the label is a class or a number.
+        label_names: Names of the classes that whole numbers in the column of labels count into; empty where the table
+            does not have them.
     """
 
     image: str | None
@@ -51,6 +53,7 @@ class Columns:
     split: str | None = None
     key: str | None = None
     target: Literal["class", "value"] = "class"
+    label_names: tuple[str, ...] = ()
 
     @property
     def of_a_sample(self) -> list[str]:
@@ -240,7 +243,10 @@ def _parse_condition(triple: Any, schema: pa.Schema) -> tuple[str, pc.Expression
         kind, field = pa.float32(), field.cast(pa.float32())
     values = [_convert_value(one, kind, column) for one in (value if is_many else [value])]
     if is_many:
-        array = pa.array([one.as_py() for one in values], None if types.is_decimal(kind) and values else kind)
+        plain = [one.as_py() for one in values]
+        if types.is_floating(kind) and 0 in plain:  # Arrow (25.0) compares bits here, and 0.0 equals -0.0
+            plain += [0.0, -0.0]
+        array = pa.array(plain, None if types.is_decimal(kind) and values else kind)
         found = field.isin(array)
         found = ~found & field.is_valid() if sign == "not in" else found
     else:
@@ -301,7 +307,11 @@ def label_column(batch: pa.RecordBatch, columns: Columns) -> pa.Array:
         # pandas turns integers into floats where one of them is missing
         numbers = np.asarray(column.cast(pa.float64()).to_numpy(zero_copy_only=False))
         is_whole = (np.abs(numbers) < 2**53) & (numbers == np.floor(numbers))
-        return pa.array(np.where(is_whole, numbers, 0).astype(np.int64), mask=~is_whole)
+        column = pa.array(np.where(is_whole, numbers, 0).astype(np.int64), mask=~is_whole)
+    if columns.label_names:
+        is_known = pc.and_(pc.greater_equal(column, 0), pc.less(column, len(columns.label_names)))
+        places = pc.if_else(is_known, column, pa.scalar(None, column.type))
+        return pa.array(columns.label_names, pa.string()).take(places)
     return column
 
 
@@ -354,21 +364,68 @@ def feature_matrix(
     return matrix, np.asarray(np.isfinite(matrix).all(axis=1))
 
 
-def _numbers_of(column: pa.Array) -> Numbers:
-    """Convert a column of numbers or booleans to float32, NaN for null."""
+def wide_matrix(batch: pa.RecordBatch, name: str, shape: Shape) -> npt.NDArray[np.float64] | None:
+    """Return a column of numbers or lists in float64, each row flat; None where float32 has all values of its type."""
+    kind = plain_type(batch.schema.field(name).type)
+    while types.is_nested(kind):
+        kind = kind.value_type
+    is_exact = kind in (pa.bool_(), pa.int8(), pa.uint8(), pa.int16(), pa.uint16(), pa.float16(), pa.float32())
+    return None if is_exact else _flatten_column(batch, name, math.prod(shape), np.float64)
+
+
+def count_distinct(values: npt.NDArray[np.float64]) -> tuple[int, int]:
+    """Count the different values of a sorted array, in float64 and in float32."""
+    with np.errstate(over="ignore"):
+        rounded = values.astype(np.float32)
+    before, after = (int(np.count_nonzero(each[1:] != each[:-1])) + min(1, len(each)) for each in (values, rounded))
+    return before, after
+
+
+def find_rounding(matrix: npt.NDArray[np.float64]) -> tuple[int, int] | None:
+    """Find numbers whose differences are lost in float32, such as times in seconds since 1970.
+
+    They are lost where a tenth of the different values is, or where half of the values are moved by a thousandth of
+    the distance from the 5th to the 95th percentile.
+
+    Args:
+        matrix: ``(rows, numbers)``.
+
+    Returns:
+        The different values of the column with the most that are lost, in float64 and in float32; None if there is no
+        such column.
+    """
+    worst: tuple[int, int] | None = None
+    for column in matrix.T:
+        values = np.sort(column[np.isfinite(column)])
+        if len(values) < 2:
+            continue
+        before, after = count_distinct(values)
+        low, high = (values[round(share * (len(values) - 1))] for share in (0.05, 0.95))
+        with np.errstate(over="ignore", invalid="ignore"):
+            moved = float(np.median(np.abs(values - values.astype(np.float32))))
+        is_lost = after < 0.9 * before or (high > low and not moved <= (high - low) / 1000)
+        if is_lost and (worst is None or after * worst[0] < worst[1] * before):
+            worst = before, after
+    return worst
+
+
+def _numbers_of(column: pa.Array, dtype: type[np.floating[Any]] = np.float32) -> npt.NDArray[Any]:
+    """Convert a column of numbers or booleans to floating point, NaN for null."""
     if types.is_boolean(column.type):
         column = column.cast(pa.uint8())
     elif types.is_decimal(column.type):
         column = column.cast(pa.float64())
     with np.errstate(over="ignore"):  # too large a number becomes infinite, and its row is not used
-        return np.asarray(column.to_numpy(zero_copy_only=False)).astype(np.float32)
+        return np.asarray(column.to_numpy(zero_copy_only=False)).astype(dtype)
 
 
-def _flatten_column(batch: pa.RecordBatch, name: str, width: int) -> Numbers:
+def _flatten_column(
+    batch: pa.RecordBatch, name: str, width: int, dtype: type[np.floating[Any]] = np.float32
+) -> npt.NDArray[Any]:
     """Convert a column of numbers or lists to ``(rows, width)``; NaN for nulls and lists of another length."""
     column = plain_column(batch, name)
     if not types.is_nested(column.type):
-        return _numbers_of(column).reshape(-1, 1)
+        return _numbers_of(column, dtype).reshape(-1, 1)
     length = column.type.list_size if types.is_fixed_size_list(column.type) else width
     fits = np.asarray(pc.fill_null(pc.equal(pc.list_value_length(column), length), False))
     # a null or another length would shift all rows behind it
@@ -378,6 +435,6 @@ def _flatten_column(batch: pa.RecordBatch, name: str, width: int) -> Numbers:
         whole &= np.asarray(values.is_valid()).reshape(num_fitting, -1).all(axis=1)
         size = values.type.list_size
         values = values.values.slice(values.offset * size, len(values) * size)
-    numbers = np.full((len(column), width), np.nan, np.float32)
-    numbers[fits] = np.where(whole[:, None], _numbers_of(values).reshape(num_fitting, width), np.float32(np.nan))
+    numbers = np.full((len(column), width), np.nan, dtype)
+    numbers[fits] = np.where(whole[:, None], _numbers_of(values, dtype).reshape(num_fitting, width), dtype(np.nan))
     return numbers

@@ -13,7 +13,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
@@ -30,6 +30,7 @@ from lightkit.data.tables.columns import (
     column_shape,
     feature_matrix,
     find_columns,
+    find_rounding,
     format_class,
     image_bytes,
     join_shapes,
@@ -38,6 +39,7 @@ from lightkit.data.tables.columns import (
     plain_column,
     plain_type,
     weight_values,
+    wide_matrix,
 )
 from lightkit.data.tables.source import RowGroup, Snapshot
 from lightkit.errors import ConfigError, DataError, join_names
@@ -54,7 +56,7 @@ SPLITS: tuple[Split, ...] = ("train", "val", "test")
 MAX_CLASSES = 100_000
 _LEFT_OUT, _BAD = 3, 4  # codes of rows in no split; the others are places in SPLITS
 _SPLIT_NAMES = {"train": 0, "val": 1, "valid": 1, "validation": 1, "test": 2}
-_VERSION = 3  # raise it with every change of what is found
+_VERSION = 4  # raise it with every change of what is found
 _NUM_LISTED = 1000  # bad rows by name
 _READ_BYTES, _READ_ROWS = 4 << 20, 4096  # of a record batch
 _JOBS_AHEAD = 256  # row groups whose findings are in memory
@@ -123,6 +125,8 @@ def _convert(batch: pa.RecordBatch, columns: Columns, shapes: Sequence[Shape]) -
         labels = label_column(batch, columns)
         nulls = np.asarray(plain_column(batch, columns.label).is_null())
         other = "no whole number, as a class has to be" if columns.target == "class" else "not a finite number"
+        if columns.label_names:
+            other = f"none of the {len(columns.label_names)} classes that the table names, 0 and up"
         reasons.append((nulls, f"no label (null in column {columns.label!r})"))
         reasons.append((np.asarray(labels.is_null()), f"the label in column {columns.label!r} is {other}"))
     if columns.weight:
@@ -149,6 +153,10 @@ class Index:
         defects: Rows that cannot be used; the first thousand.
         fingerprint: SHA-256 over the tables' fingerprints, all that decides which row is in which split, and the
             content of the columns that were read for it.
+        mean_weight: Mean weight of the training split's rows; None without weights.
+        rounded: Columns whose differences float32 loses, each with the different values of some rows, in float64 and
+            in float32.
+        num_null_keys: Rows that a hash of the key puts into a split although they have none.
     """
 
     columns: Columns
@@ -159,6 +167,9 @@ class Index:
     shapes: list[Shape]
     defects: list[Defect]
     fingerprint: str
+    mean_weight: float | None = None
+    rounded: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    num_null_keys: int = 0
 
     def __post_init__(self) -> None:
         self._class_numbers = {name: number for number, name in enumerate(self.class_names)}
@@ -283,9 +294,11 @@ def index_table(
         raise ConfigError("data.init_args.split has no effect on tables that are a split each. Leave it out.")
     where: RowFilter | None = None
     for table in [*tables.values()][::-1]:
-        find_columns(table.schema, **vars(columns))  # raises where a table has others than the first
+        asked = {name: value for name, value in vars(columns).items() if name != "label_names"}
+        find_columns(table.schema, **asked)  # raises where a table has others than the first
         where = parse_filter(filter, table.schema)
     first = next(iter(tables.values()))
+    columns = replace(columns, label_names=_find_label_names(tables, columns, classes))
     if columns.split is not None or None not in tables:
         test_fraction = 0.0
         if "val" in tables or (columns.split and val_fraction > 0 and _names_validation(first, columns.split)):
@@ -300,7 +313,11 @@ def index_table(
     class_names: list[str] = []
     if columns.label is not None and columns.target == "class":
         kind = plain_type(first.schema.field(columns.label).type)
-        class_names = _class_names(found["classes"], kind, classes, is_hashed=columns.split is None and None in tables)
+        class_names = _class_names(
+            found["classes"], kind, classes, is_hashed=columns.split is None and None in tables,
+            label_names=columns.label_names,
+        )  # fmt: skip
+    num_training = sum(counts[0] for counts in found["counts"])
     index = Index(
         columns, [group for table in tables.values() for group in table.groups], codes,
         np.array(found["counts"], np.int64).reshape(-1, _BAD + 1),
@@ -309,6 +326,9 @@ def index_table(
         defects=[Defect(*each) for each in found["bad"]],
         # other content is other data, also with the same sizes and footers of files
         fingerprint=hashlib.sha256(f"{fingerprint}\0{found['digest']}".encode()).hexdigest(),
+        mean_weight=found["weight"] / num_training if columns.weight and num_training else None,
+        rounded=found["rounded"],
+        num_null_keys=found["null_keys"],
     )  # fmt: skip
     if classes is None and not index.counts["train"]:  # a model of a checkpoint may be tested on rows for nothing else
         counts = ", ".join(f"{split} {num}" for split, num in index.counts.items())
@@ -318,6 +338,34 @@ def index_table(
             "data.init_args.split."
         )
     return index
+
+
+def _find_label_names(
+    tables: Mapping[Split | None, Snapshot], columns: Columns, classes: Sequence[str] | None
+) -> tuple[str, ...]:
+    """Find the names of the classes that the numbers in the column of labels stand for; empty if there are none.
+
+    Args:
+        tables: All with the same columns.
+        columns: Names of the columns.
+        classes: Those of a checkpoint, which may have been trained when the numbers had no names.
+
+    Raises:
+        DataError: If files or tables name them differently, so that one number stands for several classes.
+    """
+    label = columns.label
+    first = next(iter(tables.values()))
+    if label is None or columns.target != "class" or not types.is_integer(plain_type(first.schema.field(label).type)):
+        return ()
+    found = {table.class_labels.get(label, ()) for table in tables.values()}
+    if len(found) > 1 or None in found:
+        raise DataError(
+            f"{', '.join(table.place for table in tables.values())}: the files name the classes of column {label!r} "
+            "differently in their metadata (huggingface), so that one number stands for several classes. Write the "
+            "files again with the same names."
+        )
+    names = found.pop() or ()
+    return names if classes is None or set(classes) <= set(names) else ()
 
 
 def _names_validation(table: Snapshot, column: str) -> bool:
@@ -331,7 +379,12 @@ def _names_validation(table: Snapshot, column: str) -> bool:
 
 
 def _class_names(
-    classes: Sequence[Mapping[str, int]], kind: pa.DataType, given: Sequence[str] | None, *, is_hashed: bool
+    classes: Sequence[Mapping[str, int]],
+    kind: pa.DataType,
+    given: Sequence[str] | None,
+    *,
+    is_hashed: bool,
+    label_names: Sequence[str] = (),
 ) -> list[str]:
     """Give the classes of a checkpoint, or those of the training split, or of all rows where a hash decides.
 
@@ -342,7 +395,10 @@ def _class_names(
     if given is None:
         is_text = types.is_boolean(kind) or types.is_string(kind) or types.is_large_string(kind)
         is_number = not is_text and all(name.lstrip("-").isdecimal() for name in names)
-        names.sort(key=int if is_number else str)
+        if label_names:
+            names.sort(key=label_names.index)
+        else:
+            names.sort(key=int if is_number else str)
     for split, of_split in zip(SPLITS, classes, strict=True):
         if names and (unknown := sorted(of_split.keys() - set(names))):  # a table without training rows is refused
             owner = "the training split" if given is None else "the checkpoint"
@@ -391,6 +447,9 @@ def _build(tables: Mapping[Split | None, Snapshot], rules: _Rules, file: BinaryI
     jobs = [(group, split) for split, table in tables.items() for group in table.groups]
     num_rows, counts, digest = sum(group.num_rows for group, _ in jobs), list[list[int]](), hashlib.sha256()
     classes, bad = [Counter[str]() for _ in SPLITS], list[Defect]()
+    rounded: dict[str, tuple[int, int]] = {}
+    weight = 0.0
+    num_null_keys = 0
     with ThreadPoolExecutor(count_threads()) as pool:  # reading and hashing let other threads run
         scanned = map_in_order(pool, lambda job: _scan(*job, rules), jobs, ahead=_JOBS_AHEAD)
         for found in show_progress(scanned, num_rows, "rows checked", size=lambda one: len(one.codes)):
@@ -400,13 +459,22 @@ def _build(tables: Mapping[Split | None, Snapshot], rules: _Rules, file: BinaryI
             for of_split, more in zip(classes, found.classes, strict=True):
                 of_split.update(more)
             bad += found.bad[: _NUM_LISTED - len(bad)]
+            weight += found.weight
+            num_null_keys += found.num_null_keys
+            for name, (before, after) in found.rounded.items():
+                worst = rounded.get(name, (1, 1))
+                if name not in rounded or after * worst[0] < worst[1] * before:
+                    rounded[name] = before, after
             if max(map(len, classes)) > MAX_CLASSES:
                 raise DataError(
                     f"the label column has more than {MAX_CLASSES:,} different values, too many for classes. Set "
                     "data.init_args.target to value to predict it as a number, or data.init_args.label to another "
                     "column."
                 )
-    return {"shapes": shapes, "classes": classes, "counts": counts, "bad": bad, "digest": digest.hexdigest()}
+    return {
+        "shapes": shapes, "classes": classes, "counts": counts, "bad": bad, "digest": digest.hexdigest(),
+        "weight": weight, "rounded": rounded, "null_keys": num_null_keys,
+    }  # fmt: skip
 
 
 def _list_length(table: Snapshot, name: str) -> int:
@@ -427,6 +495,9 @@ class _Findings(NamedTuple):
         codes: Of the rows, as in the index.
         classes: Rows of each class, of each split.
         bad: Rows that cannot be used; the first ones.
+        rounded: Columns whose differences float32 loses, see `find_rounding`; of the first rows.
+        weight: Sum of the weights of the training rows.
+        num_null_keys: Rows without a key, where a hash of it decides.
         digest: Of the codes and the content that was read; columns are hashed apart, so that it does not depend on the
             size of batches.
     """
@@ -434,6 +505,9 @@ class _Findings(NamedTuple):
     codes: Codes
     classes: list[Counter[str]]
     bad: list[Defect]
+    rounded: dict[str, tuple[int, int]]
+    weight: float = 0.0
+    num_null_keys: int = 0
     digest: str = ""
 
 
@@ -445,7 +519,9 @@ def _scan(group: RowGroup, given: Split | None, rules: _Rules) -> _Findings:
     """
     columns, where = rules.columns, rules.where
     codes = np.full(group.num_rows, _LEFT_OUT, np.uint8)
-    found = _Findings(codes, [Counter() for _ in SPLITS], [])
+    found = _Findings(codes, [Counter() for _ in SPLITS], [], {})
+    weight = 0.0
+    num_null_keys = 0
     if where is not None and not group.may_match(where.row_groups):
         return found
     is_hashed = given in (None, "train") and (rules.val_fraction > 0 or rules.test_fraction > 0)
@@ -484,21 +560,62 @@ def _scan(group: RowGroup, given: Split | None, rules: _Rules) -> _Findings:
                     "(or valid, validation) or test; data.init_args.filter leaves out other rows."
                 )
             part[good] = np.array([_SPLIT_NAMES[word] for word in words], np.uint8)[np.asarray(encoded.indices)]
-        hashed = np.flatnonzero(part == 0) if is_hashed else np.empty(0, np.int64)
-        contents = _hash_rows(batch, hashed, columns, values) if len(hashed) else []
-        if contents:
-            digests["contents"].update(b"".join(contents))
-            # as `lightkit.images.splits.split_of` does
-            fractions = (np.frombuffer(b"".join(contents), ">u8").reshape(-1, 4)[:, 0] >> 12) / 2.0**52
-            val, test = fractions < rules.test_fraction + rules.val_fraction, fractions < rules.test_fraction
-            part[hashed] = np.select([test, val], [2, 1], 0)
+        if is_hashed and (part == 0).any():
+            contents, num_nulls = _split_by_hash(batch, part, rules, values)
+            digests["contents"].update(contents)
+            num_null_keys += num_nulls
         if labels is not None and columns.target == "class":
             for code, of_split in enumerate(found.classes):
                 counted = labels.filter(pa.array(part == code)).value_counts().to_pylist()
                 of_split.update({format_class(one["values"]): one["counts"] for one in counted})
+        if weights is not None:
+            weight += float(weights[part == 0].sum(dtype=np.float64))
+        if at == 0:
+            found.rounded.update(_find_rounded(batch, np.flatnonzero(part < _LEFT_OUT), rules))
         at += batch.num_rows
     lines = [f"{name}\0{of_name.hexdigest()}\n" for name, of_name in sorted(digests.items())]
-    return found._replace(digest=hashlib.sha256(codes.tobytes() + "".join(lines).encode()).hexdigest())
+    digest = hashlib.sha256(codes.tobytes() + "".join(lines).encode()).hexdigest()
+    return found._replace(digest=digest, weight=weight, num_null_keys=num_null_keys)
+
+
+def _find_rounded(
+    batch: pa.RecordBatch, rows: npt.NDArray[np.int64], rules: _Rules
+) -> Iterator[tuple[str, tuple[int, int]]]:
+    """Find the columns of features and values whose differences float32, in which a model gets them, loses."""
+    columns = rules.columns
+    shapes: list[tuple[str, Shape]] = list(zip(columns.features, rules.shapes, strict=True))
+    if columns.label and columns.target == "value":
+        shapes.append((columns.label, ()))
+    taken = batch.take(pa.array(rows))
+    for name, shape in shapes:
+        matrix = wide_matrix(taken, name, shape)
+        if matrix is not None and (lost := find_rounding(matrix)) is not None:
+            yield name, lost
+
+
+def _split_by_hash(batch: pa.RecordBatch, part: Codes, rules: _Rules, values: _Values) -> tuple[bytes, int]:
+    """Put those rows of a batch that are trained on into the splits that a hash decides.
+
+    Args:
+        batch: Has the columns that are hashed.
+        part: Codes of the batch's rows, changed in place.
+        rules: With the shares of the splits.
+        values: Of the batch.
+
+    Returns:
+        The hashes, and the number of rows without a key.
+    """
+    columns, rows = rules.columns, np.flatnonzero(part == 0)
+    contents = b"".join(_hash_rows(batch, rows, columns, values))
+
+    # as `lightkit.images.splits.split_of` does
+    fractions = (np.frombuffer(contents, ">u8").reshape(-1, 4)[:, 0] >> 12) / 2.0**52
+    is_val = fractions < rules.test_fraction + rules.val_fraction
+    is_test = fractions < rules.test_fraction
+    part[rows] = np.select([is_test, is_val], [2, 1], 0)
+
+    num_nulls = plain_column(batch, columns.key).take(pa.array(rows)).null_count if columns.key else 0
+    return contents, num_nulls
 
 
 def _hash_rows(batch: pa.RecordBatch, rows: npt.NDArray[np.int64], columns: Columns, values: _Values) -> list[bytes]:

@@ -227,8 +227,9 @@ class BatchOrder(ResumableSampler):
         return self.resumed_cut if self.first_batch else self.own_cut
 
     def indices_of(self, *, epoch: int, batch: int) -> list[int]:
-        """Give the places in stored order of the rows of a batch of an evaluation."""
-        return list(self.rows.places(BatchKey(batch, epoch, *self.own_cut)))
+        """Return the numbers, in stored order, of the rows of a batch, as the epoch is cut."""
+        cut = self.resumed_cut if epoch == self._start.epoch and self._start.batches else self.own_cut
+        return self.rows.numbers(BatchKey(batch, epoch, *cut))
 
     def __iter__(self) -> Iterator[BatchKey]:  # type: ignore[override]
         return iter([BatchKey(number, self.epoch, *self.cut) for number in range(self.first_batch, len(self))])
@@ -311,6 +312,7 @@ class EpochOrder:
             self._shift = int(_random(seed, epoch, _ROTATION).integers(self.num_rows))
         self._groups: list[int] = groups.tolist()
         self._stops = np.cumsum(np.asarray(counts, dtype=np.int64)[groups]) if counts else np.zeros(0, dtype=np.int64)
+        self._starts: list[int] = np.cumsum([0, *counts]).tolist()  # of the groups in stored order
 
     def parts(self, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
         """Give the rows from place ``start`` up to but not including ``stop`` of the line.
@@ -326,6 +328,11 @@ class EpochOrder:
             take = min(int(self._stops[at]) - row, stop - place)
             yield self._groups[at], row - first, take
             place += take
+
+    def number(self, place: int) -> int:
+        """Return the number, in stored order, of the row at a place of the line."""
+        group, before, _ = next(self.parts(place, place + 1))
+        return self._starts[group] + before
 
 
 @dataclass(frozen=True)
@@ -475,6 +482,27 @@ class BatchRows:
         within = plan.within_lane(key.number)
         return plan.lane(key.number % key.num_lanes)[within.start : within.stop]
 
+    def numbers(self, key: BatchKey) -> list[int]:
+        """Return the numbers, in stored order, of the rows that `rows` reads, without reading them."""
+        plan = replace(self.plan, num_lanes=key.num_lanes)
+        lane = key.number % key.num_lanes
+        wanted = plan.within_lane(key.number)
+        places = plan.lane(lane)
+        order = self._line_order(key.epoch)
+        found: list[int] = []
+        row = wanted.start
+        while row < wanted.stop:
+            if self._seed is None:
+                found.append(order.number(places[row]))
+                row += 1
+                continue
+            number, block = block_of(len(places), max(1, key.buffer_rows // key.num_lanes), row)
+            stop = min(wanted.stop, block.stop)
+            taken = self._block_order(key.epoch, lane, number, len(block))[row - block.start : stop - block.start]
+            found += [order.number(places[block.start + place]) for place in taken]
+            row = stop
+        return found
+
     def at(self, place: int) -> Any:
         """Read one row by its number, in stored order."""
         (row,) = self._line(0, 0, range(place, place + 1))  # to its end, so that the next is read on from there
@@ -482,24 +510,33 @@ class BatchRows:
 
     def _block(self, key: BatchKey, lane: int, number: int, places: range) -> list[Any]:
         """Read a block's rows in the order in which they are taken."""
-        assert self._seed is not None
         name = (key.epoch, lane, number, places.start, places.stop)
         if lane in self._blocks and self._blocks[lane][0] == name:
             return self._blocks[lane][1]
         self._blocks.pop(lane, None)  # before the next is read, so that both are never there together
         rows = list(self._line(key.epoch, lane, places))
-        order = _random(self._seed, key.epoch, _BLOCK, self.plan.rank, lane, number).permutation(len(rows))
-        block = [rows[place] for place in order.tolist()]
+        block = [rows[place] for place in self._block_order(key.epoch, lane, number, len(rows))]
         self._blocks[lane] = (name, block)
         return block
 
-    def _line(self, epoch: int, lane: int, places: range) -> Iterator[Any]:
-        """Read the rows at some places of the epoch's line."""
+    def _block_order(self, epoch: int, lane: int, number: int, num_rows: int) -> list[int]:
+        """Draw the order in which a block's rows are taken."""
+        assert self._seed is not None
+        random = _random(self._seed, epoch, _BLOCK, self.plan.rank, lane, number)
+        order: list[int] = random.permutation(num_rows).tolist()
+        return order
+
+    def _line_order(self, epoch: int) -> EpochOrder:
         if self._order is None or self._order[0] != epoch:
             counts = [rows for _, rows in self._groups]
             self._order = (epoch, EpochOrder(counts, seed=self._seed, epoch=epoch))
+        return self._order[1]
+
+    def _line(self, epoch: int, lane: int, places: range) -> Iterator[Any]:
+        """Read the rows at some places of the epoch's line."""
+        order = self._line_order(epoch)
         cursor = self._cursors.setdefault(lane, _Cursor(self._groups, self._read))
-        for part in self._order[1].parts(places.start, places.stop):
+        for part in order.parts(places.start, places.stop):
             yield from cursor.rows(*part)
 
 

@@ -70,7 +70,7 @@ class Table(LoadingModule):
         image: Column of encoded images; default is `image`, where no ``features`` are given.
         features: Column of numbers, lists or tensors, or several, which are joined into one vector.
         label: Column of what is to be predicted; null where there is none.
-        weight: Column of numbers by which the loss of a row is multiplied.
+        weight: Column of numbers by which the loss of a row is multiplied, over their mean in the training split.
         split: Column that says train, val or test; `auto` takes a column `split` where there is one and ``path`` is
             given. Without one, a hash of the image, the features or the ``key`` decides.
         key: Column by whose hash the split is decided, such as a patient, so that rows with the same go the same way.
@@ -165,11 +165,18 @@ class Table(LoadingModule):
             self._index = index = self._open()
             if self.trainer is None or self.trainer.is_global_zero:
                 self._warn_of_shares()
+                self._warn_of_columns(index)
             self.defects = Defects(index.defects)
             self._check_defects(index.defects, index.num_bad)
         super().setup(stage)
         if stage == "fit" and self.on_bad_image == "error" and self.index.columns.image:
             make_on_rank_zero(self._check_images, self.trainer)
+        if stage == "fit" and self.mean_weight == 0:
+            raise DataError(
+                f"{' and '.join(dict.fromkeys(self.places.values()))}: each row of the training split has the weight 0 "
+                f"in column {self.index.columns.weight!r}, so that nothing is trained on. Set data.init_args.weight to "
+                "another column, or leave it out."
+            )
         needed: dict[str | None, Split] = {"fit": "train", "test": "test", "validate": "val"}
         if stage in needed:
             self._refuse_missing(needed[stage])
@@ -203,6 +210,22 @@ class Table(LoadingModule):
                     first, second,
                 )  # fmt: skip
 
+    def _warn_of_columns(self, index: Index) -> None:
+        """Warn of numbers that float32 does not tell apart, and of keys that are missing."""
+        for name, (before, after) in index.rounded.items():
+            log.warning(
+                "data: the numbers of column %r lose their differences in float32, in which a model gets them: of %d "
+                "different values %d are left. Subtract an offset from the column, such as its least value, or write "
+                "it in a larger unit.",
+                name, before, after,
+            )  # fmt: skip
+        if index.num_null_keys:
+            log.warning(
+                "data: %d rows have no key (null in column %r), by which the split is decided: all of them are one "
+                "group, and in the same split. Fill the column, or leave them out with data.init_args.filter.",
+                index.num_null_keys, index.columns.key,
+            )  # fmt: skip
+
     def _refuse_missing(self, split: Split) -> None:
         if not self.index.counts[split]:
             raise DataError(
@@ -228,6 +251,11 @@ class Table(LoadingModule):
     def are_decoded(self) -> bool:
         """Whether the table has no images."""
         return not self.index.columns.image
+
+    @property
+    def mean_weight(self) -> float | None:
+        """Mean weight of the training split's rows, over which `lightkit.models` takes weights; None without."""
+        return self.index.mean_weight
 
     @property
     def class_names(self) -> list[str]:

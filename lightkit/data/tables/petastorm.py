@@ -117,6 +117,13 @@ class PetastormTable(Table):
         return loader
 
 
+class _PetastormOrder(ResumableSampler):
+    """Position of a training whose rows petastorm puts in an order of its own, so that those of a batch are unknown."""
+
+    def indices_of(self, *, epoch: int, batch: int) -> None:  # type: ignore[override]
+        """Return None: petastorm does not say which rows a batch has."""
+
+
 class PetastormLoader(ResumableLoader):
     """Gives the training batches of this rank's row groups; rank r of n reads those numbered r, r + n, ...
 
@@ -147,7 +154,8 @@ class PetastormLoader(ResumableLoader):
                 f"say, which petastorm takes for other values. {_INSTEAD}"
             )
         every = range(sum(sizes))
-        sampler = ResumableSampler(every, batch_size=data.batch_size, num_replicas=num_ranks, rank=rank, seed=self.seed)
+        options = {"batch_size": data.batch_size, "num_replicas": num_ranks, "rank": rank, "seed": self.seed}
+        sampler = _PetastormOrder(every, **options)
         sampler.resume(**position_of(trainer)._asdict())
         super().__init__(every, batch_size=None, sampler=sampler)  # type: ignore[arg-type]  # Lightning sets its epoch
 

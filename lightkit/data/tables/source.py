@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -20,6 +21,13 @@ import pyarrow.parquet as pq
 from pyarrow import fs
 
 from lightkit.errors import ConfigError, DataError
+from lightkit.images.delta_table import (
+    NONE_DELETED,
+    file_name,
+    has_deletion_vectors,
+    read_deleted_rows,
+    refuse_unreadable,
+)
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -32,11 +40,6 @@ _BUFFER_BYTES = 1 << 20  # of each column, of which a page at a time is decoded
 _TAIL_BYTES = 1 << 16  # holds the footer of most files, so that a remote one costs one request
 _NUM_THREADS = 32  # they wait for the disk or the network
 _NULL = "__HIVE_DEFAULT_PARTITION__"
-_NONE_DELETED = np.empty(0, np.int64)
-_DELTA_FEATURES = frozenset({
-    "deletionVectors", "timestampNtz", "typeWidening", "typeWidening-preview", "v2Checkpoint", "vacuumProtocolCheck",
-})  # fmt: skip
-"""Reader features of Delta that need no more than what is done here, or than a cast to the table's types."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -190,6 +193,8 @@ class Snapshot:
             Parquet: name, size and footer of each file. Neither moving nor copying the table changes it.
         groups: Its row groups that are not empty, in the order of their files' paths.
         state: Sizes and times of Parquet's files, which may be written over with neither size nor footer changed.
+        class_labels: Names of the classes that the whole numbers of a column count into, as Hugging Face's datasets
+            writes them into Parquet; None for a column of which the files say different things.
     """
 
     kind: str
@@ -199,6 +204,7 @@ class Snapshot:
     fingerprint: str
     groups: list[RowGroup]
     state: str = ""
+    class_labels: Mapping[str, tuple[str, ...] | None] = field(default_factory=dict)
 
     @property
     def is_local(self) -> bool:
@@ -212,6 +218,7 @@ class _Footer(NamedTuple):
     digest: bytes
     schema: pa.Schema
     groups: list[tuple[int, int]]
+    class_labels: Mapping[str, tuple[str, ...]]
 
 
 def open_table(
@@ -344,10 +351,33 @@ def open_parquet(place: str, options: Mapping[str, Any], version: int | None, ti
     fingerprint, groups = hashlib.sha256(), list[RowGroup]()
     for (name, info), footer, partition in zip(files.items(), footers, partitions, strict=True):
         fingerprint.update(f"{name}\0{info.size}\0{footer.digest.hex()}\n".encode("utf-8", "surrogateescape"))
-        file = DataFile(info.path, filesystem, schema, footer.digest, partition, _NONE_DELETED)
+        file = DataFile(info.path, filesystem, schema, footer.digest, partition, NONE_DELETED)
         groups += _list_row_groups(file, footer)
     state = hashlib.sha256(repr([(info.size, info.mtime_ns) for info in infos]).encode()).hexdigest()
-    return Snapshot("parquet", place, schema, None, fingerprint.hexdigest(), groups, state)
+    class_labels = _merge_class_labels([footer.class_labels for footer in footers])
+    return Snapshot("parquet", place, schema, None, fingerprint.hexdigest(), groups, state, class_labels)
+
+
+def _merge_class_labels(of_files: Sequence[Mapping[str, tuple[str, ...]]]) -> dict[str, tuple[str, ...] | None]:
+    """Merge the names of classes of all files; None for a column of which they say different things."""
+    merged: dict[str, tuple[str, ...] | None] = {}
+    for column in {name for of_file in of_files for name in of_file}:
+        distinct = {of_file.get(column) for of_file in of_files}
+        merged[column] = distinct.pop() if len(distinct) == 1 else None
+    return merged
+
+
+def _read_class_labels(schema: pa.Schema) -> dict[str, tuple[str, ...]]:
+    """Read the names of classes by column, as Hugging Face's datasets (5.0) writes them into a Parquet file."""
+    try:
+        features = json.loads((schema.metadata or {})[b"huggingface"])["info"]["features"]
+        return {
+            name: tuple(map(str, feature["names"]))
+            for name, feature in features.items()
+            if isinstance(feature, dict) and feature.get("_type") == "ClassLabel" and feature.get("names")
+        }
+    except (KeyError, TypeError, ValueError, AttributeError):  # anybody may write anything there
+        return {}
 
 
 def _read_partitions(names: Sequence[str]) -> list[dict[str, Any]]:
@@ -396,10 +426,11 @@ def _read_footers(filesystem: fs.FileSystem, paths: Sequence[str]) -> list[_Foot
         with _translate_read_errors(path):
             footer, digest = _read_footer(filesystem, path)
             metadata = pq.read_metadata(pa.BufferReader(footer))
-        schema = metadata.schema.to_arrow_schema().remove_metadata()
+        stored = metadata.schema.to_arrow_schema()
+        schema = stored.remove_metadata()
         groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
         sizes = [(group.num_rows, group.total_byte_size) for group in groups]
-        return _Footer(digest, schemas.setdefault(str(schema), schema), sizes)
+        return _Footer(digest, schemas.setdefault(str(schema), schema), sizes, _read_class_labels(stored))
 
     with ThreadPoolExecutor(max_workers=max(1, min(_NUM_THREADS, len(paths)))) as pool:
         return list(pool.map(read, paths))
@@ -429,15 +460,14 @@ def _list_row_groups(file: DataFile, footer: _Footer) -> Iterator[RowGroup]:
 def open_delta(place: str, options: Mapping[str, Any], version: int | None, timestamp: str | None) -> Snapshot:
     """Open a Delta table; see `open_table`."""
     table = _load_delta(place, version, timestamp, {name: str(value) for name, value in options.items()})
-    needed = set(table.protocol().reader_features or []) - {"columnMapping"}  # allowed, but perhaps not used
-    if table.metadata().configuration.get("delta.columnMapping.mode", "none") != "none":
-        needed.add("columnMapping")
-    if unknown := sorted(needed - _DELTA_FEATURES):
-        raise DataError(
-            f"{place}: this Delta table uses {', '.join(unknown)}, which lightkit cannot read. Copy it to a table "
-            "without, in the engine that wrote it (in Spark: `CREATE TABLE ... AS SELECT`)."
-        )
-    deleted = _read_deleted_rows(table, place) if "deletionVectors" in needed else {}
+    if refusal := refuse_unreadable(table, place):
+        raise DataError(refusal)
+    deleted: Mapping[str, npt.NDArray[np.int64]] = {}
+    if has_deletion_vectors(table):
+        from deltalake.exceptions import DeltaError  # an extra
+
+        with _translate_access_errors(place, DeltaError):
+            deleted = read_deleted_rows(table)
     schema = pa.schema(table.schema().to_arrow()).remove_metadata()
     filesystem = _open_filesystem(place, options)[0] if is_remote(place) else fs.LocalFileSystem()
     actions = sorted(pa.table(table.get_add_actions()).to_pylist(), key=lambda action: action["path"])
@@ -446,7 +476,7 @@ def open_delta(place: str, options: Mapping[str, Any], version: int | None, time
     fingerprint = hashlib.sha256(f"{table.metadata().id}\0{table.version()}\n".encode())
     groups = list[RowGroup]()
     for action, path, footer in zip(actions, paths, _read_footers(filesystem, paths), strict=True):
-        rows = deleted.get(_file_name(action["path"]), _NONE_DELETED)
+        rows = deleted.get(file_name(action["path"]), NONE_DELETED)
         fingerprint.update(f"{action['path']}\0{action['size_bytes']}\0".encode("utf-8", "surrogateescape"))
         fingerprint.update(rows.tobytes())
         partition = {
@@ -491,24 +521,6 @@ def _load_delta(place: str, version: int | None, timestamp: str | None, options:
     found = f"version {first} ({begin.isoformat(timespec='milliseconds')}) to version {max(written)}"
     asked = f"state of data.init_args.timestamp {timestamp}" if moment else f"version {version}"
     raise DataError(f"{place}: this Delta table has no {asked}; it has {found}.")
-
-
-def _file_name(address: str) -> str:
-    """Give a file's own name, a UUID, which is the same in each way of writing its folder."""
-    return unquote(unquote(address)).rsplit("/", 1)[-1]
-
-
-def _read_deleted_rows(table: DeltaTable, place: str) -> dict[str, npt.NDArray[np.int64]]:
-    """Read the deletion vectors: numbers of the deleted rows by the file's name."""
-    from deltalake.exceptions import DeltaError  # an extra
-
-    with _translate_access_errors(place, DeltaError):
-        vectors = pa.RecordBatchReader.from_stream(table.deletion_vectors()).read_all()
-    return {
-        _file_name(address.as_py()): np.flatnonzero(~kept.values.to_numpy(zero_copy_only=False)).astype(np.int64)
-        for batch in vectors.to_batches()
-        for address, kept in zip(batch.column("filepath"), batch.column("selection_vector"), strict=True)
-    }
 
 
 def _first_line(error: Exception) -> str:

@@ -76,6 +76,18 @@ def delete_by_vector(table: Path, rows: list[int]) -> None:
     commit(table, {"protocol": protocol}, {"remove": remove}, {"add": {**add, "deletionVector": vector}})
 
 
+def map_columns(table: Path) -> None:
+    """Add a version to a Delta table whose columns have other names in its files, as after a rename in Spark."""
+    log = (table / "_delta_log" / f"{0:020d}.json").read_text()
+    meta = next(json.loads(line)["metaData"] for line in log.splitlines() if "metaData" in line)
+    schema = json.loads(meta["schemaString"])
+    for number, column in enumerate(schema["fields"], 1):
+        column["metadata"] = {"delta.columnMapping.id": number, "delta.columnMapping.physicalName": f"c{number}"}
+    meta["schemaString"] = json.dumps(schema)
+    meta["configuration"] = {"delta.columnMapping.mode": "name", "delta.columnMapping.maxColumnId": "2"}
+    commit(table, {"protocol": {"minReaderVersion": 2, "minWriterVersion": 5}}, {"metaData": meta})
+
+
 def commit(table: Path, *actions: Mapping[str, Any]) -> None:
     """Add a version with these actions to a Delta table's log."""
     log = table / "_delta_log"

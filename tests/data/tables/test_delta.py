@@ -3,6 +3,9 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -10,7 +13,8 @@ import pytest
 
 from lightkit.data.tables.source import Snapshot, open_table
 from lightkit.errors import ConfigError, DataError
-from tests.data.tables.conftest import WriteDelta, commit, delete_by_vector
+from lightkit.images.delta_table import find_unreadable
+from tests.data.tables.conftest import WriteDelta, delete_by_vector, map_columns
 
 ROWS = {"x": list(range(6)), "label": ["a", "b"] * 3}
 
@@ -129,13 +133,37 @@ def test_a_row_group_counts_its_own_deleted_rows(write_delta: WriteDelta) -> Non
 
 def test_column_mapping_is_refused_with_what_to_do(write_delta: WriteDelta) -> None:
     table = write_delta(ROWS)
-    log = (table / "_delta_log" / f"{0:020d}.json").read_text()
-    meta = next(json.loads(line)["metaData"] for line in log.splitlines() if "metaData" in line)
-    schema = json.loads(meta["schemaString"])
-    for number, column in enumerate(schema["fields"], 1):
-        column["metadata"] = {"delta.columnMapping.id": number, "delta.columnMapping.physicalName": f"c{number}"}
-    meta["schemaString"] = json.dumps(schema)
-    meta["configuration"] = {"delta.columnMapping.mode": "name", "delta.columnMapping.maxColumnId": "2"}
-    commit(table, {"protocol": {"minReaderVersion": 2, "minWriterVersion": 5}}, {"metaData": meta})
+    map_columns(table)
     with pytest.raises(DataError, match=r"uses columnMapping, which lightkit cannot read\. Copy it to a table without"):
         open_table(str(table))
+
+
+def test_a_table_with_deletion_vectors_of_deltalake_is_read(write_delta: WriteDelta) -> None:
+    table = write_delta(ROWS, configuration={"delta.enableDeletionVectors": "true"})
+    features = importorskip_delta(table).protocol().reader_features
+    assert "deletionVectors" in features
+    assert xs(open_table(str(table))) == ROWS["x"]
+    importorskip_delta(table).delete("x = 2")
+    assert xs(open_table(str(table))) == [0, 1, 3, 4, 5]
+
+
+def importorskip_delta(table: Path) -> Any:
+    return pytest.importorskip("deltalake", reason="needs the extra delta (deltalake)").DeltaTable(table)
+
+
+@pytest.mark.parametrize(
+    ("field", "unreadable"),
+    [
+        ({"name": "variant", "type": "string"}, []),
+        ({"name": "x", "type": "variant"}, ["variantType"]),
+        ({"name": "x", "type": {"type": "array", "elementType": "variant", "containsNull": True}}, ["variantType"]),
+    ],
+    ids=["a column of that name", "a column", "in a list"],
+)
+def test_variants_are_refused_where_there_are_some(field: dict[str, Any], unreadable: list[str]) -> None:
+    table: Any = SimpleNamespace(
+        protocol=lambda: SimpleNamespace(reader_features=["deletionVectors", "variantType"]),
+        metadata=lambda: SimpleNamespace(configuration={}),
+        schema=lambda: SimpleNamespace(to_json=lambda: json.dumps({"type": "struct", "fields": [field]})),
+    )
+    assert find_unreadable(table) == unreadable

@@ -32,6 +32,17 @@ def passing(asked: Any, batch: pa.RecordBatch) -> list[int]:
     return list(range(batch.num_rows)) if where is None else np.flatnonzero(where.passes(batch)).tolist()
 
 
+@pytest.mark.parametrize("kind", [pa.float16(), pa.float32(), pa.float64()], ids=str)
+@pytest.mark.parametrize("zero", [0, 0.0, -0.0], ids=str)
+def test_both_zeros_are_the_same_number_in_every_condition(kind: pa.DataType, zero: float) -> None:
+    zeros = np.array([0.0, -0.0, 1.0, np.nan], np.dtype(kind.to_pandas_dtype()))
+    batch = pa.record_batch({"x": pa.array(zeros, kind)})
+    assert passing([["x", "==", zero]], batch) == [0, 1]
+    assert passing([["x", "in", [zero]]], batch) == [0, 1]
+    assert passing([["x", "in", [zero, 1]]], batch) == [0, 1, 2]
+    assert passing([["x", "!=", zero]], batch) == passing([["x", "not in", [zero]]], batch) == [2, 3]
+
+
 @pytest.mark.parametrize(
     ("asked", "rows"),
     [

@@ -187,3 +187,30 @@ def test_a_bare_number_is_a_batch_of_the_first_epoch() -> None:
 
 def test_the_position_starts_at_0_without_a_trainer() -> None:
     assert loader_of().sampler.first_batch == 0
+
+
+@pytest.mark.parametrize("seed", [5, None], ids=["training", "evaluation"])
+@pytest.mark.parametrize("world_size", [1, 2, 3])
+@pytest.mark.parametrize(("lanes", "buffer"), [(1, 24), (3, 9), (2, 200)])
+def test_the_rows_of_a_batch_are_known_by_their_stored_numbers(
+    seed: int | None, world_size: int, lanes: int, buffer: int
+) -> None:
+    for rank in range(world_size):
+        loader = loader_of(rank=rank, world_size=world_size, seed=seed)
+        loader.sampler.own_cut = (lanes, buffer)
+        for epoch, batches in enumerate(epochs_of(loader)):
+            loader.sampler.set_epoch(epoch)
+            assert [loader.sampler.indices_of(epoch=epoch, batch=at) for at in range(len(batches))] == batches
+
+
+def test_the_rows_of_a_resumed_epoch_are_known_as_it_was_cut() -> None:
+    loader = loader_of()
+    loader.sampler.resume(epoch=0, batches=5)
+    loader.load_state_dict({**loader.state_dict(), "num_lanes": 3, "shuffle_buffer": 9})
+    rest, following = epochs_of(loader)
+    loader.sampler.set_epoch(1)
+    assert [loader.sampler.indices_of(epoch=1, batch=at) for at in range(len(following))] == following
+    again = loader_of()
+    again.sampler.resume(epoch=0, batches=5)
+    again.load_state_dict({**again.state_dict(), "num_lanes": 3, "shuffle_buffer": 9})
+    assert [again.sampler.indices_of(epoch=0, batch=5 + at) for at in range(len(rest))] == rest
