@@ -7,7 +7,7 @@
         ConfigErrors             2   so it is in several places
         DataChanged              2   the run that was to be resumed had other data: `fit` begins a new run
       DataError                  3   the data is wrong or missing
-      GateFailed                 4   the gate failed: the model is not good enough
+      GateFailed                 4   nothing was promoted: not good enough, rolled back before, or the alias is held
       ExportError                5   an export does not match its model, or cannot be made of it
       CheckpointError            1   a checkpoint that was promised is missing or unreadable
       Stalled                   70   nothing was finished for too long: the watchdog has ended it
@@ -17,7 +17,7 @@
       OutOfTime                 75   the deadline leaves no time for what is left; the same command goes on
       ServerAway                75   MLflow's registry does not answer; try again later
     Interrupted (BaseException)      SIGINT, SIGTERM, SIGUSR1 or SIGHUP arrived
-                                75   with a checkpoint to resume from, else 130, 143, 138 or 129
+                                75   where the same command goes on, else 130, 143, 138 or 129
 
 Everything else that escapes is a defect in lightkit or in the user's code: a traceback and code 1.
 """
@@ -28,7 +28,7 @@ import copy
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 if TYPE_CHECKING:
     from typing_extensions import Self  # typing has it from Python 3.11 on
@@ -113,7 +113,7 @@ class DataError(LightkitError):
 
 
 class GateFailed(LightkitError):
-    """The gate refused the model: it is not good enough to be promoted."""
+    """Nothing was promoted: the model is not good enough or was rolled back before, or the alias is held."""
 
     exit_code = 4
 
@@ -174,6 +174,9 @@ class Interrupted(BaseException):
         checkpoint: Checkpoint from which the same command resumes, if there is one.
     """
 
+    stage: ClassVar[str] = ""
+    """The stage of a retrain that this process runs, other than the training: the same command goes on with it."""
+
     def __init__(self, signum: int, *, checkpoint: Path | None = None) -> None:
         super().__init__(signum, checkpoint)
         self.signum = signum
@@ -181,8 +184,8 @@ class Interrupted(BaseException):
 
     @property
     def exit_code(self) -> int:
-        """75 where the run can be resumed, else 128 plus the signal's number, as shells count."""
-        return 75 if self.checkpoint is not None else 128 + self.signum
+        """75 where the same command goes on, else 128 plus the signal's number, as shells count."""
+        return 75 if self.checkpoint is not None or self.stage else 128 + self.signum
 
 
 def exception_chain(error: BaseException) -> Iterator[BaseException]:
@@ -218,6 +221,8 @@ def format_interruption(interruption: Interrupted) -> str:
     name = {1: "SIGHUP", 2: "SIGINT", 10: "SIGUSR1", 15: "SIGTERM"}.get(
         interruption.signum, f"signal {interruption.signum}"
     )
+    if interruption.stage:
+        return f"interrupted by {name}; the same lightkit retrain goes on with {interruption.stage}"
     if interruption.checkpoint is None:
         return f"interrupted by {name}; there is nothing to resume"
     where = interruption.checkpoint

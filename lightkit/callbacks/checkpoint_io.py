@@ -230,6 +230,29 @@ def read_checkpoint(
     return content
 
 
+def digest_weights(path: str | Path) -> str:
+    """Compute the SHA-256 of a checkpoint's weights alone: names, types, shapes and values, in the order of the names.
+
+    Two trainings that come to the same weights have the same, while their files differ in callbacks, paths and times.
+
+    Args:
+        path: The file.
+
+    Raises:
+        ConfigError: If it cannot be read, or is no checkpoint.
+    """
+    hashed = hashlib.sha256()
+    for name, value in sorted(read_checkpoint(path, mmap=True)["state_dict"].items()):
+        hashed.update(f"{name}\0".encode())
+        if isinstance(value, Tensor):
+            hashed.update(f"{value.dtype} {tuple(value.shape)}\0".encode())
+            memory: Any = value.detach().contiguous().flatten().view(torch.uint8).numpy() if value.numel() else b""
+            hashed.update(memory)
+        else:  # of `get_extra_state`
+            hashed.update(repr(value).encode())
+    return hashed.hexdigest()
+
+
 def missing_checkpoint(trainer: Trainer) -> str | None:
     """Describe a checkpoint that a callback counts as its own and that is not there; None where all are."""
     for callback in trainer.checkpoint_callbacks:

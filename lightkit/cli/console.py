@@ -57,8 +57,13 @@ def print_line(text: str, mode: OutputMode) -> None:
         print(text, flush=True)
 
 
+printed_errors: list[str] = []
+"""The errors that this process has printed, for the process that has started it."""
+
+
 def print_error(text: str) -> None:
     """Print a line to standard error, where that can be written; else the exit code is all."""
+    printed_errors.append(text)
     try:
         print(text, file=sys.stderr)
     except OSError:

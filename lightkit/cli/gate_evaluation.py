@@ -27,7 +27,7 @@ from lightkit.callbacks.prediction_recorder import PredictionRecorder, write_thu
 from lightkit.cli.console import configure_console, print_line, quiet_libraries
 from lightkit.cli.context import RunContext, read_run_settings
 from lightkit.cli.model_builder import build_model, translate_model_errors
-from lightkit.cli.notifications import IN_RETRAIN, build_notifiers
+from lightkit.cli.notifications import IN_RETRAIN, build_notifiers, warn_of_lost_addresses
 from lightkit.cli.redaction import redact
 from lightkit.cli.stage_runner import open_run_context
 from lightkit.config import dump_yaml, near, read_file, shown_path
@@ -90,6 +90,7 @@ def evaluate_gate(context: RunContext, *, tracking_uri: str | None, name: str | 
             settings.metric,
             settings.min,
         )
+    warn_of_lost_addresses(resolved, run)
     try:
         notifiers = [notifier for _, notifier in build_notifiers(resolved)]
     except LightkitError as error:  # it decides all the same
@@ -306,9 +307,8 @@ class _Evaluation:
             predictions = read_predictions(predictions_path(self.run.folder, "test"))
             if predictions.sha256 != sha256 or predictions.fingerprint != found[-1].data:
                 predictions = None  # of another checkpoint, or perhaps in another order
-        if (self.settings.confidence is not None and predictions is None) or not math.isfinite(
-            scores.get(metric, math.nan)
-        ):
+        needs_predictions = (self.settings.confidence, self.settings.margin) != (None, None)
+        if (needs_predictions and predictions is None) or not math.isfinite(scores.get(metric, math.nan)):
             return None
         return ModelScores(name, scores, predictions=predictions)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import logging
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -10,7 +12,10 @@ from pydoc import locate
 from typing import TYPE_CHECKING, Any
 
 from lightkit.cli.config_loader import WITH_MODEL, load_config
-from lightkit.config import Problems, Resolved, error_at, read_scalar
+from lightkit.config import KeyPath, Problems, Resolved, dotted, error_at, read_file, read_scalar
+from lightkit.config.interpolation import escape
+from lightkit.config.secrets import HIDDEN
+from lightkit.config.tree import to_plain
 from lightkit.errors import Interrupted, LightkitError, exit_code_of
 from lightkit.launch.ranks import LAUNCH, this_rank
 from lightkit.launch.worker import INHERITED
@@ -22,6 +27,7 @@ if TYPE_CHECKING:
 
 IN_RETRAIN = "_LIGHTKIT_RETRAIN"
 """Environment variable of the stages of a retrain, which prints the closing block; "tested": its test is new."""
+_ADDRESS = "_LIGHTKIT_ADDRESS_"
 _NUM_LAST_LINES = 12  # of the error output of other processes, which may end with a traceback
 _INTERRUPTED_CLOSE_S = 2.0  # after a signal: this process and its children have 15 s in all
 
@@ -178,11 +184,9 @@ def build_notifiers(resolved: Resolved) -> list[tuple[str, Notifier]]:
     entries |= {f"trainer.callbacks.{number}": entry for number, entry in enumerate(listed)}
     found = []
     for key, entry in entries.items():
-        given: dict[str, Any] = entry if isinstance(entry, dict) else {"class_path": entry}
-        path = str(given.get("class_path") or "")
-        path = path if "." in path else f"lightkit.callbacks.{path}"
-        if not path.endswith("Notifier"):
+        if (path := _notifier_class(entry)) is None:
             continue
+        given: dict[str, Any] = entry if isinstance(entry, dict) else {"class_path": entry}
         # Here: they load torch and Lightning.
         from jsonargparse import ArgumentParser
 
@@ -205,6 +209,70 @@ def build_notifiers(resolved: Resolved) -> list[tuple[str, Notifier]]:
         notifier.mask = resolved.masked
         found.append((key.removeprefix("callbacks."), notifier))
     return found
+
+
+def _notifier_class(entry: Any) -> str | None:
+    """Return the class path of an entry of the callbacks if its name is a notifier's, else None."""
+    path = str((entry.get("class_path") if isinstance(entry, dict) else entry) or "")
+    path = path if "." in path else f"lightkit.callbacks.{path}"
+    return path if path.endswith("Notifier") else None
+
+
+def pass_on_notifiers(resolved: Resolved) -> tuple[list[str], dict[str, str]]:
+    """Return flags and environment variables that give a later stage the notifiers of this command's config.
+
+    The config of a run holds ``***`` in the place of an address that is written in the config. What is secret is passed
+    in the environment, since other users of a machine can read the arguments of a process.
+    """
+    environment: dict[str, str] = {}
+
+    def refer(value: Any, path: KeyPath) -> Any:
+        """Return a value as it can be read again: what came from the environment, or is secret, as a reference."""
+        reference = resolved.references.get(path)
+        if reference is not None and HIDDEN not in reference:
+            return reference
+        if reference is not None and isinstance(value, str):
+            name = f"{_ADDRESS}{len(environment)}"
+            environment[name] = value
+            return f"${{oc.env:{name}}}"
+        if isinstance(value, dict):
+            return {key: refer(child, (*path, key)) for key, child in value.items()}
+        if isinstance(value, list):
+            return [refer(child, (*path, index)) for index, child in enumerate(value)]
+        return escape(value) if isinstance(value, str) else value
+
+    flags = []
+    for name, entry in resolved.section("callbacks").items():
+        if _notifier_class(entry) is not None:
+            key = ("callbacks", name)
+            flags.append(f"--{dotted(key)}={json.dumps(refer(entry, key))}")
+    listed = resolved.section("trainer").get("callbacks")
+    listed = listed if isinstance(listed, list) else [listed]
+    if any(_notifier_class(entry) is not None for entry in listed):
+        flags.append(f"--trainer.callbacks={json.dumps(refer(listed, ('trainer', 'callbacks')))}")
+    return flags, environment
+
+
+def warn_of_lost_addresses(resolved: Resolved, run: Run) -> None:
+    """Warn of notifiers that send nothing since the run's saved config has ``***`` in the place of their address.
+
+    Args:
+        resolved: The config of this command, in which such an address is null.
+        run: The run whose config it is.
+    """
+    saved = to_plain(read_file(run.config_path)).get("callbacks")
+    for name, entry in resolved.section("callbacks").items():
+        if _notifier_class(entry) is None or not isinstance(entry, dict):
+            continue
+        arguments = entry.get("init_args") or {}
+        for key in ("webhook_url", "urls"):
+            before = ((saved or {}).get(name) or {}).get("init_args") or {}
+            if key in arguments and arguments[key] is None and HIDDEN in str(before.get(key)):
+                logging.getLogger("lightkit").warning(
+                    "callbacks.%s sends nothing: its %s is written in the config, and a run keeps no secret; write "
+                    "${oc.env:NAME} there and set the variable, or give --callbacks.%s.%s=ADDRESS",
+                    *(name, key, name, key),
+                )
 
 
 def _is_trial(resolved: Resolved) -> bool:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from lightkit import runs
+from lightkit.callbacks.checkpoint_io import digest_weights
 from lightkit.callbacks.class_names import read_trained_classes
 from lightkit.cli.console import configure_console, print_line, quiet_libraries
 from lightkit.cli.context import RunContext
@@ -27,7 +28,15 @@ from lightkit.export.options import ExportOptions
 from lightkit.export.target import make_target
 from lightkit.loggers.mlflow_address import find_or_create_experiment, manifest_tags, send_model_files
 from lightkit.registry.package import PackageFormat, add_preprocessing, is_servable, write_package
-from lightkit.registry.store import Registry, address_of_run, check_name, open_registry, read_aliases, tracked_run
+from lightkit.registry.store import (
+    WEIGHTS,
+    Registry,
+    address_of_run,
+    check_name,
+    open_registry,
+    read_aliases,
+    tracked_run,
+)
 from lightkit.reports.facts import read_facts, select_checkpoint
 from lightkit.reports.pages import describe_model, render_card
 from lightkit.runs.files import write_json
@@ -139,6 +148,7 @@ def origin_tags(run: runs.Run, checkpoint: Path, metadata: Metadata) -> dict[str
         "run": f"{run.name}/{run.id}",
         "run_folder": str(run.folder),
         "checkpoint": str(path.relative_to(run.folder) if path.is_relative_to(run.folder) else path),
+        WEIGHTS: digest_weights(checkpoint),
         "checkpoint_sha256": metadata.source.get("sha256") or runs.digest(checkpoint),
         "lightkit": __version__,
         "output_kind": metadata.output_kind,

@@ -45,6 +45,8 @@ from lightkit.hardware.processor import available_memory_bytes
 from lightkit.loggers import CSV, MLflow, TensorBoard
 from lightkit.models import ImageClassifier
 from lightkit.models.backbones import SMALL_CNN
+from lightkit.registry.gate import GateSettings, read_gate, split_of
+from lightkit.reports.statistics import smallest_drop, smallest_margin
 from lightkit.runs.files import existing_folder, in_bytes
 
 _LOOPS = {"train": "training", "val": "validation", "test": "test", "predict": "prediction"}
@@ -133,6 +135,9 @@ def format_smoke_report(report: dict[str, Any]) -> list[str]:
         "memory": f"{in_bytes(memory['needed_bytes'])} on the CPU, processes: {memory['num_processes']} (an estimate); "
         f"{in_bytes(memory['available_bytes'])} available",
     }
+    if (gate := report["gate"]) is not None:
+        shown = "none" if gate["smallest_drop"] is None else f"{gate['smallest_drop']:.2g}"
+        parts["gate"] = f"the smallest drop of {gate['metric']} that {gate['samples']:,} samples can show: {shown}"
     lines = [f"{name:12} {text}" for name, text in parts.items() if text]
     return lines + [f"{'not tried':12} {key}: {reason}" for key, reason in report["not_tried"].items()]
 
@@ -286,6 +291,7 @@ class _SmokeCheck(ModelBuilder):
         sizes = [(parameter.numel(), parameter.requires_grad) for parameter in self.model.parameters()]
         num_parameters, num_trained = sum(size for size, _ in sizes), sum(size for size, trained in sizes if trained)
         peak_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+        gate, warnings = _describe_gate(read_gate(self._resolved), probe.batches)
         needed_bytes, available = peak_bytes * self._num_processes, self._available_bytes
         warning = (
             f"{self._num_processes} processes with one batch each on the CPU need {in_bytes(needed_bytes)}, more than "
@@ -305,8 +311,9 @@ class _SmokeCheck(ModelBuilder):
                 "available_bytes": available,
                 "needed_bytes": needed_bytes,
             },
+            "gate": gate,
             "not_tried": self._not_tried,
-            "warnings": [warning] if needed_bytes > _TIGHT_MEMORY * available else [],
+            "warnings": warnings + ([warning] if needed_bytes > _TIGHT_MEMORY * available else []),
         }
 
     # -- the parts -----------------------------------------------------------------------------------------------------
@@ -458,6 +465,35 @@ class _SmokeCheck(ModelBuilder):
                 text += f"{in_bytes(count * size)}, but {in_bytes(free)} are free in {shown_path(folder)}; make room, "
                 self._add_error(path, f"{text}keep fewer, or set run.root to a folder on another disk")
         return found
+
+
+def _describe_gate(
+    settings: GateSettings, batches: dict[str, dict[str, Any]]
+) -> tuple[dict[str, Any] | None, list[str]]:
+    """Describe what the split of a gate can show of an accuracy, with warnings; None where that is not known.
+
+    Args:
+        settings: The gate.
+        batches: Sizes of the loaders by the name of the loop.
+    """
+    metric = settings.metric or ""
+    split = split_of(metric)
+    num_samples = batches.get(split, {}).get("samples")
+    if not num_samples or not metric.endswith(("accuracy", "error")):
+        return None, []
+
+    confidence = settings.confidence or 0.95
+    drop = smallest_drop(num_samples, confidence=confidence)
+    found = {"metric": metric, "samples": num_samples, "smallest_drop": drop, "smallest_margin": None}
+    if settings.margin is None:
+        return found, []
+    found["smallest_margin"] = smallest_margin(num_samples, confidence=confidence)
+    if settings.margin > found["smallest_margin"]:
+        return found, []
+    return found, [
+        f"gate.margin: {num_samples:,} samples of the {split} split show no margin of {settings.margin:g} for any "
+        f"model, only one above {found['smallest_margin']:.2g}; nothing would be promoted over a champion"
+    ]
 
 
 def _list_user_frames(error: BaseException) -> list[tuple[Path, int, str]]:

@@ -6,7 +6,6 @@ import logging
 import os
 import shutil
 import signal
-import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -16,9 +15,9 @@ from typing import Literal
 
 from lightkit import runs
 from lightkit.cli.config_loader import WITH_MODEL, Takes
-from lightkit.cli.console import configure_console, format_traceback, quiet_libraries
+from lightkit.cli.console import configure_console, format_traceback, print_error, quiet_libraries
 from lightkit.cli.context import RunContext, load_context
-from lightkit.cli.notifications import IN_RETRAIN, CommandNotifier
+from lightkit.cli.notifications import IN_RETRAIN, CommandNotifier, warn_of_lost_addresses
 from lightkit.cli.parser_errors import explain_full_disk
 from lightkit.cli.up_to_date import check_up_to_date
 from lightkit.cli.validation import validate, validate_signatures
@@ -30,6 +29,7 @@ from lightkit.launch.plan import Plan, plan_launch
 from lightkit.launch.ranks import this_rank
 from lightkit.launch.supervisor import LaunchResult, Supervisor
 from lightkit.launch.worker import DATA_CHANGED, INHERITED, join_launch
+from lightkit.runs.ci_report import CiReport
 from lightkit.runs.deadline import parse_deadline
 from lightkit.runs.signals import SignalWatch
 
@@ -48,7 +48,12 @@ def run_stage(command: str, args: list[str], watch: SignalWatch, notifier: Comma
         watch.add(signal.SIGUSR1, patiently=True)  # of Slurm, before it ends a job of `lightkit submit`
     stage = partial(notifier.around, partial(_run_stage, command, args, watch, notifier))
     if (rank_context := join_launch(os.environ)) is None:
-        return stage()
+        if command != "fit" or INHERITED in os.environ:  # a rank of Lightning's own launcher
+            return stage()
+        with CiReport("lightkit fit", None, case="fit", shares_page=True) as report:
+            report.code = stage()
+            report.reason = notifier.message
+            return report.code
     rank_context.open()  # from here on its supervisor reports errors
     rank_context.watch_stop_requests()
     return rank_context.run(stage, format_traceback)
@@ -65,6 +70,8 @@ def _run_stage(command: str, args: list[str], watch: SignalWatch, notifier: Comm
         context.args.append(f"--deadline={moment}")  # from which ranks that start later count, too
     context.attach_notifier(notifier)
     configure_console(context.mode, context.resolved.masked)
+    if context.base is not None and command != "export":
+        warn_of_lost_addresses(context.resolved, context.base)
     ranks = context.rank_context
     if command == "export" or (ranks is not None and ranks.supervised):  # an export is one process on any hardware
         return run_in_process(context)
@@ -210,7 +217,7 @@ def supervise(context: RunContext, plan: Plan) -> int:
         if result.message:
             needs_logs = run is not None and result.code not in (2, 3, 75, 129, 130, 143)
             logs = f"logs  {run.folder / 'logs'}\n" if run is not None and needs_logs else ""
-            print(f"{result.message}\n{logs}", end="", file=sys.stderr, flush=True)
+            print_error(f"{result.message}\n{logs}".removesuffix("\n"))
         if run is not None:
             with suppress(OSError):  # a full disk is no reason to hide how the ranks ended
                 _complete_run_folder(run, supervisor, result)

@@ -28,8 +28,11 @@ from lightkit.runs.files import finite
 from lightkit.runs.index import promoted_aliases
 
 _NOTHING_TO_DO = 6
-_IGNORED = ("run", "ckpt_path", "watchdog.factor", "watchdog.floor_s", "launch.timeout_s", "launch.stall_timeout_s")
-"""Keys that change where and when a job runs and how patiently it is watched, not the model."""
+_IGNORED = (
+    *("run", "gate", "ckpt_path"),
+    *("watchdog.factor", "watchdog.floor_s", "launch.timeout_s", "launch.stall_timeout_s"),
+)
+"""Keys that change where and when a job runs, how patiently it is watched and how a model is judged, not the model."""
 _CHEAP_BYTES = 1_000_000_000
 _CHEAP_FILES = 20_000
 _COMMIT = re.compile(r"(\d{20})(\.json|\.checkpoint.*\.parquet)")
@@ -39,10 +42,10 @@ _ADDRESS = re.compile(r"(?!file:)[A-Za-z][\w+.-]*://")
 def check_up_to_date(context: RunContext) -> int | None:
     """Return the exit code if ``--if-changed`` is given and nothing has changed since the last fit; else None.
 
-    Three things are compared: the config as written, without the `run` section and the time-outs of watchdog and
-    launch; the content of the files that the data section names; and the Python files of the working directory. No
-    lock is taken: a fit that is needed waits for the job's lock itself. What was computed is left in the context for
-    the run's records.
+    Three things are compared: the config as written, without the sections `run` and `gate` and the time-outs of
+    watchdog and launch; the content of the files that the data section names; and the Python files of the working
+    directory. No lock is taken: a fit that is needed waits for the job's lock itself. What was computed is left in the
+    context for the run's records.
 
     Raises:
         ConfigError: If ``--unchanged-ok`` is given without ``--if-changed``.
@@ -52,26 +55,41 @@ def check_up_to_date(context: RunContext) -> int | None:
         raise ConfigError("--unchanged-ok: has no effect without --if-changed; add that, or leave it out")
     if "if-changed" not in context.options or context.only_prints:
         return None
-    run, reason = _find_last_fit(context)
-    if run is None:
+    run, now, reason = _find_unchanged(context)
+    if run is None or now is None:
         context.tell(f"trains: {reason}")
         return None
+    if context.mode == "json":
+        described = {"files": now.num_files, "size_bytes": now.size_bytes}
+        runs.print_event("unchanged", run=f"{run.name}/{run.id}", folder=str(run.folder), data=described)
+    print_line(f"nothing has changed since {shown_path(run.folder)} ({now.summary})", context.mode)
+    return 0 if context.options.get("unchanged-ok") else _NOTHING_TO_DO
+
+
+def find_unchanged_run(context: RunContext) -> Run | None:
+    """Return the run since which nothing has changed that could give another model; None where a training could.
+
+    Raises:
+        DataError: If LIGHTKIT_DATA names a folder without the photos that it should hold.
+    """
+    return _find_unchanged(context)[0]
+
+
+def _find_unchanged(context: RunContext) -> tuple[Run | None, Inputs | None, str]:
+    """Return the run since which nothing has changed, and its inputs now; else None and what has changed."""
+    run, reason = _find_last_fit(context)
+    if run is None:
+        return None, None, reason
     promoted = [each for each in runs.list_runs(run.root, run.name) if each != run and promoted_aliases(each)]
     reasons = []
     for each in (run, *promoted):  # after an experiment that was rejected, the champion's inputs are no news
         now = compute_inputs(context, salt=each.id, asked=True)
-        where = shown_path(each.folder)
-        if (found := _find_change(context, where, runs.read_inputs(each.folder), now)) is None:
-            if context.mode == "json":
-                described = {"files": now.num_files, "size_bytes": now.size_bytes}
-                name = f"{each.name}/{each.id}"
-                runs.print_event("unchanged", run=name, folder=str(each.folder), data=described)
-            print_line(f"nothing has changed since {where} ({now.summary})", context.mode)
-            return 0 if context.options.get("unchanged-ok") else _NOTHING_TO_DO
+        found = _find_change(context, shown_path(each.folder), runs.read_inputs(each.folder), now)
+        if found is None:
+            return each, now, ""
         context.began_with = context.began_with or now
         reasons.append(found)
-    context.tell(f"trains: {reasons[0]}")
-    return None
+    return None, None, reasons[0]
 
 
 def _find_last_fit(context: RunContext) -> tuple[Run | None, str]:
@@ -97,7 +115,10 @@ def _find_change(context: RunContext, where: str, before: Inputs | None, now: In
     """Return why a training could give another model than that run's; None if it would repeat it."""
     if before is None or before.data is None:
         return f"{where} has no record of {'its inputs' if before is None else 'its data, which are large'}; now it has"
-    if changes := runs.list_changes(before, now):
+    # a run of an earlier version has noted keys that are ignored now
+    config = {key: value for key, value in before.config.items() if not _is_ignored(key)}
+    hidden = {key: value for key, value in before.hidden.items() if not _is_ignored(key)}
+    if changes := runs.list_changes(replace(before, config=config, hidden=hidden), now):
         return f"changed since {where}: {runs.join_changes(changes)}"
     if now.unseen:
         return f"--if-changed cannot see what is behind {', '.join(now.unseen)}; name local files or folders there"
@@ -176,7 +197,7 @@ def split_values(context: RunContext, salt: str) -> tuple[dict[str, Any], dict[s
     shown, hidden = {}, {}
     for path, node in iterate_leaves(resolved.tree, ()):
         key = dotted(path)
-        if any(key == name or key.startswith(f"{name}.") for name in _IGNORED):
+        if _is_ignored(key):
             continue
         # the value that the hardware decides is no change of the config on other hardware
         shown[key] = "auto" if key in context.hardware.chosen else redact_node(resolved, node, path)
@@ -187,6 +208,10 @@ def split_values(context: RunContext, salt: str) -> tuple[dict[str, Any], dict[s
     if context.ckpt_path is not None:
         shown["ckpt_path"] = resolved.masked(context.ckpt_path)
     return json.loads(json.dumps(finite(shown), default=str)), hidden
+
+
+def _is_ignored(key: str) -> bool:
+    return any(key == name or key.startswith(f"{name}.") for name in _IGNORED)
 
 
 def _find_lightkit_class(resolved: Resolved) -> str | None:

@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from lightkit.cli.config_loader import STAGES, Takes, options_of
@@ -17,11 +18,11 @@ from lightkit.cli.context import RunContext
 from lightkit.cli.monitors import list_mode_warnings
 from lightkit.cli.stage_runner import make_plan, open_context, parse_config
 from lightkit.cli.validation import check_inputs
-from lightkit.config import Origin, Problems, split_arguments
+from lightkit.config import Arguments, Origin, Problems, split_arguments
 from lightkit.errors import ConfigError, LightkitError
 from lightkit.hardware import Machine, this_machine
 from lightkit.hardware.gpus import Gpu
-from lightkit.runs.ci_report import add_step_summary, check_cases, check_page, write_junit
+from lightkit.runs.ci_report import CiReport, check_cases, check_page
 from lightkit.runs.signals import SignalWatch
 
 HELP = """\
@@ -36,8 +37,8 @@ imported and the answer comes at once. Other classes, such as your own, are impo
   --full         import all classes and let jsonargparse parse the config too
   --deep         also build everything on one CPU and run the first batch of training, validation and test (of the
                  stage, where it is another) from the config's data; find metrics that are monitored, or judged by the
-                 gate, and never logged; and compare what checkpoints and the batch take with the disk and the memory
-                 that are free
+                 gate, and never logged; say the smallest drop that the gate's samples can show; and compare what
+                 checkpoints and the batch take with the disk and the memory that are free
   --no-hardware  do not ask whether this machine has the devices of the config
   --for gpu=N    check for a machine with N GPUs in place of this one
   --trust        let checkpoints and weights run code as they load
@@ -72,10 +73,16 @@ def check(args: list[str]) -> int:
     Args:
         args: The command line after the command.
     """
-    began = time.monotonic()
     stage, args = (args[0], args[1:]) if args[:1] and args[0] in STAGES else ("fit", args)
     options = {**options_of(stage), **_OPTIONS}
     arguments = split_arguments(args, options=options, problems=Problems())
+    junit = arguments.options.get("junit")
+    with CiReport("lightkit check", None if junit is None else Path(str(junit)), case="check") as report:
+        return _check(stage, args, options, arguments, report)
+
+
+def _check(stage: str, args: list[str], options: Mapping[str, Takes], arguments: Arguments, ci_report: CiReport) -> int:
+    began = time.monotonic()
     files, own = arguments.files, arguments.options
     if "deep" in own:
         os.environ["HF_HUB_OFFLINE"] = "1"  # which huggingface_hub reads when the config's modules import it
@@ -103,9 +110,8 @@ def check(args: list[str]) -> int:
         error = raised
         if own.get("output") == "json":
             print(json.dumps({"stage": stage, "mistakes": _list_mistakes(raised)}))
-    add_step_summary(check_page(files, error))
-    if "junit" in own:
-        write_junit(str(own["junit"]), "lightkit check", check_cases(files, error, time.monotonic() - began))
+    ci_report.add_page(check_page(files, error))
+    ci_report.write(check_cases(files, error, time.monotonic() - began))
     return 0 if error is None else _MISTAKES
 
 

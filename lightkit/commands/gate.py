@@ -13,7 +13,7 @@ from lightkit.cli.console import OutputMode, format_table, print_line
 from lightkit.cli.stage_runner import open_run_context
 from lightkit.errors import GateFailed
 from lightkit.registry.gate import read_gate, require_rule
-from lightkit.runs.ci_report import Case, add_step_summary, junit_on_failure, markdown_table, write_junit
+from lightkit.runs.ci_report import Case, CiReport, markdown_table
 from lightkit.runs.files import finite
 
 HELP = """\
@@ -40,8 +40,8 @@ The decision is written to gate.json in the run folder.
 gate:
   metric: test/accuracy              # its first part names the split: test or val
   min: 0.8
-  max_drop: 0.01                     # below the baseline
-  confidence: 0.95                   # a drop within the noise of the samples is none
+  margin: 0.02                       # shown to be less than this worse than the baseline
+  confidence: 0.95                   # of the margin, one-sided
   baseline: champion
   slices: {roses: 0.7}               # the value that a class has of the metric
   drift: {window: 5, max_drop: 0.03} # below the best of the last 5 promoted models
@@ -68,7 +68,7 @@ def gate(args: list[str]) -> int:
     run, options = get_run_argument(line), line.options
     baseline = [f"--gate.baseline={options['--baseline']}"] if "--baseline" in options else []
     junit = Path(options["--junit"]) if options.get("--junit") else None
-    with junit_on_failure(junit, "lightkit gate", "gate"):
+    with CiReport("lightkit gate", junit, case="gate") as report:
         context = open_run_context(["--run", run, *line.config_args, *baseline], is_quiet="--json" in options)
         if "--allow-empty" not in options:
             require_rule(read_gate(context.resolved), " --allow-empty passes a run all the same.")
@@ -76,16 +76,15 @@ def gate(args: list[str]) -> int:
 
         began = time.monotonic()
         record = evaluate_gate(context, tracking_uri=options.get("--tracking-uri"))
-        cases = _report(record, context.mode, seconds=time.monotonic() - began, is_json="--json" in options)
-        if junit is not None:
-            write_junit(junit, "lightkit gate", cases)
+        is_json = "--json" in options
+        _report(record, context.mode, report, seconds=time.monotonic() - began, is_json=is_json)
         if not record["passed"]:
             raise GateFailed("the gate says no: " + "; ".join(record["reasons"]))
     return 0
 
 
-def _report(record: Mapping[str, Any], mode: OutputMode, *, seconds: float, is_json: bool) -> list[Case]:
-    """Print the decision and add it to the step summary; return the cases for JUnit."""
+def _report(record: Mapping[str, Any], mode: OutputMode, report: CiReport, *, seconds: float, is_json: bool) -> None:
+    """Print the decision, and write it to the page of the CI step and to JUnit."""
     rows, cases = [], []
     for check in record["checks"]:
         name, value, asks = check["name"], _format(check["challenger"]), check["asks"]
@@ -98,6 +97,8 @@ def _report(record: Mapping[str, Any], mode: OutputMode, *, seconds: float, is_j
     samples = "no data"
     if data := record.get("data"):
         samples = f"{record['num_samples']} samples ({data['split']}, fingerprint {data['fingerprint'][:12]})"
+        if (drop := record.get("smallest_drop")) is not None:
+            samples += f"; the smallest drop that they can show is {drop:.2g}"
     if is_json:
         print(json.dumps(finite(record), ensure_ascii=False, default=str))
     elif mode in ("terminal", "plain"):
@@ -109,8 +110,8 @@ def _report(record: Mapping[str, Any], mode: OutputMode, *, seconds: float, is_j
         print_line(f"gate  {verdict}", mode)
     table = [markdown_table(_COLUMNS, rows)] if rows else []
     notices = [f"- {notice}" for notice in record["notices"]]
-    add_step_summary("\n\n".join([f"### Gate: {verdict}", f"{record['run']}, {samples}", *table, *notices]))
-    return cases or [Case("gate", seconds, skipped="nothing is judged: gate.metric is not set")]
+    report.add_page("\n\n".join([f"### Gate: {verdict}", f"{record['run']}, {samples}", *table, *notices]))
+    report.write(cases or [Case("gate", seconds, skipped="nothing is judged: gate.metric is not set")])
 
 
 def _format(value: float | None) -> str:

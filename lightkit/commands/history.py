@@ -7,7 +7,7 @@ from pathlib import Path
 
 from lightkit.cli.command_line import parse_options
 from lightkit.cli.console import format_table, quiet_libraries
-from lightkit.registry.promotion import Move, read_moves
+from lightkit.registry.promotion import Move, read_hold, read_moves
 from lightkit.registry.store import address_of_root, check_model, open_registry
 
 HELP = """\
@@ -15,7 +15,8 @@ usage: lightkit history NAME [--json]
 
 Print the promotion log of a registered model, oldest first: when, what, from which version to which, by whom, with
 which score, and why. The log is in MLflow's registry, and nothing in it is written again. A move that it lacks, because
-the alias was moved outside lightkit or by a process that was killed, is shown as one from outside.
+the alias was moved outside lightkit or by a process that was killed, is shown as one from outside. Below it stands who
+holds an alias where it is (lightkit promote --hold).
 
   NAME                the registered model
   --root FOLDER       the run root, in whose mlflow.db the registry is by default; default: runs
@@ -44,6 +45,8 @@ def history(args: list[str]) -> int:
     with open_registry(address, creates=False) as registry:
         check_model(registry, name)
         moves = read_moves(registry, name)
+        aliases = dict.fromkeys(["champion", *(move.alias for move in moves)])
+        holds = {alias: hold for alias in aliases if (hold := read_hold(registry, name, alias)) is not None}
     if "--json" in line.options:
         for move in moves:
             print(json.dumps(move.as_dict(), ensure_ascii=False))
@@ -51,6 +54,9 @@ def history(args: list[str]) -> int:
         print(f"No promotion of {name} is recorded; `lightkit promote RUN --name {name}` promotes.")
     else:
         print(format_table(_HEAD, [_cells(move) for move in moves]))
+    if "--json" not in line.options:
+        for alias, hold in holds.items():
+            print(hold.describe(name, alias))
     return 0
 
 

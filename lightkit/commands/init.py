@@ -39,6 +39,7 @@ _TEMPLATES = {"module": ("module",), "image": ("image",), "ci": ("module", "ci")
 _SPLITS = {"train": "train", "val": "val", "valid": "val", "validation": "val", "test": "test"}
 _NUM_SIZES = 200  # images whose size is looked at
 _LABELS = ("label", "class", "target", "category", "y")
+_DRIFT_WINDOW = 10  # promoted models; a slide of less than a tenth of the margin at each promotion goes through
 _FEW_IMAGES = 5000  # below it a frozen backbone generalises better than one trained as a whole
 
 
@@ -234,13 +235,31 @@ trainer:
 """
     if not num_test:
         return text
-    minimum, drop = round((1 + share) / 2, 2), max(0.01, round(0.5 / num_test**0.5, 3))
     return f"""{text}
 gate:   # for lightkit gate, promote and retrain
   metric: test/accuracy
-  min: {minimum}   # always answering {largest!r} gives {share:.2f}; halfway from there to 1
-  max_drop: {drop}   # below the champion; a standard error of about {num_test} images
-"""
+  min: {round((1 + share) / 2, 2)}   # always answering {largest!r} gives {share:.2f}; halfway from there to 1
+{_format_comparison(num_test)}"""
+
+
+def _format_comparison(num_test: int) -> str:
+    """Write the conditions on a comparison with the champion, and what so many test images can show.
+
+    A test of non-inferiority, and a bound on many small steps down; of few images, whose interval says nothing, none
+    more may be wrong than of the champion.
+    """
+    from lightkit.reports.statistics import smallest_drop, suggest_margin  # here: it loads numpy
+
+    drop = smallest_drop(num_test)
+    margin = suggest_margin(num_test)
+    if margin is None:
+        return f"  max_drop: 0   # below the champion: {num_test} test images are too few to show how large a drop is\n"
+    return (
+        f"  margin: {margin:g}   # shown to be less than this worse than the champion, with 95 % confidence\n"
+        f"  drift: {{window: {_DRIFT_WINDOW}, max_drop: {margin:g}}}   # below the best of the last {_DRIFT_WINDOW} "
+        f"champions: no sinking step by step\n"
+        f"  # The smallest drop that {num_test} images can show: {drop:.2g}. More test images show a smaller one.\n"
+    )
 
 
 def _format_section(name: str, class_path: str, arguments: Sequence[tuple[str, Any, str]]) -> str:

@@ -18,24 +18,30 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta, timezone
 from multiprocessing import resource_tracker
+from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
 
+import psutil
+
 from lightkit import runs
 from lightkit.cli.command_line import Takes, parse_options
 from lightkit.cli.config_loader import options_of
-from lightkit.cli.console import configure_console, print_line
+from lightkit.cli.console import configure_console, print_error, print_line, printed_errors, quiet_libraries
 from lightkit.cli.context import RunContext, create_job_lock, read_run_settings
-from lightkit.cli.notifications import IN_RETRAIN, CommandNotifier
+from lightkit.cli.notifications import IN_RETRAIN, CommandNotifier, pass_on_notifiers
 from lightkit.cli.stage_runner import open_context
+from lightkit.cli.up_to_date import compute_inputs, find_unchanged_run
 from lightkit.config import near, shown_path
 from lightkit.config.loader import find_plain_secrets
-from lightkit.errors import ConfigError, OutOfTime
+from lightkit.errors import ConfigError, GateFailed, Interrupted, OutOfTime, ServerAway, exit_code_of
 from lightkit.export.options import ExportOptions, parse_formats
-from lightkit.registry.gate import RECORD, read_gate, require_rule
-from lightkit.runs.ci_report import Case, add_step_summary, junit_on_failure, markdown_table, write_junit
+from lightkit.registry.gate import RECORD, GateSettings, read_gate, require_rule
+from lightkit.registry.promotion import Rejection, digests_of_inputs, list_rejections, read_moves, require_no_hold
+from lightkit.registry.store import address_of_job, list_versions, open_registry, read_aliases
+from lightkit.runs.ci_report import Case, CiReport, is_failure, markdown_table
 from lightkit.runs.deadline import format_duration, parse_deadline, parse_duration
 from lightkit.runs.resume import RunSettings
 from lightkit.runs.signals import SignalWatch
@@ -47,7 +53,8 @@ Fit, test, export, gate and promote, as a schedule does at night. -c and keys ar
 process, forked from one that has imported torch once; the run's retrain.json says how far they have come. After a kill
 the same command goes on with the stage that was not finished: nothing is trained or promoted twice. It holds the job's
 lock from the first stage to the last. The gate takes the scores of test where it can. Without gate.metric nothing is
-judged, and nothing promoted.
+judged, and nothing promoted. Nothing is trained while the champion is held (lightkit promote --hold), or where the
+training would repeat one whose model was rolled back.
 
   -c FILE              a layer of the config; later ones win over earlier ones
   --deadline WHEN      be done by then: 05:30 (the next), a duration such as 4h, 90m or 1h30m, or 2026-11-23T05:30.
@@ -56,7 +63,8 @@ judged, and nothing promoted.
                        last retrains, and 10 s; the first time a quarter of the time there is, at most 15m
   --skip STAGE...      leave out test, export, or promote; may be given again
   --export-format FORMAT  as for lightkit export; default: torch_export
-  --if-changed         train only if config, data or code changed since the last run that ended well; else code 6
+  --if-changed         train only if config, data or code changed since the last run that ended well; else code 6.
+                       Where the gate alone has changed, that run is judged again without a training
   --unchanged-ok       with --if-changed: code 0 in place of 6
   --reason TEXT        why, for the log of promotions
   --junit FILE         write a case for each stage, for CI systems
@@ -65,9 +73,10 @@ judged, and nothing promoted.
   --quiet              print warnings and errors only
   --output json        print the events of all stages, one JSON object a line
 
-Exit code 0: done; 4: the gate failed, and the next start trains anew; 6: nothing has changed; 75: interrupted, out of
-time, or another process runs the job: the same command goes on; another: that of the stage that failed, at which the
-same command goes on until it has failed three times.
+Exit code 0: done; 4: the gate failed, and the next start trains anew, or nothing may be promoted: the champion is held,
+or the model was rolled back before; 6: nothing has changed; 75: interrupted, out of time, or another process runs the
+job: the same command goes on; another: that of the stage that failed, at which the same command goes on until it has
+failed three times.
 
 lightkit retrain -c configs/flowers.yaml --gate.metric test/accuracy --gate.min 0.8 --deadline 05:30
 """
@@ -77,6 +86,8 @@ _FILE = "retrain.json"
 _SCHEMA = 1
 _MAX_FAILURES = 3  # of a stage after `fit`; then the next start begins a new training
 _REJECTED, _INTERRUPTED = 4, 75  # exit codes of a gate and of a command that can be continued
+_LOST_CODE = 255  # of a process whose fork server is gone, in Python 3.10 to 3.14
+_ALIAS = "champion"
 _INTERRUPTIONS = (_INTERRUPTED, 129, 130, 138, 143)
 _SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGUSR1", "SIGHUP") if hasattr(signal, name))
 _NUM_EARLIER_RUNS = 5
@@ -99,8 +110,9 @@ def retrain(args: list[str]) -> int:
     options, fit_args = _parse(args)
     notifier = CommandNotifier("fit", fit_args)
     junit = Path(options["--junit"]).expanduser() if "--junit" in options else None
-    with junit_on_failure(junit, "lightkit retrain", "retrain"):
-        return notifier.around(lambda: _retrain(fit_args, options, notifier))
+    with CiReport("lightkit retrain", junit, case="retrain") as report:
+        report.code = notifier.around(lambda: _retrain(fit_args, options, notifier, report))
+        return report.code
 
 
 def _parse(args: Sequence[str]) -> tuple[Mapping[str, str], list[str]]:
@@ -135,7 +147,7 @@ def _list_skipped(options: Mapping[str, str]) -> list[str]:
     return [stage.strip() for stage in options.get("--skip", "").split(",") if stage]
 
 
-def _retrain(args: list[str], options: Mapping[str, str], notifier: CommandNotifier) -> int:
+def _retrain(args: list[str], options: Mapping[str, str], notifier: CommandNotifier, report: CiReport) -> int:
     deadline = parse_deadline(options["--deadline"]) if "--deadline" in options else None
     context = open_context("fit", args, SignalWatch())
     configure_console(context.mode, context.resolved.masked)
@@ -151,7 +163,7 @@ def _retrain(args: list[str], options: Mapping[str, str], notifier: CommandNotif
     with StageProcesses(preloads="--if-changed" not in options) as processes:  # with it, perhaps nothing needs torch
         context.attach_notifier(notifier)
         with create_job_lock(context, settings) as lock:
-            return Retrain(context, options, settings, deadline, processes, lock).run()
+            return Retrain(context, options, settings, deadline, processes, lock, report).run()
 
 
 class StageProcesses:
@@ -168,6 +180,8 @@ class StageProcesses:
     def __init__(self, *, preloads: bool = True) -> None:
         self.received: int | None = None
         """The first signal that came."""
+        self.reason = ""
+        """Why the last command ended as it did, in its own words; empty if it has printed no error."""
         self._preloads = preloads and sys.platform == "linux"  # elsewhere torch survives no fork
         self._process: BaseProcess | None = None
 
@@ -190,42 +204,83 @@ class StageProcesses:
     def run(self, args: Sequence[str], environment: Mapping[str, str], on_poll: Callable[[], None]) -> int:
         """Run a command and return its exit code; minus the number of the signal that killed it.
 
-        It shares standard output and error, and a terminal stays one. It gets SIGTERM if this process is killed.
+        It shares standard output and error, and a terminal stays one. It gets SIGTERM if this process is killed. If the
+        fork server is killed, which has as much memory as torch takes, the command goes on without it.
 
         Args:
             args: The arguments after the program's name.
             environment: Variables in addition to those of this process.
             on_poll: Called again and again, and once more after the end.
         """
-        start = multiprocessing.get_context("forkserver").Process
-        process = start(target=run_command, args=([*args], {**os.environ, **environment}))
+        self.reason = ""
+        context = multiprocessing.get_context("forkserver")
+        receiver, sender = context.Pipe(duplex=False)
+        process = context.Process(target=run_command, args=([*args], {**os.environ, **environment}, sender))
         sys.stdout.flush()
+
         # Blocked in the fork server too, which a signal to all processes of a job must not end: it would seem to be the
         # end of the stage. The tracker, if it is not running yet, would unblock them.
         resource_tracker.ensure_running()
         before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
-        process.start()
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        try:
+            process.start()
+        except (EOFError, OSError) as error:  # of the connection to the fork server
+            receiver.close()
+            self.reason = f"it could not be started ({type(error).__name__}): the process that forks it was killed"
+            return -signal.SIGKILL
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+            sender.close()
         self._process = process
         if self.received is not None:  # while it was being started
             self._handle(self.received, None)
+
         try:
             while process.exitcode is None:
                 process.join(0.1)
                 on_poll()
+            code = process.exitcode
+            # The fork server, which alone knows exit codes, is gone where this is one: wait for the command itself.
+            while code == _LOST_CODE and _is_alive(process.pid):
+                time.sleep(0.1)
+                on_poll()
         finally:
-            process.terminate()  # after an error here, such as a closed pipe; else it has ended
-            process.join()
+            self._end(process)  # after an error here, such as a closed pipe; else it has ended
             self._process = None
-        return process.exitcode
+        with receiver, suppress(EOFError, OSError):
+            if receiver.poll():
+                sent, self.reason = receiver.recv()
+                code = sent if code == _LOST_CODE else code
+            elif code == _LOST_CODE:
+                code = -signal.SIGKILL
+        return code
+
+    def _end(self, process: BaseProcess) -> None:
+        """End a command that is still running, and wait for its end."""
+        process.terminate()
+        process.join()
+        if _is_alive(process.pid):  # its fork server is gone, so that nothing was sent
+            with suppress(ProcessLookupError):
+                os.kill(process.pid or 0, signal.SIGTERM)
+        while _is_alive(process.pid):
+            time.sleep(0.1)
 
 
-def run_command(args: Sequence[str], environment: Mapping[str, str]) -> NoReturn:
+def _is_alive(pid: int | None) -> bool:
+    """Return whether a process runs that is no child of this one."""
+    try:
+        return pid is not None and psutil.Process(pid).status() not in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
+    except psutil.NoSuchProcess:
+        return False
+
+
+def run_command(args: Sequence[str], environment: Mapping[str, str], sender: Connection) -> NoReturn:
     """Run a command of lightkit in this new process, until its parent is gone.
 
     Args:
         args: The arguments after the program's name.
         environment: All variables.
+        sender: Takes the exit code and the last error that was printed.
     """
     os.setpgid(0, 0)  # so that a terminal's Ctrl-C comes to the retrain alone
     multiprocessing.set_start_method(None, force=True)  # Python's default: its loaders' data may not be picklable
@@ -243,11 +298,20 @@ def run_command(args: Sequence[str], environment: Mapping[str, str]) -> NoReturn
 
     threading.Thread(target=end_with_parent, daemon=True).start()
     sys.argv[1:] = args
+    if args[0] != "fit":
+        Interrupted.stage = args[0]
+    code, reason = 1, ""
     try:
         runpy.run_module("lightkit", run_name="__main__")
-    except Exception:  # noqa: BLE001 (reported as Python itself does)
+    except SystemExit as end:
+        code = exit_code_of(end)
+        reason = printed_errors[-1].removeprefix("error: ") if printed_errors and code else ""
+    except Exception as error:  # noqa: BLE001 (reported as Python itself does)
         sys.excepthook(*sys.exc_info())
-    sys.exit(1)
+        reason = " ".join(f"{type(error).__name__}: {error}".split())
+    with suppress(OSError):  # nobody listens any more
+        sender.send((code, reason))
+    sys.exit(code)
 
 
 @dataclass
@@ -304,6 +368,7 @@ class Retrain:
         deadline: Moment by which all has to be done, if there is one.
         processes: Runs the commands.
         lock: The lock of the job, which this process holds.
+        report: Gets the cases for JUnit and the page of the CI step.
     """
 
     def __init__(
@@ -314,9 +379,10 @@ class Retrain:
         deadline: datetime | None,
         processes: StageProcesses,
         lock: runs.Lock,
+        report: CiReport,
     ) -> None:
         self._context, self._options, self._settings, self._deadline = context, options, settings, deadline
-        self._processes, self._lock = processes, lock
+        self._processes, self._lock, self._ci = processes, lock, report
         self._earlier = runs.list_runs(lock.path.parent.parent, lock.path.parent.name)
         self._gate = read_gate(context.resolved)
         self._flags = [option for option in ("--if-changed", "--unchanged-ok") if option in options]
@@ -328,18 +394,21 @@ class Retrain:
         self._config = hashlib.sha256(json.dumps(training, sort_keys=True, default=str).encode()).hexdigest()
         self._run: runs.Run | None = None  # `fit` chooses it
         self._stages = {stage: StageState(stage) for stage in STAGES}
+        self._notifiers = pass_on_notifiers(context.resolved)
         self._began = _format_now()
         self._ended: str | None = None
         self._outcome: str | None = None
+        self._unchanged: runs.Run | None = None  # since which nothing has changed
 
     def run(self) -> int:
         """Run the stages that are left, and return the exit code.
 
         Raises:
+            GateFailed: If nothing may be promoted: the champion is held, or a training would repeat one whose model was
+                rolled back.
             OutOfTime: If the deadline leaves no time for the next stage.
         """
-        if self._settings.resume == "auto":
-            self._resume()
+        self._choose_run()
         code = 0
         try:
             for stage, state in self._stages.items():
@@ -356,15 +425,34 @@ class Retrain:
             else:
                 self._finish("promoted" if self._stages["promote"].status == "done" else "trained")
         except OutOfTime as error:
-            self._report(error.exit_code, f"{error} ")
+            self._report(error.exit_code, f"{error}")
             raise
         signum = self._processes.received
-        self._report(code, "" if signum is None else f"Interrupted by {signal.Signals(signum).name}. ")
+        self._report(code, "" if signum is None else f"Interrupted by {signal.Signals(signum).name}.")
         if self._run is not None and signum is None and code not in _INTERRUPTIONS and self._settings.report:
             from lightkit.reports.pages import try_run_report  # here: it loads Jinja2 and Matplotlib
 
             try_run_report(self._run)
         return code
+
+    def _choose_run(self) -> None:
+        """Choose the run to go on with, if there is one, and refuse to train where nothing may be promoted.
+
+        Raises:
+            GateFailed: If the champion is held, or a training would repeat one whose model was rolled back.
+        """
+        if self._settings.resume == "auto":
+            self._resume()
+
+        # a gate alone that has changed needs no training
+        if self._run is None and "--if-changed" in self._flags:
+            self._unchanged = find_unchanged_run(self._context)
+            if self._unchanged is not None and self._is_judged_otherwise(self._unchanged):
+                self._judge_again(self._unchanged)
+
+        has_work = self._run is not None or self._unchanged is None
+        if has_work and not self._stages["promote"].is_over and "promote" not in self._skipped:
+            self._require_promotable()
 
     def _resume(self) -> None:
         """Go on with the unfinished retrain of the job, unless its `fit` is not done, which finds what to resume.
@@ -398,6 +486,95 @@ class Retrain:
         folder = shown_path(run.folder)
         self._context.tell(f"goes on with {left[0] if left else 'its end'}: {folder} was not finished")
 
+    @property
+    def _model(self) -> str:
+        """Name of the registered model."""
+        return self._gate.name or self._lock.path.parent.name
+
+    def _is_judged_otherwise(self, run: runs.Run) -> bool:
+        """Return whether a run was judged by another gate than that of now, or by none."""
+        if self._gate.metric is None:
+            return False
+        before = (runs.read_json(run.folder / RECORD) or {}).get("settings") or {}
+        now = json.loads(json.dumps({**asdict(self._gate), "name": self._model}))
+        return bool({**asdict(GateSettings()), **before} != now)
+
+    def _judge_again(self, run: runs.Run) -> None:
+        """Go on with the gate of a run whose training nothing would change."""
+        stages = read_stages(run) or [StageState(stage) for stage in STAGES]
+        self._run = run
+        self._began = (runs.read_json(run.folder / _FILE) or {}).get("began") or self._began
+        self._stages = {state.stage: state for state in stages}
+        for stage in ("gate", "promote"):
+            self._stages[stage] = StageState(stage)
+        for state in stages:  # what was skipped may be asked for now
+            state.status = "pending" if state.status == "skipped" else state.status
+        self._stages["fit"].status = "done"
+        self._context.tell(
+            f"only the gate has changed since {shown_path(run.folder)}: it is judged again, without a training"
+        )
+
+    def _require_promotable(self) -> None:
+        """Refuse at the beginning, and not after hours of training, where nothing may be promoted.
+
+        A registry that does not answer now is asked again by the promotion.
+
+        Raises:
+            GateFailed: If the champion is held, or a training would repeat one whose model was rolled back.
+        """
+        name = self._model
+        try:
+            rejections = self._ask_registry()
+        except ServerAway as error:
+            self._context.tell(f"whether {name} may be promoted is asked later: {error}")
+            return
+        if self._run is not None:
+            return
+        for rejection, folder in reversed(rejections):
+            if rejection.inputs and self._repeats(rejection, folder):
+                raise GateFailed(
+                    f"{rejection.describe(name)}, and config, data and code are those that it was trained from. "
+                    f"Nothing was trained; `lightkit promote RUN --force` promotes the run of that version all the "
+                    f"same, and --skip promote trains without a promotion."
+                )
+
+    def _ask_registry(self) -> list[tuple[Rejection, Path | None]]:
+        """Return the models that were rolled back, each with its run folder if known, unless the champion is held.
+
+        Raises:
+            GateFailed: If it is held.
+            ServerAway: If MLflow does not answer.
+        """
+        address = address_of_job(self._context.resolved, self._lock.path.parent.parent)
+        if address.database is not None and not address.database.is_file():
+            return []
+        quiet_libraries()
+        with open_registry(address, creates=False) as registry:
+            name = self._model
+            if read_aliases(registry, name) is None:
+                return []
+            require_no_hold(registry, name, _ALIAS)
+            versions = list_versions(registry, name)
+            rejections = list_rejections(read_moves(registry, name), _ALIAS, versions)
+        folders = {str(each.version): each.tags.get("run_folder") for each in versions}
+        found = ((each, folders.get(each.version)) for each in rejections)
+        return [(each, Path(folder) if folder else None) for each, folder in found]
+
+    def _repeats(self, rejection: Rejection, folder: Path | None) -> bool:
+        """Return whether a training now would have the inputs of a model that was rolled back.
+
+        Args:
+            rejection: The model.
+            folder: Folder of its run, which may be on another machine.
+        """
+        before = None if folder is None else runs.read_inputs(folder)
+        salt = "" if before is None else before.salt
+        now = compute_inputs(self._context, salt=salt, asked="--if-changed" in self._options)
+        if before is None:  # on another machine: equal only if nothing in the config is secret
+            return digests_of_inputs({"inputs": now.digests}) == dict(rejection.inputs)
+        is_known = now.data is not None and before.data is not None and not now.unseen
+        return is_known and not runs.list_changes(before, now)
+
     def _skip(self, stage: str, reason: str) -> None:
         self._stages[stage].status, self._stages[stage].message = "skipped", reason
         self._write()
@@ -428,6 +605,7 @@ class Retrain:
             return ["fit", *self._context.args, *self._flags]
         assert self._run is not None
         args = [stage, f"--run={self._run.folder}", *["--trust"] * bool(self._context.options.get("trust"))]
+        args += self._notifiers[0]
         if stage in ("test", "export"):
             args += [f"--format={options.get('--export-format', 'torch_export')}"] if stage == "export" else []
             return args + {"json": ["--output=json"], "quiet": ["--quiet"]}.get(mode, [])
@@ -489,40 +667,86 @@ class Retrain:
             self._write_event(stage, "begun")
             num_bytes = self._run.events_path.stat().st_size
         began_s = time.monotonic()
-        environment = {**self._lock.delegate(), IN_RETRAIN: "tested" if is_tested else "1"}
+        environment = {**self._lock.delegate(), **self._notifiers[1], IN_RETRAIN: "tested" if is_tested else "1"}
         status = self._processes.run(args, environment, self._find_run)
-        code = 128 - status if status < 0 else status
-        if self._processes.received is not None:
-            code = _INTERRUPTED if code in _INTERRUPTIONS and stage != "fit" else code  # what follows it goes on
-        elif status < 0:
-            code = 1
+        code, reason = self._interpret_end(stage, status)
+        state.exit_code = code
         if self._run is None or not self._run.folder.is_dir():  # nothing to do, or an end before the start
             self._run = None
+            unchanged = "" if self._unchanged is None else f" since {shown_path(self._unchanged.folder)}"
+            state.status = "failed" if is_failure(code) else "skipped"
+            state.message = reason or f"nothing has changed{unchanged}"
             return code
         if self._context.mode == "json" and stage in ("gate", "promote"):  # they print no events
             with self._run.events_path.open("rb") as file:
                 file.seek(num_bytes)
                 print(file.read().decode("utf-8", errors="replace"), end="", flush=True)
-        is_rejected = code == _REJECTED and stage in ("gate", "promote")  # which asks again about a new champion
-        if code in _INTERRUPTIONS:
-            state.status = state.message = "interrupted"
-        elif code:
-            state.status, state.failures = "failed", state.failures + 1
-            state.message = f"killed by {signal.Signals(-status).name}" if status < 0 else f"exit code {code}"
-            state.message = "not good enough" if is_rejected else state.message
-        else:
-            state.status = "done"
-        state.ended, state.exit_code, state.seconds = _format_now(), code, round(time.monotonic() - began_s, 3)
+        state.ended = _format_now()
+        state.seconds = round(time.monotonic() - began_s, 3)
+        self._record_end(state, reason)
+        return code
+
+    def _interpret_end(self, stage: str, status: int) -> tuple[int, str]:
+        """Return the exit code of a stage's process, and why it is none that is well; say what was killed.
+
+        Args:
+            stage: The stage.
+            status: As from `StageProcesses.run`.
+        """
+        code = 128 - status if status < 0 else status
+        reason = self._context.resolved.masked(self._processes.reason)
+        if self._processes.received is not None:
+            code = _INTERRUPTED if code in _INTERRUPTIONS and stage != "fit" else code  # what follows it goes on
+        elif status < 0:
+            code = 1
+            reason = describe_kill(-status, reason)
+            print_error(f"error: {stage}: {reason}. The same command goes on with it.")
+        if not is_failure(code):
+            return code, ""
+        reason = reason or f"exit code {code}"
+        self._note_failure(stage, code, reason, was_killed=status < 0)
+        return code, reason
+
+    def _record_end(self, state: StageState, reason: str) -> None:
+        """Record how a stage has ended, and whether the retrain is over with it."""
+        code = state.exit_code
+        is_rejected = code == _REJECTED and state.stage in ("gate", "promote")  # which asks again about a new champion
+        is_held = is_rejected and state.stage == "promote" and self._is_held()
+        state.status = "done"
+        if code:
+            state.status = "interrupted" if code in _INTERRUPTIONS else "failed"
+            state.message = reason
+        if state.status == "failed" and not is_held:  # what is held goes on once it is released
+            state.failures += 1
         self._write()
-        self._write_event(stage, "failed" if code else "done", exit_code=code, seconds=state.seconds)
-        notifier = self._context.notifier
-        notifier.message = f"{stage}: {state.message}" if code else notifier.message
-        notifier.has_sent_end = stage in ("fit", "test", "export") or code == _REJECTED
-        if is_rejected:
-            if stage == "gate":
+        self._write_event(state.stage, "failed" if code else "done", exit_code=code, seconds=state.seconds)
+        if is_rejected and not is_held:
+            if state.stage == "gate":
                 self._skip("promote", "the gate failed")
             self._finish("not promoted")
-        return code
+
+    def _note_failure(self, stage: str, code: int, reason: str, *, was_killed: bool) -> None:
+        """Let the end of this command be sent, unless the stage has sent its own.
+
+        The trainer's stages send their ends, and the gate its decision; what was killed has sent nothing.
+        """
+        notifier = self._context.notifier
+        notifier.message = f"{stage}: {reason}"
+        passed = None
+        if self._run is not None:
+            passed = (runs.read_json(self._run.folder / RECORD) or {}).get("passed")
+        sends_decision = stage in ("gate", "promote") and code == _REJECTED and passed is False
+        notifier.has_sent_end = not was_killed and (stage in ("fit", "test", "export") or sends_decision)
+
+    def _is_held(self) -> bool:
+        """Return whether the champion is held, so that the promotion is left to a later start."""
+        try:
+            self._ask_registry()
+        except GateFailed:
+            return True
+        except ServerAway:
+            return False
+        return False
 
     def _find_run(self) -> None:
         """Keep the state in the run's folder as soon as `fit` has noted in the job's lock which it is."""
@@ -539,7 +763,7 @@ class Retrain:
         events.write("stage", stage=stage, status=status, attempt=self._stages[stage].attempts, **fields)
 
     def _report(self, code: int, reason: str) -> None:
-        """Report the stages on the screen, in the step summary and in JUnit.
+        """Report the stages on the screen, on the page of the CI step and in JUnit.
 
         Args:
             code: Exit code.
@@ -548,24 +772,32 @@ class Retrain:
         Raises:
             ConfigError: If the JUnit file cannot be written.
         """
-        run, rows, cases = self._run, [], []
+        rows = []
+        cases = []
+        has_failed = any(each.status in ("failed", "interrupted", "running") for each in self._stages.values())
         for each in self._stages.values():
             has_run = each.status not in ("pending", "skipped")
-            details = each.message or ""
-            if run is not None and each.stage == "gate" and has_run:
-                details = "; ".join(map(str, (runs.read_json(run.folder / RECORD) or {}).get("reasons") or [details]))
+            details = self._describe_stage(each)
+            first = (details.splitlines() or [""])[0]
             duration = format_duration(each.seconds) if each.seconds is not None and has_run else ""
-            rows.append((each.stage, "not run" if each.status == "pending" else each.status, duration, details))
+            rows.append((each.stage, "not run" if each.status == "pending" else each.status, duration, first))
+
             failure = None
             if each.status in ("failed", "interrupted", "running"):
-                failure = f"{each.stage} has ended with exit code {each.exit_code or code}: {details}"
-            skipped = None if has_run else details or "not run"
+                failure = f"{each.stage} has ended with exit code {each.exit_code or code}: {details or reason}"
+            elif is_failure(code) and not has_failed and not each.is_over:  # the stage that was not begun any more
+                failure = f"{each.stage} was not run: {reason}"
+                has_failed = True
+            skipped = None if has_run or failure is not None else details or "not run"
             cases.append(Case(each.stage, each.seconds or 0.0, failure=failure, skipped=skipped))
+        self._ci.reason = next((case.failure for case in cases if case.failure), reason)
+
+        run = self._run
         if run is not None:
             end = self._outcome
             if not self._ended:
                 left = next(each.stage for each in self._stages.values() if not each.is_over)
-                end = f"{reason}not finished: the same command goes on with {left}"
+                end = f"{reason} not finished: the same command goes on with {left}".strip()
             lines = [f"{row[0]:<9}{row[1]:<13}{row[2]:<11}{row[3]}".rstrip() for row in rows]
             lines += [f"end   {end}", f"run   {shown_path(run.folder)}"]
             if end == "promoted":
@@ -574,9 +806,35 @@ class Retrain:
                 lines.append(f"next  lightkit history {self._gate.name or run.name}{option}")
             print_line("\n".join(lines), self._context.mode)
             table = markdown_table(("stage", "status", "time", ""), rows)
-            add_step_summary(f"### lightkit retrain: {run.name}/{run.id}: {end}\n\n{table}")
-        if "--junit" in self._options:
-            write_junit(Path(self._options["--junit"]).expanduser(), "lightkit retrain", cases)
+            self._ci.add_page(f"### lightkit retrain: {run.name}/{run.id}: {end}\n\n{table}")
+        elif not is_failure(code):
+            self._ci.add_page(f"### lightkit retrain: {self._stages['fit'].message}")
+        self._ci.write(cases)
+
+    def _describe_stage(self, state: StageState) -> str:
+        """Return why a stage stands as it does: the reasons of the gate's decision, else its message."""
+        if self._run is not None and state.stage == "gate" and state.exit_code in (0, _REJECTED):
+            reasons = (runs.read_json(self._run.folder / RECORD) or {}).get("reasons")
+            if reasons:
+                return "; ".join(map(str, reasons))
+        return state.message or ""
+
+
+def describe_kill(signum: int, reason: str = "") -> str:
+    """Write what has killed a process, and the likely cause.
+
+    Args:
+        signum: The signal.
+        reason: What is known beside that.
+    """
+    likely = {
+        signal.SIGKILL: "most likely no memory was left, of this machine or within the limit of the container or job; "
+        "a smaller batch_size or fewer num_workers need less, and the kernel's log (dmesg) says what was killed",
+        signal.SIGBUS: "most likely shared memory (/dev/shm) or a disk is full",
+        signal.SIGXCPU: "the limit of processor time is reached",
+    }
+    cause = likely.get(signal.Signals(signum), "most likely native code has crashed")
+    return f"{reason or f'killed by {signal.Signals(signum).name}'}: {cause}"
 
 
 def _now() -> datetime:

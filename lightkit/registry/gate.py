@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger("lightkit")
 RECORD = "gate.json"
 """Name of the file in the run folder that holds the decision."""
-_NUMBERS = ("min", "max", "max_drop", "confidence")
+_NUMBERS = ("min", "max", "max_drop", "margin", "confidence")
 _ROUNDING = 2e-7  # relative: scores are float32, so that 0.7 may arrive as 0.69999999
 
 
@@ -35,9 +35,12 @@ class GateSettings:
         min: Smallest value that passes.
         max: Largest value that passes.
         max_drop: How much worse than the baseline the model may be, in the metric's unit; `null`: any amount.
-        confidence: A drop counts in `max_drop` only if the model differs from the baseline with this confidence, such
-            as 0.95, on the samples that both predict, by McNemar's exact test of accuracy or a paired bootstrap of
-            other metrics. `null`: each drop counts, as it does where a model's steps return no predictions.
+        margin: A test of non-inferiority: the model passes if it is shown to be worse than the baseline by less than
+            this, in the metric's unit. The lower end of the paired interval of the difference, on the samples that both
+            predict, lies above minus the margin. It needs models whose steps return predictions.
+        confidence: Of `margin`, one-sided; `null` is 0.95. With it a drop counts in `max_drop` only if the model
+            differs from the baseline with this confidence, by McNemar's exact test of accuracy or a paired bootstrap of
+            other metrics; few samples show no difference, so prefer `margin`.
         baseline: Model to compare with: an alias or a version of the registered model, or a run. Where the alias
             points to nothing yet, nothing is compared. `null`: nothing.
         slices: The smallest value (the largest with `mode: min`) that a class has of the metric, by its name: of
@@ -52,6 +55,7 @@ class GateSettings:
     min: float | None = None
     max: float | None = None
     max_drop: float | None = None
+    margin: float | None = None
     confidence: float | None = None
     baseline: str | None = "champion"
     slices: dict[str, float] | None = None
@@ -61,7 +65,8 @@ class GateSettings:
     @property
     def rules(self) -> list[str]:
         """Names of the conditions that are set."""
-        return [key for key in ("min", "max", "max_drop", "slices", "drift") if getattr(self, key) is not None]
+        keys = ("min", "max", "max_drop", "margin", "slices", "drift")
+        return [key for key in keys if getattr(self, key) is not None]
 
     @property
     def is_against_run(self) -> bool:
@@ -123,8 +128,11 @@ def read_gate(resolved: Resolved) -> GateSettings:
         raise refuse("metric", "a metric of the test or the validation split, such as test/accuracy")
     if _is_number(settings.max_drop) and settings.max_drop < 0:
         raise refuse("max_drop", "a number of at least 0")
-    if _is_number(settings.confidence) and not 0 < settings.confidence < 1:
-        raise refuse("confidence", "a number between 0 and 1, such as 0.95")
+    if _is_number(settings.margin) and settings.margin <= 0:
+        raise refuse("margin", "a number above 0, such as 0.02")
+    least = 0.5 if settings.margin is not None else 0
+    if _is_number(settings.confidence) and not least < settings.confidence < 1:
+        raise refuse("confidence", f"a number between {least:g} and 1, such as 0.95")
     if isinstance(drift := settings.drift, Mapping):
         is_complete = {*drift} == {"window", "max_drop"} and all(map(_is_number, drift.values()))
         if not is_complete or drift["window"] < 1 or drift["window"] % 1 or drift["max_drop"] < 0:
@@ -132,13 +140,14 @@ def read_gate(resolved: Resolved) -> GateSettings:
     if _is_number(settings.min) and _is_number(settings.max) and settings.min > settings.max:
         message = f"gate.min: {settings.min:g} is above gate.max, which is {settings.max:g}: nothing passes both"
         raise error(message, "min", "max")
-    if settings.max_drop is not None and settings.baseline is None:
-        raise error(
-            "gate.max_drop: there is nothing that the model could be worse than: gate.baseline is null. Name a "
-            "baseline, such as champion, or leave max_drop out",
-            "max_drop",
-            "baseline",
-        )
+    for key in ("max_drop", "margin"):
+        if getattr(settings, key) is not None and settings.baseline is None:
+            raise error(
+                f"gate.{key}: there is nothing that the model could be worse than: gate.baseline is null. Name a "
+                f"baseline, such as champion, or leave {key} out",
+                key,
+                "baseline",
+            )
     if settings.metric is None and settings.rules:
         rule = settings.rules[0]
         raise error(f"gate.{rule}: of which metric? gate.metric is not set; say one such as test/accuracy", rule)
@@ -159,8 +168,8 @@ def require_rule(settings: GateSettings, advice: str = "") -> None:
         metric = "" if settings.metric else "gate.metric is not set; give --gate.metric=test/accuracy, and "
         bound = "max" if settings.is_loss else "min"
         raise ConfigError(
-            f"gate: there is no rule to judge by: {metric}give --gate.{bound}=VALUE or --gate.max_drop=VALUE, or set "
-            f"gate.slices or gate.drift.{advice}"
+            f"gate: there is no rule to judge by: {metric}give --gate.{bound}=VALUE or --gate.margin=VALUE, or set "
+            f"gate.max_drop, gate.slices or gate.drift.{advice}"
         )
 
 
@@ -223,7 +232,8 @@ def decide(
     """Judge a model by its scores.
 
     A value that is missing or not finite fails every condition on it. A drop of exactly the allowed size passes. A
-    baseline that is not finite bounds nothing; where no threshold judges the model, it fails then.
+    baseline that is not finite bounds nothing; where no threshold judges the model, it fails then. A baseline that is
+    the model itself is no better than it.
 
     Args:
         settings: The conditions. Without a mode, the metric's name decides, or else large values are good.
@@ -235,11 +245,16 @@ def decide(
 
     Returns:
         The content of ``gate.json``: whether it ``passed``, the failed conditions in words as ``reasons``, all of them
-        as ``checks``, the ``scores`` and ``slices`` of ``challenger`` and ``baseline``, their ``intervals``, and as
-        ``significance`` whether they differ beyond the noise of the samples, see `compare_on_same_samples`.
+        as ``checks``, the ``scores`` and ``slices`` of ``challenger`` and ``baseline``, their ``intervals``, as
+        ``significance`` whether they differ beyond the noise of the samples, see `compare_on_same_samples`, as
+        ``non_inferiority`` what `bound_difference` found for the margin, and as ``smallest_drop`` the smallest drop of
+        an accuracy that so many samples can show.
+
+    Raises:
+        ConfigError: If there is a margin, but no prediction of each sample.
     """
     # here: it loads numpy, which no command needs that reads a config
-    from lightkit.reports.statistics import compare_on_same_samples, compute_interval, select_class
+    from lightkit.reports.statistics import compare_on_same_samples, compute_interval, select_class, smallest_drop
 
     metric, confidence = str(settings.metric), settings.confidence or 0.95
     mode = infer_mode(metric, explicit=settings.mode)
@@ -286,6 +301,12 @@ def decide(
         if settings.confidence is not None:
             asks += f", or no different with {settings.confidence:.4g} confidence"
         add(metric, value, reference, asks, is_noise or drops_at_most(reference, settings.max_drop), against=against)
+    non_inferiority = _test_non_inferiority(settings, candidate, baseline)
+    if settings.margin is not None and baseline is not None:
+        asks = f"less than {settings.margin:g} worse than {baseline.name}, with {confidence:.4g} confidence"
+        # as for a drop: a baseline that gives NaN is no measure, and the thresholds are
+        passed = drops_at_most(reference, 0.0) if non_inferiority is None else non_inferiority["passed"]
+        add(metric, value, reference, asks, passed, against=_describe_bound(settings, non_inferiority, reference))
     if settings.metric is not None and not checks:
         add(metric, value, reference, "a finite number", _is_number(value))
     for name, bound in (settings.slices or {}).items():
@@ -301,6 +322,7 @@ def decide(
         found = select_class(candidate.predictions, name)
         slices[name] = {"challenger": score, "baseline": other.slices.get(name)}
         slices[name] |= {"num_samples": None if found is None else len(found), "interval": compute(score, found)}
+    is_share = metric.endswith(("accuracy", "error"))
     return {
         "schema": 1,
         "passed": not reasons,
@@ -314,6 +336,8 @@ def decide(
             "baseline": compute(reference, other.predictions),
         },
         "significance": significance,
+        "non_inferiority": non_inferiority,
+        "smallest_drop": smallest_drop(num_samples, confidence=confidence) if is_share else None,
         "drift": drift,
         "reasons": reasons,
         "baseline": baseline and baseline.name,
@@ -321,3 +345,62 @@ def decide(
         "run": run,
         "checks": checks,
     }
+
+
+def _test_non_inferiority(
+    settings: GateSettings, candidate: ModelScores, baseline: ModelScores | None
+) -> dict[str, Any] | None:
+    """Bound the difference of a model to its baseline; None without both, or where a score is not finite.
+
+    Raises:
+        ConfigError: If predictions of each sample are missing, also where there is no baseline yet: the next night
+            there is one.
+    """
+    from lightkit.reports.statistics import bound_difference, reproduces_score, smallest_margin  # here: numpy
+
+    if settings.margin is None:
+        return None
+    metric, confidence = str(settings.metric), settings.confidence or 0.95
+    models = [candidate, *([baseline] if baseline is not None else [])]
+    scores = [model.metrics.get(metric) for model in models]
+    if not all(map(_is_number, scores)):
+        return None
+    for model, score in zip(models, scores, strict=True):
+        if not reproduces_score(metric, score, model.predictions):
+            raise ConfigError(
+                f"gate.margin: {model.name} has no prediction of each sample that gives {metric}, which a paired "
+                f"interval is made of. Return logits or prediction, and target, from {split_of(metric)}"
+                f"{'idation' if split_of(metric) == 'val' else ''}_step (docs/your-lightningmodule.md), or set "
+                f"gate.max_drop in its place."
+            )
+    if baseline is None:
+        return None
+
+    found: dict[str, Any] | None
+    if candidate.predictions is baseline.predictions:  # the model itself
+        found = {"difference": 0.0, "low": 0.0, "method": "the same model"}
+        found["num_samples"] = len(candidate.predictions or ())
+    else:
+        found = bound_difference(
+            metric, scores, candidate.predictions, baseline.predictions, mode=settings.mode, confidence=confidence
+        )
+    if found is None:
+        raise ConfigError(
+            f"gate.margin: {candidate.name} and {baseline.name} were not scored on the same samples, which a paired "
+            f"interval is made of. Set gate.max_drop in its place."
+        )
+    found |= {"margin": settings.margin, "confidence": confidence, "passed": found["low"] > -settings.margin}
+    if found["method"] == "paired score interval":
+        found["smallest_margin"] = smallest_margin(found["num_samples"], confidence=confidence)
+    return found
+
+
+def _describe_bound(settings: GateSettings, found: Mapping[str, Any] | None, reference: float | None) -> str:
+    """Write why a model is not shown to be good enough: the interval, and whether the samples could show it at all."""
+    if found is None:
+        return "" if reference is None else f" (that has {reference:.6g})"
+    text = f" (that has {reference:.6g}; the difference of {found['difference']:+.4g} may be {found['low']:+.3g})"
+    least = found.get("smallest_margin", 0.0)
+    if settings.margin is not None and settings.margin <= least:
+        text += f"; {found['num_samples']} samples show no margin of {least:.2g} or less"
+    return text

@@ -20,14 +20,16 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from lightkit.errors import ConfigError, RunLocked
+from lightkit.errors import ConfigError, GateFailed, RunLocked
 from lightkit.loggers.mlflow_address import mask_password
-from lightkit.registry.store import Registry, exclusive, list_versions, read_aliases
+from lightkit.registry.store import WEIGHTS, Registry, exclusive, list_versions, read_aliases
 from lightkit.runs.files import finite, read_json, write_json
 from lightkit.runs.index import PROMOTED
 
 OUTSIDE = "outside"
 """Kind of a move without a record."""
+HOLD = "lightkit.hold."
+"""Beginning of the tag of a registered model that keeps an alias where it is; the name of the alias follows."""
 _KEY = re.compile(r"lightkit\.promotion\.(\d+)\.[0-9a-f]+")
 _MAX_TAG_CHARS = 5000  # the smallest limit of a tag among MLflow's stores
 _NUM_ROLLBACK = 2  # versions to keep: the one that an alias points to, and the one before
@@ -50,6 +52,8 @@ class Move:
         data: Fingerprint of the samples of the scores.
         num_samples: Number of these.
         forced: Whether the gate was bypassed.
+        weights: Digest of the new version's weights, as `digest_weights` computes it.
+        inputs: Digests of the ``config``, the ``data`` and the ``code`` that it was trained from; empty if unknown.
         time: ISO 8601, UTC.
         number: Its place in the log, from 1; 0 without a record.
     """
@@ -66,6 +70,8 @@ class Move:
     data: str | None = None
     num_samples: int | None = None
     forced: bool = False
+    weights: str | None = None
+    inputs: Mapping[str, str] = field(default_factory=dict)
     time: str = ""
     number: int = 0
 
@@ -79,10 +85,173 @@ def alias_version(registry: Registry, name: str, alias: str) -> str | None:
     return (read_aliases(registry, name) or {}).get(alias)
 
 
-def find_rejection(moves: Sequence[Move], alias: str, version: str) -> Move | None:
-    """Return the move by which a version was rolled back, if the alias has not pointed to it since then."""
-    about = [move for move in moves if move.alias == alias and version in (move.before, move.to)]
-    return about[-1] if about and about[-1].kind == "rollback" and about[-1].before == version else None
+@dataclass(frozen=True)
+class Rejection:
+    """A version that was rolled back, and by what its model is known when a training makes it again.
+
+    Args:
+        version: The version.
+        move: The rollback.
+        weights: Digest of its weights; None if unknown.
+        inputs: Digests of the config, the data and the code that it was trained from; empty if unknown.
+    """
+
+    version: str
+    move: Move
+    weights: str | None = None
+    inputs: Mapping[str, str] = field(default_factory=dict)
+
+    def describe(self, name: str) -> str:
+        """Write which version was rolled back, when, by whom and why."""
+        reason = f" ({self.move.reason})" if self.move.reason else ""
+        return f"{name} version {self.version} was rolled back by {self.move.by} at {self.move.time}{reason}"
+
+
+def list_rejections(moves: Sequence[Move], alias: str, versions: Sequence[Any] = ()) -> list[Rejection]:
+    """List the versions that were rolled back, newest last, unless the alias has pointed to such a model since then.
+
+    Args:
+        moves: As from `read_moves`.
+        alias: The alias.
+        versions: The versions of the model, for those that were promoted before the log kept weights and inputs.
+    """
+    tags = {str(version.version): version.tags for version in versions}
+    rejected: dict[str, Rejection] = {}
+    promoted: dict[str, Move] = {}
+    for move in moves:
+        if move.alias != alias:
+            continue
+        if move.kind == "rollback" and move.before is not None:
+            logged = promoted.get(move.before)
+            known = tags.get(move.before, {})
+            rejected[move.before] = Rejection(
+                move.before,
+                move,
+                weights=(logged and logged.weights) or known.get(WEIGHTS),
+                inputs=(logged and logged.inputs) or _read_inputs(known.get("run_folder")),
+            )
+        if move.kind == "promote":
+            promoted[move.to] = move
+        # what the alias points to is wanted again, and so is the same model as another version
+        rejected = {
+            version: each
+            for version, each in rejected.items()
+            if version != move.to
+            and not (move.kind == "promote" and match_rejection([each], weights=move.weights, inputs=move.inputs))
+        }
+    return list(rejected.values())
+
+
+def match_rejection(
+    rejections: Sequence[Rejection],
+    *,
+    version: str | None = None,
+    weights: str | None = None,
+    inputs: Mapping[str, str] | None = None,
+) -> tuple[Rejection, str] | None:
+    """Find the newest rejection of a model by its version, its weights or its inputs, and say by which in words."""
+    for each in reversed(rejections):
+        if version is not None and each.version == version:
+            return each, ""
+        if weights is not None and each.weights == weights:
+            return each, "this model has the same weights"
+        if inputs and dict(each.inputs) == dict(inputs):
+            return each, "this model was trained from the same config, data and code"
+    return None
+
+
+def digests_of_inputs(manifest: Mapping[str, Any] | None) -> dict[str, str]:
+    """Return the digests of the config, the data and the code of a training; empty where one of them is unknown.
+
+    Args:
+        manifest: Content of the run's ``manifest.json``.
+    """
+    inputs = (manifest or {}).get("inputs")
+    if not isinstance(inputs, Mapping):
+        return {}
+    data = inputs.get("data")
+    code = inputs.get("code")
+    if not isinstance(data, Mapping) or not isinstance(code, Mapping):
+        return {}
+    # what is behind an address, or in files that the config does not name, may have changed unseen
+    if data.get("unseen") or not data.get("num_files"):
+        return {}
+    parts = {"config": inputs.get("config"), "data": data.get("digest"), "code": code.get("digest")}
+    return {name: str(part) for name, part in parts.items()} if all(parts.values()) else {}
+
+
+def _read_inputs(run_folder: str | None) -> dict[str, str]:
+    return digests_of_inputs(read_json(Path(run_folder) / "manifest.json")) if run_folder else {}
+
+
+@dataclass(frozen=True)
+class Hold:
+    """An alias that stays where it is until somebody releases it.
+
+    Args:
+        by: User and host, or the actor of a CI job.
+        time: ISO 8601, UTC.
+        reason: The user's reason; empty for none.
+    """
+
+    by: str
+    time: str
+    reason: str = ""
+
+    def describe(self, name: str, alias: str) -> str:
+        """Write who holds it, since when and why."""
+        reason = f" ({self.reason})" if self.reason else ""
+        return f"{name}@{alias} is held by {self.by} since {self.time}{reason}"
+
+
+def read_hold(registry: Registry, name: str, alias: str) -> Hold | None:
+    """Read who holds an alias of a registered model; None if nobody does."""
+    with registry.attempt(f"read the tags of {name!r}"):
+        text = registry.client.get_registered_model(name).tags.get(f"{HOLD}{alias}")
+    if not text:
+        return None
+    try:
+        record = json.loads(text)
+        return Hold(*(str(record.get(key) or "") for key in ("by", "time", "reason")))
+    except (ValueError, AttributeError):  # set by hand: held all the same
+        return Hold("somebody", "an unknown time", text)
+
+
+def hold_alias(registry: Registry, name: str, alias: str, *, reason: str) -> Hold:
+    """Keep an alias where it is. Where it is held already, the first hold stays."""
+    with exclusive(registry.address):
+        if (held := read_hold(registry, name, alias)) is not None:
+            return held
+        hold = Hold(describe_actor(), datetime.now(timezone.utc).isoformat(timespec="seconds"), reason)
+        text = json.dumps(asdict(hold), ensure_ascii=False)
+        if len(text) > _MAX_TAG_CHARS:
+            raise ConfigError(f"--reason: the hold has {len(text)} characters; shorten the reason.")
+        with registry.attempt(f"hold {name!r}"):
+            registry.client.set_registered_model_tag(name, f"{HOLD}{alias}", text)
+    return hold
+
+
+def release_alias(registry: Registry, name: str, alias: str) -> Hold | None:
+    """Let an alias move again; return the hold that ended, or None if there was none."""
+    with exclusive(registry.address):
+        if (held := read_hold(registry, name, alias)) is not None:
+            with registry.attempt(f"release {name!r}"):
+                registry.client.delete_registered_model_tag(name, f"{HOLD}{alias}")
+    return held
+
+
+def require_no_hold(registry: Registry, name: str, alias: str) -> None:
+    """Refuse to promote where an alias is held.
+
+    Raises:
+        GateFailed: If it is, with who holds it.
+    """
+    if (held := read_hold(registry, name, alias)) is not None:
+        option = "" if alias == "champion" else f" --alias {alias}"
+        raise GateFailed(
+            f"{held.describe(name, alias)}. Nothing was promoted; `lightkit promote --release {name}{option}` lets it "
+            f"move again."
+        )
 
 
 def note_in_run_folders(registry: Registry, name: str, move: Move) -> None:
@@ -158,6 +327,7 @@ def move_alias(registry: Registry, name: str, move: Move) -> Move:
 
     Raises:
         ConfigError: If it is too long for a tag.
+        GateFailed: If it is a promotion, and the alias is held.
         RunLocked: If another process has moved the alias.
     """
 
@@ -169,6 +339,8 @@ def move_alias(registry: Registry, name: str, move: Move) -> Move:
 
     with exclusive(registry.address):
         expect(move.before)
+        if move.kind == "promote" and move.before != move.to:
+            require_no_hold(registry, name, move.alias)
         moves = read_moves(registry, name)
         if move.before == move.to:  # moved before, perhaps by a process that was killed, or outside lightkit
             last = next((other for other in reversed(moves) if other.alias == move.alias), None)

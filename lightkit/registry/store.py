@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 KEPT = "checkpoint_artifact"
 """Tag of a version: address of its checkpoint and its config in MLflow."""
+WEIGHTS = "weights_sha256"
+"""Tag of a version: digest of its weights alone, as `digest_weights` computes it."""
 _MAX_CHARS = 300  # of an error of MLflow's
 _STORAGE_CLIENTS = ("boto3", "botocore", "azure", "google")
 """Packages by which MLflow reaches artifacts in S3 and the like; their errors have no common base class."""
@@ -44,6 +46,20 @@ def address_of_run(tracking_uri: str | None, run: runs.Run, resolved: Resolved) 
         run: The run.
         resolved: Its config.
     """
+    named, origin = _find_named_address(tracking_uri, resolved)
+    if not named and not os.environ.get("MLFLOW_TRACKING_URI") and (named := tracked_run(run).get("tracking_uri")):
+        origin = shown_path(run.folder / "mlflow.json")
+    return find_address(named, origin=origin, root=run.root)
+
+
+def address_of_job(resolved: Resolved, root: Path) -> Address:
+    """Find MLflow for a job that has no run yet: by its config, else the environment, else in the run root."""
+    named, origin = _find_named_address(None, resolved)
+    return find_address(named, origin=origin, root=root.absolute())
+
+
+def _find_named_address(tracking_uri: str | None, resolved: Resolved) -> tuple[str | None, str]:
+    """Return the address that the option or the config's logger names, and which of the two; None for neither."""
     named, origin = tracking_uri, _OPTION
     loggers = resolved.values.get("logger")
     for entry in loggers.values() if isinstance(loggers, Mapping) and not named else []:
@@ -52,9 +68,7 @@ def address_of_run(tracking_uri: str | None, run: runs.Run, resolved: Resolved) 
             if uri and not str(uri).startswith("file:"):  # which MLflow 3.13 and later refuse
                 named, origin = str(uri), "the logger MLflow of the run's config"
                 break
-    if not named and not os.environ.get("MLFLOW_TRACKING_URI") and (named := tracked_run(run).get("tracking_uri")):
-        origin = shown_path(run.folder / "mlflow.json")
-    return find_address(named, origin=origin, root=run.root)
+    return named, origin
 
 
 def address_of_root(tracking_uri: str | None, root: Path) -> Address:

@@ -17,6 +17,9 @@ Statistic = Callable[[Array], float]
 _NUM_RESAMPLES = 1000
 _NUM_BINS = 15
 _MAX_SAMPLES = 12  # of each kind
+_MIN_SAMPLES_OF_MARGIN = 20
+_POWER = 0.8  # share of equally good models that pass a suggested margin
+_DISAGREEMENT = 0.1  # share of the samples on which two trainings of a network differ in being right, for a suggestion
 _TOLERANCE = 1e-3  # relative: scores are sums of float32, probabilities are rounded
 
 
@@ -121,6 +124,107 @@ def mcnemar_exact(num_only_first: int, num_only_second: int) -> float:
     return min(1.0, 2 * float(np.exp(logs).sum()))
 
 
+def paired_score_interval(
+    num_only_first: int, num_only_second: int, num_samples: int, *, confidence: float
+) -> tuple[float, float]:
+    """Compute the interval of the difference of two shares of the same samples, such as two accuracies.
+
+    It is the score interval of T. Tango, "Equivalence test and confidence interval for the difference in proportions
+    for the paired-sample design", Statistics in Medicine 17 (1998), 891-908: all differences that a score test does not
+    reject. Unlike Wald's interval and the bootstrap it has a width where the two disagree on no sample, since few
+    samples without a disagreement are no proof that there is none: ``z**2 / (num_samples + z**2)`` on each side.
+
+    Args:
+        num_only_first: Samples on which the first alone is right.
+        num_only_second: Samples on which the second alone is right.
+        num_samples: All samples, at least one.
+        confidence: Coverage, between 0 and 1.
+
+    Returns:
+        The lower and the upper bound of the share of the first less that of the second.
+    """
+    z = NormalDist().inv_cdf(0.5 + confidence / 2)
+    n, b, c = num_samples, num_only_first, num_only_second
+
+    def score(difference: float) -> float:
+        """Compute the score statistic, whose nuisance parameter is its most likely value under the difference."""
+        linear = -b - c + (2 * n - b + c) * difference
+        root = math.sqrt(max(0.0, linear**2 + 8 * n * c * difference * (1 - difference)))
+        only_second = (root - linear) / (4 * n)
+        variance = n * (2 * only_second + difference * (1 - difference))
+        distance = b - c - n * difference
+        if variance <= 0:
+            return math.copysign(math.inf, distance) if distance else 0.0
+        return distance / math.sqrt(variance)
+
+    def solve(outside: float, target: float) -> float:
+        """Find the difference of a score between the estimate and the end of the scale, by bisection."""
+        inside = (b - c) / n
+        for _ in range(60):
+            middle = (inside + outside) / 2
+            if abs(score(middle)) < target:
+                inside = middle
+            else:
+                outside = middle
+        return inside
+
+    return solve(-1.0, z), solve(1.0, z)
+
+
+def smallest_drop(num_samples: int, *, confidence: float = 0.95) -> float | None:
+    """Compute the smallest drop of an accuracy that so many samples can show.
+
+    A drop shows best where the new model is wrong on samples that the old one predicts right, and right on no other. By
+    the exact test of McNemar (see `mcnemar_exact`), one-sided, k such samples have the p-value ``2**-k``. So it takes
+    ``k = ceil(log2(1 / (1 - confidence)))`` of them, 5 for 95 %, and the smallest drop is ``k / num_samples``: 0.17 of
+    30 images. Where the two models disagree on other samples too, it takes more.
+
+    Args:
+        num_samples: Samples of the split.
+        confidence: Of the one-sided test, between 0 and 1.
+
+    Returns:
+        The drop; None where no drop shows with so few samples.
+    """
+    needed = math.ceil(math.log2(1 / (1 - confidence)) - 1e-9)
+    return needed / num_samples if 0 < needed <= num_samples else None
+
+
+def smallest_margin(num_samples: int, *, confidence: float = 0.95) -> float:
+    """Compute the margin of non-inferiority that so many samples can show of an accuracy at all.
+
+    It is minus the lower end of `paired_score_interval` of two models without a disagreement, one-sided:
+    ``z**2 / (num_samples + z**2)``, 0.083 of 30 images.
+    """
+    z = NormalDist().inv_cdf(confidence)
+    return z**2 / (num_samples + z**2)
+
+
+def suggest_margin(num_samples: int, *, confidence: float = 0.95) -> float | None:
+    """Suggest the margin of non-inferiority for an accuracy, with two digits.
+
+    It is the larger of two numbers. The first is `smallest_drop`: a smaller margin asks for what the samples cannot
+    show. The second lets an equally good model pass in 80 of 100 cases: ``(z(confidence) + z(0.8)) * sqrt(0.1 / n)``,
+    the sample size of J. Nam, "Establishing equivalence of two treatments and sample size requirements in matched-pairs
+    design", Biometrics 53 (1997), 1422-1430, solved for the margin, for two trainings that disagree on a tenth of the
+    samples.
+
+    Args:
+        num_samples: Samples of the split.
+        confidence: Of the one-sided test.
+
+    Returns:
+        The margin; None below 20 samples, where it would be a quarter and more.
+    """
+    drop = smallest_drop(num_samples, confidence=confidence)
+    if drop is None or num_samples < _MIN_SAMPLES_OF_MARGIN:
+        return None
+    quantiles = NormalDist().inv_cdf(confidence) + NormalDist().inv_cdf(_POWER)
+    margin = max(drop, quantiles * math.sqrt(_DISAGREEMENT / num_samples))
+    step = 10.0 ** (math.floor(math.log10(margin)) - 1)
+    return round(math.ceil(margin / step - 1e-9) * step, 6)
+
+
 class Calibration(NamedTuple):
     """Points of a reliability diagram; each array has one value per bin, NaN where a bin is empty.
 
@@ -207,6 +311,9 @@ def _recompute(metric: str, score: float | None, predictions: Predictions | None
     else:
         errors = _errors(predictions)
         known = {"mae": (errors, np.mean), "mse": (errors**2, np.mean)}
+        # a loss is the one of the two that it equals
+        is_absolute = math.isclose(errors.mean(), score, rel_tol=_TOLERANCE)
+        known["loss"] = known["mae" if is_absolute else "mse"]
     found = known.get(metric.replace("_", "/").rpartition("/")[2])
     if found is None or not math.isclose(found[1](found[0]), score, rel_tol=_TOLERANCE, abs_tol=_TOLERANCE / 10):
         return None
@@ -286,6 +393,62 @@ def compare_on_same_samples(
         if metric.endswith(("accuracy", "error")):
             result |= {"test": "McNemar's exact test", "p_value": mcnemar_exact(only_mine, only_theirs)}
     return result | {"counts": result["p_value"] <= 1 - confidence}
+
+
+def reproduces_score(metric: str, score: float | None, predictions: Predictions | None) -> bool:
+    """Return whether the predictions of each sample are there and give the logged score."""
+    return _recompute(metric, score, predictions) is not None
+
+
+def bound_difference(
+    metric: str,
+    scores: Sequence[float | None],
+    candidate: Predictions | None,
+    baseline: Predictions | None,
+    *,
+    mode: str,
+    confidence: float,
+) -> dict[str, Any] | None:
+    """Compute how much worse than the baseline a candidate may be, by the paired interval of their difference.
+
+    The lower end is one-sided: the true difference is above it with this confidence. It is that of
+    `paired_score_interval` of accuracy, and of a paired bootstrap of other metrics; minus infinity below 20 samples, of
+    which a bootstrap shows nothing.
+
+    Args:
+        metric: Name of the metric.
+        scores: Its values for the candidate and the baseline, as they were logged.
+        candidate: Predictions of the candidate.
+        baseline: Those of the baseline, for the same samples in the same order.
+        mode: Whether large (``max``) or small (``min``) values are good.
+        confidence: One-sided, above 0.5.
+
+    Returns:
+        The ``difference``, positive where the candidate is better, its ``low`` end, the ``method`` and ``num_samples``;
+        None where the predictions do not give the scores, or are not for the same samples.
+    """
+    mine, theirs = (_recompute(metric, score, each) for score, each in zip(scores, (candidate, baseline), strict=True))
+    if candidate is None or baseline is None or mine is None or theirs is None or candidate.labels != baseline.labels:
+        return None
+
+    two_sided = 2 * confidence - 1
+    if candidate.is_classifier and metric.endswith(("accuracy", "error")):
+        only_mine = int((candidate.is_correct & ~baseline.is_correct).sum())
+        only_theirs = int((baseline.is_correct & ~candidate.is_correct).sum())
+        if metric.endswith("accuracy") != (mode == "max"):  # where it is good to be wrong
+            only_mine, only_theirs = only_theirs, only_mine
+        low, _ = paired_score_interval(only_mine, only_theirs, len(candidate), confidence=two_sided)
+        difference = (only_mine - only_theirs) / len(candidate)
+        method = "paired score interval"
+    else:
+        (values, statistic), (others, _) = mine, theirs
+        found = paired_bootstrap(others, values, statistic, confidence=two_sided)
+        difference = found["difference"] if mode == "max" else 0.0 - found["difference"]
+        low = found["low"] if mode == "max" else 0.0 - found["high"]
+        if len(candidate) < _MIN_SAMPLES_OF_MARGIN:  # drawn again and again, a few samples seem to differ too little
+            low = -math.inf
+        method = "paired bootstrap"
+    return {"difference": difference, "low": low, "method": method, "num_samples": len(candidate)}
 
 
 def describe_significance(

@@ -6,15 +6,15 @@ import logging
 import os
 import re
 import time
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree as ET
 
 from lightkit.config import shown_path
-from lightkit.errors import ConfigError, LightkitError, visible
+from lightkit.errors import ConfigError, Interrupted, LightkitError, exit_code_of, format_interruption, visible
 from lightkit.runs.deadline import format_duration
 from lightkit.runs.files import read_json, write_text
 from lightkit.runs.folder import Run
@@ -43,27 +43,95 @@ class Case:
     skipped: str | None = None
 
 
-@contextmanager
-def junit_on_failure(path: Path | None, suite: str, case: str) -> Iterator[None]:
-    """Remove the file of an earlier command, and write an error of this one as a failed case.
+def is_failure(code: int) -> bool:
+    """Return whether an exit code is a failure for CI: all but 0, and 6, by which nothing has changed."""
+    return code not in (0, 6)
+
+
+class CiReport:
+    """The JUnit file and the page of the CI step of one command; a context manager around its work.
+
+    One rule for both: they tell of a failure exactly where the exit code is one (see `is_failure`), and each failure
+    has a reason. The file of an earlier command is removed at the beginning. At the end of one that fails, what it has
+    not written itself is written: a failed case, and a page with the reason.
 
     Args:
-        path: The file; None for none.
-        suite: Name of the suite.
-        case: Name of the case.
+        command: The command, such as ``lightkit gate``: name of the suite, and head of the page.
+        junit: The file; None for none.
+        case: Name of the case for an error that is none of the command's own cases.
+        shares_page: Whether other processes of the command add to the page, so that it may have the end already.
     """
-    if path is not None and path.is_file() and not path.is_symlink():  # and no device
-        with suppress(OSError):  # writing it reports the error
-            path.unlink()
-    began_s = time.monotonic()
-    try:
-        yield
-    except BaseException as error:
-        if path is not None and not path.exists():
-            failure = str(error) if isinstance(error, LightkitError) else f"ended by {type(error).__name__}"
+
+    def __init__(self, command: str, junit: Path | None, *, case: str, shares_page: bool = False) -> None:
+        self._command = command
+        self._junit = junit
+        self._case = case
+        self._cases: list[Case] = []
+        self._has_page = False
+        self._size_before = _read_page_size() if shares_page else None
+        self._began_s = time.monotonic()
+        self.code = 0
+        """Exit code of the command, where it ends without an exception."""
+        self.reason = ""
+        """Why the command ends with that code."""
+
+    def write(self, cases: Sequence[Case]) -> None:
+        """Write the command's own cases.
+
+        Raises:
+            ConfigError: If the file cannot be written.
+        """
+        self._cases = list(cases)
+        if self._junit is not None:
+            write_junit(self._junit, self._command, self._cases)
+
+    def add_page(self, markdown: str) -> None:
+        """Add the command's own page, a text without secrets."""
+        self._has_page = True
+        add_step_summary(markdown)
+
+    def __enter__(self) -> CiReport:
+        if self._junit is not None and self._junit.is_file() and not self._junit.is_symlink():  # and no device
+            with suppress(OSError):  # writing it reports the error
+                self._junit.unlink()
+        return self
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        code = self.code if error is None else exit_code_of(error)
+        reason = self.reason if error is None else _describe_error(error)
+        reason = reason.strip() or f"exit code {code}"
+
+        # an error of the command's own cases stands there already
+        if is_failure(code) and not any(case.failure is not None for case in self._cases):
+            failed = Case(self._case, time.monotonic() - self._began_s, failure=reason)
+            cases = [failed if case.name == self._case else case for case in self._cases]
             with suppress(ConfigError):  # the error that is raised matters more
-                write_junit(path, suite, [Case(case, time.monotonic() - began_s, failure=failure)])
-        raise
+                self.write(cases if failed in cases else [*cases, failed])
+        has_page = self._has_page or (self._size_before is not None and _read_page_size() > self._size_before)
+        if is_failure(code) and not has_page:
+            first, *rest = reason.splitlines()
+            details = "\n".join(["", "", "```", *rest, "```"]) if rest else ""
+            self.add_page(f"### {self._command}: exit code {code}\n\n{_escape_markdown(first)}{details}")
+
+
+def _read_page_size() -> int:
+    """Return the size of the file of the step's page; 0 where there is none."""
+    try:
+        return Path(os.environ.get(STEP_SUMMARY) or os.devnull).stat().st_size
+    except OSError:
+        return 0
+
+
+def _describe_error(error: BaseException) -> str:
+    if isinstance(error, LightkitError):
+        return str(error)
+    if isinstance(error, Interrupted):
+        return format_interruption(error)
+    return f"ended by {type(error).__name__}"
+
+
+def _escape_markdown(text: str) -> str:
+    return text.replace("<", "&lt;")
 
 
 def write_junit(path: Path | str, name: str, cases: Sequence[Case]) -> None:
@@ -89,10 +157,12 @@ def write_junit(path: Path | str, name: str, cases: Sequence[Case]) -> None:
     for case in cases:
         names = {"classname": _escape(name).replace(" ", "."), "name": _escape(case.name)}
         element = ET.SubElement(suite, "testcase", {**names, "time": f"{case.seconds:.3f}"})
-        for tag, text in (("failure", case.failure), ("skipped", case.skipped), ("system-out", case.output)):
-            if text:
-                message = {} if tag == "system-out" else {"message": _escape(text.strip().split("\n", 1)[0])}
-                ET.SubElement(element, tag, message).text = _escape(text)
+        for tag, text in (("failure", case.failure), ("skipped", case.skipped), ("system-out", case.output or None)):
+            if text is None:
+                continue
+            shown = text if text.strip() else "no reason was given"
+            message = {} if tag == "system-out" else {"message": _escape(shown.strip().split("\n", 1)[0])}
+            ET.SubElement(element, tag, message).text = _escape(shown)
     ET.indent(suites)
     document = ET.tostring(suites, encoding="unicode")
     try:
@@ -139,7 +209,8 @@ def add_fit_page(run: Run) -> None:
     best, paths, metrics = record.get("best") or {}, record.get("paths") or {}, record.get("metrics") or {}
     facts: list[tuple[str, Any]] = [("run", f"`{shown_path(run.folder)}`")]
     if checkpoint := paths.get("best_checkpoint") or paths.get("last_checkpoint"):
-        value = f": {best['monitor']} {best['value']:.4g} in epoch {best['epoch']}" if best.get("value") else ""
+        is_scored = isinstance(best.get("value"), (int, float))
+        value = f": {best['monitor']} {best['value']:.4g} in epoch {best['epoch']}" if is_scored else ""
         facts.append(("checkpoint", f"`{checkpoint}`{value}"))
     facts += [("epochs", record.get("epochs")), ("steps", record.get("steps"))]
     seconds = (record.get("durations") or {}).get("total")

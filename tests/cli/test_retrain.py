@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import signal
 from collections.abc import Callable, Mapping, Sequence
@@ -17,11 +18,13 @@ from lightkit import runs
 from lightkit.cli.config_loader import load_config
 from lightkit.cli.console import configure_console
 from lightkit.cli.context import create_job_lock, read_run_settings
+from lightkit.cli.notifications import CommandNotifier
 from lightkit.cli.stage_runner import open_context
 from lightkit.commands.retrain import Retrain, StageProcesses
 from lightkit.config import Problems
 from lightkit.errors import OutOfTime
 from lightkit.registry.gate import GateSettings, read_gate
+from lightkit.runs.ci_report import CiReport
 from lightkit.runs.resume import RunSettings
 from lightkit.runs.signals import SignalWatch
 from tests.cli.conftest import House, read_json
@@ -46,12 +49,14 @@ class Stagehands(StageProcesses):
         self.house = house
         self.codes: dict[str, int] = {}
         self.seconds = 2.0
+        self.trains = True
         self.monotonic_s = 0.0
         self.felled_at: str | None = None
         self.gate: dict[str, Any] = {}
         self.meanwhile: Callable[[str], None] = lambda _stage: None
         self.calls: list[list[str]] = []
         self.environments: list[dict[str, str]] = []
+        self.notifier = CommandNotifier()
 
     @property
     def stages(self) -> list[str]:
@@ -65,7 +70,7 @@ class Stagehands(StageProcesses):
         self.calls.append([*args])
         self.environments.append({**environment})
         code = self.codes.get(stage, 0)
-        if stage == "fit" and code != 6:
+        if stage == "fit" and code != 6 and self.trains:
             self._train(code)
             on_poll()
         self.meanwhile(stage)
@@ -97,8 +102,11 @@ class Stagehands(StageProcesses):
         deadline = None if left_s is None else datetime.now(timezone.utc) + timedelta(seconds=left_s)
         settings = RunSettings(name="small", resume="auto" if may_continue else "never", report=False)
         self.received = None
-        with create_job_lock(session, settings) as lock:
-            return Retrain(session, options, settings, deadline, self, lock).run()
+        self.notifier = session.notifier
+        junit = Path(options["--junit"]) if "--junit" in options else None
+        with create_job_lock(session, settings) as lock, CiReport("lightkit retrain", junit, case="retrain") as report:
+            report.code = Retrain(session, options, settings, deadline, self, lock, report).run()
+            return report.code
 
     @property
     def states(self) -> dict[str, str]:
@@ -286,7 +294,8 @@ def test_stages_are_left_out_on_request_and_made_up_for_later(
 def test_a_stage_that_is_killed_is_a_failure(hands: Stagehands) -> None:
     hands.codes["test"] = -signal.SIGKILL
     assert hands.retrain() == 1
-    assert [state["message"] for state in hands.record["stages"] if state["stage"] == "test"] == ["killed by SIGKILL"]
+    (message,) = [state["message"] for state in hands.record["stages"] if state["stage"] == "test"]
+    assert message.startswith("killed by SIGKILL: most likely no memory was left")
 
 
 def test_a_signal_ends_the_retrain_and_the_same_command_goes_on(
@@ -347,7 +356,9 @@ def test_what_does_not_fit_any_more_is_left_to_the_next_start(
     assert hands.stages == ["fit"]
     assert "the same command goes on with test" in capsys.readouterr().out
     skipped = [case.get("name") for case in ET.parse("j.xml").iter("testcase") if case.find("skipped") is not None]
-    assert skipped == ["test", "export", "gate", "promote"]
+    assert skipped == ["export", "gate", "promote"]
+    (failure,) = ET.parse("j.xml").iter("failure")
+    assert "test was not run: The deadline is in" in str(failure.get("message"))
 
     assert hands.retrain(left_s=1000.0) == 0
     assert hands.stages == ["test", "export"]
@@ -357,3 +368,145 @@ def test_quiet_reaches_all_stages(hands: Stagehands, capsys: pytest.CaptureFixtu
     assert hands.retrain(*JUDGED, "--quiet", "--trust") == 0
     assert capsys.readouterr().out == ""
     assert all("--quiet" in words and "--trust" in words for words in hands.calls)
+
+
+CODES = {
+    "fit": [1, 2, 3, 6, 70, 74, 75, 130, 143, -9, -11],
+    "test": [1, 2, 3, 70, 75, 143, -9],
+    "export": [1, 2, 5, 75, 143, -9],
+    "gate": [1, 2, 4, 75, 143, -9],
+    "promote": [1, 2, 4, 5, 75, 143, -9],
+}
+
+
+ENDS = [(stage, code, True) for stage, codes in CODES.items() for code in codes]
+ENDS += [("fit", code, False) for code in CODES["fit"] if code != 6]  # of a training that removes its folder
+
+
+@pytest.mark.parametrize(("stage", "code", "has_folder"), ENDS, ids=str)
+def test_junit_and_the_page_agree_with_the_code_of_each_stage(
+    hands: Stagehands, monkeypatch: pytest.MonkeyPatch, stage: str, code: int, has_folder: bool
+) -> None:
+    def remove_folder(at: str) -> None:
+        if at == stage and not has_folder:
+            shutil.rmtree(runs.list_runs("runs", "small")[0].folder)
+
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", "page.md")
+    hands.meanwhile, hands.codes[stage] = remove_folder, code
+    returned = hands.retrain(*JUDGED, options={"--junit": "j.xml"})
+
+    cases = {str(case.get("name")): case for case in ET.parse("j.xml").iter("testcase")}
+    failed = {name: each for name, case in cases.items() if (each := case.find("failure")) is not None}
+    assert (len(failed) > 0) == (returned not in (0, 6))
+    page = Path("page.md").read_text(encoding="utf-8")
+    if failed:
+        assert [*failed] == [stage]
+        reason = str(failed[stage].get("message")).partition(": ")[2]
+        assert reason
+        assert reason[:40] in page
+    else:
+        assert str(cases["fit"].find("skipped").get("message")) == "nothing has changed"  # type: ignore[union-attr]
+        assert "nothing has changed" in page
+
+
+def test_nothing_to_do_with_code_0_is_no_failure(hands: Stagehands) -> None:
+    hands.trains = False
+    assert hands.retrain(options={"--junit": "j.xml"}) == 0  # of --unchanged-ok
+    assert ET.parse("j.xml").getroot().get("failures") == "0"
+    assert ET.parse("j.xml").getroot().get("skipped") == "5"
+
+
+@pytest.mark.parametrize("code", [2, 3, 1, 70], ids=str)
+def test_a_reason_of_the_stage_is_that_of_the_retrain(hands: Stagehands, code: int) -> None:
+    def tell(_stage: str) -> None:
+        hands.reason = "photos: no such folder\n  --> small.yaml:3"
+
+    hands.meanwhile, hands.codes["fit"] = tell, code
+    assert hands.retrain(options={"--junit": "j.xml"}) == code
+    (failure,) = ET.parse("j.xml").iter("failure")
+    assert failure.get("message") == f"fit has ended with exit code {code}: photos: no such folder"
+    assert "--> small.yaml:3" in str(failure.text)
+
+
+@pytest.mark.parametrize(
+    ("stage", "code", "sent"),
+    [("fit", 2, True), ("fit", 3, True), ("fit", -9, False), ("test", 1, True), ("export", 5, True),
+     ("export", -9, False),
+     ("gate", 2, False), ("promote", 4, False), ("promote", 75, False)],
+    ids=str,
+)  # fmt: skip
+def test_a_failure_is_sent_once_by_the_stage_or_by_the_retrain(
+    hands: Stagehands, stage: str, code: int, sent: bool
+) -> None:
+    hands.codes[stage] = code
+    hands.retrain(*JUDGED)
+    assert hands.notifier.has_sent_end is sent
+    assert hands.notifier.message.startswith(f"{stage}: ")
+
+
+def test_a_decision_of_the_gate_is_the_message_of_its_refusal(hands: Stagehands) -> None:
+    def refuse(stage: str) -> None:
+        if stage == "gate":
+            runs.write_json(runs.list_runs("runs", "small")[0].folder / "gate.json", {"passed": False})
+
+    hands.meanwhile, hands.codes["gate"] = refuse, 4
+    hands.retrain(*JUDGED)
+    assert hands.notifier.has_sent_end
+
+
+@pytest.mark.parametrize(
+    ("url", "expected", "passed"),
+    [
+        ("http://127.0.0.1:9/can-ary", "${oc.env:_LIGHTKIT_ADDRESS_0}", "http://127.0.0.1:9/can-ary"),
+        ("${oc.env:HOOK_URL}", "${oc.env:HOOK_URL}", None),
+    ],
+    ids=["plain", "reference"],
+)
+@pytest.mark.parametrize("place", ["callbacks", "trainer"])
+def test_later_stages_get_the_notifiers_of_the_command_and_no_secret_among_their_arguments(
+    hands: Stagehands, monkeypatch: pytest.MonkeyPatch, place: str, url: str, expected: str, passed: str | None
+) -> None:
+    monkeypatch.setenv("HOOK_URL", "http://127.0.0.1:9/of-the-environment")
+    entry = {"class_path": "WebhookNotifier", "init_args": {"webhook_url": url}}
+    layer = {"callbacks": {"hook": entry}} if place == "callbacks" else {"trainer": {"callbacks": [entry]}}
+    hands.house.write("hook.yaml", json.dumps(layer))  # which is YAML
+    hands.retrain(*JUDGED, "-c", "hook.yaml")
+    for words, environment in zip(hands.calls[1:], hands.environments[1:], strict=True):
+        option = "--callbacks.hook=" if place == "callbacks" else "--trainer.callbacks="
+        (flag,) = [word for word in words if word.startswith(option)]
+        found = json.loads(flag.removeprefix(option))
+        found = found[0] if place == "trainer" else found
+        assert found["init_args"]["webhook_url"] == expected
+        assert environment.get("_LIGHTKIT_ADDRESS_0") == passed
+        assert not any("can-ary" in word or "of-the-environment" in word for word in words)
+
+
+def judge(run: runs.Run, session: Any, **changes: Any) -> None:
+    """Write the decision of a gate as `lightkit gate` does."""
+    settings = {**read_gate(session.resolved).__dict__, "name": run.name, **changes}
+    runs.write_json(run.folder / "gate.json", {"passed": True, "settings": settings})
+
+
+def test_a_gate_alone_that_has_changed_is_judged_again_without_a_training(
+    hands: Stagehands, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    changed = {"--if-changed": ""}
+    assert hands.retrain(*JUDGED) == 0
+    (run,) = runs.list_runs("runs", "small")
+    monkeypatch.setattr("lightkit.commands.retrain.find_unchanged_run", lambda _context: run)
+    judge(run, open_context("fit", ["-c", "small.yaml", *JUDGED], SignalWatch()))
+    hands.calls = []
+
+    hands.codes["fit"] = 6
+    assert hands.retrain(*JUDGED, options=changed) == 6
+    assert hands.stages == ["fit"]
+
+    assert hands.retrain(*JUDGED, "--gate.max=8", options=changed) == 0
+    assert hands.stages == ["gate", "promote"]
+    assert hands.record["outcome"] == "promoted"
+    assert hands.states == dict.fromkeys(STAGES, "done")
+    assert "only the gate has changed" in capsys.readouterr().err
+
+    judge(run, open_context("fit", ["-c", "small.yaml", *JUDGED, "--gate.max=8"], SignalWatch()))
+    assert hands.retrain(*JUDGED, "--gate.max=8", options=changed) == 6
+    assert hands.stages == ["fit"]

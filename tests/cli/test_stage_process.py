@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import signal
-from collections.abc import Iterator
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
+import psutil
 import pytest
 
-from lightkit.commands.retrain import StageProcesses
+from lightkit.commands.retrain import StageProcesses, describe_kill
 
 
 @pytest.fixture(scope="module")
@@ -24,3 +29,86 @@ def test_a_command_gives_its_code_and_writes_where_this_process_does(
     assert processes.run(words, {}, lambda: polls.append(1)) == code
     assert polls
     assert not signal.pthread_sigmask(signal.SIG_BLOCK, ())
+
+
+def children(pid: int) -> list[psutil.Process]:
+    return psutil.Process(pid).children(recursive=True)
+
+
+def run_beside(processes: StageProcesses, interfere: Callable[[list[psutil.Process]], None], tmp_path: Path) -> int:
+    """Run a command that waits for a file, and interfere with its processes once it runs."""
+    slow = "import os, time\nopen('began', 'w').close()\nwhile not os.path.exists('go'): time.sleep(0.02)\n"
+    (tmp_path / "slow.py").write_text(slow, encoding="utf-8")
+    has_interfered: list[bool] = []
+
+    def on_poll() -> None:
+        if (tmp_path / "began").exists() and not has_interfered:
+            has_interfered.append(True)
+            interfere(children(os.getpid()))
+            (tmp_path / "go").touch()
+
+    return processes.run(["validate", "--model=slow.Net"], {}, on_poll)
+
+
+def is_fork_server(process: psutil.Process) -> bool:
+    return "multiprocessing.forkserver" in " ".join(process.cmdline()) and process.ppid() == os.getpid()
+
+
+def test_a_command_goes_on_where_the_fork_server_is_killed(
+    processes: StageProcesses, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    def kill_fork_server(found: list[psutil.Process]) -> None:
+        (server,) = [each for each in found if is_fork_server(each)]
+        server.kill()
+
+    assert run_beside(processes, kill_fork_server, tmp_path) == 2
+    assert "Net" in processes.reason
+    assert processes.run(["--version"], {}, lambda: None) == 0  # by a new fork server
+
+
+def test_a_command_that_is_killed_has_the_signal_as_its_status(
+    processes: StageProcesses, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    def kill_command(found: list[psutil.Process]) -> None:
+        (server,) = [each for each in found if is_fork_server(each)]
+        (command,) = server.children()
+        command.kill()
+
+    assert run_beside(processes, kill_command, tmp_path) == -signal.SIGKILL
+    assert "most likely no memory was left" in describe_kill(signal.SIGKILL)
+
+
+def test_a_fork_server_that_dies_at_the_start_is_no_traceback(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """It imports a module that kills it, as one does that takes the last of the memory."""
+    (tmp_path / "too_large.py").write_text("import os\nos.kill(os.getpid(), 9)\n", encoding="utf-8")
+    program = (
+        "import multiprocessing, sys\n"
+        "from lightkit.commands import retrain\n"
+        "retrain._PRELOAD = ['too_large']\n"
+        "with retrain.StageProcesses() as processes:\n"
+        "    print(processes.run(['--version'], {}, lambda: None), processes.reason)\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True, timeout=120
+    )
+    assert done.stdout.startswith("-9 it could not be started")
+    assert "Traceback" not in done.stderr
+
+
+def test_an_interruption_of_a_later_stage_says_that_the_retrain_goes_on(
+    processes: StageProcesses, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    def terminate(found: list[psutil.Process]) -> None:
+        (server,) = [each for each in found if is_fork_server(each)]
+        (command,) = server.children()
+        command.terminate()
+
+    assert run_beside(processes, terminate, tmp_path) == 75
+    assert processes.reason == "interrupted by SIGTERM; the same lightkit retrain goes on with validate"

@@ -71,11 +71,12 @@ class Numbered(LightningDataModule):
     Args:
         count: Number of samples.
         drop_last: Whether the test loader would leave samples out.
+        note: A file that is no data; with it the inputs of a training are known.
     """
 
     class_names = ["reds", "blues", "greens"]
 
-    def __init__(self, count: int = 100, drop_last: bool = False):
+    def __init__(self, count: int = 100, drop_last: bool = False, note: str = ""):
         super().__init__()
         self.count, self.drop_last = count, drop_last
 

@@ -231,3 +231,39 @@ def test_a_smallest_value_of_a_loss_warns(finished: Workspace) -> None:
 )
 def test_an_error_in_the_gate_is_reported_with_what_there_is(planted: Workspace, words: list[str], says: str) -> None:
     assert re.search(says, refusal(planted, *words))
+
+
+MARGIN = ("--baseline=champion", "--gate.max_drop=null", "--gate.slices=null")
+
+
+def test_a_margin_asks_for_a_proof_that_the_model_is_no_worse(planted: Workspace) -> None:
+    """Of 100 samples it loses ten and wins none: Tango's interval ends at -0.16."""
+    passed = gate(planted, *MARGIN, "--gate.margin=0.2")
+    assert passed["non_inferiority"]["difference"] == pytest.approx(-0.1)
+    assert passed["non_inferiority"]["low"] == pytest.approx(-0.1604, abs=1e-4)
+    assert passed["smallest_drop"] == pytest.approx(0.05)
+    refused = gate(planted, *MARGIN, "--gate.margin=0.16", code=4)
+    assert "expected less than 0.16 worse than net version 1 (champion), with 0.95 confidence" in refused["reasons"][0]
+
+
+def test_the_page_of_a_gate_says_the_smallest_drop_that_its_samples_can_show(planted: Workspace) -> None:
+    gate(planted, *MARGIN, "--gate.margin=0.16", "--run.report=true", code=4)
+    page = (planted.runs[1] / "gate.html").read_text(encoding="utf-8")
+    assert "100 samples can show no drop below 0.05" in page
+    assert "with 95 % confidence above -0.16" in page
+
+
+def test_a_model_is_no_worse_than_itself_whatever_the_margin(planted: Workspace) -> None:
+    assert gate(planted, *MARGIN, "--gate.margin=0.001", run=0)["passed"] is True
+
+
+def test_a_margin_without_predictions_of_each_sample_is_refused_with_what_to_return(planted: Workspace) -> None:
+    error = refusal(planted, *MARGIN, "--gate.margin=0.2", "--model.init_args.returns_outputs=false")
+    assert re.search(r"gate\.margin: .* has no prediction of each sample.*test_step.*gate\.max_drop", error)
+
+
+def test_a_deep_check_says_the_smallest_drop_and_warns_of_a_margin_that_no_model_meets(planted: Workspace) -> None:
+    checked = planted.run("check", "-c", "net.yaml", "--deep", "--gate.margin=0.02").ok()
+    says = r"^gate +the smallest drop of test/accuracy that 100 samples can show: 0\.05$"
+    assert re.search(says, checked.out, re.MULTILINE)
+    assert "100 samples of the test split show no margin of 0.02 for any model, only one above 0.026" in checked.err

@@ -106,8 +106,24 @@ def test_init_data_writes_a_config_for_a_folder_of_photos_with_reasons(workspace
     assert text.startswith("# 40 images in 2 classes.\n")
     assert "Classes: ants 20, bees 20" in text
     assert "min: 0.75   # always answering" in text
+    assert "max_drop: 0   # below the champion: 4 test images are too few" in text
     assert workspace.run("check", "-c", "insects.yaml").ok()
     workspace.fit("-c", "insects.yaml", "--trainer.max_epochs=1", "--data.num_workers=0")
+
+
+def test_init_data_writes_a_gate_that_lets_no_model_sink(workspace: Workspace) -> None:
+    for index in range(30):
+        for split in ("train", "test"):
+            folder = workspace.folder / "split" / split / ("ants" if index % 2 else "bees")
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / f"{index}.png").write_bytes(png(index))
+    workspace.run("init", "--data", "split").ok()
+    text = (workspace.folder / "split.yaml").read_text(encoding="utf-8")
+    assert "  margin: 0.17   # shown to be less than this worse than the champion, with 95 % confidence\n" in text
+    assert "  drift: {window: 10, max_drop: 0.17}" in text
+    assert "The smallest drop that 30 images can show: 0.17." in text
+    assert "max_drop: 0.091" not in text
+    workspace.run("check", "-c", "split.yaml").ok()
 
 
 def test_init_data_writes_a_config_for_a_table_of_photos(workspace: Workspace) -> None:

@@ -225,3 +225,129 @@ def test_a_registry_that_does_not_answer_is_75_and_its_password_is_masked(
     assert "--tracking-uri" in result.err
     assert "sesame" not in result.out + result.err
     assert "Traceback" not in result.err
+
+
+NOTED = "--data.init_args.note=net.yaml"
+"""A file that the config names as data, so that the inputs of a training are known."""
+RETRAIN = ("retrain", "-c", "net.yaml", NOTED, LOOSE, "--skip=test", "--skip=export")
+
+
+@dataclass(frozen=True)
+class Weeks:
+    """Commands around a rollback and a hold, one after another.
+
+    Args:
+        workspace: Where they were run.
+        results: What they printed, by name.
+        num_runs: Number of runs after each.
+        champions: Version that the alias `champion` pointed to at the end of each.
+    """
+
+    workspace: Workspace
+    results: dict[str, Result]
+    num_runs: dict[str, int]
+    champions: dict[str, str]
+
+
+@pytest.fixture(scope="module")
+def weeks(planted_original: Path, tmp_path_factory: pytest.TempPathFactory, fork_server: ForkServer) -> Iterator[Weeks]:
+    """A worse model that is promoted, rolled back, trained again and held; read only."""
+    workspace = copy_of(planted_original, Workspace(tmp_path_factory.mktemp("weeks") / "work", fork_server))
+    champion(workspace)  # its script is code of the working directory from now on
+    weeks = Weeks(workspace, {}, {}, {})
+
+    def run(name: str, *words: str) -> None:
+        weeks.results[name] = workspace.run(*words, environ={"GITHUB_ACTOR": None}, timeout_s=600)
+        weeks.num_runs[name] = len(workspace.runs)
+        weeks.champions[name] = champion(workspace)
+
+    fit = ("fit", "-c", "net.yaml", NOTED, "--model.init_args.skill=80", "--quiet")
+    run("worse", *fit)
+    run("worse promoted", "promote", "latest", "--name=net", LOOSE, "--quiet")
+    run("back", "rollback", "net", "--reason=too bad")
+    run("same inputs", *RETRAIN, "--model.init_args.skill=80")
+    run("again", *fit, "--run.resume=never")
+    run("same weights", "promote", "latest", "--name=net", LOOSE)
+    run("other inputs", "fit", "-c", "net.yaml", "--model.init_args.skill=80", "--quiet")
+    run("same weights of other inputs", "promote", "latest", "--name=net", LOOSE)
+    run("held", "promote", "--hold", "net", "--reason=an audit")
+    run("held again", "promote", "--hold", "net")
+    run("promoted while held", "promote", str(workspace.runs[0]), "--force")
+    run("retrained while held", *RETRAIN, "--model.init_args.skill=95")
+    run("history while held", "history", "net")
+    run("hold of no model", "promote", "--hold", "nett")
+    run("hold and run", "promote", str(workspace.runs[0]), "--hold", "net")
+    run("released", "promote", "--release", "net")
+    run("forced", "promote", "latest", "--name=net", "--force")
+    run("same weights as the champion", *fit, "--run.resume=never")
+    run("wanted again", "promote", "latest", "--name=net", LOOSE)
+    yield weeks
+    workspace.close()
+
+
+def test_a_worse_model_that_is_promoted_is_a_line_of_output_also_with_quiet(weeks: Weeks) -> None:
+    promoted = weeks.results["worse promoted"]
+    assert promoted.code == 0, promoted.err
+    assert "a worse model was promoted, within gate.max_drop 0.5: test/accuracy of version 2 is 0.8" in promoted.err
+    assert "0.1 worse than 0.9 of version 1" in promoted.err
+
+
+@pytest.mark.parametrize("name", ["same weights", "same weights of other inputs"])
+def test_what_was_rolled_back_is_not_promoted_again_from_another_training(weeks: Weeks, name: str) -> None:
+    refused = weeks.results[name]
+    assert refused.code == 4
+    says = r"net version 2 was rolled back by \S+@\S+ at 20\S+ \(too bad\), and this model has the same weights"
+    assert re.search(says, refused.err)
+    assert "--force" in refused.err
+    assert weeks.champions[name] == "1"
+
+
+def test_what_was_rolled_back_is_not_trained_again_by_a_retrain(weeks: Weeks) -> None:
+    refused = weeks.results["same inputs"]
+    assert refused.code == 4
+    assert re.search(r"net version 2 was rolled back by .* at 20\S+ \(too bad\).*Nothing was trained", refused.err)
+    assert weeks.num_runs["same inputs"] == weeks.num_runs["worse"]
+
+
+def test_what_was_rolled_back_is_promoted_by_force_and_wanted_from_then_on(weeks: Weeks) -> None:
+    weeks.results["forced"].ok()
+    assert weeks.champions["forced"] != "1"
+    weeks.results["wanted again"].ok()
+
+
+@pytest.mark.parametrize("name", ["promoted while held", "retrained while held"])
+def test_an_alias_that_is_held_stays_and_the_command_ends_with_4_and_names_who_holds_it(
+    weeks: Weeks, name: str
+) -> None:
+    refused = weeks.results[name]
+    assert refused.code == 4
+    assert re.search(r"net@champion is held by \S+@\S+ since 20\S+ \(an audit\)\..*--release net", refused.err)
+    assert weeks.champions[name] == "1"
+    assert weeks.num_runs[name] == weeks.num_runs["held"]
+
+
+def test_a_hold_ends_with_its_release(weeks: Weeks) -> None:
+    held, again = weeks.results["held"].ok().out, weeks.results["held again"].ok().out
+    assert held == again
+    assert held.strip() in weeks.results["history while held"].ok().out
+    assert "net@champion may move again" in weeks.results["released"].ok().out
+
+
+def test_a_hold_takes_the_name_of_a_model(weeks: Weeks) -> None:
+    assert weeks.results["hold of no model"].code == 2
+    assert "did you mean 'net'" in weeks.results["hold of no model"].err
+    assert weeks.results["hold and run"].code == 2
+
+
+@pytest.mark.parametrize("kind", ["link", "folder"])
+def test_a_lock_of_a_promotion_that_cannot_be_taken_is_reported_in_words(planted: Workspace, kind: str) -> None:
+    lock = planted.runs[0] / ".promote.lock"
+    lock.unlink(missing_ok=True)
+    if kind == "link":
+        lock.symlink_to(planted.folder / "elsewhere")
+    else:
+        lock.mkdir()
+    refused = planted.run("promote", str(planted.runs[0]))
+    assert refused.code == 2
+    assert ".promote.lock cannot be taken" in refused.err
+    assert "Traceback" not in refused.err

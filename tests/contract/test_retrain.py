@@ -12,6 +12,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
+from tests.contract.conftest import copy_of
 from tests.contract.examples import MY_PROJECT, SMALL
 from tests.contract.workspace import (
     ForkServer,
@@ -22,7 +23,7 @@ from tests.contract.workspace import (
     read_json,
     wait_until_gone,
 )
-from tests.receiving import Receiver, receiving
+from tests.receiving import CANARY, Receiver, receiving
 
 pytestmark = pytest.mark.timeout(1800)  # each stage is a new Python process
 
@@ -116,7 +117,12 @@ def nights(tmp_path_factory: pytest.TempPathFactory, fork_server: ForkServer) ->
         words = (*RETRAIN, *JUDGED, "--reason=of November", "--junit=night.xml")
         results["finished"] = workspace.run(*words, environ={"GITHUB_STEP_SUMMARY": "step.md"}, timeout_s=900)
         results["history"] = workspace.run("history", "small")
-        results["unchanged"] = workspace.run(*RETRAIN, *JUDGED, "--if-changed", timeout_s=300)
+        page = {"GITHUB_STEP_SUMMARY": "unchanged.md"}
+        unchanged = (*RETRAIN, *JUDGED, "--if-changed", "--junit=unchanged.xml")
+        results["unchanged"] = workspace.run(*unchanged, timeout_s=300)
+        results["unchanged ok"] = workspace.run(*unchanged, "--unchanged-ok", environ=page, timeout_s=300)
+        results["gate changed"] = workspace.run(*unchanged, "--gate.max=8", timeout_s=600)
+        results["gate known"] = workspace.run(*unchanged, "--gate.max=8", timeout_s=600)
     yield Nights(workspace, results, receiver)
     workspace.close()
 
@@ -140,12 +146,13 @@ def test_a_retrain_writes_the_report_of_all_stages(nights: Nights) -> None:
 
 def test_a_killed_retrain_goes_on_with_the_stage_that_was_not_finished(nights: Nights) -> None:
     assert nights.results["killed"].code == -signal.SIGKILL
-    assert begun(nights.run) == ["fit", "test", "test", "test", "export", "gate", "promote"]
+    assert begun(nights.run)[:7] == ["fit", "test", "test", "test", "export", "gate", "promote"]
 
 
 def test_sigterm_is_passed_on_to_the_stage_and_ends_the_retrain_with_75(nights: Nights) -> None:
     assert nights.results["interrupted"].code == 75
     assert re.search(r"the same command goes on with (test|export)", nights.results["interrupted"].out)
+    assert "nothing to resume" not in nights.results["interrupted"].err
 
 
 def test_a_second_retrain_of_the_job_is_75_and_names_who_runs_it(nights: Nights) -> None:
@@ -202,7 +209,7 @@ def test_retrain_writes_a_junit_case_and_a_row_of_the_step_summary_for_each_stag
 
 def test_a_dead_mans_switch_is_notified_of_a_retrain_as_a_whole(nights: Nights) -> None:
     signs = [request.path.removeprefix("/beat/*") for request in nights.receiver.of("beat")]
-    assert signs == ["/start", "/start", "/start", "", "/start", ""]
+    assert signs == ["/start", "/start", "/start", ""] + ["/start", ""] * 4
 
 
 def test_retrain_if_changed_ends_with_6_where_nothing_has_changed(nights: Nights) -> None:
@@ -210,8 +217,37 @@ def test_retrain_if_changed_ends_with_6_where_nothing_has_changed(nights: Nights
     assert len(nights.workspace.runs) == 1
 
 
+def test_nothing_to_do_is_no_failure_in_junit(nights: Nights) -> None:
+    assert nights.results["unchanged ok"].code == 0
+    suites = ET.parse(nights.workspace.folder / "unchanged.xml")
+    assert [*suites.iter("failure")] == []
+    skipped = [str(each.get("message")) for each in suites.iter("skipped")]
+    assert len(skipped) == 5
+    assert skipped[0].startswith(f"nothing has changed since runs/small/{nights.run.name}")
+    page = (nights.workspace.folder / "unchanged.md").read_text(encoding="utf-8")
+    assert page.startswith("### lightkit retrain: nothing has changed since")
+
+
+def test_a_retrain_judges_again_without_a_training_where_the_gate_alone_has_changed(nights: Nights) -> None:
+    again = nights.results["gate changed"].ok()
+    assert "only the gate has changed" in again.err
+    assert begun(nights.run)[7:] == ["gate", "promote"]
+    assert read_json(nights.run / "gate.json")["settings"]["max"] == 8
+    assert nights.results["gate known"].code == 6
+    assert len(nights.workspace.runs) == 1
+
+
 @pytest.fixture(scope="module")
-def rejected(tmp_path_factory: pytest.TempPathFactory, fork_server: ForkServer) -> Iterator[tuple[Workspace, Result]]:
+def messages() -> Iterator[Receiver]:
+    """A server whose address is written in the config of `rejected`."""
+    with receiving() as receiver:
+        yield receiver
+
+
+@pytest.fixture(scope="module")
+def rejected(
+    tmp_path_factory: pytest.TempPathFactory, fork_server: ForkServer, messages: Receiver
+) -> Iterator[tuple[Workspace, Result]]:
     """A retrain of one epoch whose gate says no, with data that cannot be pickled; read only."""
     workspace = Workspace(tmp_path_factory.mktemp("rejected") / "work", fork_server)
     note = "\nwith open('parents.txt', 'a') as file:\n    print(sys.argv[1], os.getppid(), file=file)\n"
@@ -219,7 +255,10 @@ def rejected(tmp_path_factory: pytest.TempPathFactory, fork_server: ForkServer) 
     note += "loader, DataLoader = DataLoader, lambda *args, **kwargs: loader(\n"
     note += "    *args, **{**kwargs, 'num_workers': 1, 'collate_fn': lambda items: collate(items)}\n)\n"
     workspace.write("my_project.py", MY_PROJECT.replace("import os\n", "import os\nimport sys\n", 1) + note)
-    workspace.write("small.yaml", SMALL)
+    hook = {"webhook_url": messages.url("hook"), "events": ["end", "failure", "gate"]}
+    workspace.write(
+        "small.yaml", {**SMALL, "callbacks": {"hook": {"class_path": "WebhookNotifier", "init_args": hook}}}
+    )
     words = ("--gate.metric=test/loss", "--gate.mode=min", "--gate.max=0", "--skip=test", "--skip=export")
     yield workspace, workspace.run(*RETRAIN, *words, "--output=json", "--junit=no.xml", timeout_s=600)
     workspace.close()
@@ -236,6 +275,25 @@ def test_a_gate_that_says_no_ends_the_retrain_with_4_and_nothing_is_promoted(
     suites = ET.parse(workspace.folder / "no.xml")
     assert [case.get("name") for case in suites.iter("testcase") if case.find("failure") is not None] == ["gate"]
     assert read_events(workspace.only_run, "promotion") == []
+
+
+def test_all_stages_send_their_messages_to_an_address_that_is_written_in_the_config(
+    rejected: tuple[Workspace, Result], messages: Receiver
+) -> None:
+    workspace, result = rejected
+    told = [(each.json["kind"], each.json["stage"], each.json["exit_code"]) for each in messages.of("hook")]
+    assert told == [("end", "fit", 0), ("gate", "gate", 4)]
+    files = [path for path in workspace.folder.rglob("*") if path.is_file() and path.name != "small.yaml"]
+    assert [path for path in files if CANARY.encode() in path.read_bytes()] == []
+    assert CANARY not in result.out + result.err
+
+
+def test_a_command_by_itself_says_that_a_run_does_not_keep_an_address(
+    rejected: tuple[Workspace, Result], workspace: Workspace
+) -> None:
+    copy_of(rejected[0].folder, workspace)
+    alone = workspace.run("test", "--run=latest", "--quiet").ok()
+    assert re.search(r"callbacks\.hook sends nothing: its webhook_url.*\$\{oc\.env:NAME\}", alone.err)
 
 
 def test_retrain_prints_the_events_of_all_stages_as_one_stream(rejected: tuple[Workspace, Result]) -> None:

@@ -14,6 +14,8 @@ from lightkit.config import resolve, split_arguments
 from lightkit.config.resolved import Resolved
 from lightkit.errors import ConfigError
 from lightkit.registry.gate import GateSettings, ModelScores, decide, read_gate, split_of
+from lightkit.reports.predictions import Predictions
+from lightkit.reports.statistics import paired_score_interval
 
 METRIC = "test/accuracy"
 
@@ -156,6 +158,9 @@ def test_no_block_judges_nothing(tmp_path: Path) -> None:
         ("{metric: train/accuracy}", "gate.metric: expected a metric of the test or the validation split", 1),
         ("{metric: test/a, max_drop: -0.1}", "gate.max_drop: expected a number of at least 0, got -0.1", 1),
         ("{metric: test/a, confidence: 95}", "gate.confidence: expected a number between 0 and 1", 1),
+        ("{metric: test/a, margin: 0}", "gate.margin: expected a number above 0, such as 0.02, got 0", 1),
+        ("{metric: test/a, margin: 0.1, confidence: 0.4}", "gate.confidence: expected a number between 0.5 and 1", 1),
+        ("{metric: test/a, margin: 0.1, baseline: null}", "gate.margin: there is nothing that the model could", 2),
         ("{metric: test/a, max_drop: 0.1, confidence: .inf}", "gate.confidence: expected finite numbers, got inf", 1),
         ("{metric: test/a, slices: {roses: .nan}}", "gate.slices: expected finite numbers", 1),
         ("{metric: test/a, mode: '', max_drop: 0.1}", "gate.mode: expected", 1),
@@ -171,7 +176,8 @@ def test_no_block_judges_nothing(tmp_path: Path) -> None:
         ("{slices: {roses: 0.7}}", "gate.slices: of which metric?", 1),
         ("{metric: null, drift: {window: 2, max_drop: 1}}", "gate.drift: of which metric?", 1),
     ],
-    ids=["train", "drop", "confidence", "infinity", "NaN", "no mode", "no name", "drift key", "window",
+    ids=["train", "drop", "confidence", "margin", "one-sided confidence", "margin to nothing",
+         "infinity", "NaN", "no mode", "no name", "drift key", "window",
          "part of a window", "drift drop", "half a drift", "min above max", "no baseline", "no metric",
          "slices of no metric", "drift of no metric"],
 )  # fmt: skip
@@ -188,3 +194,97 @@ def test_an_error_is_reported_with_its_places(tmp_path: Path, gate: str, says: s
 )
 def test_the_first_part_of_a_metric_names_the_split(metric: str, split: str) -> None:
     assert split_of(metric) == split
+
+
+LABELS = np.arange(30) % 3
+
+
+def right_on(samples: Any) -> Predictions:
+    """Predictions for 30 samples that are right on some."""
+    predicted = np.where(np.isin(np.arange(30), [*samples]), LABELS, (LABELS + 1) % 3)
+    certainty = np.where(predicted == LABELS, 0.9, 0.1).astype(np.float32)
+    return Predictions(
+        "test", np.arange(30), [None] * 30, LABELS, predicted, np.full(30, 0.9, np.float32), certainty, ("a", "b", "c")
+    )
+
+
+def compared(settings: GateSettings, mine: Predictions, theirs: Predictions) -> dict[str, Any]:
+    """The decision on two models by their predictions."""
+    models = [
+        ModelScores(name, {METRIC: float(each.is_correct.mean())}, {}, each)
+        for name, each in (("run", mine), ("net version 1", theirs))
+    ]
+    return decide(settings, *models, num_samples=30, run="a/b")
+
+
+@pytest.mark.parametrize(
+    ("lost", "won", "passes"),
+    [(0, 0, True), (1, 0, True), (2, 0, False), (2, 2, True), (3, 3, True), (5, 5, False), (0, 5, True)],
+    ids=["equal", "one worse", "two worse", "as good", "as good with six", "as good with ten", "better"],
+)
+def test_a_model_passes_that_is_shown_to_be_no_worse_than_the_margin(lost: int, won: int, passes: bool) -> None:
+    theirs = right_on(range(20))
+    mine = right_on([*range(lost, 20), *range(20, 20 + won)])
+    decision = compared(GateSettings(METRIC, margin=0.17), mine, theirs)
+    assert decision["passed"] is passes
+    found = decision["non_inferiority"]
+    assert found["low"] == pytest.approx(paired_score_interval(won, lost, 30, confidence=0.9)[0])
+    assert (found["low"] > -0.17) is passes
+    assert decision["smallest_drop"] == pytest.approx(5 / 30)
+
+
+def test_a_drop_that_looks_like_noise_is_no_proof_of_none() -> None:
+    """Three of 30 lost: no significant difference, and still as much as 0.2 may be lost."""
+    mine, theirs = right_on(range(3, 20)), right_on(range(20))
+    assert compared(GateSettings(METRIC, max_drop=0.0, confidence=0.95), mine, theirs)["passed"] is True
+    refused = compared(GateSettings(METRIC, margin=0.17), mine, theirs)
+    assert refused["passed"] is False
+    assert "expected less than 0.17 worse than net version 1, with 0.95 confidence" in refused["reasons"][0]
+
+
+def test_a_margin_that_no_model_can_show_is_reported() -> None:
+    decision = compared(GateSettings(METRIC, margin=0.05), right_on(range(20)), right_on(range(20)))
+    assert decision["passed"] is False
+    assert "30 samples show no margin of 0.083 or less" in decision["reasons"][0]
+
+
+def test_the_baseline_itself_is_no_worse_than_it() -> None:
+    predictions = right_on(range(20))
+    assert compared(GateSettings(METRIC, margin=0.001), predictions, predictions)["passed"] is True
+
+
+def test_a_margin_needs_predictions_of_each_sample_also_before_there_is_a_champion() -> None:
+    settings = GateSettings(METRIC, margin=0.1)
+    with pytest.raises(ConfigError, match=r"gate\.margin: run has no prediction of each sample.*test_step"):
+        judged(settings, 0.9)
+    with pytest.raises(ConfigError, match=r"gate\.margin: .*has no prediction of each sample"):
+        judged(settings, 0.9, 0.9)
+    assert judged(settings, float("nan"), 0.9)["passed"] is False
+
+
+@pytest.mark.parametrize(
+    ("settings", "lost_a_night", "last"),
+    [
+        (GateSettings(METRIC, max_drop=0.091), 2, 0.0),
+        (GateSettings(METRIC, margin=0.17, drift={"window": 10, "max_drop": 0.17}), 2, 20 / 30),
+        (GateSettings(METRIC, margin=0.17, drift={"window": 10, "max_drop": 0.17}), 1, 15 / 30),
+    ],
+    ids=["a drop of a standard error", "two images a night", "one image a night"],
+)
+def test_a_model_sinks_night_by_night_no_further_than_its_gate_allows(
+    settings: GateSettings, lost_a_night: int, last: float
+) -> None:
+    """Each night the new model is wrong on one or two more of 30 images: until none is right, or the gate says no."""
+    right, champions = 20, [20 / 30]
+    while right >= lost_a_night:
+        mine, theirs = right_on(range(right - lost_a_night)), right_on(range(right))
+        drift = {"window": 10, "best": max(champions[-10:]), "version": "1"}
+        models = [
+            ModelScores(name, {METRIC: float(each.is_correct.mean())}, {}, each)
+            for name, each in (("run", mine), ("net version 1", theirs))
+        ]
+        if not decide(settings, *models, drift=drift, num_samples=30, run="a/b")["passed"]:
+            break
+        right -= lost_a_night
+        champions.append(right / 30)
+    assert champions[-1] == pytest.approx(last)

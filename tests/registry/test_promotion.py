@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from mlflow import MlflowClient
 
-from lightkit.errors import ConfigError, RunLocked
+from lightkit.errors import ConfigError, GateFailed, RunLocked
 from lightkit.loggers.mlflow_address import find_address
 from lightkit.registry.promotion import (
     OUTSIDE,
@@ -16,12 +17,20 @@ from lightkit.registry.promotion import (
     alias_version,
     champions,
     describe_actor,
+    digests_of_inputs,
+    hold_alias,
     last_scored,
+    list_rejections,
+    match_rejection,
     move_alias,
+    read_hold,
     read_moves,
     recent_champions,
+    release_alias,
+    require_no_hold,
 )
 from lightkit.registry.store import Registry
+from lightkit.runs.files import write_json
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::ResourceWarning"),  # 2026-11: mlflow 3.17 leaves connections to the collector
@@ -164,3 +173,101 @@ def test_a_version_comes_with_its_scores_whatever_moved_last() -> None:
     assert recent_champions(moves, "champion", 5)[0].scores == {"challenger": 1.0}
     assert last_scored(moves, "3") is None
     assert recent_champions([done("promote", "2", "1")], "champion", 5)[0].scores == {}
+
+
+INPUTS = {"config": "c", "data": "d", "code": "e"}
+FIRST, SECOND = done("promote", "1", weights="w1"), done("promote", "2", "1", weights="w2", inputs=INPUTS)
+BACK = done("rollback", "1", "2")
+
+
+@pytest.mark.parametrize(
+    ("moves", "expected"),
+    [
+        ([FIRST, SECOND], []),
+        ([FIRST, SECOND, BACK], ["2"]),
+        ([FIRST, SECOND, BACK, done("promote", "2", "1", weights="w2")], []),
+        ([FIRST, SECOND, BACK, done("promote", "3", "1", weights="w2")], []),
+        ([FIRST, SECOND, BACK, done("promote", "3", "1", weights="w3", inputs=INPUTS)], []),
+        ([FIRST, SECOND, BACK, done("promote", "3", "1", weights="w3")], ["2"]),
+        ([FIRST, SECOND, BACK, done(OUTSIDE, "2", "1")], []),
+        ([FIRST, SECOND, done("promote", "3", "2"), done("rollback", "2", "3"), BACK], ["3", "2"]),
+        ([FIRST, SECOND, done("rollback", "1", "2", alias="shadow")], []),
+    ],
+    ids=["none", "one", "promoted again", "the same weights by force", "the same inputs by force", "another since then",
+         "moved back outside", "two", "another alias"],
+)  # fmt: skip
+def test_what_was_rolled_back_is_rejected_until_it_is_promoted_again(moves: list[Move], expected: list[str]) -> None:
+    assert [each.version for each in list_rejections(moves, "champion")] == expected
+
+
+@pytest.mark.parametrize(
+    ("model", "words"),
+    [
+        ({"version": "2", "weights": "w9"}, ""),
+        ({"weights": "w2"}, "the same weights"),
+        ({"weights": "w9", "inputs": INPUTS}, "the same config, data and code"),
+        ({"weights": "w9", "inputs": {**INPUTS, "data": "other"}}, None),
+        ({"version": "3", "weights": "w9", "inputs": {}}, None),
+    ],
+    ids=["version", "weights", "inputs", "other data", "nothing"],
+)
+def test_a_model_that_was_rolled_back_is_known_by_version_weights_or_inputs(
+    model: dict[str, Any], words: str | None
+) -> None:
+    found = match_rejection(list_rejections([FIRST, SECOND, BACK], "champion"), **model)
+    assert (found is None) == (words is None)
+    if found is not None:
+        assert words is not None
+        assert found[0].version == "2"
+        assert words in found[1]
+
+
+def test_a_log_of_before_is_completed_by_the_tags_of_the_version_and_its_run(tmp_path: Path) -> None:
+    inputs = {"config": "c", "data": {"digest": "d", "num_files": 2}, "code": {"digest": "e", "num_files": 1}}
+    write_json(tmp_path / "manifest.json", {"inputs": inputs})
+    tags = {"weights_sha256": "w", "run_folder": str(tmp_path)}
+    moves = [done("promote", "1"), done("promote", "2", "1"), BACK]
+    (rejection,) = list_rejections(moves, "champion", [SimpleNamespace(version=2, tags=tags)])
+    assert (rejection.weights, rejection.inputs) == ("w", INPUTS)
+    (unknown,) = list_rejections(moves, "champion")
+    assert (unknown.weights, unknown.inputs) == (None, {})
+    assert match_rejection([unknown], weights=None, inputs={}) is None
+
+
+@pytest.mark.parametrize(
+    "inputs",
+    [
+        None,
+        {},
+        {"config": "c", "data": None, "code": {"digest": "e"}},
+        {"config": "c", "data": {"digest": "d", "num_files": 0}, "code": {"digest": "e"}},
+        {"config": "c", "data": {"digest": "d", "num_files": 3, "unseen": ["data.url"]}, "code": {"digest": "e"}},
+        {"config": "c", "data": "torn", "code": 3},
+    ],
+    ids=["none", "empty", "data not read", "data in no file", "data behind an address", "torn"],
+)
+def test_inputs_of_which_a_part_is_unknown_are_equal_to_none(inputs: Any) -> None:
+    assert digests_of_inputs({"inputs": inputs}) == {}
+
+
+def test_an_alias_that_is_held_is_not_promoted_but_rolled_back(registry: Registry) -> None:
+    move_alias(registry, "net", done("promote", "1"))
+    move_alias(registry, "net", done("promote", "2", "1"))
+    hold = hold_alias(registry, "net", "champion", reason="an audit")
+    assert hold_alias(registry, "net", "champion", reason="of another") == hold
+    with pytest.raises(GateFailed, match=r"net@champion is held by .*@.* since 20.* \(an audit\)\. .*--release net"):
+        move_alias(registry, "net", done("promote", "3", "2"))
+    require_no_hold(registry, "net", "shadow")
+    move_alias(registry, "net", done("rollback", "1", "2"))
+    assert alias_version(registry, "net", "champion") == "1"
+    assert release_alias(registry, "net", "champion") == hold
+    assert release_alias(registry, "net", "champion") is None
+    move_alias(registry, "net", done("promote", "3", "1"))
+
+
+@pytest.mark.parametrize("text", ["by hand", "[1]", "{}", '{"by": 3}'], ids=str)
+def test_a_hold_that_was_set_by_hand_holds(registry: Registry, client: MlflowClient, text: str) -> None:
+    client.set_registered_model_tag("net", "lightkit.hold.champion", text)
+    assert read_hold(registry, "net", "champion") is not None
+    with pytest.raises(GateFailed, match=r"net@champion is held by"):
+        require_no_hold(registry, "net", "champion")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from statistics import NormalDist
 from typing import Any
 
 import numpy as np
@@ -11,10 +13,16 @@ from torchmetrics.classification import MulticlassF1Score, MulticlassPrecision, 
 
 from lightkit.reports.predictions import Predictions
 from lightkit.reports.statistics import (
+    bound_difference,
     choose_deciding_samples,
     compare_on_same_samples,
     compute_interval,
+    mcnemar_exact,
+    paired_score_interval,
     select_class,
+    smallest_drop,
+    smallest_margin,
+    suggest_margin,
 )
 
 
@@ -130,3 +138,86 @@ def test_a_class_is_selected_by_name_or_number() -> None:
         assert found is not None
         assert set(found.target.tolist()) == {1}
         assert len(found.paths) == len(found)
+
+
+@pytest.mark.parametrize(
+    ("only_first", "only_second", "num_samples"),
+    [(12, 2, 73), (3, 7, 71), (0, 5, 30), (5, 1, 50), (1, 1, 20)],
+    ids=["better", "worse", "one-sided", "nearly one-sided", "even"],
+)
+def test_a_paired_score_interval_holds_the_differences_that_a_score_test_does_not_reject(
+    only_first: int, only_second: int, num_samples: int
+) -> None:
+    z = NormalDist().inv_cdf(0.95)
+
+    def is_kept(difference: float) -> bool:
+        """Test a difference with the nuisance parameter found by trying each value, not by its formula."""
+        share = np.linspace(max(0.0, -difference), (1 - difference) / 2, 20001)[1:-1]
+        rest = num_samples - only_first - only_second
+        likelihood = (
+            only_first * np.log(np.maximum(share + difference, 1e-300))
+            + only_second * np.log(share)
+            + rest * np.log(np.maximum(1 - 2 * share - difference, 1e-300))
+        )
+        second = float(share[np.argmax(likelihood)])
+        variance = num_samples * (2 * second + difference * (1 - difference))
+        return abs(only_first - only_second - num_samples * difference) < z * math.sqrt(variance)
+
+    low, high = paired_score_interval(only_first, only_second, num_samples, confidence=0.9)
+    assert [is_kept(each) for each in (low - 0.002, low + 0.002, high - 0.002, high + 0.002)] == [
+        False, True, True, False,
+    ]  # fmt: skip
+
+
+def test_two_models_without_a_disagreement_may_still_differ() -> None:
+    z = NormalDist().inv_cdf(0.95)
+    low, high = paired_score_interval(0, 0, 30, confidence=0.9)
+    assert (low, high) == pytest.approx((-(z**2) / (30 + z**2), z**2 / (30 + z**2)), abs=1e-9)
+    assert smallest_margin(30) == pytest.approx(0.0827, abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("num_samples", "drop", "margin"),
+    [(4, None, None), (5, 1.0, None), (30, 5 / 30, 0.17), (71, 5 / 71, 0.094), (1000, 0.005, 0.025)],
+    ids=str,
+)
+def test_so_many_samples_show_so_small_a_drop(num_samples: int, drop: float | None, margin: float | None) -> None:
+    assert smallest_drop(num_samples) == pytest.approx(drop)
+    assert suggest_margin(num_samples) == pytest.approx(margin)
+    if drop is not None:  # one sample less lost is no longer significant
+        lost = round(drop * num_samples)
+        assert mcnemar_exact(0, lost) / 2 <= 0.05 < mcnemar_exact(0, lost - 1) / 2
+
+
+@pytest.mark.parametrize(
+    ("metric", "mode", "sign"),
+    [("test/accuracy", "max", 1), ("test/error", "min", 1), ("test/error", "max", -1), ("test/accuracy", "min", -1)],
+    ids=str,
+)
+def test_a_difference_is_bounded_in_the_direction_that_is_good(metric: str, mode: str, sign: int) -> None:
+    is_error = metric.endswith("error")
+    scores = [1 - share if is_error else share for share in (0.88, 0.90)]
+    found = bound_difference(metric, scores, right_below(88), right_below(90), mode=mode, confidence=0.95)
+    assert found is not None
+    assert found["difference"] == pytest.approx(-0.02 * sign)
+    low, high = paired_score_interval(0, 2, 100, confidence=0.9)
+    assert found["low"] == pytest.approx(low if sign == 1 else -high)
+
+
+def test_a_loss_of_a_regressor_is_bounded_by_its_squares() -> None:
+    targets = np.zeros(200)
+    noise = np.random.default_rng(1).normal(size=(2, 200)).astype(np.float32)
+    worse, better = regressed(targets, 1.5 * noise[0]), regressed(targets, noise[1])
+    scores = [float((1.5 * noise[0]).astype(float).__pow__(2).mean()), float(noise[1].astype(float).__pow__(2).mean())]
+    found = bound_difference("test/loss", scores, worse, better, mode="min", confidence=0.95)
+    assert found is not None
+    differences = noise[1].astype(float) ** 2 - (1.5 * noise[0].astype(float)) ** 2
+    assert found["difference"] == pytest.approx(differences.mean(), abs=1e-6)
+    assert found["low"] == pytest.approx(differences.mean() - 1.645 * differences.std() / math.sqrt(200), abs=0.06)
+
+
+def test_a_few_samples_of_a_loss_show_nothing() -> None:
+    predictions = regressed(np.zeros(19), np.ones(19))
+    found = bound_difference("test/mae", [1.0, 1.0], predictions, predictions, mode="min", confidence=0.95)
+    assert found is not None
+    assert (found["difference"], found["low"]) == (0.0, -math.inf)

@@ -22,20 +22,22 @@ class Net(pl.LightningModule):
         """Map points ``(batch, 2)`` to values ``(batch, 1)``."""
         return self.layers(points)
 
-    def _loss(self, batch: tuple[Tensor, Tensor], split: str) -> Tensor:
+    def _step(self, batch: tuple[Tensor, Tensor], split: str) -> dict[str, Tensor]:
         points, values = batch
-        loss = nn.functional.mse_loss(self(points), values)
+        prediction = self(points)
+        loss = nn.functional.mse_loss(prediction, values)
         self.log(f"{split}/loss", loss, on_epoch=True, on_step=False)
-        return loss
+        # reports, comparisons and gates are made of the prediction for each sample
+        return {"loss": loss, "prediction": prediction, "target": values}
 
     def training_step(self, batch: tuple[Tensor, Tensor], _: int) -> Tensor:
-        return self._loss(batch, "train")
+        return self._step(batch, "train")["loss"]
 
-    def validation_step(self, batch: tuple[Tensor, Tensor], _: int) -> None:
-        self._loss(batch, "val")
+    def validation_step(self, batch: tuple[Tensor, Tensor], _: int) -> dict[str, Tensor]:
+        return self._step(batch, "val")
 
-    def test_step(self, batch: tuple[Tensor, Tensor], _: int) -> None:
-        self._loss(batch, "test")
+    def test_step(self, batch: tuple[Tensor, Tensor], _: int) -> dict[str, Tensor]:
+        return self._step(batch, "test")
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         return torch.optim.AdamW(self.parameters(), lr=self.learning_rate)
