@@ -373,7 +373,7 @@ class _Evaluation:
             samples = evaluation_data(own_data, data.split)  # its own: prepared and with the state that it asks for
             scores = self._score(model.name, module, model.checkpoint, samples)
         self._check_same_samples(model.name, samples, data, settings)
-        if settings.own:
+        if settings.own and samples.fingerprint != data.fingerprint:
             own = ", ".join(f"data.{_dotted(name)} {_shorten(value)}" for name, value in settings.own.items())
             self.notices.append(f"{model.name} keeps its own settings of the data: {own}")
         return scores

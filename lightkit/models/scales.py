@@ -22,6 +22,7 @@ from torch.utils.data import (
 )
 
 from lightkit.errors import DataError, LightkitError
+from lightkit.launch.watchdog import heartbeat
 
 _MAX_BATCHES = 1000  # of a stream that does not say how long it is
 _MIN_STD = 1e-6
@@ -114,6 +115,7 @@ def measure_scales(
             found = tables(trainer.strategy.batch_to_device(batch))
             for scale, (values, weights) in zip(scales, found, strict=True):
                 scale.add(values, weights)
+            heartbeat().beat()
         return scales
 
     loader = trainer.train_dataloader
