@@ -2,6 +2,7 @@
 
 from lightkit.callbacks.checkpoint import Checkpoint
 from lightkit.callbacks.checkpoint_io import VerifiedCheckpointIO, VerifiedXLACheckpointIO
+from lightkit.callbacks.class_names import ClassNames
 from lightkit.callbacks.computation import Computation
 from lightkit.callbacks.interruption import StopOnSignal
 from lightkit.callbacks.nonfinite import FiniteLoss
@@ -15,6 +16,7 @@ from lightkit.callbacks.watchdog import StallWatch
 __all__ = [
     "AppriseNotifier",
     "Checkpoint",
+    "ClassNames",
     "Computation",
     "FiniteLoss",
     "PredictionTable",

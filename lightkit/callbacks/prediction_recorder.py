@@ -18,6 +18,7 @@ from torch import Tensor
 
 from lightkit import runs
 from lightkit.callbacks.checkpoint_io import read_checkpoint
+from lightkit.callbacks.class_names import names_of_outputs
 from lightkit.callbacks.resume import gather, list_indices
 from lightkit.errors import DataError
 from lightkit.reports.figures import to_pixels
@@ -31,7 +32,7 @@ from lightkit.reports.predictions import (
     worst_errors,
     write_predictions,
 )
-from lightkit.task import UNDECLARED, Task, find_class_names, find_improbable, task_of
+from lightkit.task import UNDECLARED, Task, find_improbable, task_of
 
 log = logging.getLogger(__name__)
 _NUM_WORST, _NUM_THUMBNAILS = 40, 60
@@ -271,7 +272,7 @@ class PredictionRecorder(Callback):
         rows, num_classes = rows[:, first], evaluation.num_classes
         source, data = evaluation.source if is_named else None, getattr(trainer, "datamodule", None)
         with self._warn_of_failure():
-            names = find_class_names(trainer.lightning_module, data) or ()
+            names = names_of_outputs(trainer) or ()
             describe = getattr(data, "describe", None)
             epoch: int | None = evaluation.epoch
             if trainer.state.fn != TrainerFn.FITTING:

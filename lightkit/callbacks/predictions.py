@@ -20,6 +20,7 @@ from pytorch_lightning.callbacks import BasePredictionWriter
 from pytorch_lightning.utilities.model_helpers import is_overridden
 from torch import Tensor
 
+from lightkit.callbacks.class_names import names_of_outputs
 from lightkit.callbacks.resume import gather
 from lightkit.errors import ConfigError, DataError
 from lightkit.images.progress import ProgressLines
@@ -71,8 +72,7 @@ class PredictionTable(BasePredictionWriter):
         """Begin with an empty table."""
         self._batches = []
         self._task = task_of(pl_module)
-        data = trainer.datamodule  # type: ignore[attr-defined]
-        self._names = _find_names(pl_module, lambda: getattr(data, "class_names", None))
+        self._names = _find_names(pl_module, names_of_outputs(trainer))
 
     def write_on_batch_end(
         self,
@@ -221,7 +221,8 @@ class ListedPredictions(Callback):
         images: Any = trainer.datamodule  # type: ignore[attr-defined]  # a `ListedImages`, which callbacks do not import
         tensor = _check_rows(outputs, pl_module, num_images=len(batch))
         if self._decided is None:
-            names = _find_names(pl_module, images.names_of_data)
+            trained = images.trained_names or getattr(pl_module, "class_names", None)
+            names = _find_names(pl_module, trained or images.names_of_data())
             read = self._decided = _read_rows(tensor, pl_module, names or None)
         else:  # the columns are those of the first batch
             read = _read_rows(tensor, pl_module, self._decided.names, is_checked=True)
@@ -254,12 +255,9 @@ class ListedPredictions(Callback):
         self._files.__exit__(type(exception), exception, exception.__traceback__)
 
 
-def _find_names(module: LightningModule, names_of_data: Callable[[], Any]) -> tuple[str, ...]:
-    """Return the names of the model's classes, else the data's, which mean nothing where the outputs are undeclared."""
-    if not task_of(module).has_probabilities:
-        return ()
-    own = getattr(module, "class_names", None)
-    return tuple(map(str, (own if own is not None else names_of_data()) or ()))
+def _find_names(module: LightningModule, names: Sequence[str] | None) -> tuple[str, ...]:
+    """Return names of classes, which mean nothing where the outputs of the model are undeclared."""
+    return tuple(map(str, names or ())) if task_of(module).has_probabilities else ()
 
 
 class _Rows(NamedTuple):

@@ -5,11 +5,13 @@ from __future__ import annotations
 import logging
 import math
 import os
+import textwrap
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -19,7 +21,7 @@ from pytorch_lightning import LightningModule, seed_everything
 
 from lightkit import runs
 from lightkit.callbacks import VerifiedCheckpointIO
-from lightkit.callbacks.checkpoint_io import read_checkpoint
+from lightkit.callbacks.class_names import read_trained_classes
 from lightkit.callbacks.metric_modes import find_metric_modes
 from lightkit.callbacks.prediction_recorder import PredictionRecorder, write_thumbnails
 from lightkit.cli.console import configure_console, print_line, quiet_libraries
@@ -32,21 +34,33 @@ from lightkit.config import dump_yaml, near, read_file, shown_path
 from lightkit.config.tree import to_plain
 from lightkit.errors import ConfigError, DataError, LightkitError
 from lightkit.export.bare_trainer import build_bare_trainer
+from lightkit.registry.data_settings import DataSettings, choose_data_settings
 from lightkit.registry.evaluation import EvaluationData, evaluation_data
 from lightkit.registry.gate import RECORD, GateSettings, ModelScores, decide, find_gate_mode, read_gate, split_of
 from lightkit.registry.promotion import Move, read_moves, recent_champions
 from lightkit.registry.store import KEPT, Registry, address_of_run, find_version, list_versions, open_registry
 from lightkit.reports.gate_page import write_gate_page
-from lightkit.reports.predictions import Predictions, Split, predictions_path, read_predictions
+from lightkit.reports.predictions import (
+    UNKNOWN_SCORE,
+    Predictions,
+    Split,
+    is_loss_name,
+    predictions_path,
+    read_predictions,
+    score_class,
+)
 from lightkit.reports.statistics import choose_deciding_samples, describe_significance
 from lightkit.runs.metric_mode import Mode, override_modes, rank_value
 from lightkit.runs.resume import find_checkpoint
+from lightkit.runs.scores import read_scores
 from lightkit.runs.webhook import close_all
 from lightkit.version import __version__
 
 if TYPE_CHECKING:
     from mlflow.entities.model_registry import ModelVersion
 
+_RULES_OF_ONE_MODEL = {"min", "max", "slices"}
+_SAME_UNIT = 1e-5  # relative: sums of floats in another order
 _MAX_MOVES = 20  # of the history in gate.json
 _THRESHOLDS_ALONE = "give --gate.baseline=null to judge by the thresholds alone."
 
@@ -188,6 +202,9 @@ class _Evaluation:
     ) -> None:
         self.context, self.settings, self.run, self.checkpoint = context, settings, run, checkpoint
         self.registry, self.folder = registry, folder
+        seed = context.resolved.values.get("seed_everything")
+        # of the run that is judged: it may decide which samples there are
+        self._seed = seed if isinstance(seed, int) and not isinstance(seed, bool) else 0
         self.notices: list[str] = []
         """Remarks on the decision."""
         self.modes: dict[str, Any] = dict((runs.read_json(run.summary_path) or {}).get("modes") or {})
@@ -213,8 +230,10 @@ class _Evaluation:
         if own_data is None:
             raise ConfigError("gate.metric: the config has no data to score on. Give data: ... or --gate.metric=null.")
         data = evaluation_data(own_data, split_of(metric))
-        candidate = self._read_test_scores(f"run {run_name}", metric, sha256)
-        if candidate is not None and data.measure():
+        candidate = None
+        if _find_unit(module, metric) is None:  # else its weights say which
+            candidate = self._read_test_scores(f"run {run_name}", metric, sha256, data)
+        if candidate is not None:
             print_line(f"scores {candidate.name}: those of its test", self.context.mode)
         else:
             candidate = self._score(f"run {run_name}", module, self.checkpoint, data)
@@ -227,6 +246,7 @@ class _Evaluation:
                 baseline_scores = replace(candidate, name=baseline.name)
             else:
                 baseline_scores = self._score_baseline(baseline, data)
+                self._check_units(candidate, baseline_scores)
             if not math.isfinite(value := baseline_scores.metrics[metric]):
                 self.notices.append(f"{metric} of {baseline.name} is {value}, so that nothing can be compared with it")
         alias = settings.baseline or "champion"
@@ -237,7 +257,7 @@ class _Evaluation:
             about["history"] = [move.as_dict() for move in moves if move.alias == alias][-_MAX_MOVES:]
             if settings.drift is not None:
                 recent = recent_champions(moves, alias, int(settings.drift["window"]))
-                drift = self._find_drift(self.registry, recent, versions, data, mode=mode)
+                drift = self._find_drift(self.registry, recent, versions, data, candidate, mode=mode)
         described: Mapping[str, Any] = getattr(data, "describe", dict)() or {}  # of lightkit's own data
         kept = {key: described[key] for key in ("source", "fingerprint", "version") if key in described}
         about["data"] = {"fingerprint": data.fingerprint, "split": data.split, "described": kept or None}
@@ -254,26 +274,41 @@ class _Evaluation:
         write_thumbnails(self.run.folder, split, {sample["index"] for sample in about["samples"]}, data.sample_source)
         return decision | about
 
-    def _read_test_scores(self, name: str, metric: str, sha256: str) -> ModelScores | None:
-        """Read the scores of this checkpoint by the retrain's test, if that ran on one device in full precision."""
+    def _read_test_scores(self, name: str, metric: str, sha256: str, data: EvaluationData) -> ModelScores | None:
+        """Read the scores of this checkpoint by the retrain's test, if the gate would compute the same.
+
+        That is so for the same weights and the same data, of which all samples were scored on one device in full
+        precision.
+        """
         trainer = self.context.resolved.values.get("trainer") or {}
-        stages = (runs.read_json(self.run.summary_path) or {}).get("stages") or {}
         hardware = (runs.read_json(self.run.manifest_path) or {}).get("hardware") or {}
-        scores: Mapping[str, float] = stages.get("test") or {}
+        is_full_precision = str(trainer.get("precision", "32")) in ("32", "32-true", "None")
+        is_alone = hardware.get("devices") == 1
+        if os.environ.get(IN_RETRAIN) != "tested" or self.settings.slices or not is_alone or not is_full_precision:
+            return None
+
+        # of the same weights, with the settings of the run
+        recorded = read_scores(runs.read_json(self.run.summary_path) or {})
+        is_same = [
+            each.stage == "test" and each.sha256 == sha256 and each.limit is None and not each.changed
+            for each in recorded
+        ]
+        found = [each for each, is_chosen in zip(recorded, is_same, strict=True) if is_chosen]
+        if not found or found[-1].data is None or not data.measure():
+            return None
+
+        # on the data as it is now
+        described: Mapping[str, Any] = getattr(data, "describe", dict)() or {}
+        if (found[-1].data, found[-1].num_samples) != (described.get("fingerprint"), data.num_samples):
+            return None
+        scores = {key: math.nan if value is None else float(value) for key, value in found[-1].metrics.items()}
         predictions: Predictions | None = None
         with suppress(DataError):
             predictions = read_predictions(predictions_path(self.run.folder, "test"))
-            if predictions.sha256 != sha256 or predictions.fingerprint is None:
+            if predictions.sha256 != sha256 or predictions.fingerprint != found[-1].data:
                 predictions = None  # of another checkpoint, or perhaps in another order
-        if (
-            os.environ.get(IN_RETRAIN) != "tested"
-            or self.settings.slices
-            or ((self.settings.confidence, self.settings.margin) != (None, None) and predictions is None)
-            or not math.isfinite(scores.get(metric, math.nan))
-            or hardware.get("devices") != 1
-            or trainer.get("limit_test_batches") is not None
-            or str(trainer.get("precision", "32")) not in ("32", "32-true", "None")
-        ):
+        needs_predictions = (self.settings.confidence, self.settings.margin) != (None, None)
+        if (needs_predictions and predictions is None) or not math.isfinite(scores.get(metric, math.nan)):
             return None
         return ModelScores(name, scores, predictions=predictions)
 
@@ -301,6 +336,7 @@ class _Evaluation:
         recent: Sequence[Move],
         versions: Mapping[str, ModelVersion],
         data: EvaluationData,
+        candidate: ModelScores,
         *,
         mode: Mode | None,
     ) -> dict[str, Any]:
@@ -309,15 +345,18 @@ class _Evaluation:
         metric, scores, unknown = str(self.settings.metric), dict[str, float](), list[str]()
         for move in recent:
             value = move.scores.get("challenger")
-            if value is None or (move.data, move.metric) != (data.fingerprint, metric):
+            is_of_data = (move.data, move.metric) == (data.fingerprint, metric)
+            if value is None or not is_of_data or candidate.unit is not None:
                 try:
                     if move.to not in versions:
                         raise ConfigError("it was deleted")  # noqa: TRY301
                     model = fetch_baseline(registry, versions[move.to], self.folder / f"version-{move.to}")
-                    value = self._score_baseline(model, data).metrics[metric]
-                except ConfigError as error:
+                    found = self._score_baseline(model, data)
+                except (ConfigError, DataError) as error:
                     unknown.append(f"version {move.to}: {error}")
                     continue
+                self._check_units(candidate, found)
+                value = found.metrics[metric]
             if math.isfinite(value):
                 scores[move.to] = value
         self.notices.extend(f"gate.drift leaves out {each}" for each in unknown)
@@ -326,22 +365,78 @@ class _Evaluation:
         return {"window": window, "best": scores.get(best or ""), "version": best, "unknown": unknown}
 
     def _score_baseline(self, model: BaselineModel, data: EvaluationData) -> ModelScores:
-        """Score another model, built by its own config, on the samples of this run's data."""
-        context = self._open_baseline(model)
+        """Score another model, built by its own config, on the samples of this run's data as its own settings say."""
+        context, settings = self._open_baseline(model, type(data.data))
         with context.stack:
             module, own_data = build_model(context)
             assert own_data is not None
-            samples = evaluation_data(own_data, data.split)  # its own: in the size and with the state that it asks for
+            samples = evaluation_data(own_data, data.split)  # its own: prepared and with the state that it asks for
             scores = self._score(model.name, module, model.checkpoint, samples)
-        if samples.num_samples != data.num_samples or samples.labels_digest != data.labels_digest:
-            raise ConfigError(
-                f"gate.baseline: {model.name} would be scored on other samples ({samples.num_samples} against "
-                f"{data.num_samples}); {_THRESHOLDS_ALONE}"
-            )
+        self._check_same_samples(model.name, samples, data, settings)
+        if settings.own and samples.fingerprint != data.fingerprint:
+            own = ", ".join(f"data.{_dotted(name)} {_shorten(value)}" for name, value in settings.own.items())
+            self.notices.append(f"{model.name} keeps its own settings of the data: {own}")
         return scores
 
+    def _check_same_samples(
+        self, name: str, samples: EvaluationData, data: EvaluationData, settings: DataSettings
+    ) -> None:
+        """Check that two models were scored on the same samples.
+
+        Args:
+            name: Name of the baseline in messages.
+            samples: Those of the baseline.
+            data: Those of the run that is judged.
+            settings: Data settings of the baseline.
+
+        Raises:
+            ConfigError: If they were not, or it cannot be known.
+        """
+        differing = ", ".join(
+            f"data.{_dotted(each)} is {_shorten(value)} there" for each, value in settings.own.items()
+        )
+        if samples.num_samples != data.num_samples or samples.labels_digest != data.labels_digest:
+            numbers = f"{samples.num_samples} against {data.num_samples}"
+            what = numbers if samples.num_samples != data.num_samples else f"{numbers}, with other labels"
+            by = f", for {differing}" if differing else ""
+            raise ConfigError(
+                f"gate.baseline: {name} would be scored on other samples ({what}{by}); {_THRESHOLDS_ALONE}"
+            )
+        names = samples.names_digest, data.names_digest
+        if None not in names and names[0] != names[1]:
+            by = f" ({differing})" if differing else ""
+            raise ConfigError(f"gate.baseline: {name} would be scored on other samples{by}; {_THRESHOLDS_ALONE}")
+        if settings.unclear and samples.fingerprint != data.fingerprint and None in names:
+            unclear = ", ".join(
+                f"data.{_dotted(each)} ({_shorten(settings.own[each])} there)" for each in settings.unclear
+            )
+            raise ConfigError(
+                f"gate.baseline: {name} was trained with another value of {unclear}, and it is unknown whether that "
+                f"chooses the samples, which must be the same for both, or prepares them, which each model does its "
+                f"own way. List the arguments that choose them in the class {type(data.data).__name__}, such as "
+                f'sample_arguments = ("root", "fold"); or {_THRESHOLDS_ALONE}'
+            )
+
+    def _check_units(self, candidate: ModelScores, other: ModelScores) -> None:
+        """Check that two models log the metric in the same units; a remark where the two are not compared.
+
+        Raises:
+            ConfigError: If each has units of its own.
+        """
+        mine, theirs = candidate.unit or (), other.unit or ()
+        if len(mine) == len(theirs) and all(map(partial(math.isclose, rel_tol=_SAME_UNIT), mine, theirs)):
+            return
+        if {*self.settings.rules} <= _RULES_OF_ONE_MODEL:
+            self.notices.append(f"{self.settings.metric} of {other.name} is in other units: its training data differs")
+        else:
+            raise ConfigError(
+                f"gate.metric: {self.settings.metric} is in units of each run's own training data: {candidate.name} "
+                f"divides by {_list_numbers(mine)}, {other.name} by {_list_numbers(theirs)}, so that the two cannot be "
+                "compared. Name a metric in the units of the target, such as --gate.metric=test/mse."
+            )
+
     def _score(self, name: str, module: LightningModule, checkpoint: Path, data: EvaluationData) -> ModelScores:
-        """Run a model's own test or validation steps over all samples, and again over those of each class.
+        """Run a model's own test or validation steps over all samples, and find the values of single classes.
 
         Args:
             name: Its name in messages.
@@ -351,10 +446,11 @@ class _Evaluation:
 
         Raises:
             ConfigError: If the checkpoint does not fit, the model logs no such metric, or there is no such class.
+            DataError: If the data has a class that the model does not know.
         """
         print_line(f"scores {name}", self.context.mode)
-        metric, class_names = str(self.settings.metric), read_checkpoint(checkpoint, mmap=True).get("class_names")
-        data.model_classes = list(class_names) if isinstance(class_names, (list, tuple)) else None
+        metric = str(self.settings.metric)
+        data.model_name, data.model_classes = name, read_trained_classes(checkpoint).numbering
         has_gpu = self.context.hardware.kind != "cpu" and torch.cuda.is_available()
         trainer = build_bare_trainer(VerifiedCheckpointIO(), accelerator="gpu" if has_gpu else "cpu")
         recorder = PredictionRecorder(None)
@@ -362,7 +458,8 @@ class _Evaluation:
 
         def evaluate(ckpt_path: str | None) -> Mapping[str, float]:
             run_split = trainer.test if data.split == "test" else trainer.validate
-            seed_everything(0, workers=True, verbose=False)  # the same samples, where preparing them draws numbers
+            seed_everything(self._seed, workers=True, verbose=False)  # the same samples, where that draws numbers
+            data.begin_pass()
             with warnings.catch_warnings():  # Lightning 2.6.6, of a trainer without the callbacks of the training
                 warnings.filterwarnings("ignore", message="Be aware that when using `ckpt_path`, callbacks")
                 run_split(
@@ -376,41 +473,96 @@ class _Evaluation:
             return {key: float(value) for key, value in trainer.callback_metrics.items()}
 
         metrics = evaluate(str(checkpoint))
-        predictions = recorder.predictions
+        predictions = data.name_predictions(recorder.predictions)
         if metric not in metrics:
             raise ConfigError(
                 f"gate.metric: {name} logs no {metric!r} on the {data.split} split{near(metric, metrics)}\n"
                 f"logged: {', '.join(sorted(metrics)) or 'none'}"
             )
-        of_classes: dict[str, float | None] = {}
-        for each in self.settings.slices or {}:
-            data.choose_class(each)
-            value = evaluate(None).get(metric)
-            of_classes[each] = value if value is not None and math.isfinite(value) else None
-        return ModelScores(name, metrics, of_classes, predictions)
+        of_classes = {
+            each: self._score_class(each, metrics[metric], predictions, data, partial(evaluate, None))
+            for each in self.settings.slices or {}
+        }
+        return ModelScores(name, metrics, of_classes, predictions, unit=_find_unit(module, metric))
 
-    def _open_baseline(self, model: BaselineModel) -> RunContext:
-        """Open a context with the config of a model, but with the data of the run that is judged.
+    def _score_class(
+        self,
+        class_name: str,
+        score: float,
+        predictions: Predictions | None,
+        data: EvaluationData,
+        evaluate: Callable[[], Mapping[str, float]],
+    ) -> float | None:
+        """Find the metric of one class: its own value of the predictions, else by the steps on its samples alone.
 
-        Images are resized to the model's own `image_size`.
+        Args:
+            class_name: Name of the class.
+            score: The metric over all samples.
+            predictions: For all samples; None where the steps do not return them.
+            data: The samples.
+            evaluate: Runs the steps.
+
+        Returns:
+            None where the class has no samples, or no finite value.
+
+        Raises:
+            ConfigError: If there is no such class, or the metric is no mean over samples.
+        """
+        metric = str(self.settings.metric)
+        if predictions is not None and predictions.is_classifier:
+            found = score_class(predictions, data.number_of_label(class_name), metric)
+            if found is not UNKNOWN_SCORE:
+                return found
+
+        # a mean over samples is the weighted mean of what its parts have
+        values: dict[bool, float] = {}
+        sizes: dict[bool, int] = {}
+        for is_left_out in (False, True):
+            data.choose_class(class_name, is_left_out=is_left_out)
+            value = evaluate().get(metric)
+            sizes[is_left_out] = data.num_given
+            values[is_left_out] = math.nan if value is None or not data.num_given else value
+        data.choose_all()
+        own, rest = values[False], values[True]
+        if not math.isfinite(own):
+            return None
+        mean = own if not sizes[True] else (own * sizes[False] + rest * sizes[True]) / (sizes[False] + sizes[True])
+        if (
+            not is_loss_name(metric)
+            and math.isfinite(score)
+            and not math.isclose(mean, score, rel_tol=1e-3, abs_tol=1e-4)
+        ):
+            raise ConfigError(
+                f"gate.slices: {metric} is no mean over samples, such as a mean over classes, so that its value on "
+                f"the samples of {class_name} alone says nothing of {class_name}; and the predictions do not tell it. "
+                "Judge classes by accuracy, f1, precision or recall, for which the steps return "
+                '{"logits": ..., "target": ...}, or leave gate.slices out.'
+            )
+        return own
+
+    def _open_baseline(self, model: BaselineModel, kind: type) -> tuple[RunContext, DataSettings]:
+        """Open a context with the config of a model, whose data settings choose the samples of the run that is judged.
+
+        Args:
+            model: The model.
+            kind: Class of the data module of the run that is judged.
+
+        Returns:
+            The context, and the data settings in it.
 
         Raises:
             ConfigError: If its config cannot be used here.
         """
         config, resolved = to_plain(read_file(model.config)), self.context.resolved
-        data = resolved.with_references({"data": resolved.values.get("data")})["data"]
-
-        def split_section(section: Any) -> tuple[str, Mapping[str, Any]]:
-            """Return the name of the class, and its arguments."""
-            section = section if isinstance(section, Mapping) else {"class_path": section}
-            return str(section.get("class_path")).rpartition(".")[2], section.get("init_args") or {}
-
-        (here, arguments), (there, its_arguments) = split_section(data), split_section(config.get("data"))
-        if isinstance(data, Mapping) and None not in (arguments.get("image_size"), its_arguments.get("image_size")):
-            data = {**data, "init_args": {**arguments, "image_size": its_arguments["image_size"]}}
-        if here != there:
-            self.notices.append(f"{model.name} was trained on {there}, and gets its inputs as {here} prepares them")
-        text = dump_yaml({"seed_everything": 0, "model": config.get("model"), "data": data})
+        if config.get("data") is None:
+            raise ConfigError(f"gate.baseline: {model.name} has no data in its config; {_THRESHOLDS_ALONE}")
+        settings = choose_data_settings(
+            config["data"],
+            of_gate=resolved.with_references({"data": resolved.values.get("data")})["data"],
+            of_run=to_plain(read_file(self.run.config_path)).get("data"),
+            kind=kind,
+        )
+        text = dump_yaml({"seed_everything": self._seed, "model": config.get("model"), "data": settings.section})
         trust = ["--trust"] if runs.is_trusting() else []
         try:
             context = open_run_context(["-c", text, "--ckpt_path", str(model.checkpoint), *trust])
@@ -421,4 +573,23 @@ class _Evaluation:
                 f"--gate.baseline, or {_THRESHOLDS_ALONE}"
             ) from error
         context.mode = self.context.mode
-        return context
+        return context, settings
+
+
+def _find_unit(module: LightningModule, metric: str) -> tuple[float, ...] | None:
+    """Return the numbers by which a model divides a metric, as its `metric_units` says; None for a unit of all runs."""
+    units = getattr(module, "metric_units", None)
+    found = units.get(metric.rpartition("/")[2]) if isinstance(units, Mapping) else None
+    return None if found is None else tuple(map(float, found))
+
+
+def _dotted(argument: str) -> str:
+    return argument if argument == "class_path" else f"init_args.{argument}"
+
+
+def _shorten(value: Any) -> str:
+    return textwrap.shorten(str(value), 60, placeholder=" ...")
+
+
+def _list_numbers(numbers: Sequence[float]) -> str:
+    return ", ".join(f"{number:.6g}" for number in numbers) or "nothing"

@@ -16,6 +16,7 @@ from pytorch_lightning.trainer.states import RunningStage, TrainerFn
 
 from lightkit import runs
 from lightkit.callbacks import VerifiedCheckpointIO
+from lightkit.callbacks.class_names import describe_other_classes, read_trained_classes
 from lightkit.cli.command_line import refuse_without_effect
 from lightkit.cli.console import (
     OutputMode,
@@ -60,7 +61,13 @@ def export_model(context: RunContext, module: LightningModule, data: LightningDa
     source = load_model(module, data, Path(context.ckpt_path) if context.ckpt_path else None)
     if source and context.base is not None:
         source["run"] = f"{context.base.name}/{context.base.id}"
-    target = make_target(module, data, options, source=source)
+    trained = read_trained_classes(context.ckpt_path)
+    other_classes = describe_other_classes(trained, data)
+    if other_classes is not None:
+        _log.warning("the export is not scored: %s", other_classes)
+    target = make_target(
+        module, data, options, source=source, class_names=trained.outputs, not_scored=other_classes or ""
+    )
     _print_target(target, folder, context.mode)
     _print_result(*export(target, folder, options, on_step=partial(print_step, context.mode)), folder, context.mode)
 

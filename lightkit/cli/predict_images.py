@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from functools import partial
 
 from jsonargparse import Namespace
 from pytorch_lightning import LightningDataModule, LightningModule
 
+from lightkit.callbacks.class_names import read_trained_classes
 from lightkit.callbacks.predictions import ListedPredictions
 from lightkit.cli.context import RunContext
 from lightkit.cli.predict_options import parse_predict_options, print_predict_end
@@ -42,8 +44,11 @@ def build_image_data(
             "lightkit.images.preprocessing.Preprocessing(resize=256, crop=(224, 224), mean=(...), std=(...))",
             context.resolved.origin_of("data"),
         )
+    trained_names: Sequence[str] | None = None
     if context.weights is not None:
-        load_exported(model, context.weights)
+        trained_names = load_exported(model, context.weights).class_names
+    elif start.checkpoint is not None:
+        trained_names = read_trained_classes(start.checkpoint).outputs
     is_untrained = start.checkpoint is None and context.weights is None
     batch_size, num_workers = (
         value if isinstance(value := getattr(data, name, None), int) and value > 0 else None
@@ -55,6 +60,7 @@ def build_image_data(
         batch_size=batch_size or 32,
         num_threads=num_workers,
         class_names=getattr(data, "class_names", None) if is_untrained else None,
+        trained_names=trained_names,
         names_of_data=partial(getattr, data, "class_names", None),
         image_size=getattr(data, "image_size", None),
     )

@@ -15,6 +15,7 @@ from typing import Any
 
 from lightkit import runs
 from lightkit.callbacks.checkpoint_io import digest_weights
+from lightkit.callbacks.class_names import read_trained_classes
 from lightkit.cli.console import configure_console, print_line, quiet_libraries
 from lightkit.cli.context import RunContext
 from lightkit.cli.model_builder import build_model, translate_model_errors
@@ -82,7 +83,8 @@ def register_run(
             module, data = build_model(context)
             source = {**load_model(module, data, checkpoint), "run": f"{run.name}/{run.id}"}
             options = ExportOptions.parse({**context.options, "num-samples": str(_NUM_SAMPLES)})
-            subject = add_preprocessing(make_target(module, data, options, source=source))
+            names = read_trained_classes(checkpoint).outputs
+            subject = add_preprocessing(make_target(module, data, options, source=source, class_names=names))
         print_line(f"model {subject.metadata.model}", mode)
         print_line(f"from  {shown_path(checkpoint)}", mode)
         address, client, tags = registry.address, registry.client, origin_tags(run, checkpoint, subject.metadata)

@@ -25,6 +25,7 @@ from pytorch_lightning.profilers import PassThroughProfiler
 from lightkit import runs
 from lightkit.callbacks import (
     Checkpoint,
+    ClassNames,
     Computation,
     FiniteLoss,
     PredictionTable,
@@ -223,6 +224,7 @@ def _build_callbacks(context: RunContext, trainer: Mapping[str, Any]) -> list[Ca
         *own,
         recorder,
         *([PredictionRecorder(run.folder, changed=recorder.changed)] if context.command in ("fit", "test") else []),
+        ClassNames(),
         ResumeState(),
         *([StopOnTime()] if trains else []),
         StopOnSignal(context.watch, last_good=last_good),

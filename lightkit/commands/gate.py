@@ -21,7 +21,8 @@ usage: lightkit gate RUN [--baseline MODEL] [-c FILE]... [--gate.KEY=value]...
 
 Judge a run's best checkpoint by the config's `gate` block: its thresholds, those of single classes, the model that it
 is compared with (the champion), and the best of the models promoted of late. Both models are scored in this process
-by their own test or validation steps, on the same samples in the same order: those of the run's data as it is now.
+by their own test or validation steps, on the same samples in the same order: those of the run's data as it is now,
+prepared for each model as its own config says, with the classes of its own checkpoint.
 The decision is written to gate.json in the run folder.
 
   RUN                 a run or latest
@@ -42,13 +43,13 @@ gate:
   margin: 0.02                       # shown to be less than this worse than the baseline
   confidence: 0.95                   # of the margin, one-sided
   baseline: champion
-  slices: {roses: 0.7}               # the metric on the samples of a class
+  slices: {roses: 0.7}               # the value that a class has of the metric
   drift: {window: 5, max_drop: 0.03} # below the best of the last 5 promoted models
 
 `lightkit fit --help gate` describes each key. Where nothing is promoted yet, the
 thresholds decide alone.
-Exit code 0: good enough; 2: wrong arguments, or the baseline cannot be had; 4: not good enough; 75: MLflow does not
-answer, try again later.
+Exit code 0: good enough; 2: wrong arguments, or the baseline cannot be had; 3: unknown classes in the data; 4: not good
+enough; 75: MLflow does not answer, try again later.
 
 lightkit gate latest --gate.metric=test/accuracy --gate.min=0.8
 """

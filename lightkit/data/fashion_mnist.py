@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torchvision
@@ -62,6 +62,9 @@ class FashionMNIST(ImageModule):
         mirrors: Addresses of folders with the four .gz files, for `lightkit fetch`; default is torchvision's list.
         kwargs: Sizes, loading and augmentation, as for LoadingModule.
     """
+
+    sample_arguments: ClassVar[tuple[str, ...]] = ("root", "val_fraction")
+    """Arguments that choose the samples of a split: in a gate the same for both models. The others prepare them."""
 
     def __init__(
         self,

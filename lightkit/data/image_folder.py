@@ -59,6 +59,10 @@ class ImageFolder(ImageModule):
     """Arguments that must be folders which are there already."""
     class_folders: ClassVar[tuple[str, ...]] = ("root",)
     """Those of them that hold class folders, or splits with class folders."""
+    sample_arguments: ClassVar[tuple[str, ...]] = (
+        *("root", "val_fraction", "test_fraction", "on_bad_image", "max_bad_fraction"),
+    )
+    """Arguments that choose the samples of a split: in a gate the same for both models. The others prepare them."""
 
     def __init__(
         self,

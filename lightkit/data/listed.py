@@ -36,8 +36,10 @@ class ListedImages(LightningDataModule):
         batch_size: Images of one batch on one process.
         num_threads: Images that are read at a time; `count_threads` if None.
         class_names: In the order of the labels, where a model must learn them from the data before it is built.
-        names_of_data: Returns the names of the classes, where a model that is built has none; None where there are
-            none.
+        trained_names: Names of the classes that the weights were trained for, in the order of the labels; None where
+            they are unknown.
+        names_of_data: Returns the names of the classes, where neither the weights nor the model has any; None where
+            there are none.
         image_size: Height and width of the images that the model gets.
 
     Attributes:
@@ -54,6 +56,7 @@ class ListedImages(LightningDataModule):
         batch_size: int = 32,
         num_threads: int | None = None,
         class_names: Sequence[str] | None = None,
+        trained_names: Sequence[str] | None = None,
         names_of_data: Callable[[], Sequence[str] | None] = lambda: None,
         image_size: tuple[int, int] | int | None = None,
     ) -> None:
@@ -63,6 +66,7 @@ class ListedImages(LightningDataModule):
         self.batch_size = batch_size
         self.num_threads = num_threads
         self.class_names = class_names
+        self.trained_names = trained_names
         self.names_of_data = names_of_data
         self.image_size = image_size
         self.paths: list[str] = []

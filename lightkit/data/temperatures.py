@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from pytorch_lightning import LightningDataModule
@@ -59,6 +59,9 @@ class Temperatures(LightningDataModule):
         noise: Standard deviation of an error on the Celsius side of the training pairs, in °C; the others are exact.
         seed: Decides pairs and order; default is the run's seed_everything.
     """
+
+    sample_arguments: ClassVar[tuple[str, ...]] = ("num_samples", "noise", "seed")
+    """Arguments that choose the samples of a split: in a gate the same for both models. The others prepare them."""
 
     def __init__(
         self,

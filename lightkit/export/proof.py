@@ -489,7 +489,7 @@ class Proof:
         if not isinstance(module, LightningModule):
             raise _NotScored(f"{type(module).__name__} is no LightningModule")
         if not samples.batches:
-            raise _NotScored("the data gives no batches of a validation split")
+            raise _NotScored(samples.not_scored or "the data gives no batches of a validation split")
         outputs = [torch.from_numpy(array) for array in arrays]
         # the module gets logits whose probabilities these are
         outputs[0] = invert_probabilities(outputs[0], self._activation, is_pair=self._is_pair)

@@ -39,6 +39,7 @@ class EvaluationSamples:
         batches: The same samples in the same order in the loader's form, for the model's own validation; empty if
             there are none, so that no metric is computed.
         source: Their origin, such as ``validation split``.
+        not_scored: Why there are no batches, where that is not for want of data.
         load_image: Loads the image of a sample before preprocessing, uint8 ``(height, width, 3)``, each of its own
             size; None if there is none, or the loader prepares it at random, as for training.
     """
@@ -47,6 +48,7 @@ class EvaluationSamples:
     names: Sequence[str]
     batches: Sequence[Any] = ()
     source: str = ""
+    not_scored: str = ""
     load_image: Callable[[int], Pixels] | None = None
 
 
@@ -106,7 +108,7 @@ def draw_samples(
     def load_image(at: int) -> Pixels:
         return np.array(images[indices[at]][0], dtype=np.uint8)  # a copy: torch wants writable memory
 
-    return EvaluationSamples(joined, names, batches, source, load_image)
+    return EvaluationSamples(joined, names, batches, source, load_image=load_image)
 
 
 def make_random_samples(example: Sequence[Tensor], num_samples: int, *, source: str) -> EvaluationSamples:

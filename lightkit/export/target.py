@@ -74,6 +74,8 @@ def make_target(
     options: ExportOptions,
     *,
     source: Mapping[str, str],
+    class_names: Sequence[str] | None = None,
+    not_scored: str = "",
 ) -> ExportTarget:
     """Find ``forward``'s inputs, draw the samples of the proof, and check that the model can be proved on them.
 
@@ -82,6 +84,8 @@ def make_target(
         data: The data, if there is any. Set up.
         options: Shapes of the inputs, number of samples, and whether the graph does the preprocessing.
         source: Origin of the weights.
+        class_names: Those that the weights were trained for; without any those of the module, else of the data.
+        not_scored: Why the labels of the samples mean nothing to the model, if that is so.
 
     Raises:
         ConfigError: If the inputs cannot be found, the preprocessing is not the loader's, or cannot go into the graph.
@@ -105,8 +109,10 @@ def make_target(
     elif samples is None or weakness:
         samples = make_random_samples(example, options.num_samples, source=origin)
         _log.warning("the proof is weaker: %s, so that it is made on %s", weakness, samples.source)
+    if not_scored:
+        samples = replace(samples, batches=(), not_scored=not_scored)
     example = tuple(torch.cat([each] * 2).contiguous() if len(each) < _MIN_BATCH else each for each in example)
-    class_names = find_class_names(module, data)
+    class_names = class_names or find_class_names(module, data)
     preprocessing = getattr(data, "preprocessing", None)
     metadata = describe_model(module, example, class_names=class_names, preprocessing=preprocessing, source=source)
     if metadata.preprocessing is not None:

@@ -21,7 +21,7 @@ from lightkit import runs
 from lightkit.config.origins import near_files
 from lightkit.errors import ConfigError, DataError, join_names
 from lightkit.export.formats import FORMATS, format_of
-from lightkit.export.metadata import check_digest, find_digest_fault, read_metadata
+from lightkit.export.metadata import Metadata, check_digest, find_digest_fault, read_metadata
 from lightkit.torch_files import load_file
 
 SMALL_CNN = "small_cnn"
@@ -302,8 +302,10 @@ def differences(expected: Mapping[str, Tensor], given: Mapping[str, Tensor]) -> 
     return " ".join(f"{title}: {join_names(names, most=_MOST_SHOWN)}." for title, names in parts.items() if names)
 
 
-def load_exported(module: LightningModule, path: Path) -> None:
+def load_exported(module: LightningModule, path: Path) -> Metadata:
     """Load exported weights into a module, which is built for the file's classes where it has to be built first.
+
+    The metadata of the file is returned.
 
     The module's class is the caller's choice: that in the file is not used.
 
@@ -329,3 +331,4 @@ def load_exported(module: LightningModule, path: Path) -> None:
     except (RuntimeError, SafetensorError) as error:
         found = textwrap.shorten(str(error), 500)
         raise ConfigError(f"--model {path}: these weights are not of this {type(module).__name__}. {found}") from error
+    return metadata

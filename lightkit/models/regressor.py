@@ -7,21 +7,22 @@ from typing import ClassVar
 
 import torch
 from pytorch_lightning import LightningModule
-from pytorch_lightning.strategies import Strategy
 from torch import Tensor, nn
 
 from lightkit.config.bounds import NonNegativeFloat, PositiveInt
 from lightkit.errors import ConfigError, DataError
 from lightkit.models.module import ScoredModule, Scores, Stage, regression_metrics, split_batch
+from lightkit.models.scales import Tables, measure_scales
 from lightkit.task import REGRESSION, OutputKind, Task
 
 
 class Regressor(ScoredModule, LightningModule):
     """A two-layer network from some numbers to others.
 
-    Inputs and targets are scaled by mean and standard deviation of the first training batch of all processes, which
-    then stay in the checkpoint; predictions and the logged ``mae`` and ``mse`` are in the units of the target. Logged
-    as ``train/loss``, ``val/mae``, ``test/mse`` and so on, where ``loss`` is the mean squared error of scaled targets.
+    Inputs and targets are scaled by mean and standard deviation of the training split, which is read once before the
+    first step, on one process for all; they then stay in the checkpoint. Predictions and the logged ``mae`` and ``mse``
+    are in the units of the target. Logged as ``train/loss``, ``val/mae``, ``test/mse`` and so on, where ``loss`` is the
+    mean squared error of scaled targets: that of models with the same training split compares, any other does not.
     Batches are ``(inputs, targets)``, or ``(inputs, targets, weights)``: training multiplies the loss of a row by its
     weight over the ``mean_weight`` of the data module (1 if it has none), so that batch size and processes change
     nothing; in validation and test the loss is a weighted mean. Rows of weight 0 are in no metric.
@@ -71,22 +72,52 @@ class Regressor(ScoredModule, LightningModule):
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Give the outputs ``(batch, num_outputs)`` for inputs ``(batch, num_inputs)``, in the target's units."""
+        self._check_inputs(inputs)
+        scaled: Tensor = self.network((inputs - self.input_mean) / self.input_std)
+        return scaled * self.output_std + self.output_mean
+
+    @property
+    def metric_units(self) -> dict[str, list[float]]:
+        """Numbers of this model's own by which a metric is divided, by the metric: variances of the targets."""
+        return {"loss": self.output_std.detach().double().square().tolist()}
+
+    def on_train_start(self) -> None:
+        """Take the scales of a new run from its training split.
+
+        Raises:
+            DataError: If its batches have other shapes than the model, or no row counts.
+        """
+        if self.global_step != 0 or bool(self.is_scaled):
+            return
+        scales = measure_scales(self.trainer, self._list_tables, (self.num_inputs, self.num_outputs))
+        (input_mean, input_std), (output_mean, output_std) = scales
+        self.input_mean = input_mean.to(self.input_mean)
+        self.input_std = input_std.to(self.input_std)
+        self.output_mean = output_mean.to(self.output_mean)
+        self.output_std = output_std.to(self.output_std)
+        self.is_scaled = torch.ones_like(self.is_scaled)
+
+    def _list_tables(self, batch: Sequence[Tensor]) -> Tables:
+        """List inputs and targets of a batch with the weights of its rows."""
+        inputs, targets, weights = split_batch(batch)
+        self._check_inputs(inputs)
+        if targets.shape != (len(inputs), self.num_outputs):
+            raise self._explain_targets(targets, (len(inputs), self.num_outputs))
+        return [(inputs, weights), (targets, weights)]
+
+    def _check_inputs(self, inputs: Tensor) -> None:
         if inputs.ndim != 2 or inputs.shape[1] != self.num_inputs:
             raise DataError(
                 f"A batch has inputs of shape {tuple(inputs.shape)}; expected (batch, {self.num_inputs}), "
                 f"as model.init_args.num_inputs says."
             )
-        scaled: Tensor = self.network((inputs - self.input_mean) / self.input_std)
-        return scaled * self.output_std + self.output_mean
 
-    def on_train_batch_start(self, batch: Sequence[Tensor], batch_idx: int) -> None:
-        """Take the scales from the first batch of a run, of all processes together, and start a new epoch's metrics."""
-        super().on_train_batch_start(batch, batch_idx)
-        if self.global_step == 0 and not self.is_scaled:
-            inputs, targets, weights = split_batch(batch)
-            self.input_mean, self.input_std = _scale_of(inputs, weights, self.trainer.strategy)
-            self.output_mean, self.output_std = _scale_of(targets, weights, self.trainer.strategy)
-            self.is_scaled = torch.ones_like(self.is_scaled)
+    @staticmethod
+    def _explain_targets(targets: Tensor, expected: Sequence[int]) -> DataError:
+        return DataError(
+            f"A batch has targets of shape {tuple(targets.shape)}; expected {tuple(expected)}, "
+            f"as model.init_args.num_outputs says."
+        )
 
     def predict_step(self, batch: Tensor | list[Tensor] | tuple[Tensor, ...]) -> Tensor:
         """Give the outputs for a batch of inputs, with or without targets."""
@@ -97,27 +128,9 @@ class Regressor(ScoredModule, LightningModule):
         inputs, targets, weights = split_batch(batch)
         outputs = self(inputs)
         if outputs.shape != targets.shape:
-            raise DataError(
-                f"A batch has targets of shape {tuple(targets.shape)}; expected {tuple(outputs.shape)}, "
-                f"as model.init_args.num_outputs says."
-            )
+            raise self._explain_targets(targets, outputs.shape)
         scaled, wanted = outputs / self.output_std, targets / self.output_std
         loss, mean = self._compute_loss(stage, scaled, wanted, weights)
         self.scores.update(stage, preds=outputs, target=targets, loss=mean, weights=weights)
         given = {} if weights is None else {"weights": weights}
         return {"loss": loss, "prediction": outputs.detach(), "target": targets, **given}
-
-
-def _scale_of(values: Tensor, weights: Tensor | None, strategy: Strategy) -> tuple[Tensor, Tensor]:
-    """Give mean and standard deviation of each column over all processes' values; 1 where a column is constant.
-
-    Rows of weight 0 do not count, and the others count alike.
-    """
-    wide = values.to(torch.promote_types(values.dtype, torch.float32))
-    counts = torch.ones(len(wide), device=wide.device) if weights is None else (weights > 0).float()
-    rows = counts.to(wide)[:, None]
-    start = strategy.broadcast(wide[0]).to(wide)  # sums of differences to it are exact where a column is constant
-    num = strategy.reduce(counts.sum(), reduce_op="sum").clamp_min(1)
-    mean = start + strategy.reduce(((wide - start) * rows).sum(dim=0), reduce_op="sum") / num
-    std = (strategy.reduce(((wide - mean).square() * rows).sum(dim=0), reduce_op="sum") / num).sqrt()
-    return mean.to(values), torch.where(std > 1e-6, std, torch.ones_like(std)).to(values)

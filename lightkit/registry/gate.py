@@ -43,7 +43,8 @@ class GateSettings:
             other metrics; few samples show no difference, so prefer `margin`.
         baseline: Model to compare with: an alias or a version of the registered model, or a run. Where the alias
             points to nothing yet, nothing is compared. `null`: nothing.
-        slices: The smallest value (the largest with `mode: min`) of the metric on the samples of a class, by its name.
+        slices: The smallest value (the largest with `mode: min`) that a class has of the metric, by its name: of
+            accuracy, error, precision, recall and F1 from the predictions for all samples, else on its samples alone.
         drift: `{window: 5, max_drop: 0.03}`: how much worse than the best of the last `window` promoted models it may
             be.
         name: Registered model. `null`: the name of the run.
@@ -209,12 +210,14 @@ class ModelScores:
         metrics: Logged metrics by name.
         slices: The judged metric on the samples of each class; None without samples, or without a finite value.
         predictions: For each sample, in the order of the data; None where the model's steps do not return them.
+        unit: Numbers of this model's own by which the judged metric is divided; None for a unit that all models share.
     """
 
     name: str
     metrics: Mapping[str, float]
     slices: Mapping[str, float | None] = field(default_factory=dict)
     predictions: Predictions | None = None
+    unit: tuple[float, ...] | None = None
 
 
 def decide(

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -224,6 +226,55 @@ def score_classes(predictions: Predictions, most: int) -> list[ClassScores]:
         )
         for at, other in zip(chosen, wrong[chosen].argmax(axis=1), strict=True)
     ]
+
+
+UNKNOWN_SCORE: Any = object()
+"""What `score_class` returns where the predictions do not say."""
+_OF_CLASS: dict[str, Callable[[int, int, int], float]] = {
+    "accuracy": lambda hits, _, support: hits / support,
+    "acc": lambda hits, _, support: hits / support,
+    "recall": lambda hits, _, support: hits / support,
+    "sensitivity": lambda hits, _, support: hits / support,
+    "error": lambda hits, _, support: 1 - hits / support,
+    "precision": lambda hits, predicted, _: hits / max(predicted, 1),
+    "f1": lambda hits, predicted, support: 2 * hits / (predicted + support),
+}
+"""Metrics that one class has too: of its right predictions, its predictions, and its samples."""
+_AVERAGES = ("macro", "micro", "weighted", "balanced", "mean", "score", "multiclass", "binary")
+_LOSSES = ("loss", "nll", "crossentropy", "ce", "mse", "mae")
+
+
+def _split_name(metric: str) -> list[str]:
+    """Split the name of a metric into its words, without that of its split."""
+    words = re.split(r"[^a-z0-9]+", metric.lower().replace("f1score", "f1").replace("f1-score", "f1"))
+    return words[1:] if words[0] in ("train", "val", "valid", "validation", "test") else words
+
+
+def is_loss_name(metric: str) -> bool:
+    """Return whether the name of a metric is that of a loss, which every sample has."""
+    return any(word in _LOSSES for word in _split_name(metric))
+
+
+def score_class(predictions: Predictions, number: int, metric: str) -> float | None:
+    """Return the value that one class has of a metric, from the predictions for the samples of all classes.
+
+    Args:
+        predictions: Of a classifier, for all samples.
+        number: Of the class.
+        metric: Name of the metric, such as ``test/f1`` or ``val/accuracy``.
+
+    Returns:
+        As scikit-learn with ``average=None``; None where the class has no samples, and `UNKNOWN_SCORE` where the metric
+        is none of a class.
+    """
+    words = [word for word in _split_name(metric) if word not in _AVERAGES]
+    if len(words) != 1 or words[0] not in _OF_CLASS:
+        return cast("float | None", UNKNOWN_SCORE)
+    is_label, is_predicted = predictions.target == number, predictions.prediction == number
+    if not is_label.any():
+        return None
+    hits = int((is_label & is_predicted).sum())
+    return float(_OF_CLASS[words[0]](hits, int(is_predicted.sum()), int(is_label.sum())))
 
 
 def list_confusions(predictions: Predictions, num: int) -> list[tuple[str, str, int]]:

@@ -59,7 +59,9 @@ def head_of(
 ) -> tuple[list[str], list[str]]:
     """Predict one image, and give the table's head and its row."""
     entry = Prediction(0, "a.png", None, "broken" if is_bad else None)
-    data = SimpleNamespace(entries=deque([[entry]]), names_of_data=lambda: ["dark", "bright"], paths=["a.png"])
+    data = SimpleNamespace(
+        entries=deque([[entry]]), trained_names=None, names_of_data=lambda: ["dark", "bright"], paths=["a.png"]
+    )
     trainer = cast("Trainer", SimpleNamespace(is_global_zero=True, datamodule=data, strategy=None))
     callback = ListedPredictions(partial(write_predictions, folder / "t.csv"), on_written=lambda _: None, **settings)
     callback.on_predict_batch_end(trainer, module, values, values, 0)

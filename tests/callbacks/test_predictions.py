@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import pytorch_lightning as pl
 import torch
+from pytorch_lightning.trainer.states import TrainerFn
 from torch.utils.data import DataLoader
 
 from lightkit.callbacks import PredictionTable
@@ -212,7 +213,15 @@ def ranks(
 
     strategy = SimpleNamespace(gather_objects=gather_objects)
     trainers: list[Any] = [
-        SimpleNamespace(world_size=len(shares), global_rank=rank, datamodule=data, strategy=strategy)
+        SimpleNamespace(
+            world_size=len(shares),
+            global_rank=rank,
+            datamodule=data,
+            strategy=strategy,
+            lightning_module=None,
+            ckpt_path=None,
+            state=SimpleNamespace(fn=TrainerFn.PREDICTING),
+        )
         for rank in range(len(shares))
     ]
     tables = [PredictionTable(folder) for _ in shares]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import signal
 from collections.abc import Iterator
@@ -58,6 +59,18 @@ def kill_in(workspace: Workspace, stage: str, *words: str) -> Result:
     return result
 
 
+COUNTED = MY_PROJECT.replace(
+    "    def _loader(self, shuffle):\n        x = torch.randn(self.count",
+    "    def describe(self):\n"
+    "        return {'fingerprint': f'{self.num_points} points'}\n\n"
+    "    @property\n"
+    "    def num_points(self):\n"
+    "        return int(Path('count').read_text()) if Path('count').exists() else self.count\n\n"
+    "    def _loader(self, shuffle):\n        x = torch.randn(self.num_points",
+)
+"""Data with a fingerprint, of as many points as the file `count` says."""
+
+
 @dataclass(frozen=True)
 class Nights:
     """A retrain that was killed, then interrupted, then went on to its end, and was started once more.
@@ -82,7 +95,8 @@ class Nights:
 def nights(tmp_path_factory: pytest.TempPathFactory, fork_server: ForkServer) -> Iterator[Nights]:
     """A retrain through all stages; read only."""
     workspace = Workspace(tmp_path_factory.mktemp("nights") / "work", fork_server)
-    workspace.write("my_project.py", MY_PROJECT)
+    assert COUNTED != MY_PROJECT
+    workspace.write("my_project.py", COUNTED)
     with receiving() as receiver:
         workspace.write("small.yaml", {**SMALL, "run": {"heartbeat_url": receiver.url("beat")}})
         results = {}
@@ -168,6 +182,21 @@ def test_the_gate_of_a_retrain_takes_the_scores_of_its_test(nights: Nights) -> N
     decision = read_json(nights.run / "gate.json")
     assert decision["scores"]["challenger"] == read_json(nights.run / "summary.json")["stages"]["test"]
     assert decision["num_samples"] == 48
+
+
+def test_the_gate_of_a_retrain_scores_again_where_the_data_has_changed_since_its_test(workspace: Workspace) -> None:
+    workspace.write("my_project.py", COUNTED)
+    words = ("--skip=export",)
+    kill_in(workspace, "gate", *words)
+    tested = read_json(workspace.only_run / "summary.json")["stages"]["test"]["test/loss"]
+    workspace.write("count", "20")
+    result = workspace.run(*RETRAIN, *JUDGED, *words, timeout_s=900)
+    assert result.code in (0, 4), result.err
+    assert "those of its test" not in result.out
+    decision = read_json(workspace.only_run / "gate.json")
+    again = json.loads(workspace.run("gate", "latest", *JUDGED, "--json").out)
+    assert decision["num_samples"] == 20
+    assert decision["scores"]["challenger"]["test/loss"] == again["scores"]["challenger"]["test/loss"] != tested
 
 
 def test_retrain_writes_a_junit_case_and_a_row_of_the_step_summary_for_each_stage(nights: Nights) -> None:

@@ -10,10 +10,12 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 from lightkit.errors import DataError
 from lightkit.reports.predictions import (
+    UNKNOWN_SCORE,
     Predictions,
     confusion_counts,
     least_certain,
     read_predictions,
+    score_class,
     score_classes,
     worst_errors,
     write_predictions,
@@ -92,6 +94,24 @@ def test_scores_of_each_class_are_those_of_scikit_learn() -> None:
     assert [each.f1 for each in score_classes(predictions, 3)] == sorted(each.f1 for each in found if each.num_samples)[
         :3
     ]
+
+
+@pytest.mark.parametrize("metric", ["test/f1", "val_f1_macro", "test/precision", "test/recall", "test/accuracy"])
+def test_a_class_has_its_own_value_of_a_metric_as_scikit_learn_has_it(metric: str) -> None:
+    sklearn = pytest.importorskip("sklearn.metrics")
+    made = np.random.default_rng(8)
+    target, prediction = made.integers(0, 4, 90), made.integers(0, 5, 90)
+    none = np.zeros(90, np.float32)
+    predictions = Predictions("test", np.arange(90), [None] * 90, target, prediction, none, none, tuple("abcde"))
+    column = {"f1": 2, "precision": 0}.get("f1" if "f1" in metric else metric.partition("/")[2], 1)
+    expected = sklearn.precision_recall_fscore_support(target, prediction, labels=range(4), zero_division=0)[column]
+    assert_allclose([score_class(predictions, each, metric) or 0.0 for each in range(4)], expected, rtol=1e-12)
+    assert score_class(predictions, 4, metric) is None  # it has no samples
+
+
+@pytest.mark.parametrize("metric", ["test/auroc", "test/top_5_accuracy", "test/accuracy_of_words", "test/loss"])
+def test_of_other_metrics_no_value_of_a_class_is_known(metric: str) -> None:
+    assert score_class(of_classifier(), 0, metric) is UNKNOWN_SCORE
 
 
 def test_the_worst_errors_and_the_least_certain_come_first() -> None:

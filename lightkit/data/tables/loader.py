@@ -97,6 +97,13 @@ class TableBatches(Dataset[Batch]):
     def __len__(self) -> int:
         return self.rows.plan.num_batches
 
+    def in_order(self) -> Iterator[Batch]:
+        """Make the batches of all rows of the split in stored order, those of other ranks too."""
+        rows = self.rows.in_order()
+        for number in range(rows.plan.num_batches):
+            key = BatchKey(number, epoch=0, num_lanes=1, buffer_rows=self.buffer_rows)
+            yield self.make_batch(rows.rows(key), [SampleKey(at, 0) for at in rows.places(key)])
+
     @property
     def num_samples(self) -> int:
         """Number of rows of the split, over all ranks."""
@@ -446,6 +453,10 @@ class BatchRows:
 
     def __getstate__(self) -> dict[str, object]:  # a worker process is started with nothing that is open
         return {**vars(self), "_order": None, "_blocks": {}, "_cursors": {}}
+
+    def in_order(self) -> BatchRows:
+        """Return a reader of all rows of the split in stored order, as one process alone reads them."""
+        return BatchRows(self._groups, self._read, batch_size=self.plan.batch_size)
 
     def rows(self, key: BatchKey) -> list[Any]:
         """Read the rows of a batch.
