@@ -53,6 +53,7 @@ _CALLED = {"model": 1, "data": 1, "callbacks": 2, "logger": 2, "trainer": 3}
 
 Lightning makes optimizers and schedulers without them.
 """
+_FIXED_BY_A_SCRIPT = (("model",), ("data",))
 _STRATEGY = "pytorch_lightning.strategies.Strategy"
 _OWN_STRATEGIES = {"auto", "horovod", *OLD_STRATEGIES, *STRATEGIES_AS_ACCELERATORS, *STRATEGY_CLASSES}
 _NEEDED = {"torch.optim.lr_scheduler.OneCycleLR": (("total_steps",), ("epochs", "steps_per_epoch"))}
@@ -253,6 +254,8 @@ class _Validator:
                 self._check_class(path, node, classes)
             elif needs_class and _entries(node.entries.get("init_args")):
                 self._report(path, "expected a class_path next to init_args", node)
+            elif needs_class and path in _FIXED_BY_A_SCRIPT and node.entries:
+                self._report_arguments_alone(path, node)
             else:
                 self.result.is_final = False  # jsonargparse takes it for arguments of the base or the default
         elif isinstance(node, Items) and any(map(_has_classes, branches)) and None not in value:
@@ -263,6 +266,16 @@ class _Validator:
             self._check_class_name(path, node, value, classes, argument)
         else:
             self._report_value(path, node, argument)
+
+    def _report_arguments_alone(self, path: KeyPath, node: MappingNode) -> None:
+        """Report arguments without their class, as a config of a script with `LightningCLI(Model, Data)` has them."""
+        names = [str(name) for name in node.entries]
+        text = (
+            f"names no class, only arguments ({', '.join(names[:3])}{', ...' if len(names) > 3 else ''}), as a config of "
+            f"LightningCLI(Model, Data) does. Name it, {path[0]}: {{class_path: my_module.MyClass, init_args: "
+            f"{{{names[0]}: ...}}}}, or put LightkitCLI(Model, Data) into the script and run that"
+        )
+        self._report(path, text, node)
 
     def _check_class_name(
         self, path: KeyPath, node: Node, name: str, classes: Sequence[Schema], argument: Argument

@@ -257,3 +257,16 @@ def test_a_command_takes_yaml_text_for_a_config_file(workspace: Workspace) -> No
     words = ("-c", "{trainer: {max_epochs: 10}}", "--trainer", "{min_epochs: 2}", "--print_config")
     trainer = workspace.run("fit", "-c", "small.yaml", *words).yaml["trainer"]
     assert (trainer["max_epochs"], trainer["min_epochs"]) == (10, 2)
+
+
+def test_a_config_of_a_script_with_fixed_classes_is_recognised(workspace: Workspace) -> None:
+    workspace.write("job.yaml", "model: {hidden: 8}\ndata: {batch_size: 4}\n")
+    result = workspace.run("check", "-c", "job.yaml")
+    assert result.code == 2
+    for name, argument in (("model", "hidden"), ("data", "batch_size")):
+        assert (
+            f"{name}: names no class, only arguments ({argument}), as a config of LightningCLI(Model, Data)"
+            in result.err
+        )
+        assert f"{name}: {{class_path: my_module.MyClass, init_args: {{{argument}: ...}}}}" in result.err
+    assert "LightkitCLI(Model, Data)" in result.err
