@@ -288,7 +288,9 @@ class RunRecorder(Callback):
         score = getattr(keeper, "best_model_score", None)
         if trainer is not None and score is not None and Path(getattr(keeper, "best_model_path", "")) == path:
             logged_at, logged = self._logged_at
-            self._best = Scored(path, epoch, step, float(score), logged if logged_at == step else {})
+            has_row = any((row["epoch"], row["step"]) == (epoch, step) for row in self._table.rows[-1:])
+            is_known = logged_at == step or has_row  # else it is of an earlier process, and the file says more
+            self._best = Scored(path, epoch, step, float(score), logged) if is_known else None
             self._note_stale_score(keeper)
             if self._writes and time.monotonic() - self._summary_s > _SUMMARY_INTERVAL_S:
                 self._update_summary(trainer)
@@ -667,7 +669,7 @@ class RunRecorder(Callback):
         try:
             content = load_file(path, map_location="cpu", mmap=zipfile.is_zipfile(path))
             metrics = content.get("lightkit_resume", {}).get("callback_metrics", {})
-            logged = content["callbacks"].get(self.state_key, {}).get("logged", ())
+            logged = content.get("callbacks", {}).get(self.state_key, {}).get("logged", ())  # weights alone have none
             measured = {name: float(metrics[name]) for name in logged if name in metrics}
             epoch, step = int(content["epoch"]), int(content["global_step"])
         except (ConfigError, KeyError, TypeError, AttributeError) as error:
