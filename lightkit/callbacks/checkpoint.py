@@ -69,7 +69,7 @@ class Checkpoint(ModelCheckpoint):
         self._is_time = DistributedFlag()
         self.save_last_every_n_steps = save_last_every_n_steps
         self._auto = monitor == "auto"
-        self.mode_is_given = mode is not None
+        self._mode_is_given = mode is not None
         self.modes_of_config: Mapping[str, str] = {}  # what a config says of metrics elsewhere, as in its gate
         self._saved_at_s = time.monotonic()
         self._saved_at_step = 0
@@ -204,7 +204,7 @@ class Checkpoint(ModelCheckpoint):
 
     def _decide_mode(self, trainer: Trainer) -> None:
         """Take the mode of the metric that is logged, where none was given."""
-        if self.mode_is_given or self.monitor is None:
+        if self._mode_is_given or self.monitor is None:
             return
         known = override_modes(find_metric_modes(trainer, trainer.lightning_module), self.modes_of_config)
         mode = infer_mode(self.monitor, recorded=known) or "min"
