@@ -82,7 +82,7 @@ class Checkpoint(ModelCheckpoint):
         self.best_epoch: int | None = None
         self.best_step: int | None = None
         self._auto = monitor == "auto"
-        self.mode_is_given = mode is not None
+        self._mode_is_given = mode is not None
         self.modes_of_config: Mapping[str, str] = {}  # what a config says of metrics elsewhere, as in its gate
         self._saved_at_s = time.monotonic()
         self._saved_at_step = 0
@@ -390,7 +390,7 @@ class Checkpoint(ModelCheckpoint):
 
     def _decide_mode(self, trainer: Trainer) -> None:
         """Take the mode of the metric that is logged, where none was given."""
-        if self.mode_is_given or self.monitor is None:
+        if self._mode_is_given or self.monitor is None:
             return
         known = override_modes(find_metric_modes(trainer, trainer.lightning_module), self.modes_of_config)
         mode = infer_mode(self.monitor, recorded=known) or "min"

@@ -538,8 +538,8 @@ class RunRecorder(Callback):
         """Warn once of each callback whose mode contradicts the metric's object; `check` knows the name alone."""
         for callback in _callbacks(trainer):
             monitor, mode = getattr(callback, "monitor", None), getattr(callback, "mode", None)
-            is_decided = not isinstance(callback, Checkpoint) or callback.mode_is_given  # else it follows the metric
-            if not isinstance(monitor, str) or mode not in ("min", "max") or not is_decided:
+            is_own = isinstance(callback, Checkpoint)  # which follows the metric, or what the config says of it
+            if not isinstance(monitor, str) or mode not in ("min", "max") or is_own:
                 continue
             best = infer_mode(monitor, recorded=self._modes_of_metrics)
             is_news = infer_mode_by_name(monitor) in (None, mode) and id(callback) not in self._warned

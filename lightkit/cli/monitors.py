@@ -9,6 +9,8 @@ from lightkit.config import KeyPath, Resolved, dotted
 from lightkit.registry.gate import read_gate
 from lightkit.runs.metric_mode import Mode, infer_mode, override_modes
 
+_OWN = ("Checkpoint", "lightkit.callbacks.Checkpoint")
+"""lightkit's own, which takes the mode of the metric where the config sets none; what it sets is meant."""
 _DEFAULTS = {"ModelCheckpoint": "min", "EarlyStopping": "min", "ReduceLROnPlateau": "min"}
 """Classes of Lightning and torch that judge by a metric, with their default of ``mode``."""
 
@@ -23,6 +25,7 @@ class Monitor(NamedTuple):
         metric: The metric.
         mode: ``min`` or ``max``; None where the metric decides.
         is_given: Whether the config sets the mode, so that it is no default.
+        is_own: Whether it is lightkit's `Checkpoint`.
     """
 
     path: KeyPath
@@ -31,6 +34,7 @@ class Monitor(NamedTuple):
     metric: str
     mode: str | None
     is_given: bool
+    is_own: bool = False
 
 
 def list_monitors(resolved: Resolved) -> Iterator[Monitor]:
@@ -46,10 +50,11 @@ def list_monitors(resolved: Resolved) -> Iterator[Monitor]:
         metric = arguments.get("monitor") if isinstance(arguments, Mapping) else None
         if not isinstance(arguments, Mapping) or not isinstance(metric, str) or metric == "auto":
             continue
-        name = str(entry.get("class_path")).rpartition(".")[2]
+        class_path = str(entry.get("class_path"))
+        name = class_path.rpartition(".")[2]
         given = arguments.get("mode")
         mode = _DEFAULTS.get(name) if given is None else str(given)
-        yield Monitor((*path, "init_args"), name, "monitor", metric, mode, given is not None)
+        yield Monitor((*path, "init_args"), name, "monitor", metric, mode, given is not None, class_path in _OWN)
 
     gate = resolved.section("gate")
     if isinstance(gate.get("metric"), str):
@@ -84,7 +89,7 @@ def list_mode_warnings(resolved: Resolved, known: Mapping[str, Any] | None = Non
     for each in list_monitors(resolved):
         # a mode that is set does not confirm itself
         recorded = (known or {}) if each.is_given else override_modes(known or {}, find_config_modes(resolved))
-        best = infer_mode(each.metric, recorded=recorded)
+        best = None if each.is_own else infer_mode(each.metric, recorded=recorded)
         key = dotted((*each.path, "mode"))
         if each.mode is not None and best is not None and each.mode != best:
             default = "" if each.is_given else ", which is its default"

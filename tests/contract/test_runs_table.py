@@ -35,6 +35,11 @@ def plant(original: Path, workspace: Workspace, job: str, day: int, *, value: fl
     run = workspace.folder / "runs" / job / run_id(day)
     shutil.copytree(source, run)
     best = {"monitor": "val/accuracy", "mode": "max", "value": value, "epoch": 1}
+    if "stages" in summary:  # of the best checkpoint, as a test records it
+        (digest, *_) = (run / "checkpoints" / "best.ckpt.sha256").read_text(encoding="utf-8").split()
+        summary["scores"] = [
+            {"stage": stage, "metrics": metrics, "sha256": digest} for stage, metrics in summary["stages"].items()
+        ]
     edit(run / "summary.json", **{"run": f"{job}/{run.name}", "best": best, **summary})
     edit(run / "manifest.json", run=f"{job}/{run.name}")
     return run
