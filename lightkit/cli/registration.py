@@ -87,7 +87,8 @@ def register_run(
             subject = add_preprocessing(make_target(module, data, options, source=source, class_names=names))
         print_line(f"model {subject.metadata.model}", mode)
         print_line(f"from  {shown_path(checkpoint)}", mode)
-        address, client, tags = registry.address, registry.client, origin_tags(run, checkpoint, subject.metadata)
+        address, client = registry.address, registry.client
+        tags = origin_tags(run, checkpoint, subject.metadata) | {WEIGHTS: digest_weights(checkpoint)}
         folder, exports = Path(temporary) / "model", Path(temporary) / "exports"
         for left_out in collect_exports(run, tags["checkpoint_sha256"], exports):
             on_step(left_out)
@@ -148,7 +149,6 @@ def origin_tags(run: runs.Run, checkpoint: Path, metadata: Metadata) -> dict[str
         "run": f"{run.name}/{run.id}",
         "run_folder": str(run.folder),
         "checkpoint": str(path.relative_to(run.folder) if path.is_relative_to(run.folder) else path),
-        WEIGHTS: digest_weights(checkpoint),
         "checkpoint_sha256": metadata.source.get("sha256") or runs.digest(checkpoint),
         "lightkit": __version__,
         "output_kind": metadata.output_kind,

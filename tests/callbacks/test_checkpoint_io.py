@@ -8,6 +8,7 @@ import torch
 
 from lightkit import runs
 from lightkit.callbacks import VerifiedCheckpointIO
+from lightkit.callbacks.checkpoint_io import digest_weights
 from lightkit.errors import CheckpointError
 
 CONTENT = {
@@ -126,3 +127,17 @@ def test_a_removed_checkpoint_takes_its_digest_along(tmp_path: Path) -> None:
     writer.save_checkpoint(dict(CONTENT), tmp_path / "a.ckpt")
     writer.remove_checkpoint(tmp_path / "a.ckpt")
     assert not list(tmp_path.iterdir())
+
+
+def test_equal_weights_have_one_digest_in_whatever_file_and_order(tmp_path: Path) -> None:
+    weights = {"a": torch.arange(6.0).reshape(2, 3), "b": torch.tensor(3)}
+
+    def digest_of(name: str, state: dict[str, torch.Tensor], **more: object) -> str:
+        torch.save({"state_dict": state, "pytorch-lightning_version": "2.6.6", **more}, tmp_path / name)
+        return digest_weights(tmp_path / name)
+
+    known = digest_of("one.ckpt", weights)
+    assert digest_of("two.ckpt", dict(reversed(weights.items())), epoch=3) == known
+    others = [{**weights, "b": torch.tensor(4)}, {**weights, "a": weights["a"].reshape(3, 2)}, {"a": weights["a"]}]
+    others.append({**weights, "b": torch.tensor(3, dtype=torch.int32)})
+    assert known not in [digest_of(f"other-{at}.ckpt", state) for at, state in enumerate(others)]
