@@ -262,7 +262,7 @@ class _Validator:
             lists = [branch.get("items", {}) for branch in branches if branch.get("type") == "array"]
             for index, item in enumerate(node.items):
                 self._check_value((*path, index), item, {"schema": any_of(lists)})
-        elif isinstance(value, str) and classes:
+        elif isinstance(value, str) and classes and isinstance(read_scalar(value), (str, type(None))):
             self._check_class_name(path, node, value, classes, argument)
         else:
             self._report_value(path, node, argument)

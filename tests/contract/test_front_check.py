@@ -252,7 +252,7 @@ DEFECTS: dict[str, tuple[list[str], list[str]]] = {
     "data that is not there": (["--data=my_parts.Missing"], [r"points/: no points there; run `lightkit fetch`"]),
     "an optimizer": (
         ["--optimizer=SGD", "--optimizer.lr=-1"],
-        [r"fit cannot be set up: ValueError: Invalid learning rate: -1"],
+        [r"optimizer\.init_args\.lr: expected 0 or more or a Tensor, got '-1'\n  --> --optimizer\.lr=-1"],
     ),
     "a trainer's argument": (["--trainer.val_check_interval=1000"], [r"trainer\.val_check_interval: .*1000"]),
     "a disk that is too small": (
