@@ -21,7 +21,6 @@ _WORDS: dict[str, Split] = {
     "development": "val",
     "test": "test",
     "testing": "test",
-    "holdout": "test",
 }
 # such as Training_Set, val-images, test data, train2017
 _ENDINGS = re.compile(r"(?<=[a-z])(set|split|data|dataset|images?|photos?)$")
