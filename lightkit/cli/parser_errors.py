@@ -123,8 +123,7 @@ def explain_full_disk() -> Iterator[None]:
     except OSError as error:
         if error.errno not in _DISK_ERRORS:
             raise
-        aside = re.fullmatch(r"(.*/)?\.([^/]+)\.[0-9a-f]{8}\.aside", str(error.filename))  # which is made to replace it
-        file = (aside[1] or "") + aside[2] if aside else error.filename or "a file of this run"
+        file = error.filename or "a file of this run"
         raise LightkitError(
             f"{error.strerror}: {file} cannot be written. Make room, or let the disk be written again; then run the "
             "same command to resume."
