@@ -271,8 +271,8 @@ class _Validator:
         """Report arguments without their class, as a config of a script with `LightningCLI(Model, Data)` has them."""
         names = [str(name) for name in node.entries]
         text = (
-            f"names no class, only arguments ({', '.join(names[:3])}{', ...' if len(names) > 3 else ''}), as a config of "
-            f"LightningCLI(Model, Data) does. Name it, {path[0]}: {{class_path: my_module.MyClass, init_args: "
+            f"names no class, only arguments ({', '.join(names[:3])}{', ...' if len(names) > 3 else ''}), as a config "
+            f"of LightningCLI(Model, Data) does. Name it, {path[0]}: {{class_path: my_module.MyClass, init_args: "
             f"{{{names[0]}: ...}}}}, or put LightkitCLI(Model, Data) into the script and run that"
         )
         self._report(path, text, node)
