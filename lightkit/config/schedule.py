@@ -108,8 +108,9 @@ def show_schedule(section: Any) -> Any:
 
 def read_schedule(section: Any) -> Schedule:
     """Read what `hide_schedule` has hidden, of the parsed `lr_scheduler`."""
-    is_class = section is not None and "class_path" in section
-    hidden: Mapping[str, Any] = (section.get("dict_kwargs") if is_class else None) or {}
+    hidden: Mapping[str, Any] = {}
+    if section is not None and "class_path" in section:
+        hidden = section.get("dict_kwargs") or {}
     frequency = read_scalar(str(hidden["frequency"])) if "frequency" in hidden else None
     return Schedule(
         interval=hidden.get("interval"),
