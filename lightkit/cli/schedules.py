@@ -12,8 +12,8 @@ from typing import Any
 from jsonargparse._typehints import resolve_class_path_by_name
 from pytorch_lightning import LightningModule
 from pytorch_lightning.cli import instantiate_class
-from pytorch_lightning.utilities.model_helpers import is_overridden
 from pytorch_lightning.utilities import rank_zero_warn
+from pytorch_lightning.utilities.model_helpers import is_overridden
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from lightkit.callbacks.optimizer_settings import CountedSchedule, copy_settings

@@ -126,7 +126,7 @@ def check_stepping(section: Any, resolved: Resolved) -> None:
     Raises:
         ConfigError: For the first that is wrong.
     """
-    hidden = section.get("dict_kwargs") if isinstance(section, dict) else None
+    hidden: Any = section.get("dict_kwargs") if isinstance(section, dict) else None
     for key in STEPPING_KEYS if isinstance(hidden, dict) else ():
         schema, value = STEPPING_SCHEMAS[key], hidden.get(key)
         if not accepts(schema, value):
