@@ -122,9 +122,9 @@ def build_catalogue() -> dict[str, Any]:
             argument["schema"] = with_bounds(argument["schema"], bounds)
     # Their signatures say text; `launch` checks the engine itself.
     sections["launch"]["arguments"]["engine"]["schema"] = {"enum": [*ENGINES, None]}
-    for name, bounds in _TRAINER_BOUNDS.items():
+    for name, least in _TRAINER_BOUNDS.items():
         argument = sections["trainer"]["arguments"][name]
-        argument["schema"] = with_bounds(argument["schema"], bounds)
+        argument["schema"] = with_bounds(argument["schema"], least)
     profiler = sections["trainer"]["arguments"]["profiler"]
     others = [branch for branch in profiler["schema"]["anyOf"] if branch != {"type": "string"}]
     profiler["schema"] = {"anyOf": [{"enum": [*_PROFILERS]}, *others]}

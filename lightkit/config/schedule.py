@@ -108,8 +108,9 @@ def show_schedule(section: Any) -> Any:
 
 def read_schedule(section: Any) -> Schedule:
     """Read what `hide_schedule` has hidden, of the parsed `lr_scheduler`."""
-    is_class = section is not None and "class_path" in section
-    hidden: Mapping[str, Any] = (section.get("dict_kwargs") if is_class else None) or {}
+    hidden: Mapping[str, Any] = {}
+    if section is not None and "class_path" in section:
+        hidden = section.get("dict_kwargs") or {}
     frequency = read_scalar(str(hidden["frequency"])) if "frequency" in hidden else None
     return Schedule(
         interval=hidden.get("interval"),
@@ -125,10 +126,8 @@ def check_stepping(section: Any, resolved: Resolved) -> None:
     Raises:
         ConfigError: For the first that is wrong.
     """
-    hidden = section.get("dict_kwargs") if isinstance(section, dict) else None
-    if not isinstance(hidden, dict):
-        return
-    for key in STEPPING_KEYS:
+    hidden: Any = section.get("dict_kwargs") if isinstance(section, dict) else None
+    for key in STEPPING_KEYS if isinstance(hidden, dict) else ():
         schema, value = STEPPING_SCHEMAS[key], hidden.get(key)
         if not accepts(schema, value):
             expected = describe_refused_bounds(schema, value) or describe_type(schema)

@@ -449,12 +449,8 @@ class _Validator:
         is_complete = (
             isinstance(entry.entries.get("init_args", entry), MappingNode) and not self._resolved.is_incomplete
         )
-        if (
-            choices
-            and is_complete
-            and self._uses_schedule()
-            and not any(all(_is_set(name, given) for name in each) for each in choices)
-        ):
+        has_one = any(all(_is_set(name, given) for name in each) for each in choices)
+        if choices and not has_one and is_complete and self._uses_schedule():
             words = ", or ".join(" and ".join(each) for each in choices)
             self._report((SECTION,), f"{_short(found)} needs {words}; total_steps: {AUTO} counts them", named)
         return others
