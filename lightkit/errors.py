@@ -38,7 +38,9 @@ PIPE_CLOSED = 128 + 13
 
 # Control characters but tab and line break, those that turn the direction of text, and what is no text: a terminal
 # obeys them or cannot print them, and XML cannot hold them.
-_UNSEEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]")
+_UNSEEN = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]"
+)
 
 
 def visible(text: str, *, in_line: bool = False) -> str:
