@@ -557,7 +557,8 @@ def _scan(group: RowGroup, given: Split | None, rules: _Rules) -> _Findings:
             if unknown := [word for word, split in zip(words, splits, strict=True) if split is None]:
                 raise DataError(
                     f"{group.file.path}: column {columns.split!r} names the split {unknown[0]!r}. Expected train, val "
-                    "(or valid, validation) or test, or another usual name of theirs; data.init_args.filter leaves out other rows."
+                    "(or valid, validation) or test, or another usual name of theirs; data.init_args.filter leaves out "
+                    "other rows."
                 )
             places = [SPLITS.index(split) for split in splits if split is not None]
             part[good] = np.array(places, np.uint8)[np.asarray(encoded.indices)]
