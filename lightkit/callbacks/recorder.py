@@ -288,7 +288,8 @@ class RunRecorder(Callback):
         score = getattr(keeper, "best_model_score", None)
         if trainer is not None and score is not None and Path(getattr(keeper, "best_model_path", "")) == path:
             logged_at, logged = self._logged_at
-            has_row = any((row["epoch"], row["step"]) == (epoch, step) for row in self._table.rows[-1:])
+            newest = self._table.newest
+            has_row = (newest.get("epoch"), newest.get("step")) == (epoch, step)
             is_known = logged_at == step or has_row  # else it is of an earlier process, and the file says more
             self._best = Scored(path, epoch, step, float(score), logged) if is_known else None
             self._note_stale_score(keeper)

@@ -31,6 +31,11 @@ class MetricsTable:
         """The rows in the order of the epochs; a metric that an epoch did not measure is not in its row."""
         return [dict(row) for row in self._rows]
 
+    @property
+    def newest(self) -> dict[str, float]:
+        """The row of the newest epoch; empty without one."""
+        return dict(self._rows[-1]) if self._rows else {}
+
     def record(self, epoch: int, step: int, values: Mapping[str, float]) -> None:
         """Write the row of an epoch, in place of the rows of this epoch and of later ones, which are trained again."""
         measured = {name: float(value) for name, value in values.items() if name not in _KEYS}
