@@ -688,8 +688,11 @@ class RunRecorder(Callback):
         summary |= self._summary if self._is_new else {}
         summary["durations"] = {**summary["durations"], **self._durations}
         summary["stages"] = {**summary["stages"], **self._results}
-        known = override_modes(summary["modes"], self._modes_of_metrics)
-        summary["modes"] = override_modes(known, self._modes_of_config)
+        if self._stage == "fit":
+            now = override_modes(self._modes_of_metrics, self._modes_of_config)
+            summary["modes"] = override_modes(summary["modes"], now)
+        else:  # of a test, whose config is the run's
+            summary["modes"] = override_modes(self._modes_of_metrics, summary["modes"])
         if self._score is not None:
             summary["scores"] = write_scores(add_score(read_scores(summary), self._score))
         if self._stage == "fit":

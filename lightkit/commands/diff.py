@@ -21,6 +21,7 @@ from lightkit.config.resolved import collect_errors
 from lightkit.config.tree import MappingNode
 from lightkit.errors import ConfigError
 from lightkit.runs.index import flatten
+from lightkit.runs.scores import keep_own_stages
 
 HELP = """\
 usage: lightkit diff A B [--root DIR] [--json] [--exit-code]
@@ -93,8 +94,9 @@ def _read_input(name: str, root: str) -> tuple[str, MappingNode, _Values, bool]:
         name, args = shown_path(run.folder), ["--run", str(run.folder)]
         if not run.config_path.is_file():
             raise ConfigError(f"{name} has no {run.config_path.name}; it is not a run of lightkit")
-        for subject, path in (("manifest", run.manifest_path), ("summary", run.summary_path)):
-            records = runs.read_json(path) or {}
+        manifest = runs.read_json(run.manifest_path) or {}
+        summary = keep_own_stages(run, runs.read_json(run.summary_path) or {}, manifest)
+        for subject, records in (("manifest", manifest), ("summary", summary)):
             recorded |= flatten({key: records.get(key) for key in _RECORDED[subject]}, (subject,))
     problems = Problems()
     environ = {key: value for key, value in os.environ.items() if key[: len(PREFIX)] != PREFIX}

@@ -1,0 +1,115 @@
+"""What of a run's records is the best checkpoint's."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lightkit import runs
+from lightkit.reports.facts import RunFacts, list_scores, read_facts, select_checkpoint
+from lightkit.reports.pages import describe_model
+from lightkit.reports.predictions import predictions_path, write_predictions
+from lightkit.runs.folder import Run
+from tests.reports.examples import predict
+
+_RUN_ID = "20260101-030000-0001"
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    """A run with a best and a last checkpoint and a test of the best, on data with the fingerprint f1."""
+    folder = tmp_path / "runs" / "job" / _RUN_ID
+    run = Run(folder, "job", _RUN_ID, tmp_path / "runs")
+    run.checkpoints.mkdir(parents=True)
+    for name in ("best", "last"):
+        (run.checkpoints / f"{name}.ckpt").write_text(name)
+    runs.write_json(run.manifest_path, {"subcommand": "fit", "data": {"fingerprint": "f1"}})
+    record(run, [score(run, "best", 0.75)])
+    return run
+
+
+def score(run: Run, name: str, value: float, **changes: Any) -> dict[str, Any]:
+    path = run.checkpoints / f"{name}.ckpt"
+    of = {"checkpoint": f"checkpoints/{name}.ckpt", "sha256": runs.digest(path), "data": "f1", "num_samples": 4}
+    return {"stage": "test", "metrics": {"test/accuracy": value}, **of, **changes}
+
+
+def record(run: Run, scores: list[dict[str, Any]]) -> None:
+    metrics = {"best": {"epoch": 1, "val/accuracy": 0.5}, "last": {"epoch": 2, "val/accuracy": 0.25}}
+    summary = runs.new_summary(f"job/{_RUN_ID}")
+    runs.write_json(run.summary_path, {**summary, "status": "done", "metrics": metrics, "scores": scores})
+
+
+def shown(facts: RunFacts) -> dict[str, float]:
+    return {metric: score.value for metric, score in list_scores(facts).items()}
+
+
+@pytest.mark.parametrize(
+    ("changes", "is_shown"),
+    [
+        ({}, True),
+        ({"data": "f2"}, False),
+        ({"data": None}, True),
+        ({"sha256": "0" * 64}, False),
+        ({"sha256": None}, False),
+        ({"changed": {"trainer.limit_test_batches": 1}}, False),
+    ],
+    ids=["own", "other data", "data without a fingerprint", "other weights", "unknown weights", "another limit"],
+)
+def test_a_score_is_the_best_checkpoints_where_weights_data_and_settings_are(
+    run: Run, changes: dict[str, Any], is_shown: bool
+) -> None:
+    record(run, [score(run, "best", 0.75, **changes)])
+    facts = read_facts(run)
+    assert shown(facts) == {"val/accuracy": 0.5} | ({"test/accuracy": 0.75} if is_shown else {})
+    assert [each.metrics["test/accuracy"] for each in facts.other_scores] == ([] if is_shown else [0.75])
+
+
+@pytest.mark.parametrize(
+    ("about", "is_shown"),
+    [({}, True), ({"sha256": "0" * 64}, False), ({"fingerprint": "f2"}, False), ({"changed": ("data.root",)}, False)],
+    ids=["own", "other weights", "other data", "other settings"],
+)
+def test_predictions_are_the_best_checkpoints_where_weights_data_and_settings_are(
+    run: Run, about: dict[str, Any], is_shown: bool
+) -> None:
+    found = predict([0, 0, 1, 1], [0, 0, 1, 0], **{"sha256": runs.digest(run.checkpoints / "best.ckpt"), **about})
+    write_predictions(predictions_path(run.folder, "test"), found)
+    assert ("test" in read_facts(run).predictions) == is_shown
+
+
+def test_another_checkpoint_has_its_own_score_and_digest_and_nothing_of_the_best(run: Run) -> None:
+    record(run, [score(run, "best", 0.75), score(run, "last", 0.25)])
+    last = runs.digest(run.checkpoints / "last.ckpt")
+    write_predictions(
+        predictions_path(run.folder, "test"),
+        predict([0, 1], [0, 1], sha256=runs.digest(run.checkpoints / "best.ckpt")),
+    )
+    facts = select_checkpoint(read_facts(run), last)
+    assert shown(facts) == {"test/accuracy": 0.25}
+    text = describe_model(facts)
+    assert last in text
+    assert "0.75" not in text
+    assert "Classes of the" not in text
+
+
+def test_a_gates_decision_on_another_checkpoint_is_not_shown(run: Run) -> None:
+    decision = {"metric": "test/loss", "scores": {"challenger": {"test/loss": 0.1}, "baseline": {"test/loss": 0.3}}}
+    for name, is_shown in (("best", True), ("last", False)):
+        digest = runs.digest(run.checkpoints / f"{name}.ckpt")
+        runs.write_json(run.folder / "gate.json", {**decision, "passed": True, "checkpoint": {"sha256": digest}})
+        facts = read_facts(run)
+        assert bool(facts.gate) == is_shown
+        assert any("gate.json is of another checkpoint" in each for each in facts.problems) != is_shown
+
+
+def test_the_digest_beside_a_checkpoint_counts_while_it_is_as_new(run: Run) -> None:
+    best = run.checkpoints / "best.ckpt"
+    runs.sidecar(best).write_text(f"{'a' * 64}  best.ckpt\n")
+    assert read_facts(run).sha256 == "a" * 64
+    os.utime(runs.sidecar(best), (1, 1))
+    best.write_text("another")  # copied there by hand
+    assert read_facts(run).sha256 == runs.digest(best)
