@@ -216,7 +216,7 @@ class LightkitCLI(LightningCLI):
             values = self._dump(parser, section, left_out=left_out, flags=context.print_config)
             print(config.dump_yaml(values), end="")
             raise SystemExit(0)
-        if command == ["fit"]:
+        if command == ["fit"] and not context.resolved.removed:  # else errors are to be reported first
             self._warn_of_schedule(context, section)
         if command and not context.inputs:  # images need none of the data
             starts = context.only_checks and command == ["fit"] and context.ckpt_path is None

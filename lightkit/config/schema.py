@@ -105,13 +105,15 @@ def _value(value: Any) -> str:
 
 
 def describe_refused_bounds(schema: Schema, value: Any) -> str | None:
-    """Describe the bounds that a value of the right type is out of: ``1 or more``; None where its type is wrong."""
+    """Describe the bounds that a number is out of: ``1 or more``; None where the type of the value is wrong."""
     branches = list_branches(schema)
-    free = [{key: each for key, each in branch.items() if key not in BOUNDS} for branch in branches]
     bounded = [branch for branch in branches if any(key in BOUNDS for key in branch)]
+    free = [{"type": branch["type"]} for branch in bounded]
+    if not bounded or not accepts(any_of(free), value):
+        return None
     words = [describe_bounds(branch) for branch in bounded]
     words += [describe_type(branch) for branch in branches if branch not in bounded]
-    return join_alternatives(words) if bounded and accepts(any_of(free), value) else None
+    return join_alternatives(words)
 
 
 def accepts(schema: Schema, value: Any) -> bool:
