@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -30,12 +31,12 @@ class BadImage(NamedTuple):
 
 
 def read_bad_images(path: Path) -> list[BadImage]:
-    """Read the rows of a list; none where there is no file."""
-    try:
-        with path.open(encoding="utf-8", errors="surrogateescape", newline="") as file:
-            found = [BadImage(*row) for row in csv.reader(file) if len(row) == len(BadImage._fields)]
-    except OSError:
-        return []
+    """Read the rows of a list, up to what is no CSV; none where there is no file."""
+    found = []
+    with suppress(OSError, csv.Error), path.open(encoding="utf-8", errors="surrogateescape", newline="") as file:
+        for row in csv.reader(file):
+            if len(row) == len(BadImage._fields):
+                found.append(BadImage(*row))
     return [row for row in found if row != BadImage._fields]
 
 
