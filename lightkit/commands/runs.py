@@ -13,7 +13,15 @@ from lightkit.cli.command_line import CommandLine, parse_options
 from lightkit.cli.run_table import check_names, format_runs, get_root_and_job, list_known_metrics
 from lightkit.config import near
 from lightkit.runs.files import finite
-from lightkit.runs.index import KILLED, UNREADABLE, IndexedRun, find_metric, index_runs, infer_mode_of_runs, read_config_values
+from lightkit.runs.index import (
+    KILLED,
+    UNREADABLE,
+    IndexedRun,
+    find_metric,
+    index_runs,
+    infer_mode_of_runs,
+    read_config_values,
+)
 from lightkit.runs.metric_mode import rank_value
 
 HELP = """\

@@ -35,9 +35,9 @@ def read_bad_images(path: Path) -> list[BadImage]:
     found = []
     with suppress(OSError, csv.Error), path.open(encoding="utf-8", errors="surrogateescape", newline="") as file:
         for row in csv.reader(file):
-            if len(row) == len(BadImage._fields):
-                found.append(BadImage(*row))
-    return [row for row in found if row != BadImage._fields]
+            found.append(row)  # noqa: PERF402 (those before the error are kept)
+    rows = [BadImage(*row) for row in found if len(row) == len(BadImage._fields)]
+    return [row for row in rows if row != BadImage._fields]
 
 
 def write_bad_images(path: Path, rows: Sequence[BadImage]) -> None:

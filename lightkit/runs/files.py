@@ -1,7 +1,7 @@
 """Small files that are replaced as a whole: text and JSON.
 
-A JSON file that was cut, or holds what its reader does not expect, counts as missing: it is named in a warning, with the
-key, and what replaces it leaves it under another name.
+A JSON file that was cut, or holds what its reader does not expect, counts as missing: it is named in a warning, with
+the key, and what replaces it leaves it under another name.
 """
 
 from __future__ import annotations
@@ -114,7 +114,10 @@ def inspect_json(path: Path | str) -> tuple[dict[str, Any] | None, str | None]:
         return None, "it is no text in UTF-8"
     except ValueError as error:
         return None, str(error)
-    damage = find_mismatch(value, RECORDS.get(Path(path).name, dict[str, Any]))
+    shape = RECORDS.get(Path(path).name)
+    if value == {} and shape is not None:
+        return None, "it has no keys"
+    damage = find_mismatch(value, shape or dict[str, Any])
     return (value, None) if damage is None else (None, damage)
 
 

@@ -69,8 +69,8 @@ def _read(path: Path) -> list[dict[str, float]]:
 
     # The newest row may be written in this moment.
     newest = max(of_events, default=0)
-    is_behind = [row for row in merged if row["epoch"] < newest] == [row for row in of_file.values() if row["epoch"] < newest]
-    is_damaged |= path.is_file() and not is_behind
+    older = [row for row in merged if row["epoch"] < newest]
+    is_damaged |= path.exists() and older != [row for row in of_file.values() if row["epoch"] < newest]
     if is_damaged and path not in _warned:
         _warned.add(path)
         rebuilt = "its rows are read from events.jsonl" if of_events else "rows that cannot be read are left out"
@@ -116,7 +116,7 @@ def _read_events(path: Path) -> tuple[dict[int, dict[str, float]], set[int]]:
     rows: dict[int, dict[str, float]] = {}
     known = set()
     for event in read_events(path):
-        if event["event"] != "epoch" or None in (event.get("epoch"), event.get("step")) or "metrics" not in event:
+        if event["event"] != "epoch" or not {"epoch", "step", "metrics"} <= event.keys():
             continue
         epoch = event["epoch"]
         known.add(epoch)
@@ -137,4 +137,9 @@ def _is_same(row: Mapping[str, float], of_event: Mapping[str, float]) -> bool:
 
 def _contradicts(row: Mapping[str, float], others: Mapping[int, Mapping[str, float]]) -> bool:
     """Check whether a row lies elsewhere among the others by its epoch than by its step."""
-    return any((row["epoch"] < other["epoch"]) != (row["step"] < other["step"]) for other in others.values())
+    for other in others.values():
+        is_later = row["epoch"] > other["epoch"]
+        first, second = (other, row) if is_later else (row, other)
+        if first["step"] >= second["step"]:
+            return True
+    return False

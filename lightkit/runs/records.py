@@ -7,6 +7,7 @@ description of the data, has any type.
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping
 from functools import cache
@@ -339,10 +340,10 @@ class Event(TypedDict, total=False):
     status: str
     message: str
     path: str
-    epoch: int | None
-    step: int | None
-    seconds: float | None
-    exit_code: int | None
+    epoch: int
+    step: int
+    seconds: float
+    exit_code: int
     metrics: Row
 
 
@@ -474,5 +475,5 @@ def _is_text(text: str) -> bool:
 def _shorten(value: Any) -> str:
     if isinstance(value, (list, dict)):
         return _WORDS[type(value)]
-    text = repr(value) if isinstance(value, str) else {None: "null", True: "true", False: "false"}.get(value, str(value))
+    text = json.dumps(value)
     return text if len(text) <= _MAX_CHARS else f"{text[:_MAX_CHARS]}..."

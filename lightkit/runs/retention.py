@@ -69,8 +69,8 @@ def plan_deletions(
 ) -> DeletionPlan:
     """Decide which runs are deleted.
 
-    Never one that a process works on, that cannot be read, was promoted or has no manifest, the newest good training of a job, an
-    interrupted one that the next start would resume, nor one from whose checkpoint a kept run started.
+    Never one that a process works on, that cannot be read, was promoted or has no manifest, the newest good training of
+    a job, an interrupted one that the next start would resume, nor one from whose checkpoint a kept run started.
 
     Args:
         entries: All runs of all jobs, the newest first: any may have started from a run of the job.

@@ -1,6 +1,6 @@
 """Files of a run that were cut, or hold something else: each kind of damage, in each file, before each command.
 
-The runs are those of `test_earlier_version.py`: one that was exported, judged and promoted, and one that was interrupted.
+The runs are one of `test_earlier_version.py` that was exported, judged and promoted, and one that was interrupted.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ from typing import Any
 import pytest
 
 from tests.contract.batch import Command, run_batch
+from tests.contract.conftest import Once, copy_of
 from tests.contract.test_earlier_version import unpack
-from tests.contract.workspace import Workspace, read_events, read_json, read_metrics
+from tests.contract.workspace import Workspace, read_events, read_metrics
 
 pytestmark = pytest.mark.timeout(3600)
 
@@ -89,7 +90,8 @@ KINDS: dict[str, Callable[[Path], object]] = {
     "object": lambda path: path.write_text("{}", encoding="utf-8"),
     "null": lambda path: replace_values(path, lambda _: None),
     "types": lambda path: replace_values(path, lambda value: {"found": value}),
-    "texts": lambda path: replace_values(path, lambda _: "ab\0c" * 2000),
+    "texts": lambda path: replace_values(path, lambda _: "ab/" * 3000),
+    "control": lambda path: replace_values(path, lambda _: "a\0b\ud800"),
     "digits": lambda path: put_at_each_key(path, "7" * 400),
     "nesting": lambda path: put_at_each_key(path, "[" * 2000 + "]" * 2000),
     "folder": become_folder,
@@ -149,7 +151,7 @@ def damage_and_run(workspace: Workspace, nightly: Path, file: str, kind: str, co
         said = f"{file} {kind} {name}: {answer.code}\n{answer.out[-2000:]}\n{answer.err[-4000:]}"
         assert "Traceback" not in answer.err, said
         assert answer.code in CODES, said
-        (run,) = (folders[name] / "damaged" / "train").glob("2*-*") if name not in ("fit", "retrain") else (None,)
+        run = min((folders[name] / "damaged" / "train").glob("2*-*"))
         if name == "runs":
             found = {each["name"]: each["status"] for each in json.loads(answer.out)}
             assert found["other"] == "done", said
@@ -158,8 +160,7 @@ def damage_and_run(workspace: Workspace, nightly: Path, file: str, kind: str, co
                 assert f"{file} cannot be read: " in answer.err, said
         if name in ("runs", "runs-columns", "report", "gc"):
             assert answer.code == 0, said
-        if run is not None:
-            assert (run / "checkpoints" / "best.ckpt").is_file(), f"lost: {said}"
+        assert (run / "checkpoints" / "best.ckpt").is_file(), f"lost: {said}"
         shutil.rmtree(folders[name])
 
 
@@ -176,3 +177,60 @@ def test_no_damage_of_any_file_stops_a_command_with_a_traceback(
     file: str, kind: str, nightly: Path, workspace: Workspace
 ) -> None:
     damage_and_run(workspace, nightly, file, kind, COMMANDS)
+
+
+def cut_at(share: float) -> Callable[[Path], object]:
+    return lambda path: path.write_bytes(path.read_bytes()[: round(path.stat().st_size * share)])
+
+
+RESUMED = ("fit", "-c", "small.yaml", "-c", "long.yaml")
+CUTS = {f"cut-{percent}": cut_at(percent / 100) for percent in range(1, 100, 8)}
+"""13 lengths of a table."""
+TABLE_KINDS = {name: KINDS[name] for name in ("empty", "bytes", "list", "types", "digits", "nesting", "folder", "pipe")}
+
+
+def interrupt_in_the_fifth_epoch(workspace: Workspace) -> None:
+    """Train four of six epochs, and be interrupted."""
+    callback = {"class_path": "my_project.SendSignal", "init_args": {"hook": "on_train_batch_start", "step": 27}}
+    workspace.write("long.yaml", {"trainer": {"max_epochs": 6}, "callbacks": {"sender": callback}})
+    first = workspace.run(*RESUMED)
+    assert first.code == 75, first.err
+
+
+def check_resume(workspace: Workspace, damage: Callable[[Path], object]) -> None:
+    """Damage the table of an interrupted training, test it, resume it, and compare the rows with those of before."""
+    run = workspace.only_run
+    before = read_metrics(run)
+    assert len(before) == 4
+    damage(run / "metrics.csv")
+    workspace.run("test", "--run", str(run)).ok()
+    resumed = workspace.run(*RESUMED).ok()
+    assert "resumes" in resumed.err
+    assert "metrics.csv" in resumed.err, "there is a warning"
+
+    rows = read_metrics(run)
+    assert rows[:4] == before
+    assert [row["epoch"] for row in rows] == [str(epoch) for epoch in range(6)]
+    assert [row["step"] for row in rows] == [str(event["step"]) for event in read_events(run, "epoch")]
+    summary = json.loads((run / "summary.json").read_text(encoding="utf-8"))
+    losses = {int(row["epoch"]): float(row["val/loss"]) for row in rows}
+    best = min(losses, key=lambda epoch: losses[epoch])
+    assert (summary["best"]["epoch"], summary["epochs"]) == (best, 6)
+    assert summary["metrics"]["best"]["val/loss"] == pytest.approx(losses[best])
+
+
+@pytest.fixture
+def four_epochs(made_once: Once, workspace: Workspace) -> Workspace:
+    """A training that was interrupted in its fifth epoch of six."""
+    return copy_of(made_once("four-epochs", interrupt_in_the_fifth_epoch), workspace)
+
+
+@pytest.mark.parametrize("kind", ["cut-57", "bytes", "folder"])
+def test_a_damaged_table_is_made_again_from_the_events(kind: str, four_epochs: Workspace) -> None:
+    check_resume(four_epochs, {**CUTS, **TABLE_KINDS}[kind])
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("kind", [*CUTS, *TABLE_KINDS])
+def test_no_damage_of_a_table_loses_or_changes_a_row(kind: str, four_epochs: Workspace) -> None:
+    check_resume(four_epochs, {**CUTS, **TABLE_KINDS}[kind])
