@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from lightkit.errors import visible
-from lightkit.runs.files import atomic_write
+from lightkit.runs.files import atomic_write, keep_damaged
 
 _NUM_REASONS = 3
 
@@ -32,6 +32,8 @@ class BadImage(NamedTuple):
 
 def read_bad_images(path: Path) -> list[BadImage]:
     """Read the rows of a list, up to what is no CSV; none where there is no file."""
+    if not path.is_file():  # a pipe would be waited for
+        return []
     found = []
     with suppress(OSError, csv.Error), path.open(encoding="utf-8", errors="surrogateescape", newline="") as file:
         for row in csv.reader(file):
@@ -45,6 +47,8 @@ def write_bad_images(path: Path, rows: Sequence[BadImage]) -> None:
 
     File names that are not UTF-8 keep their bytes.
     """
+    if not path.is_file():
+        keep_damaged(path)
     if not rows:
         path.unlink(missing_ok=True)
         return

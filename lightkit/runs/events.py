@@ -58,7 +58,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from lightkit.runs.fence import find_fence
-from lightkit.runs.files import finite, parse_json
+from lightkit.runs.files import finite, keep_damaged, parse_json
 from lightkit.runs.records import Event, find_mismatch
 
 
@@ -101,6 +101,8 @@ class EventStream:
     def _append(self, line: bytes) -> None:
         """Append a line by one write, which threads, and processes that were forked meanwhile, cannot tear apart."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
+        if not self._repaired and not self.path.is_file():
+            keep_damaged(self.path)
         with self.path.open("a+b") as file:
             if not self._repaired and file.seek(0, os.SEEK_END):
                 file.seek(-1, os.SEEK_END)

@@ -10,6 +10,7 @@ import json
 import logging
 import math
 import os
+import secrets
 import shutil
 import stat
 from collections.abc import Iterator, Mapping
@@ -21,7 +22,7 @@ from lightkit.runs.fence import aside_of, find_fence
 from lightkit.runs.records import RECORDS, find_excess, find_mismatch
 
 DAMAGED = ".damaged"
-"""Ending of the copy of a JSON file that could not be read, and was replaced."""
+"""Ending of what could not be read, and was replaced."""
 _log = logging.getLogger("lightkit")
 _damaged: dict[str, str] = {}  # files that could not be read, each with the reason that a warning gave
 
@@ -78,9 +79,24 @@ def write_json(path: Path | str, value: Mapping[str, Any]) -> None:
     One that this process could not read is kept beside it, with the ending `DAMAGED`.
     """
     text = json.dumps(finite(value), indent=2, ensure_ascii=False, allow_nan=False, default=str)
-    if _damaged.pop(str(path), None) is not None and Path(path).is_file():
-        shutil.copyfile(path, f"{path}{DAMAGED}")
+    if _damaged.pop(str(path), None) is not None:
+        keep_damaged(Path(path))
     write_text(Path(path), text + "\n")
+
+
+def keep_damaged(path: Path) -> None:
+    """Keep what cannot be read under a name that ends in `DAMAGED`; what is no file, such as a folder, is moved there.
+
+    Args:
+        path: The file, which the caller is about to write.
+    """
+    kept = path.with_name(f"{path.name}{DAMAGED}")
+    if kept.is_dir():
+        kept = kept.with_name(f"{kept.name}-{secrets.token_hex(4)}")
+    if path.is_file():
+        shutil.copyfile(path, kept)
+    elif path.exists():
+        path.rename(kept)
 
 
 def read_json(path: Path | str) -> dict[str, Any] | None:

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from lightkit.runs.events import read_events
-from lightkit.runs.files import write_text
+from lightkit.runs.files import keep_damaged, write_text
 
 _KEYS = ("epoch", "step")
 _log = logging.getLogger("lightkit")
@@ -33,7 +33,7 @@ class MetricsTable:
 
     def __init__(self, path: Path | str) -> None:
         self.path = Path(path)
-        self._rows = _read(self.path)
+        self._rows, self._is_damaged = _read(self.path)
 
     @property
     def rows(self) -> list[dict[str, float]]:
@@ -50,11 +50,18 @@ class MetricsTable:
         table = csv.DictWriter(text, [*_KEYS, *names], restval="", lineterminator="\n")
         table.writeheader()
         table.writerows(self._rows)
+        if self._is_damaged:
+            keep_damaged(self.path)
+            self._is_damaged = False
         write_text(self.path, text.getvalue())
 
 
-def _read(path: Path) -> list[dict[str, float]]:
-    """Read the rows of the file, in the place of each that differs from its event that of the event."""
+def _read(path: Path) -> tuple[list[dict[str, float]], bool]:
+    """Read the rows of the file, in the place of each that differs from its event that of the event.
+
+    Returns:
+        The rows, and whether the file is damaged, after a warning.
+    """
     of_file, is_damaged = _read_file(path)
     of_events, known = _read_events(path.with_name("events.jsonl"))
 
@@ -70,18 +77,18 @@ def _read(path: Path) -> list[dict[str, float]]:
     # The newest row may be written in this moment.
     newest = max(of_events, default=0)
     older = [row for row in merged if row["epoch"] < newest]
-    is_damaged |= path.exists() and older != [row for row in of_file.values() if row["epoch"] < newest]
+    is_damaged |= path.is_file() and older != [row for row in of_file.values() if row["epoch"] < newest]
     if is_damaged and path not in _warned:
         _warned.add(path)
         rebuilt = "its rows are read from events.jsonl" if of_events else "rows that cannot be read are left out"
         _log.warning("%s is damaged: %s.", path, rebuilt)
-    return merged
+    return merged, is_damaged
 
 
 def _read_file(path: Path) -> tuple[dict[int, dict[str, float]], bool]:
     """Read the rows of the file by epoch, and whether it has others that cannot be read."""
     if not path.is_file():
-        return {}, False
+        return {}, path.exists()
     rows = {}
     is_damaged = False
     with path.open(encoding="utf-8", errors="replace", newline="") as file:

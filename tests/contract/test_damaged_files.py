@@ -234,3 +234,18 @@ def test_a_damaged_table_is_made_again_from_the_events(kind: str, four_epochs: W
 @pytest.mark.parametrize("kind", [*CUTS, *TABLE_KINDS])
 def test_no_damage_of_a_table_loses_or_changes_a_row(kind: str, four_epochs: Workspace) -> None:
     check_resume(four_epochs, {**CUTS, **TABLE_KINDS}[kind])
+
+
+def test_a_training_whose_summary_is_damaged_has_ended_as_its_events_say(four_epochs: Workspace) -> None:
+    run = four_epochs.only_run
+    summary = run / "summary.json"
+    summary.write_bytes(summary.read_bytes()[:-20])
+    assert "resumes" in four_epochs.run(*RESUMED).ok().err, "it was interrupted"
+    assert four_epochs.runs == [run]
+    assert (run / "summary.json.damaged").is_file()
+
+    summary.write_text('{"status": 3}', encoding="utf-8")
+    four_epochs.run(*RESUMED).ok()
+    assert len(four_epochs.runs) == 2, "it was done"
+    (run, _) = four_epochs.runs
+    assert summary.read_text(encoding="utf-8") == '{"status": 3}'
