@@ -27,7 +27,7 @@ export/                         exported files, and `export.json` with the verif
 stalls/                         stacks of all threads and loader processes of a run that hung
 logs/                           output of the ranks other than 0 (`rank-N.log`), and of their launcher
 mlflow.json                     the run of the MLflow logger
-*.damaged                       a record that could not be read, before it was written anew
+FILE.damaged                    a record that could not be read, before it was written anew
 tensorboard/                    event files of the TensorBoard logger
 ==============================  ========================================================================================
 """
