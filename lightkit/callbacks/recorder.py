@@ -514,9 +514,9 @@ class RunRecorder(Callback):
         if epoch is None:
             return
         if self._writes:
-            self._table.record(epoch.epoch, epoch.step, epoch.row)
             seconds = epoch.speed["epoch_seconds"]
             self.events.write("epoch", epoch=epoch.epoch, step=epoch.step, metrics=epoch.row, seconds=seconds)
+            self._table.record(epoch.epoch, epoch.step, epoch.row)  # made from the events, so after them
             own = {name: value for name, value in epoch.speed.items() if name not in epoch.metrics}
             _call_each(trainer.loggers, "record_speed", epoch.step, own)
             if time.monotonic() - self._summary_s > _SUMMARY_INTERVAL_S:

@@ -107,7 +107,9 @@ def _read_input(name: str, root: str) -> tuple[str, MappingNode, _Values, bool]:
         problems.raise_any()
     hardware, resolved = collect_errors(loaded.resolved, partial(resolve_hardware, environ={}), problems)
     resolved = resolved if hardware is None else hardware.resolved
-    values: _Values = {path: describe_node(resolved, node, path) for path, node in iterate_leaves(resolved.tree, ())}
+    values: _Values = {
+        path: describe_node(resolved, node, path) for path, node in iterate_leaves(resolved.tree, ()) if path
+    }
     values |= {path: {"value": value} for path, value in recorded.items() if value not in (None, {})}
     return name, resolved.tree, values, is_run
 

@@ -28,9 +28,9 @@ HELP = """\
 usage: lightkit gc [NAME] [--keep-last N] [--keep-best N] [--max-size SIZE] [--older-than TIME] [--dry-run]
 
 Delete the runs that no rule keeps, and print what they were. Never deleted are: a run that a process works on; one
-whose model an alias in MLflow's registry points to, or which a rollback would bring back; one that was promoted in a
-registry that is not asked; the newest good training of each job; one that the next start would resume; one from whose
-checkpoint a kept run began; and a folder without manifest.json.
+with a record that cannot be read; one whose model an alias in MLflow's registry points to, or which a rollback would
+bring back; one that was promoted in a registry that is not asked; the newest good training of each job; one that the
+next start would resume; one from whose checkpoint a kept run began; and a folder without manifest.json.
 
   NAME                runs of this job only
   --keep-last N       keep the newest N of each job

@@ -460,9 +460,8 @@ class Retrain:
 
         Only the newest training counts: an unfinished retrain before it is history.
         """
-        manifests = ((run, runs.read_json(run.manifest_path) or {}) for run in self._earlier)
-        trainings = (run for run, each in manifests if each.get("subcommand") == "fit" and not each.get("fast_dev_run"))
-        if (run := next(trainings, None)) is None or (runs.read_json(run.summary_path) or {}).get("status") != "done":
+        run = next((each for each in self._earlier if each.is_fit), None)
+        if run is None or (runs.read_json(run.summary_path) or {}).get("status") != "done":
             return
         if (record := runs.read_json(run.folder / _FILE)) is None or record.get("ended"):
             return

@@ -13,7 +13,15 @@ from lightkit.cli.command_line import CommandLine, parse_options
 from lightkit.cli.run_table import check_names, format_runs, get_root_and_job, list_known_metrics
 from lightkit.config import near
 from lightkit.runs.files import finite
-from lightkit.runs.index import KILLED, IndexedRun, find_metric, index_runs, infer_mode_of_runs, read_config_values
+from lightkit.runs.index import (
+    KILLED,
+    UNREADABLE,
+    IndexedRun,
+    find_metric,
+    index_runs,
+    infer_mode_of_runs,
+    read_config_values,
+)
 from lightkit.runs.metric_mode import rank_value
 
 HELP = """\
@@ -22,7 +30,7 @@ usage: lightkit runs [NAME] [--sort KEY] [--filter KEY=VALUE]... [--metric METRI
 
 Print a table of the runs, the newest first: name, id, status, metric, size and age. A run is marked `locked` while a
 process works on it, with the alias that points to its model, such as `champion`, and `promoted` where one did before. A
-run whose process was killed has the status `killed`.
+run whose process was killed has the status `killed`, and one with a record that is damaged `unreadable`.
 
   NAME             runs of this job only
   --metric METRIC...  metrics that are shown, such as val/accuracy,test/loss; default: what the best checkpoint was
@@ -44,7 +52,7 @@ lightkit runs flowers --sort metric --filter status=done
 lightkit runs --metric val/accuracy,val/loss --columns optimizer.lr,model.backbone --sort val/accuracy
 """
 _VALUES = {
-    "status": ("running", "done", "failed", "interrupted", "preempted", KILLED),
+    "status": ("running", "done", "failed", "interrupted", "preempted", KILLED, UNREADABLE),
     "locked": ("true", "false"),
     "promoted": ("true", "false"),
 }

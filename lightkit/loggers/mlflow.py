@@ -319,7 +319,7 @@ class MLflow(Logger):
 
     def _continue_run(self, client: Any) -> bool:
         kept = runs.read_json(self._run.folder / "mlflow.json") if self._run else None
-        if not kept:
+        if not kept or not kept.get("run_id"):
             return False
         try:
             run = client.get_run(kept["run_id"])

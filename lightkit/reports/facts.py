@@ -19,11 +19,12 @@ from lightkit.reports.statistics import bootstrap_interval, wilson_interval
 from lightkit.runs.bad_images import BadImage, read_bad_images
 from lightkit.runs.checkpoints import known_digest
 from lightkit.runs.events import read_events
-from lightkit.runs.files import read_json
+from lightkit.runs.files import inspect_json
 from lightkit.runs.folder import Run
 from lightkit.runs.index import flatten, index_run
 from lightkit.runs.metric_mode import Mode, infer_mode, is_better
 from lightkit.runs.metrics import MetricsTable
+from lightkit.runs.records import DataDescription, keep_matching
 from lightkit.runs.scores import StageScore, find_best_checkpoint, list_own_scores, read_scores
 from lightkit.task import CLASSIFICATION, REGRESSION
 
@@ -93,8 +94,8 @@ class RunFacts:
 
     @property
     def data(self) -> Mapping[str, Any]:
-        """What the data module says of itself."""
-        return self.manifest.get("data") or {}
+        """What the data module says of itself, without what a report cannot show."""
+        return keep_matching(self.manifest.get("data") or {}, DataDescription)
 
     @property
     def fingerprint(self) -> str | None:
@@ -115,15 +116,14 @@ def read_facts(run: Run) -> RunFacts:
     def attempt(name: str, read: Callable[[], _T], default: _T) -> _T:
         try:
             return read()
-        except (OSError, ValueError, KeyError, TypeError, LightkitError, yaml.YAMLError) as error:
+        except (OSError, ValueError, KeyError, TypeError, RecursionError, LightkitError, yaml.YAMLError) as error:
             problems.append(f"{name} cannot be read: {' '.join(str(error).split())[:200]}")
             return default
 
     def read_object(name: str) -> Mapping[str, Any]:
-        path = run.folder / name
-        value = read_json(path)
-        if value is None and path.exists():
-            problems.append(f"{name} cannot be read: it holds no JSON object")
+        value, damage = inspect_json(run.folder / name)
+        if damage is not None:
+            problems.append(f"{name} cannot be read: {damage}")
         masked: Mapping[str, Any] = mask_secrets(value or {})
         return masked
 
@@ -131,7 +131,7 @@ def read_facts(run: Run) -> RunFacts:
         config = yaml.load(run.config_path.read_text(encoding="utf-8"), Loader=YamlLoader)  # noqa: S506 - a safe loader
         return mask_secrets(config) if isinstance(config, dict) else {}
 
-    config: dict[str, Any] = attempt("config.yaml", read_config, {}) if run.config_path.exists() else {}
+    config: dict[str, Any] = attempt("config.yaml", read_config, {}) if run.config_path.is_file() else {}
     manifest = read_object("manifest.json")
     origins = manifest.get("origins") or {}
     values = {setting_key(path): value for path, value in flatten(config)}

@@ -5,11 +5,12 @@ from __future__ import annotations
 import csv
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
 from lightkit.errors import visible
-from lightkit.runs.files import atomic_write
+from lightkit.runs.files import atomic_write, keep_damaged
 
 _NUM_REASONS = 3
 
@@ -30,13 +31,15 @@ class BadImage(NamedTuple):
 
 
 def read_bad_images(path: Path) -> list[BadImage]:
-    """Read the rows of a list; none where there is no file."""
-    try:
-        with path.open(encoding="utf-8", errors="surrogateescape", newline="") as file:
-            found = [BadImage(*row) for row in csv.reader(file) if len(row) == len(BadImage._fields)]
-    except OSError:
+    """Read the rows of a list, up to what is no CSV; none where there is no file."""
+    if not path.is_file():  # a pipe would be waited for
         return []
-    return [row for row in found if row != BadImage._fields]
+    found = []
+    with suppress(OSError, csv.Error), path.open(encoding="utf-8", errors="surrogateescape", newline="") as file:
+        for row in csv.reader(file):
+            found.append(row)  # noqa: PERF402 (those before the error are kept)
+    rows = [BadImage(*row) for row in found if len(row) == len(BadImage._fields)]
+    return [row for row in rows if row != BadImage._fields]
 
 
 def write_bad_images(path: Path, rows: Sequence[BadImage]) -> None:
@@ -44,6 +47,8 @@ def write_bad_images(path: Path, rows: Sequence[BadImage]) -> None:
 
     File names that are not UTF-8 keep their bytes.
     """
+    if not path.is_file():
+        keep_damaged(path)
     if not rows:
         path.unlink(missing_ok=True)
         return

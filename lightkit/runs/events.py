@@ -58,7 +58,8 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from lightkit.runs.fence import find_fence
-from lightkit.runs.files import finite
+from lightkit.runs.files import finite, keep_damaged, parse_json
+from lightkit.runs.records import Event, find_mismatch
 
 
 class EventStream:
@@ -100,6 +101,8 @@ class EventStream:
     def _append(self, line: bytes) -> None:
         """Append a line by one write, which threads, and processes that were forked meanwhile, cannot tear apart."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
+        if not self._repaired and not self.path.is_file():
+            keep_damaged(self.path)
         with self.path.open("a+b") as file:
             if not self._repaired and file.seek(0, os.SEEK_END):
                 file.seek(-1, os.SEEK_END)
@@ -116,6 +119,8 @@ def print_event(event: str, /, **fields: Any) -> None:
 def read_events(path: Path | str, *, start: int = 0) -> Iterator[dict[str, Any]]:
     """Read the events of a file in order, without lines that are torn or are no events; none if there is no file.
 
+    A line whose fields have another type than they are documented with is no event.
+
     An event of a process that had lost the job's lock by then is passed over: its token is one that another has
     followed.
 
@@ -131,10 +136,10 @@ def read_events(path: Path | str, *, start: int = 0) -> Iterator[dict[str, Any]]
         lines.seek(start)
         for line in lines:
             try:
-                record = json.loads(line)
+                record = parse_json(line)
             except ValueError:
                 continue
-            if not isinstance(record, dict) or "event" not in record:
+            if find_mismatch(record, Event) is not None or "event" not in record:
                 continue
             if isinstance(own := record.get("token"), str):
                 if own in former:

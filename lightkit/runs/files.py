@@ -1,16 +1,30 @@
-"""Small files that are replaced as a whole: text and JSON."""
+"""Small files that are replaced as a whole: text and JSON.
+
+A JSON file that was cut, or holds what its reader does not expect, counts as missing: it is named in a warning, with
+the key, and what replaces it leaves it under another name.
+"""
 
 from __future__ import annotations
 
 import json
+import logging
 import math
 import os
+import secrets
+import shutil
+import stat
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from lightkit.runs.fence import aside_of, find_fence
+from lightkit.runs.records import RECORDS, find_excess, find_mismatch
+
+DAMAGED = ".damaged"
+"""Ending of what could not be read, and was replaced."""
+_log = logging.getLogger("lightkit")
+_damaged: dict[str, str] = {}  # files that could not be read, each with the reason that a warning gave
 
 
 @contextmanager
@@ -60,18 +74,86 @@ def write_text(path: Path, text: str, *, durable: bool = True) -> None:
 
 
 def write_json(path: Path | str, value: Mapping[str, Any]) -> None:
-    """Replace a JSON file as a whole; numbers that are not finite become null, and unknown types their text."""
+    """Replace a JSON file as a whole; numbers that are not finite become null, and unknown types their text.
+
+    One that this process could not read is kept beside it, with the ending `DAMAGED`.
+    """
     text = json.dumps(finite(value), indent=2, ensure_ascii=False, allow_nan=False, default=str)
+    if _damaged.pop(str(path), None) is not None:
+        keep_damaged(Path(path))
     write_text(Path(path), text + "\n")
 
 
+def keep_damaged(path: Path) -> None:
+    """Keep what cannot be read under a name that ends in `DAMAGED`; what is no file, such as a folder, is moved there.
+
+    Args:
+        path: The file, which the caller is about to write.
+    """
+    kept = path.with_name(f"{path.name}{DAMAGED}")
+    if kept.is_dir():
+        kept = kept.with_name(f"{kept.name}-{secrets.token_hex(4)}")
+    if path.is_file():
+        shutil.copyfile(path, kept)
+    elif path.exists():
+        path.rename(kept)
+
+
 def read_json(path: Path | str) -> dict[str, Any] | None:
-    """Give the object in a JSON file, or None where there is no file or nothing readable in it."""
+    """Return the object in a JSON file; None where there is none, or, with a warning, where it cannot be read.
+
+    A file that `lightkit.runs.records` describes is of the type that stands there.
+    """
+    value, damage = inspect_json(path)
+    if damage is not None and _damaged.get(str(path)) != damage:
+        _damaged[str(path)] = damage
+        _log.warning("%s cannot be read: %s. It counts as missing.", path, damage)
+    return value
+
+
+def inspect_json(path: Path | str) -> tuple[dict[str, Any] | None, str | None]:
+    """Return the object in a JSON file and None, or None and why the file cannot be read; None twice without a file.
+
+    Args:
+        path: The file. By its name it is known what it holds.
+    """
     try:
-        value = json.loads(Path(path).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
-    return value if isinstance(value, dict) else None
+        # A pipe would be waited for, and a device has no end.
+        if not stat.S_ISREG(os.stat(path).st_mode):  # noqa: PTH116 - a path object is slow
+            return None, "it is no file"
+        value = parse_json(Path(path).read_text(encoding="utf-8"))
+    except (FileNotFoundError, NotADirectoryError):
+        return None, None
+    except OSError as error:
+        return None, error.strerror or str(error)
+    except UnicodeDecodeError:
+        return None, "it is no text in UTF-8"
+    except ValueError as error:
+        return None, str(error)
+    shape = RECORDS.get(Path(path).name)
+    if value == {} and shape is not None:
+        return None, "it has no keys"
+    damage = find_mismatch(value, shape or dict[str, Any])
+    return (value, None) if damage is None else (None, damage)
+
+
+def parse_json(text: str | bytes) -> Any:
+    """Return a value of JSON.
+
+    Raises:
+        ValueError: If it is none, or one that nobody could work with, see `lightkit.runs.records.find_excess`.
+    """
+    try:
+        value = json.loads(text)
+    except UnicodeDecodeError:
+        raise
+    except RecursionError as error:
+        raise ValueError("it has too many levels") from error
+    except ValueError as error:
+        raise ValueError(f"it is no JSON ({error})") from error
+    if (excess := find_excess(value)) is not None:
+        raise ValueError(excess)
+    return value
 
 
 def finite(value: Any) -> Any:

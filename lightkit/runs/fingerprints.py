@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -76,10 +76,8 @@ class Inputs:
 def read_inputs(folder: Path) -> Inputs | None:
     """Read the inputs of a run; None if its folder has none, or those of another version of lightkit."""
     kept = read_json(folder / INPUTS) or {}
-    try:
-        return Inputs(**kept) if kept.pop("schema", 0) == _SCHEMA else None
-    except TypeError:
-        return None
+    known = {each.name for each in fields(Inputs)}
+    return Inputs(**kept) if kept.pop("schema", 0) == _SCHEMA and kept.keys() <= known else None
 
 
 def list_changes(old: Inputs, new: Inputs) -> list[str]:

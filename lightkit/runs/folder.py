@@ -27,6 +27,7 @@ export/                         exported files, and `export.json` with the verif
 stalls/                         stacks of all threads and loader processes of a run that hung
 logs/                           output of the ranks other than 0 (`rank-N.log`), and of their launcher
 mlflow.json                     the run of the MLflow logger
+FILE.damaged                    a record that could not be read, before it was written anew
 tensorboard/                    event files of the TensorBoard logger
 ==============================  ========================================================================================
 """
@@ -44,6 +45,7 @@ from pathlib import Path
 
 from lightkit.config import near
 from lightkit.errors import ConfigError, join_names
+from lightkit.runs.events import read_events
 from lightkit.runs.files import atomic_write, read_json
 
 _LATEST = "latest"
@@ -152,8 +154,20 @@ def newest_interrupted(root: Path | str, name: str) -> Run | None:
     killed has left no summary, or one that says "running"; so the caller holds the job's lock.
     """
     newest = next((run for run in list_runs(root, name) if run.is_fit), None)
-    is_done = newest is not None and (read_json(newest.summary_path) or {}).get("status") == "done"
-    return None if is_done else newest
+    return None if newest is None or _read_end(newest) == "done" else newest
+
+
+def _read_end(run: Run) -> str | None:
+    """Return the status with which the training of a run has ended: by its events where its summary cannot be read."""
+    if (summary := read_json(run.summary_path)) is not None or not run.summary_path.exists():
+        return (summary or {}).get("status")
+    status = None
+    for event in read_events(run.events_path):
+        if event["event"] in ("start", "resume") and event.get("stage") == "fit":
+            status = None
+        elif event["event"] == "end":  # the first: a test of the run ends later
+            status = status or event.get("status")
+    return status
 
 
 def _folders(parent: Path) -> Iterator[Path]:

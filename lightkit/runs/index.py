@@ -14,7 +14,7 @@ from typing import Any
 import yaml
 
 from lightkit.config.yaml_reader import YamlLoader
-from lightkit.runs.files import finite, read_json
+from lightkit.runs.files import finite, inspect_json, read_json
 from lightkit.runs.folder import Run, list_runs
 from lightkit.runs.lock import lock_holder
 from lightkit.runs.metric_mode import Mode, infer_mode, merge_modes
@@ -22,8 +22,12 @@ from lightkit.runs.scores import keep_own_stages
 
 KILLED = "killed"
 """Status of a run that says ``running`` and whose process is gone; summary.json has no such word."""
+UNREADABLE = "unreadable"
+"""Status of a run with a record that is damaged, so that nothing is known of it for sure."""
 PROMOTED = "promoted.json"
 """File in a run that was promoted: the registered models, each with its version."""
+_RECORDS = ("manifest.json", "summary.json", "retrain.json", PROMOTED, "mlflow.json")
+"""Files that say what a run is, and who needs it."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +36,7 @@ class IndexedRun:
 
     Args:
         run: The run.
-        status: As in summary.json, or ``killed``.
+        status: As in summary.json, or ``killed``, or ``unreadable``.
         is_training: Whether it is a ``fit``, and no ``fast_dev_run``.
         metric: Name of the metric that is shown; None where the run has none.
         value: Its value, NaN where that is not finite; None where it was not logged.
@@ -44,6 +48,7 @@ class IndexedRun:
         needs: Paths of the checkpoint that it started from, and of its parent.
         in_retrain: Whether a `lightkit retrain` in it is unfinished.
         summary: What its summary.json holds; of its stages, those of its best checkpoint and own data alone.
+        damage: File that cannot be read, and why; None if each can.
     """
 
     run: Run
@@ -59,6 +64,7 @@ class IndexedRun:
     needs: tuple[str, ...] = ()
     in_retrain: bool = False
     summary: Mapping[str, Any] = field(default_factory=dict)
+    damage: str | None = None
 
     @property
     def key(self) -> str:
@@ -107,8 +113,11 @@ def index_run(run: Run) -> IndexedRun:
 
 def promoted_aliases(run: Run) -> tuple[str, ...]:
     """List the aliases of the registry that point to a run's model since the last move by lightkit on this machine."""
-    aliases = (read_json(run.folder / PROMOTED) or {}).get("aliases")
-    return tuple(map(str, aliases)) if isinstance(aliases, list) else ()
+    return _list_aliases(read_json(run.folder / PROMOTED))
+
+
+def _list_aliases(promoted: Mapping[str, Any] | None) -> tuple[str, ...]:
+    return tuple((promoted or {}).get("aliases") or ())
 
 
 def infer_mode_of_runs(metric: str, entries: Sequence[IndexedRun], *, explicit: str | None = None) -> Mode | None:
@@ -136,8 +145,10 @@ def _size_bytes(folder: Path) -> int:
 
 
 def _index_run(run: Run, holder: Mapping[str, Any] | None, metric: str | None) -> IndexedRun:
-    manifest = read_json(run.manifest_path) or {}
-    summary = keep_own_stages(run, read_json(run.summary_path) or {}, manifest)
+    records = {name: read_json(run.folder / name) for name in _RECORDS}
+    damages = [f"{name}: {found}" for name, found in _list_damages(run, records)]
+    manifest = records["manifest.json"] or {}
+    summary = keep_own_stages(run, records["summary.json"] or {}, manifest)
     status = str(summary.get("status") or "running")
     folder = None if holder is None else holder.get("folder")
     is_locked = folder is not None and Path(folder).name == run.id
@@ -148,11 +159,12 @@ def _index_run(run: Run, holder: Mapping[str, Any] | None, metric: str | None) -
         created = datetime.strptime(run.id[:15], "%Y%m%d-%H%M%S").replace(tzinfo=timezone.utc).timestamp()
     except ValueError:  # digits that are no date
         created = 0.0
-    retrain = read_json(run.folder / "retrain.json")
+    retrain = records["retrain.json"]
+    status = KILLED if is_dead else status
     began_in = Path(manifest.get("working_directory") or "")  # which is rarely that of `lightkit gc`
     return IndexedRun(
         run,
-        status=KILLED if is_dead else status,
+        status=UNREADABLE if damages else status,
         is_training=run.is_fit,
         metric=metric,
         value=None if metric is None else find_metric(metric, summary),
@@ -160,11 +172,20 @@ def _index_run(run: Run, holder: Mapping[str, Any] | None, metric: str | None) -
         created=created,
         is_locked=is_locked,
         is_promoted=(run.folder / PROMOTED).is_file(),
-        aliases=promoted_aliases(run),
+        aliases=_list_aliases(records[PROMOTED]),
         needs=tuple(str(began_in / str(manifest[key])) for key in ("ckpt_path", "parent") if manifest.get(key)),
         in_retrain=retrain is not None and retrain.get("ended") is None,
         summary=summary,
+        damage=next(iter(damages), None),
     )
+
+
+def _list_damages(run: Run, records: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """List the files of a run that are there and cannot be read, each with the reason."""
+    for name in (name for name, record in records.items() if record is None):
+        damage = inspect_json(run.folder / name)[1]
+        if damage is not None:
+            yield name, damage
 
 
 def list_metrics(summary: Mapping[str, Any]) -> set[str]:
@@ -184,9 +205,11 @@ def _list_tables(summary: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 def read_config(run: Run) -> dict[str, Any]:
     """Read a run's config; empty where there is none, or it cannot be read."""
+    if not run.config_path.is_file():  # a pipe would be waited for
+        return {}
     try:
         config = yaml.load(run.config_path.read_text(encoding="utf-8"), Loader=YamlLoader)  # noqa: S506 - a safe loader
-    except (OSError, ValueError, yaml.YAMLError):
+    except (OSError, ValueError, RecursionError, yaml.YAMLError):
         return {}
     return config if isinstance(config, dict) else {}
 

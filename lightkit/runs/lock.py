@@ -180,7 +180,7 @@ class Lock:
             if record is None or self._is_owner:
                 started = f"{datetime.now(timezone.utc):%Y-%m-%d %H:%M:%S UTC}"
                 record = {"started": started, "folder": None, "token": secrets.token_hex(8), "processes": []}
-            processes = [process for process in record["processes"] if is_gone(process) is not True]
+            processes = [process for process in record.get("processes", ()) if is_gone(process) is not True]
             self._record = {**record, "processes": [*processes, describe_process()]}
 
             # The former owner writes nothing from here on, and reads in the lock file who has the job.

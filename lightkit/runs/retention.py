@@ -69,8 +69,8 @@ def plan_deletions(
 ) -> DeletionPlan:
     """Decide which runs are deleted.
 
-    Never one that a process works on, that was promoted or has no manifest, the newest good training of a job, an
-    interrupted one that the next start would resume, nor one from whose checkpoint a kept run started.
+    Never one that a process works on, that cannot be read, was promoted or has no manifest, the newest good training of
+    a job, an interrupted one that the next start would resume, nor one from whose checkpoint a kept run started.
 
     Args:
         entries: All runs of all jobs, the newest first: any may have started from a run of the job.
@@ -119,6 +119,8 @@ def _list_protected(job: Sequence[IndexedRun], promoted: Collection[str]) -> Ite
     for each in job:
         if each.is_locked or each.status == "running":
             yield each, "a process works on it"
+        elif each.damage is not None:
+            yield each, f"it cannot be read ({each.damage})"
         elif each.key in promoted:
             yield each, "promoted"
         elif not each.run.manifest_path.exists():

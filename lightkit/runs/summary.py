@@ -56,8 +56,8 @@ def new_summary(run: str) -> Summary:
 
 def read_summary(path: Path) -> Summary | None:
     """Read a summary; None if there is nothing readable."""
-    found = read_json(path) or {}
-    return {**new_summary(found["run"]), **found} if isinstance(found.get("run"), str) else None
+    found = read_json(path)
+    return {**new_summary(f"{path.parent.parent.name}/{path.parent.name}"), **found} if found else None
 
 
 def write_summary(path: Path, summary: Summary) -> None:
