@@ -20,7 +20,7 @@ from lightkit.errors import ConfigError, RunLocked
 from lightkit.runs.clock import elapsed_s
 from lightkit.runs.events import read_events
 from lightkit.runs.fence import Fence, remove_staging
-from lightkit.runs.files import flush, read_json, remove_leftovers, write_json
+from lightkit.runs.files import flush, inspect_json, read_json, remove_leftovers, write_json
 
 SHARED_LOCK = "_LIGHTKIT_LOCK"
 """Environment variable with the token of a lock: a process that has it works on the job together with the owner."""
@@ -169,10 +169,10 @@ class Lock:
         """Write this process into the lock file, or return a sentence that names the process which runs the job."""
         with self._guard() as now_s:
             remove_leftovers(self.path.parent, "lock.json")
-            record = read_json(self.path)
-            if record is None and self.path.exists():
+            record, damage = inspect_json(self.path)
+            if damage is not None:
                 raise ConfigError(
-                    f"run.root: the lock {self.path} cannot be read. Delete it if no process runs this job."
+                    f"run.root: the lock {self.path} cannot be read: {damage}. Delete it if no process runs this job."
                 )
             self._is_owner = record is None or record.get("token") != os.environ.get(SHARED_LOCK, "")
             if record is not None and self._is_owner and _is_held(self.path, record, self._stale_s, now_s):
@@ -279,10 +279,10 @@ def lock_holder(root: Path | str, name: str) -> dict[str, Any] | None:
         name: Name of the job.
     """
     path = Path(root) / name / "lock.json"
-    record = read_json(path)
+    record, damage = inspect_json(path)
     with suppress(FileNotFoundError):  # released in this moment
         if record is None:
-            return {} if path.exists() else None
+            return None if damage is None else {}
         return record if _is_held(path, record, _STALE_S, time.time()) else None
     return None
 

@@ -74,7 +74,7 @@ def test_a_living_process_of_this_host_needs_no_heartbeat(tmp_path: Path) -> Non
 def test_a_lock_that_cannot_be_read_is_an_error_and_held(tmp_path: Path) -> None:
     path = write_lock(tmp_path)
     path.write_text('{"pid"', encoding="utf-8")
-    with pytest.raises(ConfigError, match=r"lock\.json cannot be read. Delete it if no process runs this job"):
+    with pytest.raises(ConfigError, match=r"lock\.json cannot be read: .*\. Delete it if no process runs this job"):
         runs.Lock(tmp_path, "flowers").acquire()
     assert runs.lock_holder(tmp_path, "flowers") == {}
 
