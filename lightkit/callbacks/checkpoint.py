@@ -95,6 +95,7 @@ class Checkpoint(ModelCheckpoint):
         self._value_judged: Tensor | None = None
         self._validation: tuple[Tensor | None, int] = (None, -1)
         self._scored_weights: dict[str, Tensor] | None = None
+        self._weights_before: dict[str, Tensor] | None = None
         self._is_writing_scored = False
 
     @classmethod
@@ -142,15 +143,15 @@ class Checkpoint(ModelCheckpoint):
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Note the monitor's value of an earlier validation."""
         self._value_before = self._find_value(trainer)
+        self._scored_weights = self._weights_before = None
+        if may_swap_weights(trainer) and overrides(pl_module, LightningModule, "on_validation_end"):
+            self._weights_before = copy_weights(pl_module)  # its own hook comes after those of callbacks
 
     def on_validation_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_args: Any, **_kw: Any) -> None:
         """Keep the weights that are scored, where hooks may put others in place before they are written."""
         is_asked = self._scored_weights is None and self.keeps_best and not trainer.sanity_checking
         if is_asked and trainer.state.fn == TrainerFn.FITTING and may_swap_weights(trainer):
-            state = pl_module.state_dict()
-            self._scored_weights = {
-                name: value.detach().cpu().clone() for name, value in state.items() if isinstance(value, Tensor)
-            }
+            self._scored_weights = copy_weights(pl_module)
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         """Put the weights that were scored in the place of the module's, which stay in ``current_model_state``."""
@@ -183,8 +184,7 @@ class Checkpoint(ModelCheckpoint):
 
         # The ordinary case: no step follows, and nothing changes the weights before the epoch's end is written.
         is_epoch_over = trainer.fit_loop.epoch_loop.done
-        is_swapped = self._scored_weights is not None
-        if is_epoch_over and not (averages_weights(trainer) or is_swapped):
+        if is_epoch_over and not averages_weights(trainer):
             return
 
         # Gradients that are being accumulated are in no checkpoint, so that training could not go on exactly here.
@@ -192,11 +192,12 @@ class Checkpoint(ModelCheckpoint):
             trainer.accumulate_grad_batches - 1
         )
         # Nor would it where the model's own hook takes the scored weights out again, after those of callbacks.
-        is_of_model = is_swapped and overrides(pl_module, LightningModule, "on_validation_end")
-        is_last = not (is_epoch_over or is_accumulating or is_of_model)
+        before, scored = self._weights_before, self._scored_weights
+        is_swapped = before is not None and scored is not None and not holds_weights(before, scored)
+        is_last = not (is_epoch_over or is_accumulating or is_swapped)
         is_best = self._is_best(trainer, value) if is_new else self.keeps_best and self.monitor is None and is_last
         self._save(trainer, is_best=is_best, is_last=is_last)
-        self._scored_weights = None
+        self._scored_weights = self._weights_before = None
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Write `last.ckpt`, which is `best.ckpt` too if the weights are the best."""
@@ -206,6 +207,7 @@ class Checkpoint(ModelCheckpoint):
         self._validated = self._validated or not trainer.enable_validation
         self._names_seen = sorted(trainer.callback_metrics) or self._names_seen
         self._save(trainer, is_best=self.keeps_best and self._is_best_epoch(trainer), is_last=True)
+        self._scored_weights = self._weights_before = None
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Write `last.ckpt` again where a run that had nothing left to train was resumed from another checkpoint."""
@@ -307,7 +309,9 @@ class Checkpoint(ModelCheckpoint):
             self.save_last_now(trainer)
         if not is_best:
             return
-        is_one_file = is_last and self._scored_weights is None
+        scored = self._scored_weights
+        is_same = scored is None or holds_weights(scored, trainer.lightning_module.state_dict())
+        is_one_file = is_last and trainer.strategy.broadcast(is_same)
         if not (is_one_file and self._link_best(trainer, self.last_path)):
             self._is_writing_scored = True
             trainer.save_checkpoint(self.best_model_path)
@@ -450,6 +454,12 @@ def is_sharded(trainer: Trainer) -> bool:
     """Check whether no rank has all weights."""
     name = type(trainer.strategy).__name__
     return any(word in name for word in ("FSDP", "DeepSpeed", "ModelParallel"))
+
+
+def copy_weights(module: LightningModule) -> dict[str, Tensor]:
+    """Return a copy of the module's tensors on the CPU."""
+    state = module.state_dict()
+    return {name: value.detach().cpu().clone() for name, value in state.items() if isinstance(value, Tensor)}
 
 
 def holds_weights(state: Mapping[str, Any], other: Mapping[str, Any]) -> bool:

@@ -252,11 +252,13 @@ def own_checkpoint(kind: str, monitor: str) -> ModelCheckpoint:
     return ModelCheckpoint(monitor=monitor, **more.get(kind, {}))
 
 
-def train(run: runs.Run, plan: Plan, *, can_be_killed: bool, more: Sequence[Callback] = ()) -> Net:
+def train(
+    run: runs.Run, plan: Plan, *, can_be_killed: bool, more: Sequence[Callback] = (), kind: type[Net] = Net
+) -> Net:
     """Train as a recorded run does, in this process."""
     checkpoint = runs.choose_good(run.checkpoints)[0] if run.resumed else None
     recorder = RunRecorder(run, events=runs.EventStream(run.events_path))
-    module = Net(plan, can_be_killed=can_be_killed)
+    module = kind(plan, can_be_killed=can_be_killed)
     plugin = KilledBetween(on_saved=recorder.checkpoint_saved)
     plugin.module = module
     keepers: list[Any] = [own_checkpoint(kind, MONITOR[plan.num_loaders]) for kind in plan.own]
@@ -379,6 +381,27 @@ class Shadow(Callback):
         self.swap(pl_module)
 
 
+class Logging(Net):
+    """Has the hooks of a validation without changing a weight."""
+
+    def on_validation_start(self) -> None:
+        self.begun = True
+
+    def on_validation_end(self) -> None:
+        self.begun = False
+
+
+class SwappingNet(Net):
+    """Puts another weight in place for a validation itself."""
+
+    def on_validation_start(self) -> None:
+        self.kept = self.weight.detach().clone()
+        self.weight.data.fill_(-1.0)
+
+    def on_validation_end(self) -> None:
+        self.weight.data.copy_(self.kept)
+
+
 PLAIN = Plan("sized", 4, 1.0, 1, 2, -1, None, 1, 1, (), None, None, 1)
 
 
@@ -398,6 +421,30 @@ def test_weights_that_a_callback_puts_in_place_for_the_validation_are_those_of_t
     summary = runs.read_summary(run.summary_path) or {}
     assert summary["best"]["value"] == -1.0
     assert any(text.startswith("final.ckpt holds the weights that a callback") for text in summary["notes"])
+
+
+@pytest.mark.parametrize("interval", [1.0, 2], ids=["epochs", "within"])
+def test_a_model_with_hooks_of_a_validation_has_one_file_where_it_scores_its_own_weights(
+    tmp_path: Path, interval: float
+) -> None:
+    run = runs.create(tmp_path, "job")
+    plan = replace(PLAIN, interval=interval, max_epochs=1)
+    train(run, plan, can_be_killed=False, kind=Logging)
+    scores = {2: 2 * 37 % 101, 4: 4 * 37 % 101}
+    best, last = run.checkpoints / "best.ckpt", run.checkpoints / "last.ckpt"
+    assert float(read(best)["state_dict"]["weight"]) == (min(scores.values()) if interval == 2 else scores[4])
+    assert best.samefile(last) == (interval == 1.0 or scores[4] < scores[2])
+
+
+@pytest.mark.parametrize("interval", [1.0, 2], ids=["epochs", "within"])
+def test_weights_that_a_model_puts_in_place_for_the_validation_are_those_of_the_best_alone(
+    tmp_path: Path, interval: float
+) -> None:
+    run = runs.create(tmp_path, "job")
+    train(run, replace(PLAIN, interval=interval), can_be_killed=False, kind=SwappingNet)
+    assert float(read(run.checkpoints / "best.ckpt")["state_dict"]["weight"]) == -1.0
+    for name in ("last.ckpt", "last-1.ckpt"):
+        assert float(read(run.checkpoints / name)["state_dict"]["weight"]) != -1.0
 
 
 @pytest.mark.parametrize("stops_at", [None, 2], ids=["done", "early"])
