@@ -25,7 +25,7 @@ from torch import Tensor
 from lightkit import runs
 from lightkit.callbacks.checkpoint import Checkpoint
 from lightkit.errors import CheckpointError, ConfigError
-from lightkit.launch.watchdog import heartbeat
+from lightkit.launch.watchdog import Heartbeat, heartbeat
 from lightkit.torch_files import classes_beside_tensors, harmless_allowed, load_file
 
 _log = logging.getLogger("lightkit")
@@ -67,6 +67,7 @@ class VerifiedCheckpointIO(CheckpointReader):
         mask: Applied to the hyper-parameters before they are written; the command line puts references in the place
             of values that came from the environment.
         on_saved: Called with the path and the checkpoint's epoch and step once the file is in place.
+        beats: Whether it runs in the thread that trains, whose progress the watchdog watches.
     """
 
     def __init__(
@@ -74,9 +75,11 @@ class VerifiedCheckpointIO(CheckpointReader):
         *,
         mask: Callable[[Any], Any] | None = None,
         on_saved: Callable[[Path, int, int], None] | None = None,
+        beats: bool = True,
     ) -> None:
         super().__init__()
         self._mask, self._on_saved = mask, on_saved
+        self._heartbeat = heartbeat() if beats else Heartbeat()
         self._reported: set[str] = set()
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any | None = None) -> None:
@@ -85,28 +88,23 @@ class VerifiedCheckpointIO(CheckpointReader):
         Raises:
             CheckpointError: If the file cannot be written, or is not what was written.
         """
-        for key in _HPARAMS:
-            if key in checkpoint:
-                values = plain(checkpoint[key])
-                checkpoint[key] = values if self._mask is None else self._mask(values)
-        checkpoint.pop("hparams_type", None)  # a class of OmegaConf's, into which Lightning would turn them back
-        checkpoint |= {key: ordinary(value) for key, value in checkpoint.items() if key != "state_dict"}
-        state = checkpoint.get("state_dict", {})
-        state.update({name: ordinary(value) for name, value in state.items()})  # in place: it has attributes of its own
+        make_loadable(checkpoint, self._mask)
         if "://" in str(path):  # an object store has no rename; Lightning's own writer knows it
             super().save_checkpoint(checkpoint, path, storage_options)
         else:
             self._save_file(checkpoint, Path(path))
-        heartbeat().leave()  # the phase of a checkpoint, which `StallWatch` has entered
+        self._heartbeat.leave()  # the phase of a checkpoint, which `StallWatch` has entered
 
     def _save_file(self, checkpoint: dict[str, Any], path: Path) -> None:
         def write(aside: Path) -> str:
+            self._heartbeat.beat()  # the state was gathered, which of a sharded model takes its time
             with _DigestWriter(io.FileIO(aside, "w")) as file:  # given a path, torch would put its name into the file
                 torch.save(checkpoint, file)
             return file.hasher.hexdigest()
 
         try:
-            runs.write_aside(path, write, previous=path.with_name("last-1.ckpt") if path.name == "last.ckpt" else None)
+            previous = path.with_name("last-1.ckpt") if path.name == "last.ckpt" else None
+            runs.write_aside(path, write, previous=previous, on_progress=self._heartbeat.beat)
         except (OSError, RuntimeError) as error:
             # torch.save hides a full disk behind a RuntimeError of its zip writer.
             reason = error.__context__ if isinstance(error.__context__, OSError) else error
@@ -171,6 +169,23 @@ class VerifiedXLACheckpointIO(VerifiedCheckpointIO, XLACheckpointIO):
     Lightning's own writer turns tuples into lists and leaves out parameters that are no plain tensors
     (`xm._maybe_convert_to_cpu` of torch-xla 2.9).
     """
+
+
+def make_loadable(checkpoint: dict[str, Any], mask: Callable[[Any], Any] | None) -> None:
+    """Replace in a checkpoint what does not load as tensors and plain values, and mask its hyper-parameters.
+
+    Args:
+        checkpoint: As Lightning has made it; changed in place.
+        mask: Applied to the hyper-parameters.
+    """
+    for key in _HPARAMS:
+        if key in checkpoint:
+            values = plain(checkpoint[key])
+            checkpoint[key] = values if mask is None else mask(values)
+    checkpoint.pop("hparams_type", None)  # a class of OmegaConf's, into which Lightning would turn them back
+    checkpoint |= {key: ordinary(value) for key, value in checkpoint.items() if key != "state_dict"}
+    state = checkpoint.get("state_dict", {})
+    state.update({name: ordinary(value) for name, value in state.items()})  # in place: it has attributes of its own
 
 
 def plain(value: Any) -> Any:

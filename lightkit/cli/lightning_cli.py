@@ -34,6 +34,8 @@ from lightkit.cli.context import RunContext, load_context
 from lightkit.cli.parser_errors import (
     OTHER_WEIGHTS,
     explain_parser_error,
+    explain_process_limit,
+    find_first_error,
     locate_lightning_error,
     unwrap_errors,
 )
@@ -468,10 +470,15 @@ class LightkitCLI(LightningCLI):
             return
         try:
             super()._run_subcommand(subcommand)
-        except RuntimeError as error:
-            if not str(error).startswith(OTHER_WEIGHTS):
+        except Exception as error:
+            first = find_first_error(error)
+            if (limit := explain_process_limit(first)) is not None:
+                raise limit from first
+            if isinstance(first, RuntimeError) and str(first).startswith(OTHER_WEIGHTS):
+                raise ConfigError(f"the checkpoint does not fit the model: {' '.join(str(first).split())}") from first
+            if first is error:
                 raise
-            raise ConfigError(f"the checkpoint does not fit the model: {' '.join(str(error).split())}") from error
+            raise first from first.__cause__
 
 
 # For editors and for `inspect`: the arguments are LightningCLI's.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import pickle
 import re
+import traceback
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
@@ -145,6 +146,38 @@ def unwrap_errors() -> Iterator[None]:
         if original is error:
             raise
         raise original from original.__cause__
+
+
+_LIGHTNING = re.compile(r"/(?:pytorch_lightning|lightning)/")
+
+
+def find_first_error(error: BaseException) -> BaseException:
+    """Return the error that has ended the loops, where Lightning's own teardown raises another one after it.
+
+    Lightning 2.6.6 tears a data fetcher down by asking for the length of loaders that may never have begun ("Please
+    call `iter(combined_loader)` first"), and that error takes the place of the one that was under way.
+    """
+    while (first := error.__context__) is not None and error.__cause__ is None:
+        frames = traceback.extract_tb(error.__traceback__)
+        own = [frame for frame in frames if _LIGHTNING.search(frame.filename)]
+        if not any(frame.name in ("teardown", "_teardown") for frame in own):
+            break
+        error = first
+    return error
+
+
+def explain_process_limit(error: BaseException) -> LightkitError | None:
+    """Return the error in the user's words where no process or thread could be started; None for any other."""
+    is_fork = isinstance(error, BlockingIOError) and error.errno == errno.EAGAIN
+    is_thread = isinstance(error, RuntimeError) and "can't start new thread" in str(error)
+    if not (is_fork or is_thread):
+        return None
+    text = " ".join(str(error).split())
+    return LightkitError(
+        f"no more processes or threads can be started ({text}): a limit of this user (`ulimit -u`) or of the container "
+        f"or job (pids) is reached, which counts threads too. Raise it, lower data.init_args.num_workers, or set "
+        f"OMP_NUM_THREADS=1; then run the same command again."
+    )
 
 
 _MISSING_METRIC = re.compile(r"conditioned on metric [`']?([^\s`']+)|ModelCheckpoint\(monitor='([^']*)'\)")

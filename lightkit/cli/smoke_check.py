@@ -15,6 +15,7 @@ import urllib.request
 import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, redirect_stdout, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from pydoc import locate
 from typing import Any, NoReturn
@@ -151,6 +152,43 @@ class _ScratchLogger(DummyLogger):
     @property
     def save_dir(self) -> str:
         return str(run.folder) if (run := runs.current()) else tempfile.gettempdir()
+
+
+@dataclass
+class _CheckpointPlace:
+    """Checkpoints of one callback.
+
+    Args:
+        path: The callback's key.
+        folder: Where they are written.
+        count: Number of those that are kept, and of one that is being written, if the largest on its disk is of here.
+        is_bounded: Whether no more are kept, however long the training.
+        size_bytes: Size of one.
+        free_bytes: Free on the disk.
+    """
+
+    path: KeyPath
+    folder: Path
+    count: int
+    is_bounded: bool
+    size_bytes: int
+    free_bytes: int = 0
+
+    @property
+    def needed_bytes(self) -> int:
+        """Size of all."""
+        return self.count * self.size_bytes
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the values of the report."""
+        return {
+            "folder": str(self.folder),
+            "count": self.count,
+            "is_bounded": self.is_bounded,
+            "size_bytes": self.size_bytes,
+            "needed_bytes": self.needed_bytes,
+            "free_bytes": self.free_bytes,
+        }
 
 
 class _Probe(Callback):
@@ -446,27 +484,58 @@ class _SmokeCheck(ModelBuilder):
             yield ("gate", "metric"), named, ""
 
     def _check_disks(self, trainer: Trainer) -> list[dict[str, Any]]:
-        """Compare what checkpoints take with what is free on each disk."""
-        found = []
-        for callback in trainer.checkpoint_callbacks:
-            if not isinstance(callback, lightning_callbacks.ModelCheckpoint):
+        """Compare what the checkpoints of a run take with what is free on each disk.
+
+        Only one checkpoint is written at a time, whatever the number of callbacks, and a callback takes its share of a
+        disk together with all others on it.
+        """
+        places = [
+            self._describe_checkpoints(callback, trainer)
+            for callback in trainer.checkpoint_callbacks
+            if isinstance(callback, lightning_callbacks.ModelCheckpoint)
+        ]
+        disks: dict[int, list[_CheckpointPlace]] = {}
+        for place in places:
+            disks.setdefault(existing_folder(place.folder).stat().st_dev, []).append(place)
+
+        for on_disk in disks.values():
+            # the one that is being written, beside those that are kept
+            largest = max(on_disk, key=lambda place: (place.size_bytes, place.needed_bytes))
+            largest.count += 1
+
+            free_bytes = shutil.disk_usage(existing_folder(largest.folder)).free
+            needed_bytes = sum(place.needed_bytes for place in on_disk)
+            for place in on_disk:
+                place.free_bytes = free_bytes
+            if needed_bytes <= free_bytes:
                 continue
-            file = self._run.folder / "size.ckpt"
-            trainer.save_checkpoint(file, weights_only=callback.save_weights_only)
-            path, arguments = self._built_from.get(id(callback), (("model",), {}))
-            folder = Path(self._probe.folders[id(callback)] or self._section["run"]["root"])
-            kept, size = _count_checkpoints(callback, arguments, trainer), file.stat().st_size
-            count = (kept or 1) + 1  # and one that is being written
-            free = shutil.disk_usage(existing_folder(folder)).free
-            found.append({
-                "folder": str(folder), "count": count, "is_bounded": kept is not None, "size_bytes": size,
-                "needed_bytes": count * size, "free_bytes": free,
-            })  # fmt: skip
-            if count * size > free:
-                text = f"{count} checkpoints of {in_bytes(size)}, one of them while it is written, need "
-                text += f"{in_bytes(count * size)}, but {in_bytes(free)} are free in {shown_path(folder)}; make room, "
-                self._add_error(path, f"{text}keep fewer, or set run.root to a folder on another disk")
-        return found
+
+            place = max(on_disk, key=lambda place: place.needed_bytes)
+            text = f"{place.count} checkpoints of {in_bytes(place.size_bytes)}"
+            text += ", one of them while it is written," if place is largest else ""
+            text += f" need {in_bytes(place.needed_bytes)}"
+            if len(on_disk) > 1:
+                text += f", with those of the other callbacks {in_bytes(needed_bytes)}"
+            text += f", but {in_bytes(free_bytes)} are free in {shown_path(place.folder)}; make room, keep fewer, or "
+            self._add_error(place.path, f"{text}set run.root to a folder on another disk")
+        return [place.as_dict() for place in places]
+
+    def _describe_checkpoints(self, callback: Any, trainer: Trainer) -> _CheckpointPlace:
+        """Count the checkpoints that a callback keeps, and measure one of them."""
+        weights_only = bool(callback.save_weights_only)
+        file = self._run.folder / f"size-{'weights' if weights_only else 'state'}.ckpt"
+        if not file.exists():  # the same for all callbacks
+            trainer.save_checkpoint(file, weights_only=weights_only)
+
+        path, arguments = self._built_from.get(id(callback), (("model",), {}))
+        kept = _count_checkpoints(callback, arguments, trainer)
+        return _CheckpointPlace(
+            path=path,
+            folder=Path(self._probe.folders[id(callback)] or self._section["run"]["root"]),
+            count=kept or 1,
+            is_bounded=kept is not None,
+            size_bytes=file.stat().st_size,
+        )
 
 
 def _list_loaders(trainer: Trainer, phase: str) -> list[Any]:
@@ -528,7 +597,7 @@ def _count_checkpoints(callback: Any, arguments: Any, trainer: Trainer) -> int |
         trainer: After its batch.
     """
     if isinstance(callback, Checkpoint):
-        return 2 + callback.keeps_best  # best.ckpt, last.ckpt and the one before it
+        return 3 if callback.keeps_best else 1  # best.ckpt, last.ckpt and the one before it; else resume.ckpt
     if callback.save_top_k >= 0:
         return int(callback.save_top_k) + (callback.save_last is True)
     if trainer.max_epochs in (None, -1) or arguments.get("every_n_train_steps") or arguments.get("train_time_interval"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import multiprocessing
 import os
@@ -19,8 +20,9 @@ from jsonargparse import Namespace
 from lightning_fabric.plugins.environments.slurm import SLURMEnvironment
 from pytorch_lightning import Callback, LightningDataModule, LightningModule, Trainer
 from pytorch_lightning.callbacks import LambdaCallback, ModelCheckpoint, ProgressBar
-from pytorch_lightning.plugins import CheckpointIO
+from pytorch_lightning.plugins import CheckpointIO, ClusterEnvironment
 from pytorch_lightning.profilers import PassThroughProfiler
+from pytorch_lightning.strategies import Strategy
 
 from lightkit import runs
 from lightkit.callbacks import (
@@ -32,11 +34,10 @@ from lightkit.callbacks import (
     ResumeState,
     StallWatch,
     StopOnSignal,
-    VerifiedCheckpointIO,
-    VerifiedXLACheckpointIO,
     create_progress,
 )
 from lightkit.callbacks.checkpoint_io import CheckpointReader, read_checkpoint
+from lightkit.callbacks.checkpoint_plugin import build_checkpoint_io
 from lightkit.callbacks.descriptions import count_parameters, describe_data, describing
 from lightkit.callbacks.empty_stage import RequireWork
 from lightkit.callbacks.interruption import StopAtDeadline, StopOnTime
@@ -59,6 +60,8 @@ from lightkit.launch.watchdog import STALLED, Hung, Stall, Watchdog, WatchdogSet
 from lightkit.loggers import TensorBoard
 from lightkit.reports.predictions import Predictions, confusion_counts, score_classes
 from lightkit.runs.resume import locate_checkpoint
+
+_log = logging.getLogger("lightkit")
 
 
 def set_devices(trainer: Namespace, context: RunContext) -> None:
@@ -164,11 +167,7 @@ def build_components(
     callbacks = [] if settings is None or context.command != "fit" else [settings]
     callbacks += _build_callbacks(context, trainer)
     callbacks += list_checkpoint_callbacks(context.resolved, trainer, [*callbacks, *added])
-    plugins = as_list(trainer.get("plugins"))
-    if not any(isinstance(plugin, CheckpointIO) for plugin in plugins):
-        kind = VerifiedXLACheckpointIO if _is_on_xla(trainer) else VerifiedCheckpointIO
-
-        plugins.append(kind(mask=partial(redact, context.resolved), on_saved=context.recorder.checkpoint_saved))
+    plugins = _build_plugins(context, trainer)
     arguments = {
         "callbacks": callbacks,
         "plugins": plugins,
@@ -178,9 +177,55 @@ def build_components(
         arguments["logger"] = [TensorBoard()]
     if trainer.get("profiler") is None and not trainer.get("barebones"):  # which takes no profiler
         arguments["profiler"] = _NoProfiler()
-    if context.rank is not None and context.rank.engine == "slurm":
-        plugins.append(SLURMEnvironment(auto_requeue=False))  # the batch script does that, with our own checkpoint
     return arguments
+
+
+def _build_plugins(context: RunContext, trainer: Mapping[str, Any]) -> list[Any]:
+    """Build the trainer's plugins: the config's, with a writer of checkpoints and the processes of this launch."""
+    plugins = as_list(trainer.get("plugins"))
+    build_io = partial(
+        build_checkpoint_io,
+        on_xla=_is_on_xla(trainer),
+        mask=partial(redact, context.resolved),
+        on_saved=context.recorder.checkpoint_saved,
+    )
+
+    # Lightning takes it from one of the two places, and refuses a second one.
+    section = context.resolved.section("trainer").get("strategy")
+    arguments = section.get("init_args") if isinstance(section, Mapping) else None
+    strategy = trainer.get("strategy")
+    if isinstance(strategy, Strategy) and (arguments or {}).get("checkpoint_io") is not None:
+        strategy.checkpoint_io = build_io(strategy.checkpoint_io, key="trainer.strategy.init_args.checkpoint_io")
+    else:
+        own = next((plugin for plugin in plugins if isinstance(plugin, CheckpointIO)), None)
+        plugins = [plugin for plugin in plugins if plugin is not own]
+        plugins.append(build_io(own))
+
+    environment = next((plugin for plugin in plugins if isinstance(plugin, ClusterEnvironment)), None)
+    if environment is not None:
+        _warn_of_environment(environment, context)
+    elif context.rank is not None and context.rank.engine == "slurm":
+        plugins.append(SLURMEnvironment(auto_requeue=False))  # the batch script does that, with our own checkpoint
+    return plugins
+
+
+def _warn_of_environment(environment: ClusterEnvironment, context: RunContext) -> None:
+    """Say which promises a cluster environment of the user's takes away."""
+    name = type(environment).__name__
+    if getattr(environment, "auto_requeue", False):
+        _log.warning(
+            "trainer.plugins: %s requeues the job by itself, from a checkpoint of Lightning's own, and takes the "
+            "signals with which lightkit ends a run that can be resumed; set its auto_requeue: false, and start with "
+            "`lightkit submit`",
+            name,
+        )
+    elif context.rank is None and environment.creates_processes_externally:
+        _log.warning(
+            "trainer.plugins: %s says that another program starts the processes: lightkit counts this one as the only "
+            "one, so that each takes the job's lock and writes the run by itself; set launch.engine to that program "
+            "(torchrun, slurm) instead",
+            name,
+        )
 
 
 class _NoProfiler(PassThroughProfiler):

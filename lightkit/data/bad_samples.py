@@ -12,10 +12,10 @@ import json
 import os
 import secrets
 import tempfile
-import weakref
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from itertools import chain
+from multiprocessing.util import Finalize
 from pathlib import Path
 from typing import TypeVar
 
@@ -45,7 +45,8 @@ class Defects:
         self._noted: set[str] = set()  # by this process
         self._num_taken = 0
         self._spool = Path(tempfile.gettempdir(), f"lightkit-defects-{os.getpid()}-{secrets.token_hex(8)}")
-        weakref.finalize(self, _remove, self._spool, os.getpid())
+        # Not `weakref.finalize`: processes of multiprocessing, such as a stage of a retrain, end without `atexit`.
+        Finalize(self, _remove, args=(self._spool,), exitpriority=0)
 
     def note(self, defect: Defect) -> None:
         """Note a sample that cannot be read; in any process, once each."""
@@ -71,9 +72,9 @@ class Defects:
         return noted
 
 
-def _remove(spool: Path, owner: int) -> None:
-    if os.getpid() == owner:  # a forked worker that ends has a copy
-        spool.unlink(missing_ok=True)
+def _remove(spool: Path) -> None:
+    """Remove the file; `Finalize` calls it in the process that made it, and in no worker, which has a copy."""
+    spool.unlink(missing_ok=True)
 
 
 def read_samples(

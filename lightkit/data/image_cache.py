@@ -8,27 +8,29 @@ damaged, differs from its CRC-32 and is computed again.
 from __future__ import annotations
 
 import errno
+import fcntl
 import hashlib
 import io
 import json
 import logging
 import math
 import os
+import secrets
 import shutil
 import sys
 import tempfile
 import time
-import weakref
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from multiprocessing.util import Finalize
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 import PIL
-import psutil
 from filelock import FileLock
 from PIL import Image, features
 from pytorch_lightning import Trainer
@@ -53,6 +55,8 @@ _RECENT_S, _UNUSED_S = 7 * 24 * 3600.0, 60 * 24 * 3600.0  # a training of a week
 _DECODING = 4  # raise it with every change that gives other pixels, or another file, for the same photos
 _AHEAD = 256  # photos
 _LONGEST = 8  # times as long as wide: a line of pixels, resized, would take the room of thousands of images
+_HELD: set[int] = set()
+"""Descriptors of the files in memory that this process has made, each with a lock for as long as it runs."""
 
 
 class RowCache:
@@ -114,7 +118,8 @@ def open_rows(
         sizes: Bytes of each row.
         limit_bytes: Upper limit for all files of the folder; None is a share of what is free.
         in_memory: Keep the file in the machine's memory. It goes with the process that made it, others keep what they
-            have mapped; those of killed processes go with the next call.
+            have mapped; those of killed processes go with the next call. The maker holds a lock on it, which the
+            kernel releases at its end: process numbers mean nothing in another container that shares the folder.
 
     Raises:
         OSError: If there is no room, or no folder that this user can write to.
@@ -129,10 +134,11 @@ def open_rows(
     with FileLock(folder / ".lock"):
         if in_memory:
             for other in folder.glob("*.rows"):
-                if not psutil.pid_exists(int(other.stem.rpartition("-")[2])):  # killed
+                if _is_abandoned(other):
                     other.unlink(missing_ok=True)
         found = [other for other in folder.glob(f"{key[:40]}*.rows") if other.stat().st_size == num_bytes]
-        path = found[0] if found else folder / f"{key[:40]}{f'-{os.getpid()}' if in_memory else ''}.rows"
+        name = f"{key[:40]}-{secrets.token_hex(8)}" if in_memory else key[:40]  # no maker removes another's
+        path = found[0] if found else folder / f"{name}.rows"
         if not found:
             path.unlink(missing_ok=True)
             _make_room(folder, num_bytes, limit_bytes, in_memory=in_memory)
@@ -148,7 +154,8 @@ def open_rows(
         os.utime(path)  # those unused longest are removed first
         rows = RowCache(path, sizes)
         if in_memory and not found:
-            weakref.finalize(rows, _remove_own, path, os.getpid())
+            # Not `weakref.finalize`: processes of multiprocessing, such as a stage of a retrain, end without `atexit`.
+            Finalize(rows, _remove_own, args=(path, _hold(path)), exitpriority=0)
         return rows
 
 
@@ -173,9 +180,36 @@ def _make_room(folder: Path, num_bytes: int, limit_bytes: float | None, *, in_me
         raise OSError(errno.ENOSPC, f"there is no room for {num_bytes / 1e6:.1f} MB")
 
 
-def _remove_own(file: Path, process: int) -> None:
-    if os.getpid() == process:  # not in a worker that was forked
-        file.unlink(missing_ok=True)
+def _hold(file: Path) -> int:
+    """Lock a file in memory for as long as this process runs, and return the descriptor that holds the lock."""
+    descriptor = os.open(file, os.O_RDWR)
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
+    _HELD.add(descriptor)
+    return descriptor
+
+
+def _is_abandoned(file: Path) -> bool:
+    """Return whether the process that made a file in memory, in whichever container, has ended."""
+    with suppress(OSError), file.open("r+b") as opened:
+        fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return True
+    return False
+
+
+def _remove_own(file: Path, descriptor: int) -> None:
+    """Remove a file in memory that this process has made; `Finalize` calls it in no process that was forked."""
+    file.unlink(missing_ok=True)
+    _HELD.discard(descriptor)
+    os.close(descriptor)
+
+
+def _close_held() -> None:
+    """Leave the locks to the process that made the files: a worker may outlive it by some seconds."""
+    while _HELD:
+        os.close(_HELD.pop())
+
+
+os.register_at_fork(after_in_child=_close_held)
 
 
 def open_sources(

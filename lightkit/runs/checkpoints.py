@@ -48,7 +48,13 @@ def known_digest(path: Path) -> str | None:
         return None
 
 
-def write_aside(path: Path, writer: Callable[[Path], str], *, previous: Path | None = None) -> None:
+def write_aside(
+    path: Path,
+    writer: Callable[[Path], str],
+    *,
+    previous: Path | None = None,
+    on_progress: Callable[[], object] = lambda: None,
+) -> None:
     """Replace a file and its digest as one, so that a kill at any moment leaves the old or the new file, verified.
 
     Two renames cannot be one, so the digest file names the old and the new content while the file changes over.
@@ -58,18 +64,24 @@ def write_aside(path: Path, writer: Callable[[Path], str], *, previous: Path | N
         writer: Gets a path in the same folder, writes the content there and returns its sha256, with which the file is
             compared once it is on disk.
         previous: Another name in the same folder, under which the old file is kept.
+        on_progress: Called after each phase, of which each takes as long as the disk needs for the whole file: it is
+            written, flushed and read back, and so is the old file.
 
     Raises:
         OSError: If the file cannot be written, or does not read back as it was written; nothing is replaced.
     """
     with atomic_write(path) as aside:
         written = writer(aside)
+        on_progress()
         flush(aside)
+        on_progress()
         _forget_cached(aside)
         if digest(aside) != written:
             raise OSError("it does not read back as it was written")
+        on_progress()
         if previous is not None:
             _keep(path, previous)
+            on_progress()
         _write_digests(path, [*_read_digests(path), written])
     _write_digests(path, [written])
 
@@ -166,6 +178,16 @@ def _read_digests(path: Path) -> list[str]:
 
 def _write_digests(path: Path, digests: list[str]) -> None:
     write_text(sidecar(path), "".join(f"{value}  {path.name}\n" for value in dict.fromkeys(digests)))
+
+
+def write_digest(path: Path) -> None:
+    """Write the digest of a file that others have written, as it is on the disk now.
+
+    Raises:
+        OSError: If it cannot be read, or the digest cannot be written.
+    """
+    flush(path)
+    _write_digests(path, [digest(path)])
 
 
 def find_fault(path: Path) -> str | None:

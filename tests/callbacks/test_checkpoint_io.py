@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,8 @@ from lightkit import runs
 from lightkit.callbacks import VerifiedCheckpointIO
 from lightkit.callbacks.checkpoint_io import digest_weights
 from lightkit.errors import CheckpointError
+from lightkit.launch import watchdog
+from lightkit.runs import checkpoints
 
 CONTENT = {
     "state_dict": {"weight": torch.arange(3.0)},
@@ -141,3 +144,28 @@ def test_equal_weights_have_one_digest_in_whatever_file_and_order(tmp_path: Path
     others = [{**weights, "b": torch.tensor(4)}, {**weights, "a": weights["a"].reshape(3, 2)}, {"a": weights["a"]}]
     others.append({**weights, "b": torch.tensor(3, dtype=torch.int32)})
     assert known not in [digest_of(f"other-{at}.ckpt", state) for at, state in enumerate(others)]
+
+
+def test_each_phase_of_a_long_checkpoint_is_a_sign_of_life(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The watchdog sees the longest phase, not the sum of all."""
+    beat, silent_s = watchdog.heartbeat(), []
+    now_s = beat.progress_at_s
+
+    def slow(work: Callable[..., Any]) -> Callable[..., Any]:
+        def worked(*args: Any, **kwargs: Any) -> Any:
+            nonlocal now_s
+            now_s += 100.0
+            silent_s.append(beat.silent_s)
+            return work(*args, **kwargs)
+
+        return worked
+
+    monkeypatch.setattr(watchdog.time, "monotonic", lambda: now_s)
+    monkeypatch.setattr(torch, "save", slow(torch.save))
+    for phase in ("flush", "digest", "_keep"):
+        monkeypatch.setattr(checkpoints, phase, slow(getattr(checkpoints, phase)))
+    for _ in range(2):
+        beat.enter("checkpoint")
+        VerifiedCheckpointIO().save_checkpoint(dict(CONTENT), tmp_path / "last.ckpt")
+    assert len(silent_s) >= 8
+    assert max(silent_s) <= 200.0  # `_keep` reads the old file too

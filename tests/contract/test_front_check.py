@@ -202,6 +202,7 @@ DEEP: dict[str, list[str]] = {
     "parts": ["--model=my_project.FailsInInit", "--data=my_parts.Missing", "callbacks.mine=my_parts.Refuses"],
     "best three": ["-c", "three.yaml", "--output=json"],
     "each fifth epoch": ["-c", "fifth.yaml", "--output=json"],
+    "several callbacks": ["-c", "several.yaml", "--output=json"],
     "weights": [
         "--model=ImageClassifier", "--model.backbone=mobilenet_v3_small", "--model.weights=default",
         "--data=ImageFolder", "--data.root=pictures", "--data.image_size=32", "--data.batch_size=4",
@@ -291,6 +292,11 @@ def room(tmp_path_factory: pytest.TempPathFactory, fork_server: ForkServer) -> I
         entry = {"class_path": "ModelCheckpoint", "init_args": arguments}
         layer = {"callbacks": {"checkpoint": None}, "trainer": {"max_epochs": 10, "callbacks": [entry]}}
         workspace.write(name, layer)
+    three, weights = (
+        {"class_path": "ModelCheckpoint", "init_args": {"save_top_k": kept, "monitor": "val/loss", **rest}}
+        for kept, rest in ((3, {}), (2, {"save_weights_only": True, "every_n_epochs": 2}))
+    )
+    workspace.write("several.yaml", {"trainer": {"max_epochs": 10, "callbacks": [three, weights]}})
     yield workspace
     workspace.close()
 
@@ -469,6 +475,16 @@ def test_a_deep_check_counts_the_checkpoints_that_a_run_keeps(name: str, count: 
     (place,) = json.loads(deep[name].ok().out)["checkpoints"]
     assert place["count"] == count
     assert place["needed_bytes"] == count * place["size_bytes"]
+
+
+def test_a_deep_check_counts_the_checkpoint_that_is_being_written_once_a_run(deep: dict[str, Answer]) -> None:
+    """Two callbacks of the config keep three and, of weights alone, two; `resume.ckpt` is the third's."""
+    places = json.loads(deep["several callbacks"].ok().out)["checkpoints"]
+    assert sorted(place["count"] for place in places) == [1, 2, 3 + 1]
+    of_weights, state, largest = sorted(places, key=lambda place: (place["size_bytes"], place["count"]))
+    assert of_weights["count"] == 2
+    assert of_weights["size_bytes"] < state["size_bytes"] == largest["size_bytes"]
+    assert largest["count"] == 4
 
 
 def test_a_deep_check_is_on_one_cpu_whatever_the_hardware_keys(deep: dict[str, Answer]) -> None:

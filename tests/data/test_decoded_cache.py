@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import fcntl
+import multiprocessing
 import os
 import re
+import signal
 import time
 from collections.abc import Callable
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, NamedTuple
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -159,14 +164,64 @@ def test_a_file_in_memory_goes_with_its_maker_and_others_keep_what_they_have_map
     assert second.sources["train"].pixels(0).whole().height == 16
 
 
-def test_files_in_memory_of_killed_processes_go_and_those_of_others_stay(
+def test_files_in_memory_of_killed_processes_go_and_those_of_another_container_stay(
     choose: Choose, folders: dict[bool, Path]
 ) -> None:
-    files = [folders[True] / f"one-{process}.rows" for process in (2**22 + 1, os.getpid())]
-    for file in files:
-        file.touch()
+    # numbers of processes say nothing: there is none here with the first, and this one has the second
+    alive, killed = [folders[True] / f"one-{process}.rows" for process in (2**22 + 1, os.getpid())]
+    killed.touch()
+    with alive.open("wb") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        assert choose(cache="memory").described["kept"] == "memory"
+        assert [file.exists() for file in (alive, killed)] == [True, False]
     assert choose(cache="memory").described["kept"] == "memory"
-    assert [file.exists() for file in files] == [False, True]
+    assert not alive.exists()
+
+
+def open_in_memory(folder: Path, opened: Connection, *, forks: bool) -> None:
+    """Make a file in memory in this process, and end with it, or let a worker live until a signal."""
+    with patch.object(image_cache, "private_folder", lambda _: folder):
+        rows = open_rows("decoded", "ab", np.array([4]), in_memory=True)
+    rows[0] = np.ones(4, np.uint8)
+    worker = None
+    if forks and (worker := os.fork()) == 0:
+        signal.pause()
+    opened.send((rows.path.exists(), worker))
+    if forks:
+        signal.pause()
+
+
+@pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
+def test_a_process_of_multiprocessing_leaves_no_file_in_memory_at_its_end(method: str, tmp_path: Path) -> None:
+    """Each stage of a retrain is such a process, and so is each rank of Lightning's own launchers."""
+    context = multiprocessing.get_context(method)
+    receiver, sender = context.Pipe(duplex=False)
+    process = context.Process(target=open_in_memory, args=(tmp_path, sender), kwargs={"forks": False})  # type: ignore[attr-defined]
+    process.start()
+    assert receiver.recv() == (True, None)
+    process.join(60)
+    assert process.exitcode == 0
+    assert pixel_files(tmp_path) == []
+
+
+def test_a_worker_that_outlives_its_killed_process_keeps_no_file_in_memory(
+    choose: Choose, folders: dict[bool, Path]
+) -> None:
+    context = multiprocessing.get_context("fork")
+    receiver, sender = context.Pipe(duplex=False)
+    process = context.Process(target=open_in_memory, args=(folders[True], sender), kwargs={"forks": True})
+    process.start()
+    _, worker = receiver.recv()
+    try:
+        (left,) = pixel_files(folders[True])
+        choose(cache="memory")
+        assert left.exists()
+        process.kill()
+        process.join(60)
+        choose(cache="memory")
+        assert not left.exists()
+    finally:
+        os.kill(worker, signal.SIGKILL)
 
 
 @pytest.mark.parametrize(("damage", "num_found"), [("a byte", 2), ("cut", 0), ("head", 2), ("empty", 0)])

@@ -153,3 +153,14 @@ def test_the_readme_is_short_and_opens_with_the_two_commands() -> None:
 
 def test_the_reference_is_what_the_commands_print() -> None:
     subprocess.run([sys.executable, str(ROOT / "scripts" / "reference.py"), "--check"], cwd=ROOT, check=True)
+
+
+def test_the_readme_says_of_gpus_and_tpus_what_the_page_on_hardware_says() -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "hardware.md").read_text(encoding="utf-8")
+    tested = re.search(r"`make test-gpu` passed on one ([A-Z]+ [A-Z]\d+)", page)
+    assert tested
+    assert tested[0] in readme
+    for text in (readme, page):
+        assert re.search(r"nothing here was run on a real TPU", text, re.IGNORECASE)
+        assert not re.search(r"nothing here was run on[^.;]*GPU", text, re.IGNORECASE)
