@@ -10,6 +10,7 @@ import torch
 from lightning_utilities.core.apply_func import apply_to_collection
 from pytorch_lightning import Trainer
 from torch import Tensor
+from torch.utils.data import DataLoader
 
 from lightkit.callbacks.resume import gather
 
@@ -82,8 +83,15 @@ def count_samples(batch: Any, outputs: Any = None) -> int | None:
 
 
 def _count_stored(loader: Any) -> int | None:
-    """Return the number of samples of a loader's data set; None where it has no length."""
+    """Return the number of samples of a loader's data set; None where it has no length, or that of its batches.
+
+    A loader without a batch size hands the elements of its data set on as they are, which may be whole batches. Then
+    only a ``num_samples`` of the data set is a number of samples, as lightkit's tables have it.
+    """
     dataset = getattr(loader, "dataset", None)
+    if isinstance(loader, DataLoader) and loader.batch_sampler is None:
+        num_samples = getattr(dataset, "num_samples", None)
+        return num_samples if isinstance(num_samples, int) else None
     try:
         return len(dataset) if isinstance(dataset, Sized) else None
     except (TypeError, NotImplementedError):

@@ -262,7 +262,10 @@ class _Evaluation:
         kept = {key: described[key] for key in ("source", "fingerprint", "version") if key in described}
         about["data"] = {"fingerprint": data.fingerprint, "split": data.split, "described": kept or None}
         judged = replace(settings, mode=mode)  # gate.json keeps the user's settings, by which a decision is known again
-        decision = decide(judged, candidate, baseline_scores, drift=drift, num_samples=data.num_samples, run=run_name)
+        # samples of weight 0 are in no metric
+        scored = candidate.predictions
+        num_samples = data.num_samples if scored is None else len(scored)
+        decision = decide(judged, candidate, baseline_scores, drift=drift, num_samples=num_samples, run=run_name)
         if settings.confidence is not None and (tested_by := decision["significance"]):
             text = describe_significance(tested_by, metric, decision["baseline"]) if tested_by["test"] else None
             self.notices.append(text or f"gate.confidence has no effect: {tested_by['reason']}")

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 from pytorch_lightning import Callback, LightningModule, Trainer
-from torch.utils.data import DataLoader, SubsetRandomSampler, TensorDataset
+from torch.utils.data import BatchSampler, DataLoader, SequentialSampler, SubsetRandomSampler, TensorDataset
 
 from lightkit.callbacks.sample_counter import SampleCounter, count_samples
 
@@ -40,6 +40,7 @@ class _Weighted(LightningModule):
 
 X, Y = torch.arange(10.0), torch.zeros(10, 3)
 PAIRS = TensorDataset(X, Y)
+BATCHES = TensorDataset(torch.zeros(3, 4, 2))  # each element is a batch of 4
 
 
 def _join(samples: list[Any]) -> dict[str, Any]:
@@ -56,9 +57,26 @@ def _join(samples: list[Any]) -> dict[str, Any]:
         (DataLoader(PAIRS, 4, sampler=[0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5]), {}, 10),
         (DataLoader(PAIRS, 4, collate_fn=_join), {}, 10),
         ([DataLoader(PAIRS, 4), DataLoader(PAIRS, 3)], {"limit_test_batches": 2}, 14),
+        (DataLoader(BATCHES, batch_size=None), {}, 12),
+        (
+            DataLoader(PAIRS, batch_size=None, sampler=BatchSampler(SequentialSampler(PAIRS), 4, drop_last=False)),
+            {},
+            10,
+        ),
         (DataLoader(TensorDataset(X, X), 5, collate_fn=lambda each: ["text"] * len(each)), {}, None),
     ],
-    ids=["all", "last left out", "limit", "sampler", "more than there are", "mapping", "several loaders", "no tensors"],
+    ids=[
+        "all",
+        "last left out",
+        "limit",
+        "sampler",
+        "more than there are",
+        "mapping",
+        "several loaders",
+        "whole batches",
+        "lists of samples",
+        "no tensors",
+    ],
 )
 def test_samples_are_counted_as_they_were_scored(loaders: Any, options: dict[str, Any], expected: int | None) -> None:
     counting = _Counting()

@@ -147,7 +147,7 @@ def test_what_no_xml_can_hold_is_escaped(tmp_path: Path) -> None:
     write_junit(tmp_path / "a.xml", "a", [Case("b\x1b[31m\x00\ud800\uffff", 0, failure="c\x07\r")])
     case = suite_of(tmp_path / "a.xml").find("testcase")
     assert case is not None
-    assert case.attrib["name"] == r"b\x1b[31m\x00\ud800?"
+    assert case.attrib["name"] == r"b\x1b[31m\x00\ud800\uffff"
     assert case.findtext("failure") == r"c\x07\r"
 
 
