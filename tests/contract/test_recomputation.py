@@ -697,7 +697,7 @@ def check_verdict(trained: Trained, text: str) -> None:
     else:
         expected = float(np.abs(targets - np.median(targets)).mean())
         is_better = interval[1] < expected
-    assert float(chance) == pytest.approx(expected, rel=0.01)
+    assert_interval_shown(f"{chance} to {chance}", [expected, expected], is_drawn=False)
     assert (is_not is None) == is_better
 
     # the comparison with the baseline of the gate
