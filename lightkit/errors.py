@@ -218,13 +218,19 @@ def exit_code_of(error: BaseException) -> int:
     return {BrokenPipeError: PIPE_CLOSED, KeyboardInterrupt: 130}.get(type(error), 1)
 
 
-def format_interruption(interruption: Interrupted) -> str:
-    """Describe how an interruption has ended the stage."""
+def format_interruption(interruption: Interrupted, *, stage: str = "") -> str:
+    """Describe how an interruption has ended a stage.
+
+    Args:
+        interruption: The interruption.
+        stage: The stage of a retrain that it has ended; that of this process if empty.
+    """
+    stage = stage or interruption.stage
     name = {1: "SIGHUP", 2: "SIGINT", 10: "SIGUSR1", 12: "SIGUSR2", 15: "SIGTERM"}.get(
         interruption.signum, f"signal {interruption.signum}"
     )
-    if interruption.stage:
-        return f"interrupted by {name}; the same lightkit retrain goes on with {interruption.stage}"
+    if stage:
+        return f"interrupted by {name}; the same lightkit retrain goes on with {stage}"
     if interruption.checkpoint is None:
         return f"interrupted by {name}; there is nothing to resume"
     where = interruption.checkpoint

@@ -85,7 +85,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     if argv is None:
         guard_standard_output()
-    with SignalWatch(to_the_end=argv is None) as watch:
+    watch = SignalWatch(to_the_end=argv is None)
+    watch.deferred = True  # until `_code_of` can report it
+    with watch:
         watch.code = _code_of(words, watch)
         return watch.code
 
@@ -93,6 +95,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _code_of(words: list[str], watch: SignalWatch) -> int:
     try:
         try:
+            watch.stop_deferring()
             code = _dispatch(words, watch)
         finally:
             watch.deferred = True  # the work is done, and its end is still to be printed

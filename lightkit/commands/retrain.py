@@ -36,7 +36,15 @@ from lightkit.cli.stage_runner import open_context
 from lightkit.cli.up_to_date import compute_inputs, find_unchanged_run
 from lightkit.config import near, shown_path
 from lightkit.config.loader import find_plain_secrets
-from lightkit.errors import ConfigError, GateFailed, Interrupted, OutOfTime, ServerAway, exit_code_of
+from lightkit.errors import (
+    ConfigError,
+    GateFailed,
+    Interrupted,
+    OutOfTime,
+    ServerAway,
+    exit_code_of,
+    format_interruption,
+)
 from lightkit.export.options import ExportOptions, parse_formats
 from lightkit.registry.gate import RECORD, GateSettings, read_gate, require_rule
 from lightkit.registry.promotion import Rejection, digests_of_inputs, list_rejections, read_moves, require_no_hold
@@ -253,6 +261,12 @@ class StageProcesses:
                 code = sent if code == _LOST_CODE else code
             elif code == _LOST_CODE:
                 code = -signal.SIGKILL
+
+        # A signal that came before the command handled any has ended it without a word.
+        if self.received is not None and code == -self.received:
+            stage = args[0] if args[0] != "fit" else ""
+            self.reason = format_interruption(Interrupted(self.received), stage=stage)
+            print_error(self.reason)
         return code
 
     def _end(self, process: BaseProcess) -> None:

@@ -150,6 +150,17 @@ class SignalWatch:
         finally:
             self.deferred = before
 
+    def stop_deferring(self) -> None:
+        """Raise signals at once from here on, and the one that has come meanwhile.
+
+        Raises:
+            Interrupted: If one has come.
+        """
+        self.deferred = False
+        if self.received is not None:
+            self.has_raised = True
+            raise Interrupted(self.received)
+
     def cut(self, code: int, words: str | None = None) -> None:
         """End this process and those that it has started, at once; interrupt a process that is not owned.
 

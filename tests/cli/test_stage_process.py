@@ -112,3 +112,19 @@ def test_an_interruption_of_a_later_stage_says_that_the_retrain_goes_on(
 
     assert run_beside(processes, terminate, tmp_path) == 75
     assert processes.reason == "interrupted by SIGTERM; the same lightkit retrain goes on with validate"
+
+
+@pytest.mark.parametrize(
+    ("stage", "end"),
+    [("validate", "the same lightkit retrain goes on with validate"), ("fit", "there is nothing to resume")],
+    ids=["later stage", "training"],
+)
+def test_a_signal_that_a_stage_does_not_live_to_handle_is_told_all_the_same(
+    stage: str, end: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """It ends the new process as soon as that takes signals, before lightkit is there to handle them."""
+    with StageProcesses(preloads=False) as early:
+        monkeypatch.setattr(early, "received", signal.SIGTERM)
+        assert early.run([stage], {}, lambda: None) == -signal.SIGTERM
+    assert early.reason == f"interrupted by SIGTERM; {end}"
+    assert capfd.readouterr().err == f"{early.reason}\n"

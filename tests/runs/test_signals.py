@@ -14,6 +14,7 @@ import psutil
 import pytest
 
 from lightkit.errors import Interrupted
+from lightkit.main import main
 from lightkit.runs import signals
 from lightkit.runs.signals import SignalWatch
 
@@ -32,6 +33,17 @@ def test_a_deferred_signal_is_remembered_and_not_raised() -> None:
         watch.deferred = True
         os.kill(os.getpid(), signal.SIGTERM)
         assert watch.received == signal.SIGTERM
+
+
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_while_the_watch_is_being_set_up_ends_the_command_as_any_other(
+    signum: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(SignalWatch, "_listen", lambda _: signal.raise_signal(signum))
+    assert main(["--version"]) == 128 + signum
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err == f"interrupted by {signal.Signals(signum).name}; there is nothing to resume\n"
 
 
 def test_the_handlers_of_before_come_back() -> None:
