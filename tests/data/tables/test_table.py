@@ -347,7 +347,7 @@ def test_of_very_many_bad_rows_the_message_says_how_many_are_listed(
         ({"train": "a", "version": 3}, r"data\.init_args\.version: 3 is a state of one table"),
         ({"path": "a", "batch_size": 0}, r"data\.init_args\.batch_size: expected 1 or more, got 0"),
         ({"path": "a", "shuffle_buffer": 0}, r"data\.init_args\.shuffle_buffer: expected 1 or more, got 0"),
-        ({"path": "a", "num_workers": -1}, r"data\.init_args\.num_workers: expected 0 or more, or auto, got -1"),
+        ({"path": "a", "num_workers": -1}, r"data\.init_args\.num_workers: expected 0 or more, got -1"),
         ({"path": "a", "max_bad_fraction": 2}, r"data\.init_args\.max_bad_fraction: expected a number from 0 to 1"),
         ({"path": "a", "val_fraction": 1.0}, r"data\.init_args\.val_fraction"),
     ],
