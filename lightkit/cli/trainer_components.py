@@ -17,10 +17,11 @@ from typing import Any
 
 import torch
 from jsonargparse import Namespace
+from lightning_fabric.plugins import ClusterEnvironment
 from lightning_fabric.plugins.environments.slurm import SLURMEnvironment
 from pytorch_lightning import Callback, LightningDataModule, LightningModule, Trainer
 from pytorch_lightning.callbacks import LambdaCallback, ModelCheckpoint, ProgressBar
-from pytorch_lightning.plugins import CheckpointIO, ClusterEnvironment
+from pytorch_lightning.plugins import CheckpointIO
 from pytorch_lightning.profilers import PassThroughProfiler
 from pytorch_lightning.strategies import Strategy
 

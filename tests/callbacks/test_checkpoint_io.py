@@ -160,7 +160,7 @@ def test_each_phase_of_a_long_checkpoint_is_a_sign_of_life(tmp_path: Path, monke
 
         return worked
 
-    monkeypatch.setattr(watchdog.time, "monotonic", lambda: now_s)
+    monkeypatch.setattr("lightkit.launch.watchdog.time.monotonic", lambda: now_s)
     monkeypatch.setattr(torch, "save", slow(torch.save))
     for phase in ("flush", "digest", "_keep"):
         monkeypatch.setattr(checkpoints, phase, slow(getattr(checkpoints, phase)))
