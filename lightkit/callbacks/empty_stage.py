@@ -19,10 +19,11 @@ class RequireWork(Callback):
 
     Args:
         count_batches: Returns how many training batches this process has seen.
-        count_losses: Returns for how many of them there was a loss, without those that were left out.
+        count_losses: Returns for how many of them there was a loss, without those that were left out; None where nobody
+            counts them.
     """
 
-    def __init__(self, *, count_batches: Callable[[], int], count_losses: Callable[[], int]) -> None:
+    def __init__(self, *, count_batches: Callable[[], int], count_losses: Callable[[], int] | None) -> None:
         self._count_batches = count_batches
         self._count_losses = count_losses
         self._has_begun = False
@@ -42,7 +43,9 @@ class RequireWork(Callback):
             if trainer.limit_train_batches != 0 and self._was_due(trainer):
                 raise DataError(f"the training loader has given no batch{_smallest(trainer)}")
             return
-        if pl_module.automatic_optimization and self._count_losses() == 0:
+        if self._count_losses is None or not pl_module.automatic_optimization:
+            return
+        if self._count_losses() == 0:
             raise DataError(
                 f"each of the {self._count_batches()} training batches was skipped: training_step has returned None, "
                 "or the loss was not finite and watchdog.on_nonfinite left it out. Nothing was trained."

@@ -277,7 +277,7 @@ def _build_callbacks(context: RunContext, trainer: Mapping[str, Any]) -> list[Ca
         *last,
         RequireWork(
             count_batches=lambda: recorder.num_batches,
-            count_losses=lambda: 0 if finite_loss is None else finite_loss.num_used,
+            count_losses=None if finite_loss is None else lambda: finite_loss.num_used,
         ),
     ]
 
