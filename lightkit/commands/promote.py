@@ -286,18 +286,26 @@ def _promote(context: RunContext, options: Mapping[str, str]) -> str:
         print(json.dumps({"name": name, "message": text, **done}, ensure_ascii=False, default=str))
     else:
         print_line(f"moved {text}" if is_new else f"note  {text}", mode)
-    if is_new and (worse := describe_worse(move, settings)):
+    best_is = decision.get("mode") or settings.mode
+    if is_new and (worse := describe_worse(move, settings, mode=best_is)):
         logging.getLogger("lightkit").warning("%s", worse)
         text += f"; {worse}"
     return text
 
 
-def describe_worse(move: Move, settings: GateSettings) -> str:
-    """Write by how much a promoted model is worse than the champion before it; empty if it is not."""
+def describe_worse(move: Move, settings: GateSettings, *, mode: str | None) -> str:
+    """Write by how much a promoted model is worse than the champion before it; empty if it is not.
+
+    Args:
+        move: The promotion.
+        settings: The gate.
+        mode: Whether large (`max`) or small (`min`) values of the metric are good, as the gate has decided; None where
+            nothing tells.
+    """
     new, old = (move.scores.get(which) for which in ("challenger", "baseline"))
-    if new is None or old is None or move.metric is None:
+    if new is None or old is None or move.metric is None or mode is None:
         return ""
-    drop = old - new if settings.mode == "max" else new - old
+    drop = old - new if mode == "max" else new - old
     if drop <= 0:
         return ""
     within = next(

@@ -172,7 +172,7 @@ def test_an_image_that_vanishes_before_its_prediction_is_an_error_that_names_it(
     [
         ({"max_bad_fraction": 1.5}, r"max_bad_fraction: expected a number from 0 to 1, got 1\.5"),
         ({"max_bad_fraction": float("nan")}, r"max_bad_fraction: expected a number from 0 to 1, got nan"),
-        ({"cache_size": 0}, r"cache_size: expected a length of 1 or more, in pixels, got 0"),
+        ({"cache_size": 0}, r"cache_size: expected 1 or more, got 0"),
         ({"cache_limit_gb": -1.0}, r"cache_limit_gb: expected more than 0, got -1\.0"),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
