@@ -13,7 +13,7 @@ from tests.contract.workspace import ForkServer, Workspace
 
 REFUSED: dict[str, tuple[list[str], str]] = {
     "devices": (["--trainer.devices=-5"], r"trainer\.devices: .*'-5'\n  --> --trainer\.devices=-5"),
-    "epochs": (["--trainer.max_epochs=-7"], r"trainer\.max_epochs: .*-7\.?\n  --> --trainer\.max_epochs=-7"),
+    "epochs": (["--trainer.max_epochs=-7"], r"trainer\.max_epochs: .*'-7'\n  --> --trainer\.max_epochs=-7"),
     "argument of a callback": (
         ["callbacks.early_stopping.monitor=val/loss", "callbacks.early_stopping.mode=up"],
         r"callbacks\.early_stopping\.init_args\.mode: .*min, max.*up\n  --> callbacks\.early_stopping\.mode=up",
