@@ -24,7 +24,7 @@ def run(tmp_path: Path) -> runs.Run:
     (folder / "checkpoints" / "best.ckpt").write_bytes(b"weights")
     manifest = {"git": {"commit": "ab12cd", "dirty": False}, "data": {"fingerprint": "f00d", "source": "photos"}}
     (folder / "manifest.json").write_text(json.dumps(manifest))
-    summary = {"best": {"monitor": "val/loss", "value": 0.25}, "metrics": {"best": {"val/loss": 0.25, "note": "x"}}}
+    summary = {"best": {"monitor": "val/loss", "value": 0.25}, "metrics": {"best": {"val/loss": 0.25}}}
     (folder / "summary.json").write_text(json.dumps(summary))
     return runs.open_run(folder)
 
