@@ -64,38 +64,21 @@ class RequireWork(Callback):
 
     on_test_batch_end = on_predict_batch_end = on_validation_batch_end
 
-    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Check `lightkit validate`; a fit may have no validation.
+    def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Check a stage that only evaluates: Lightning leaves out the hooks of its end where a loader is empty.
 
         Raises:
             DataError: If there was no batch though one was due.
         """
-        if trainer.validating and trainer.limit_val_batches != 0:
-            self._require_evaluated("validation")
-
-    def on_test_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Check `lightkit test`.
-
-        Raises:
-            DataError: If there was no batch though one was due.
-        """
-        if trainer.limit_test_batches != 0:
-            self._require_evaluated("test")
-
-    def on_predict_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Check `lightkit predict`.
-
-        Raises:
-            DataError: If there was no batch though one was due.
-        """
-        if trainer.limit_predict_batches != 0:
-            self._require_evaluated("predict")
-
-    def _require_evaluated(self, name: str) -> None:
-        if self._num_evaluated == 0:
-            raise DataError(
-                f"the {name} loader has given no batch: there is nothing to report. Look at the data's split."
-            )
+        limits = {
+            "validate": trainer.limit_val_batches,
+            "test": trainer.limit_test_batches,
+            "predict": trainer.limit_predict_batches,
+        }
+        name = str(getattr(stage, "value", stage))  # Lightning 2.6 gives a member of its enumeration
+        if limits.get(name, 0) != 0 and self._num_evaluated == 0:
+            text = f"the {name} loader has given no batch: there is nothing to report. Look at the data's split."
+            raise DataError(text)
 
 
 def _smallest(trainer: Trainer) -> str:
