@@ -254,7 +254,7 @@ class _Validator:
                 self._check_class(path, node, classes)
             elif needs_class and _entries(node.entries.get("init_args")):
                 self._report(path, "expected a class_path next to init_args", node)
-            elif needs_class and path in _FIXED_BY_A_SCRIPT and node.entries:
+            elif needs_class and path in _FIXED_BY_A_SCRIPT and node.entries.keys() - {*SPEC_KEYS}:
                 self._report_arguments_alone(path, node)
             else:
                 self.result.is_final = False  # jsonargparse takes it for arguments of the base or the default
