@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 if TYPE_CHECKING:
-    from typing_extensions import Self  # typing has it from Python 3.11 on
+    from typing import Self  # typing has it from Python 3.11 on
 
 PIPE_CLOSED = 128 + 13
 """Exit code where whoever read the output has left, as shells tell the end by SIGPIPE."""

@@ -234,7 +234,7 @@ def unpack(file: Path, place: Path) -> None:
     with tarfile.open(file) as archive:
         if hasattr(tarfile, "data_filter"):
             archive.extractall(place, filter="data")
-        else:  # before Python 3.10.12 and 3.11.4
+        else:  # before Python 3.11.4
             archive.extractall(place)  # noqa: S202
 
 

@@ -27,7 +27,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -296,7 +296,7 @@ def told(kills: list[Kill], whole: Path, *, seed: int, seconds: float, jobs: int
     """Play all kills, tell of each, and give the exit code."""
     print(f"seed {seed}", flush=True)
     prepare(whole, seconds=seconds)
-    began_s, began = time.monotonic(), datetime.now(timezone.utc)
+    began_s, began = time.monotonic(), datetime.now(UTC)
     if failed := finish(whole):
         print(f"the job that nobody disturbed failed: {failed}")
         return 1

@@ -38,7 +38,7 @@ import socket
 import time
 import traceback
 from collections.abc import Callable, Mapping
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Literal
 
@@ -71,7 +71,7 @@ _log = logging.getLogger(__name__)
 
 def create_message(kind: Kind, *, job: str, status: str, **known: Any) -> Message:
     """Create a message with the fields that the module's text describes; those that are not known are null."""
-    now = datetime.now(timezone.utc).isoformat(timespec="seconds")
+    now = datetime.now(UTC).isoformat(timespec="seconds")
     head = {"schema": "lightkit.message/1", "kind": kind, "time": now, "job": job, "status": status}
     return {**head, "host": socket.gethostname(), "metrics": {}, **dict.fromkeys(_FIELDS), **known}
 

@@ -19,7 +19,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -495,7 +495,8 @@ class RunRecorder(Callback):
             notes = [f"This was in epoch {trainer.current_epoch}, step {trainer.global_step}."]
             if trainer.training and (path := runs.newest_written(self.run.checkpoints)) is not None:
                 notes.append(f"The same command resumes from {path}.")
-            vars(exception).setdefault("__notes__", []).extend(notes)  # PEP 678; Python 3.10 has no add_note
+            for note in notes:
+                exception.add_note(note)
         try:
             self._collect_bad_images(trainer, is_alone=True)
             if self._writes and not self._is_ended and not self._is_deleted():
@@ -849,4 +850,4 @@ def _read_sizes(run: runs.Run) -> set[int | None]:
 
 
 def _now() -> str:
-    return datetime.now(timezone.utc).isoformat(timespec="seconds")
+    return datetime.now(UTC).isoformat(timespec="seconds")

@@ -143,7 +143,7 @@ def format_traceback(error: BaseException) -> str:
     notes = [*getattr(error, "__notes__", ())]
     if is_own:
         notes.append("The frames are those of your code; --traceback shows those of the libraries too.")
-    vars(found)["__notes__"] = None  # Python 3.10 formats none
+    vars(found)["__notes__"] = None  # they are above it
     return _masks[-1]("".join([*(f"{note}\n" for note in notes), *found.format()]))
 
 

@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -215,7 +215,7 @@ class _Evaluation:
         sha256, settings = runs.digest(self.checkpoint), self.settings
         run_name, metric, name = f"{self.run.name}/{self.run.id}", settings.metric, str(settings.name)
         about: dict[str, Any] = {
-            "time": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+            "time": datetime.now(UTC).isoformat(timespec="seconds"),
             "lightkit": __version__,
             "checkpoint": {"path": runs.relative(self.checkpoint, self.run.folder), "sha256": sha256},
             "settings": {**settings.__dict__},

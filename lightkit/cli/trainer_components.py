@@ -11,7 +11,7 @@ import shutil
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
@@ -428,7 +428,7 @@ class _StallReport:
         rank = 0 if self._context.rank is None else self._context.rank.rank
         if self._context.rank_context is not None:
             self._context.rank_context.end_stalled(stall)
-        now, batch = datetime.now(timezone.utc), stall.culprit.batch
+        now, batch = datetime.now(UTC), stall.culprit.batch
         path = self._context.run.folder / "stalls" / f"{now:%Y%m%d-%H%M%S}-rank-{rank}.txt"
         indices = "" if batch is None else f"its batch: {', '.join(map(str, batch))}\n"
         text = f"{now.isoformat(timespec='seconds')} {stall}\n{indices}\n{stall.stacks}"

@@ -76,7 +76,7 @@ def explain(args: list[str]) -> int:
     for key in keys:
         try:
             found.append(_explain_key(resolved, complete, key))
-        except ConfigError as error:  # noqa: PERF203 (every key is explained)
+        except ConfigError as error:
             errors.append(error.reworded(resolved.masked))
     if "json" in arguments.options and (found or not keys):
         whole = {} if keys else {"config": redact_node(resolved, resolved.tree, ())}

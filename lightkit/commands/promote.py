@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -381,7 +381,7 @@ def decision_holds(
         sha256: Digest of the checkpoint.
         baseline: Version that it is compared with now; None for none.
     """
-    yesterday = (datetime.now(timezone.utc) - timedelta(days=1)).isoformat(timespec="seconds")
+    yesterday = (datetime.now(UTC) - timedelta(days=1)).isoformat(timespec="seconds")
     return (
         str(decision.get("time", "")) > yesterday  # the data may have changed
         and (decision.get("checkpoint") or {}).get("sha256") == sha256

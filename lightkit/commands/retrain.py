@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
@@ -94,7 +94,7 @@ _FILE = "retrain.json"
 _SCHEMA = 1
 _MAX_FAILURES = 3  # of a stage after `fit`; then the next start begins a new training
 _REJECTED, _INTERRUPTED = 4, 75  # exit codes of a gate and of a command that can be continued
-_LOST_CODE = 255  # of a process whose fork server is gone, in Python 3.10 to 3.14
+_LOST_CODE = 255  # of a process whose fork server is gone, in Python 3.11 to 3.14
 _ALIAS = "champion"
 _INTERRUPTIONS = (_INTERRUPTED, 129, 130, 138, 143)
 _SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGUSR1", "SIGHUP") if hasattr(signal, name))
@@ -859,7 +859,7 @@ def describe_kill(signum: int, reason: str = "") -> str:
 
 
 def _now() -> datetime:
-    return datetime.now(timezone.utc)
+    return datetime.now(UTC)
 
 
 def _format_now() -> str:

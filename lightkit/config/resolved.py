@@ -233,7 +233,7 @@ def collect_errors(
     for _ in range(_MAX_ERRORS):
         try:
             return check(resolved), resolved
-        except LightkitError as error:  # noqa: PERF203 - each round is a check of its own
+        except LightkitError as error:
             if not isinstance(error, FollowUpError):
                 problems.add(error)
             smaller = drop_origins(resolved, [place for place in error.places if isinstance(place, Origin)])

@@ -259,7 +259,7 @@ def open_sources(
                 photos.open_rows(in_memory=place == "memory", limit_bytes=limit_bytes)
             for photos in kept.values():
                 photos.decode(announce)
-        except OSError as error:  # noqa: PERF203
+        except OSError as error:
             reasons.append(f"{place}: {error.strerror or error}")
             for photos in kept.values():
                 photos.rows = None

@@ -43,7 +43,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, replace
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from functools import cache, partial
 from importlib import import_module
 from pathlib import Path
@@ -185,7 +185,7 @@ def _publish(file: Path, path: Path, metadata: Metadata, figures: Mapping[str, A
         "sha256": digest(path),
         "size_bytes": sum(part.stat().st_size for part in (path, data) if part.exists()),
         "data": {"file": data.name, "sha256": digest(data)} if data.exists() else None,
-        "created": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "created": datetime.now(UTC).isoformat(timespec="seconds"),
         "versions": {"python": platform.python_version(), **metadata.versions},
         "verified_on": {"processor": cpu_model(), "instruction_sets": instruction_sets()},
         **figures,

@@ -273,6 +273,9 @@ def _run_file(file: Path, inputs: Path, folder: Path, threads: int, *, is_timed:
         from lightkit.lightning_namespace import install  # the user's module may import lightning
 
         install()
+        # The finder alone is needed: `loaded` says whether the module itself imports lightkit.
+        for name in [name for name in sys.modules if name.partition(".")[0] == "lightkit"]:
+            del sys.modules[name]
         module = pickle.loads((folder / MODULE_FILE).read_bytes())  # noqa: S301 (of the parent process, a moment ago)
         for weight in module.state_dict().values():  # what the file lacks stays NaN
             weight.fill_(float("nan") if weight.dtype.is_floating_point else 0)

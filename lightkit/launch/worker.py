@@ -21,7 +21,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
@@ -96,7 +96,7 @@ def make_launch_folder(root: Path | str) -> Path:
     Raises:
         OSError: If it cannot be made.
     """
-    name = f"{datetime.now(timezone.utc):%Y%m%d-%H%M%S}-{os.getpid()}-{secrets.token_hex(2)}"
+    name = f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{os.getpid()}-{secrets.token_hex(2)}"
     folder = Path(root).absolute() / _LAUNCHES / name
     folder.mkdir(parents=True)
     return folder

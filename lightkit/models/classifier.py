@@ -35,7 +35,7 @@ from lightkit.reports import figures
 from lightkit.task import CLASSIFICATION, OutputKind, Task
 
 if TYPE_CHECKING:
-    from typing_extensions import Self  # typing has it from Python 3.11 on
+    from typing import Self  # typing has it from Python 3.11 on
 
 log = logging.getLogger("lightkit.models")
 

@@ -16,7 +16,7 @@ import secrets
 import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -223,7 +223,7 @@ def hold_alias(registry: Registry, name: str, alias: str, *, reason: str) -> Hol
     with exclusive(registry.address):
         if (held := read_hold(registry, name, alias)) is not None:
             return held
-        hold = Hold(describe_actor(), datetime.now(timezone.utc).isoformat(timespec="seconds"), reason)
+        hold = Hold(describe_actor(), datetime.now(UTC).isoformat(timespec="seconds"), reason)
         text = json.dumps(asdict(hold), ensure_ascii=False)
         if len(text) > _MAX_TAG_CHARS:
             raise ConfigError(f"--reason: the hold has {len(text)} characters; shorten the reason.")
@@ -349,7 +349,7 @@ def move_alias(registry: Registry, name: str, move: Move) -> Move:
                 return last
             move = replace(move, before=None if last is None else last.before)
         number = max((other.number for other in moves), default=0) + 1
-        now = datetime.now(timezone.utc).isoformat(timespec="seconds")
+        now = datetime.now(UTC).isoformat(timespec="seconds")
         move = replace(move, by=move.by or describe_actor(), time=now, number=number)
         text = json.dumps(finite(asdict(move)), ensure_ascii=False)
         if len(text) > _MAX_TAG_CHARS:

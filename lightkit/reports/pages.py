@@ -12,7 +12,7 @@ import shlex
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from functools import cache
 from html import unescape
 from pathlib import Path, PurePath
@@ -170,7 +170,7 @@ def render_page(template: str, *, title: str, **values: Any) -> str:
             style=Markup(style),  # noqa: S704 - lightkit's own
             script=Markup(script),  # noqa: S704
             digests=digests,
-            now=format_moment(datetime.now(timezone.utc).isoformat()),
+            now=format_moment(datetime.now(UTC).isoformat()),
         )
     )
 
@@ -198,7 +198,7 @@ def format_value(value: Any) -> str:
 def format_moment(text: Any) -> str:
     """Write an ISO 8601 time as ``2026-11-23 18:31 UTC``; another text as it is."""
     try:
-        return f"{datetime.fromisoformat(str(text)).astimezone(timezone.utc):%Y-%m-%d %H:%M} UTC"
+        return f"{datetime.fromisoformat(str(text)).astimezone(UTC):%Y-%m-%d %H:%M} UTC"
     except ValueError:
         return str(text)
 

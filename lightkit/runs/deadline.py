@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime, time, timedelta, timezone
+from datetime import UTC, datetime, time, timedelta
 
 from lightkit.errors import ConfigError
 from lightkit.runs.clock import elapsed_s, name_clock
@@ -40,7 +40,7 @@ class Deadline:
         """Seconds until then; negative once it is over."""
         if self.ends_s is not None:
             return self.ends_s - elapsed_s()
-        return (self.moment - datetime.now(timezone.utc)).total_seconds()
+        return (self.moment - datetime.now(UTC)).total_seconds()
 
     @property
     def shown(self) -> str:
@@ -75,7 +75,7 @@ def parse_deadline(text: str, *, now: datetime | None = None, is_resolved: bool 
     Raises:
         ConfigError: If it is none of these, or is over.
     """
-    now = datetime.now(timezone.utc) if now is None else now
+    now = datetime.now(UTC) if now is None else now
     stripped = text.strip()
     if found := re.fullmatch(r"([01]?\d|2[0-3]):([0-5]\d)(?::([0-5]\d))?", stripped):
         hour, minute, second = (int(part or 0) for part in found.groups())
@@ -83,18 +83,18 @@ def parse_deadline(text: str, *, now: datetime | None = None, is_resolved: bool 
         today = now.astimezone().date()
         days = (datetime.combine(today + timedelta(days=days), time_of_day) for days in (0, 1))
         # `astimezone` errs for a time that clocks skip; `timestamp` does not.
-        moments = (datetime.fromtimestamp(day.timestamp(), timezone.utc) for day in days)
+        moments = (datetime.fromtimestamp(day.timestamp(), UTC) for day in days)
         return Deadline(next(moment for moment in moments if moment > now))
     if (seconds := parse_duration(stripped)) is not None:
         if not 0 < seconds <= _LONGEST_S:
             raise ConfigError(f"--deadline: expected a duration of more than nothing and at most a year, got {text!r}")
-        return Deadline(now.astimezone(timezone.utc) + timedelta(seconds=seconds), elapsed_s() + seconds)
+        return Deadline(now.astimezone(UTC) + timedelta(seconds=seconds), elapsed_s() + seconds)
     has_time = re.match(r"\d{4}-\d{2}-\d{2}[T ]\d", stripped)
-    try:  # Python 3.10 knows no Z
-        moment = datetime.fromisoformat(re.sub(r"[zZ]$", "+00:00", stripped) if has_time else "no date with a time")
+    try:
+        moment = datetime.fromisoformat(stripped.upper() if has_time else "no date with a time")
     except ValueError:
         raise ConfigError(f"--deadline: {_EXPECTED}, got {text!r}") from None
-    moment = moment.astimezone(timezone.utc)
+    moment = moment.astimezone(UTC)
     if moment <= now and not is_resolved:
         ago = format_duration((now - moment).total_seconds())
         raise ConfigError(f"--deadline: {text!r} is over since {ago}; {_EXPECTED}")

@@ -53,7 +53,7 @@ import logging
 import os
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -151,7 +151,7 @@ def read_events(path: Path | str, *, start: int = 0) -> Iterator[dict[str, Any]]
 
 
 def _format(event: str, fields: Mapping[str, Any]) -> str:
-    now = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
+    now = datetime.now(UTC).isoformat(timespec="milliseconds")
     record = {"time": now, "event": event, **finite(fields)}
     return json.dumps(record, ensure_ascii=False, allow_nan=False, default=str) + "\n"
 

@@ -39,7 +39,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from itertools import chain
 from pathlib import Path
 
@@ -78,7 +78,7 @@ def create(root: Path | str, name: str) -> Run:
     try:
         job.mkdir(parents=True, exist_ok=True)
         while True:
-            now = datetime.now(timezone.utc)
+            now = datetime.now(UTC)
             run_id = f"{now:%Y%m%d-%H%M%S}-{now.microsecond * 2**16 // 10**6:04x}"
             with suppress(FileExistsError):  # another process began in the same 15 microseconds
                 (job / run_id).mkdir()

@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -85,7 +85,7 @@ class IndexedRun:
             "metric": self.metric,
             "value": finite(self.value),
             "size_bytes": self.size_bytes,
-            "created": datetime.fromtimestamp(self.created, timezone.utc).isoformat(),
+            "created": datetime.fromtimestamp(self.created, UTC).isoformat(),
             "age_s": round(max(0.0, now - self.created)),
             "locked": self.is_locked,
             "promoted": self.is_promoted,
@@ -156,7 +156,7 @@ def _index_run(run: Run, holder: Mapping[str, Any] | None, metric: str | None) -
     is_dead = status == "running" and not is_locked and (holder is None or folder is not None)
     metric = metric or (summary.get("best") or {}).get("monitor")
     try:
-        created = datetime.strptime(run.id[:15], "%Y%m%d-%H%M%S").replace(tzinfo=timezone.utc).timestamp()
+        created = datetime.strptime(run.id[:15], "%Y%m%d-%H%M%S").replace(tzinfo=UTC).timestamp()
     except ValueError:  # digits that are no date
         created = 0.0
     retrain = records["retrain.json"]

@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -178,7 +178,7 @@ class Lock:
             if record is not None and self._is_owner and _is_held(self.path, record, self._stale_s, now_s):
                 return _describe_owner(self.path, record, self._stale_s, now_s)
             if record is None or self._is_owner:
-                started = f"{datetime.now(timezone.utc):%Y-%m-%d %H:%M:%S UTC}"
+                started = f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S UTC}"
                 record = {"started": started, "folder": None, "token": secrets.token_hex(8), "processes": []}
             processes = [process for process in record.get("processes", ()) if is_gone(process) is not True]
             self._record = {**record, "processes": [*processes, describe_process()]}

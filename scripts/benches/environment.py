@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import subprocess
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -41,7 +41,7 @@ def describe_environment(*, threads: int | None, load_before: list[float]) -> di
         load_before: What `read_load` returned before measuring.
     """
     return {
-        "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "cpu": _read_processor(),
         "cores": {"machine": os.cpu_count(), "usable": len(os.sched_getaffinity(0)), "cgroup": _read_cgroup_cores()},
         "ram_bytes": psutil.virtual_memory().total,

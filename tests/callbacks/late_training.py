@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -126,7 +126,7 @@ def trained(
     stopped: list[str] = []
     keeper = Checkpoint(dirpath=str(folder), save_last_every_n_steps=save_every)
     stop = interruption.StopAtDeadline(
-        Deadline(datetime.fromtimestamp(deadline_s, timezone.utc), deadline_s),
+        Deadline(datetime.fromtimestamp(deadline_s, UTC), deadline_s),
         last_good=lambda: runs.last_good(folder) or next(folder.glob("last.ckpt"), None),
         stopped=lambda: stopped.append("deadline"),
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -99,7 +99,7 @@ def test_the_first_rank_decides_for_all() -> None:
             return False
 
     other: Any = Other()
-    late = Deadline(datetime.fromtimestamp(5, timezone.utc))
+    late = Deadline(datetime.fromtimestamp(5, UTC))
     stop = StopAtDeadline(late, last_good=lambda: None, stopped=lambda: None)
     stop._stop_if_late(other, True)
     assert other.asked == [False]  # its own clock does not count

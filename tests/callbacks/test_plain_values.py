@@ -23,7 +23,7 @@ class Kind(enum.Enum):
     ROUND = "r"
 
 
-class Word(str, enum.Enum):
+class Word(str, enum.Enum):  # noqa: UP042 - a mixed enum, as users write them
     YES = "y"
 
 

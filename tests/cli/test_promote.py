@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -13,8 +13,8 @@ from lightkit.registry.gate import GateSettings
 SETTINGS = GateSettings("test/accuracy", min=0.8, name="net")
 
 
-HOUR_AGO = (datetime.now(timezone.utc) - timedelta(hours=1)).isoformat(timespec="seconds")
-DAY_AGO = (datetime.now(timezone.utc) - timedelta(hours=25)).isoformat(timespec="seconds")
+HOUR_AGO = (datetime.now(UTC) - timedelta(hours=1)).isoformat(timespec="seconds")
+DAY_AGO = (datetime.now(UTC) - timedelta(hours=25)).isoformat(timespec="seconds")
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import json
 import shutil
 import signal
 from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import MappingProxyType, SimpleNamespace
 from typing import Any
@@ -328,7 +328,7 @@ def test_a_training_that_was_interrupted_with_nothing_to_resume_says_so(hands: S
 def _seconds_before(hands: Stagehands, left_s: float) -> float:
     (said,) = [word for word in hands.calls[0] if word.startswith("--deadline=")]
     moment = datetime.fromisoformat(said.partition("=")[2])
-    return (datetime.now(timezone.utc) + timedelta(seconds=left_s) - moment).total_seconds()
+    return (datetime.now(UTC) + timedelta(seconds=left_s) - moment).total_seconds()
 
 
 def test_training_is_given_less_time_than_there_is(hands: Stagehands) -> None:

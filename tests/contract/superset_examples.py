@@ -577,7 +577,7 @@ def a_saved_config_that_is_there(base: Base) -> Any:
     for kwargs in ({}, {}, {"overwrite": True}):
         try:
             cli = base(models.LinearModel, models.Dots, save_config_kwargs=kwargs, args=ONE_STEP)
-        except RuntimeError as error:  # noqa: PERF203
+        except RuntimeError as error:
             said.append("Aborting to avoid overwriting" in str(error))
     cli.facts = [said, Path("config.yaml").is_file()]  # type: ignore[attr-defined]
     return cli

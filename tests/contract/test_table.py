@@ -10,7 +10,7 @@ import struct
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -62,7 +62,7 @@ def xs(data: Table) -> list[float]:
 
 
 MONEY = [Decimal("1.00"), Decimal("1.50"), Decimal("2.25"), None]
-MIDNIGHT = datetime(2024, 1, 15, tzinfo=timezone.utc)
+MIDNIGHT = datetime(2024, 1, 15, tzinfo=UTC)
 FILTERED = {
     "x": [0.0, 1.0, 2.0, 3.0],
     "y": [0.0] * 4,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from datetime import datetime, timedelta, timezone, tzinfo
+from datetime import UTC, datetime, timedelta, tzinfo
 
 import pytest
 
@@ -12,7 +12,7 @@ from lightkit.errors import ConfigError
 from lightkit.runs import deadline
 from lightkit.runs.deadline import Deadline, format_duration, parse_deadline, parse_duration
 
-NIGHT = datetime(2026, 11, 22, 23, 0, tzinfo=timezone.utc)
+NIGHT = datetime(2026, 11, 22, 23, 0, tzinfo=UTC)
 
 
 @pytest.fixture
@@ -58,8 +58,8 @@ def test_a_duration_counts_from_now(said: str, seconds: int) -> None:
     ],
 )  # fmt: skip
 def test_a_time_of_day_is_the_next_on_the_local_clock(said: str, now: str, expected: str) -> None:
-    present = datetime.fromisoformat(now).astimezone(timezone.utc)
-    assert parse_deadline(said, now=present) == Deadline(datetime.fromisoformat(expected.replace("Z", "+00:00")))
+    present = datetime.fromisoformat(now).astimezone(UTC)
+    assert parse_deadline(said, now=present) == Deadline(datetime.fromisoformat(expected))
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import io
 import json
 import math
 import re
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +46,7 @@ def test_an_event_is_one_line_with_its_time_and_fields(event: str, tmp_path: Pat
     stream.write(event, **EXAMPLES[event])
     (line,) = stream.path.read_text().splitlines()
     record = json.loads(line)
-    age = datetime.now(timezone.utc) - datetime.fromisoformat(record.pop("time"))
+    age = datetime.now(UTC) - datetime.fromisoformat(record.pop("time"))
     assert 0 <= age.total_seconds() < 60
     assert record == {"event": event, **EXAMPLES[event]}
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from urllib.parse import unquote
@@ -498,13 +498,13 @@ def _load_delta(place: str, version: int | None, timestamp: str | None, options:
             "`pip install 'lightkit-train[delta]'`."
         ) from error
     try:
-        moment = datetime.fromisoformat(timestamp.strip().upper().replace("Z", "+00:00")) if timestamp else None
+        moment = datetime.fromisoformat(timestamp.strip().upper()) if timestamp else None
     except ValueError as error:
         raise ConfigError(
             f"data.init_args.timestamp: expected a moment such as 2026-01-31T12:00:00Z (ISO 8601), got {timestamp!r}"
         ) from error
     if moment is not None and moment.tzinfo is None:
-        moment = moment.replace(tzinfo=timezone.utc)
+        moment = moment.replace(tzinfo=UTC)
     with _translate_access_errors(place, DeltaError, ValueError):
         table = DeltaTable(place if is_remote(place) else str(local_path(place)), storage_options=options or None)
     if moment is None and version in (None, table.version()):
@@ -512,7 +512,7 @@ def _load_delta(place: str, version: int | None, timestamp: str | None, options:
     # of the newest state: the history of an older one counts wrongly (deltalake 1.6.6)
     written = {int(commit["version"]): commit.get("timestamp") for commit in table.history() if "version" in commit}
     first = min(written)
-    begin = datetime.fromtimestamp(int(written[first] or 0) / 1000, timezone.utc)
+    begin = datetime.fromtimestamp(int(written[first] or 0) / 1000, UTC)
     with suppress(DeltaError, OSError, ValueError, OverflowError):
         # before its first state, deltalake (1.6.6) gives that state without an error
         if moment is None or moment >= begin:

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from datetime import date, datetime, timedelta, timezone
+from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -145,7 +145,7 @@ def test_a_partition_that_cannot_hold_such_rows_is_not_read(write_parquet: Write
 
 
 NAN = float("nan")
-MOMENT = datetime(2024, 1, 1, tzinfo=timezone.utc)
+MOMENT = datetime(2024, 1, 1, tzinfo=UTC)
 KINDS: dict[str, tuple[pa.DataType, list[Any]]] = {
     "double": (pa.float64(), [-1.0, -0.0, 0.0, 5.0, NAN]),
     "half": (pa.float16(), [-1.0, 0.0, 5.0, NAN]),
