@@ -141,47 +141,79 @@ def _list_fit_args(run: runs.Run, manifest: Mapping[str, Any]) -> list[str]:
 
 def _list_differences(run: runs.Run, manifest: Mapping[str, Any], context: RunContext) -> dict[str, list[str]]:
     """List the differences from a run's records, under ``code``, ``packages``, ``data`` and ``hardware``."""
-    recorded = {name: manifest.get(name) for name in ("lightkit", "python")} | (manifest.get("packages") or {})
-    here = {"lightkit": __version__, "python": platform.python_version(), **describe_packages()}
-    commits = [
-        f"{str(each.get('commit') or 'none')[:10]}{' with uncommitted files' * bool(each.get('dirty'))}"
-        for each in (manifest.get("git") or {}, runs.describe_git() or {})
-    ]
-    code = [f"git commit {commits[0]} -> {commits[1]}"] if commits[0] != commits[1] else []
-    packages = [
-        f"{name} {recorded.get(name) or '(none)'} -> {here.get(name) or '(none)'}"
-        for name in {**recorded, **here}
-        if recorded.get(name) != here.get(name)
-    ]
-    data: list[str] = []
-    if (before := runs.read_inputs(run.folder)) is None:
-        code.append("the run has no record of its code and its data")
-    else:
-        now = compute_inputs(context, salt=before.salt, asked=before.data is not None)
-        seen = replace(
-            now,
-            config=before.config,
-            hidden={key: now.hidden.get(key, digest) for key, digest in before.hidden.items()},
-            data={key: files for key, files in (now.data or {}).items() if key in (before.data or {})},
-            code={file: digest for file, digest in now.code.items() if file in before.code},
-        )
-        for change in runs.list_changes(before, seen):
-            if change.startswith("code: "):
-                code.append(change.removeprefix("code: "))
-            else:
-                data.append(change)
-        data += [f"the data behind {key} cannot be seen" for key in before.unseen]
-    hardware_before, hardware_here = manifest.get("hardware") or {}, runs.describe_hardware()
-    hardware = [
-        f"{name} {hardware_before[name]} -> {hardware_here[name]}"
-        for name in ("cpu", "cores")
-        if hardware_before.get(name) is not None and hardware_before[name] != hardware_here[name]
-    ]
-    gpus = [gpu.name for gpu in this_machine().gpus or ()]
-    if missing := [name for name in hardware_before.get("gpus") or () if name not in gpus]:
-        hardware.append(f"GPU {', '.join(missing)} -> {', '.join(gpus) or 'none'}")
-    differences = {"code": code, "packages": packages, "data": data, "hardware": hardware}
+    code, data = _list_changed_inputs(run, context)
+    differences = {
+        "code": [*_list_changed_commits(manifest), *code],
+        "packages": _list_changed_packages(manifest),
+        "data": data,
+        "hardware": _list_changed_hardware(manifest.get("hardware") or {}),
+    }
     return {name: lines for name, lines in differences.items() if lines}
+
+
+def _list_changed_commits(manifest: Mapping[str, Any]) -> list[str]:
+    before = _describe_commit(manifest.get("git") or {})
+    here = _describe_commit(runs.describe_git() or {})
+    return [] if before == here else [f"git commit {before} -> {here}"]
+
+
+def _describe_commit(git: Mapping[str, Any]) -> str:
+    commit = str(git.get("commit") or "none")[:10]
+    return f"{commit} with uncommitted files" if git.get("dirty") else commit
+
+
+def _list_changed_packages(manifest: Mapping[str, Any]) -> list[str]:
+    recorded: dict[str, Any] = {name: manifest.get(name) for name in ("lightkit", "python")}
+    recorded.update(manifest.get("packages") or {})
+    here = {"lightkit": __version__, "python": platform.python_version(), **describe_packages()}
+    lines = []
+    for name in {**recorded, **here}:
+        if recorded.get(name) != here.get(name):
+            lines.append(f"{name} {recorded.get(name) or '(none)'} -> {here.get(name) or '(none)'}")
+    return lines
+
+
+def _list_changed_inputs(run: runs.Run, context: RunContext) -> tuple[list[str], list[str]]:
+    """Compare the files of code and data with those that the run was made from.
+
+    Returns:
+        The changes of the code, and those of the data.
+    """
+    before = runs.read_inputs(run.folder)
+    if before is None:
+        return ["the run has no record of its code and its data"], []
+    now = compute_inputs(context, salt=before.salt, asked=before.data is not None)
+
+    # Only what the run has recorded is compared.
+    comparable = replace(
+        now,
+        config=before.config,
+        hidden={key: now.hidden.get(key, digest) for key, digest in before.hidden.items()},
+        data={key: files for key, files in (now.data or {}).items() if key in (before.data or {})},
+        code={file: digest for file, digest in now.code.items() if file in before.code},
+    )
+    code = []
+    data = []
+    for change in runs.list_changes(before, comparable):
+        if change.startswith("code: "):
+            code.append(change.removeprefix("code: "))
+        else:
+            data.append(change)
+    data.extend(f"the data behind {key} cannot be seen" for key in before.unseen)
+    return code, data
+
+
+def _list_changed_hardware(before: Mapping[str, Any]) -> list[str]:
+    here = runs.describe_hardware()
+    lines = []
+    for name in ("cpu", "cores"):
+        if before.get(name) is not None and before[name] != here[name]:
+            lines.append(f"{name} {before[name]} -> {here[name]}")
+    gpus = [gpu.name for gpu in this_machine().gpus or ()]
+    missing = [name for name in before.get("gpus") or () if name not in gpus]
+    if missing:
+        lines.append(f"GPU {', '.join(missing)} -> {', '.join(gpus) or 'none'}")
+    return lines
 
 
 def compare_runs(run: runs.Run, again: runs.Run, *, is_trusting: bool = False) -> dict[str, Any]:
