@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any
 from filelock import FileLock, Timeout
 
 from lightkit import runs
-from lightkit.cli.command_line import RUN_OPTIONS, CommandLine, get_run_argument, parse_options
+from lightkit.cli.command_line import Invocation
 from lightkit.cli.console import configure_console, print_line, quiet_libraries
 from lightkit.cli.context import RunContext, read_run_settings
 from lightkit.cli.redaction import redact
 from lightkit.cli.stage_runner import open_run_context
-from lightkit.config import shown_path, split_arguments
+from lightkit.config import shown_path
 from lightkit.errors import ConfigError, GateFailed, LightkitError, RunLocked
 from lightkit.registry.gate import RECORD, GateSettings, read_gate
 from lightkit.registry.promotion import (
@@ -57,47 +57,8 @@ from lightkit.runs.index import PROMOTED
 if TYPE_CHECKING:
     from mlflow.entities.model_registry import ModelVersion
 
-HELP = """\
-usage: lightkit promote RUN [--name NAME] [--alias champion] [--reason TEXT] [--force]
-       lightkit promote --hold NAME [--alias champion] [--reason TEXT]
-       lightkit promote --release NAME [--alias champion]
 
-Let an alias of MLflow's registry, the champion, point to a run's model. The run must have passed its gate with this
-checkpoint, these settings and today's champion; where gate.json is of others, older than a day, or missing, it is
-judged now. What was rolled back is promoted by --force alone, also where another training has made it again: the same
-weights, or the same config, data and code. A run that is not registered is registered first, as `lightkit register`
-does, with the alias challenger. The move is written to the promotion log in the registry once it is done. If the
-command is killed in between, the same command writes what is missing.
-
-An alias that is held stays where it is: until it is released, promote and retrain end with 4, also with --force.
-`lightkit rollback` moves it all the same.
-
-  RUN                 a run or latest
-  --run RUN           the same
-  --name NAME         of the registered model; default: gate.name, else the run's name
-  --alias ALIAS       the alias that moves; default: champion
-  --reason TEXT       for the log
-  --force             promote a run that has not passed or was rolled back; the log records it
-  --hold NAME         keep the alias of this registered model where it is
-  --release NAME      let it move again
-  --tracking-uri URI  where MLflow is; default: where the training was tracked, else mlflow.db in the run root
-  --ckpt_path CKPT    best, last or a file; default: best
-  --json              print what was done as one JSON object
-  --junit FILE        write it as a test case of JUnit
-  --trust             load checkpoints that hold more than tensors and plain values, and so may run code
-  -c FILE             a layer on top of the run's config
-  --quiet             print warnings and errors only
-
-`lightkit history NAME` prints the log, and `lightkit rollback NAME` goes back.
-Exit code 0: it is the champion; 2: wrong arguments, or MLflow refuses; 4: not good enough, rolled back before, or the
-alias is held; 5: the model cannot be written so that it answers as before; 75: MLflow does not answer, or another
-process promotes; try again later.
-
-lightkit promote latest --name flowers --reason "retrained on the photos of November"
-"""
-
-
-def promote(args: list[str]) -> int:
+def promote(invocation: Invocation) -> int:
     """Promote a run, and return the exit code.
 
     Raises:
@@ -107,21 +68,22 @@ def promote(args: list[str]) -> int:
         RunLocked: If another process promotes.
         ServerAway: If MLflow does not answer.
     """
-    line = parse_options(HELP, args, config=RUN_OPTIONS, most=1)
-    junit = Path(line.options["--junit"]) if line.options.get("--junit") else None
+    invocation.raise_errors()
+    options = invocation.options
+    junit = Path(options["junit"]) if options.get("junit") else None
     began = time.monotonic()
     with CiReport("lightkit promote", junit, case="promote") as report:
-        if "--name" in line.options:
-            check_name(line.options["--name"])
-        check_alias(line.options.get("--alias", "champion"))
-        if {"--hold", "--release"} & {*line.options}:
-            text = _hold_or_release(line)
+        if "name" in options:
+            check_name(options["name"])
+        check_alias(options.get("alias", "champion"))
+        if "hold" in options or "release" in options:
+            text = _hold_or_release(invocation)
         else:
-            run = get_run_argument(line)
-            context = open_run_context(["--run", run, *line.config_args], is_quiet="--json" in line.options)
+            of_run = invocation.with_options(run=invocation.get_run())
+            context = open_run_context(of_run, is_quiet=invocation.has("json"))
             try:
                 with _lock_promotion(context):
-                    text = context.resolved.masked(_promote(context, line.options))
+                    text = context.resolved.masked(_promote(context, options))
             except LightkitError as error:
                 raise error.reworded(context.resolved.masked) from error
         report.write([Case("promote", time.monotonic() - began, output=text)])
@@ -156,43 +118,53 @@ def _lock_promotion(context: RunContext) -> Iterator[None]:
         lock.release()
 
 
-def _hold_or_release(line: CommandLine) -> str:
+def _hold_or_release(invocation: Invocation) -> str:
     """Keep an alias where it is, or let it move again, and return what was done.
 
     Raises:
         ConfigError: If the arguments are wrong, or there is no such model.
         ServerAway: If MLflow does not answer.
     """
-    options = line.options
-    if {"--hold", "--release"} <= {*options}:
-        raise line.error("expected --hold or --release, got both")
-    option = "--hold" if "--hold" in options else "--release"
-    given = {"--run", "--name", "--force"} & {*options}
-    if line.positionals or given:
-        raise line.error(f"{option} takes the name of a model, and no run: {[*line.positionals, *sorted(given)][0]!r}")
-    if option == "--release" and "--reason" in options:
-        raise line.error("--reason has no effect with --release")
-    flags = {flag.key: flag.value for flag in split_arguments(line.config_args, options={"quiet": "switch"}).flags}
+    options = invocation.options
+    option = _choose_hold_option(invocation)
+    flags = {flag.key: flag.value for flag in invocation.overrides}
     name = options[option]
-    alias = options.get("--alias", "champion")
-    address = address_of_root(options.get("--tracking-uri"), Path(flags.get("run.root", "runs")))
+    alias = options.get("alias", "champion")
+    address = address_of_root(options.get("tracking-uri"), Path(flags.get("run.root", "runs")))
 
     quiet_libraries()
     with open_registry(address, creates=False) as registry:
         check_model(registry, name)
-        if option == "--hold":
-            hold = hold_alias(registry, name, alias, reason=options.get("--reason", ""))
+        if option == "hold":
+            hold = hold_alias(registry, name, alias, reason=options.get("reason", ""))
             text = hold.describe(name, alias)
         else:
             ended = release_alias(registry, name, alias)
             text = f"{name}@{alias} was not held"
             if ended is not None:
                 text = f"{name}@{alias} may move again; it was held by {ended.by} since {ended.time}"
-    if "--json" in options:
+    if invocation.has("json"):
         print(json.dumps({"name": name, "alias": alias, "message": text}, ensure_ascii=False))
-    elif "--quiet" not in line.config_args:
+    elif not invocation.has("quiet"):
         print(text)
     return text
+
+
+def _choose_hold_option(invocation: Invocation) -> str:
+    """Return `hold` or `release`.
+
+    Raises:
+        ConfigError: If both are given, or words that do not go with it.
+    """
+    if invocation.has("hold") and invocation.has("release"):
+        raise invocation.error("expected --hold or --release, got both")
+    option = "hold" if invocation.has("hold") else "release"
+    given = [*invocation.inputs, *(f"--{name}" for name in ("force", "name", "run") if invocation.has(name))]
+    if given:
+        raise invocation.error(f"--{option} takes the name of a model, and no run: {given[0]!r}")
+    if option == "release" and invocation.has("reason"):
+        raise invocation.error("--reason has no effect with --release")
+    return option
 
 
 @dataclass(frozen=True)
@@ -225,7 +197,7 @@ class _Request:
 
     def reopen(self, *, is_quiet: bool) -> RunContext:
         """Open the same context once more: one builds its model once."""
-        return open_run_context(["--run", str(self.run.folder), *self.context.args[2:]], is_quiet=is_quiet)
+        return open_run_context(self.context.invocation.with_options(run=str(self.run.folder)), is_quiet=is_quiet)
 
     def find_version(self, registry: Registry) -> ModelVersion | None:
         """Return the newest version that was registered with this checkpoint; None where there is none."""
@@ -236,7 +208,7 @@ class _Request:
         return found
 
 
-def _promote(context: RunContext, options: Mapping[str, str]) -> str:
+def _promote(context: RunContext, options: Mapping[str, Any]) -> str:
     """Evaluate the gate, register, keep the checkpoint, and move the alias, as far as needed; return what was done."""
     configure_console(context.mode, context.resolved.masked)
     quiet_libraries()
@@ -263,7 +235,7 @@ def _promote(context: RunContext, options: Mapping[str, str]) -> str:
     return _report_move(request, move, before=before, is_new=is_new, mode=decision.get("mode"), options=options)
 
 
-def _read_request(context: RunContext, options: Mapping[str, str]) -> _Request:
+def _read_request(context: RunContext, options: Mapping[str, Any]) -> _Request:
     run = context.base
     assert run is not None  # the command asks for a run, which names both
     assert context.ckpt_path is not None
@@ -274,11 +246,11 @@ def _read_request(context: RunContext, options: Mapping[str, str]) -> _Request:
         checkpoint=context.ckpt_path,
         sha256=runs.digest(context.ckpt_path),
         settings=settings,
-        name=check_name(options.get("--name") or settings.name or run.name),
-        alias=options.get("--alias", "champion"),
-        tracking_uri=options.get("--tracking-uri"),
-        reason=context.resolved.masked(options.get("--reason", "")),
-        is_forced="--force" in options,
+        name=check_name(options.get("name") or settings.name or run.name),
+        alias=options.get("alias", "champion"),
+        tracking_uri=options.get("tracking-uri"),
+        reason=context.resolved.masked(options.get("reason", "")),
+        is_forced="force" in options,
     )
 
 
@@ -389,7 +361,7 @@ def _report_move(
     before: str | None,
     is_new: bool,
     mode: str | None,
-    options: Mapping[str, str],
+    options: Mapping[str, Any],
 ) -> str:
     """Print what was done, record it as an event of the run, and warn about a worse model.
 
@@ -409,7 +381,7 @@ def _report_move(
         fields = {"alias": request.alias, "from": move.before, "to": move.to, "by": move.by, "reason": move.reason}
         events = runs.EventStream(request.run.events_path)
         events.write("promotion", name=name, **redact(request.context.resolved, fields))
-    if "--json" in options:
+    if "json" in options:
         done = move.as_dict() if is_new else {}
         print(json.dumps({"name": name, "message": text, **done}, ensure_ascii=False, default=str))
     else:

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from lightkit import runs
-from lightkit.cli.command_line import get_run_argument, parse_options
+from lightkit.cli.command_line import Invocation
+from lightkit.cli.command_table import parse
 from lightkit.cli.console import configure_console, format_table
 from lightkit.cli.context import RunContext
 from lightkit.cli.stage_runner import open_context, run_stage
@@ -25,66 +26,49 @@ from lightkit.runs.files import finite
 from lightkit.runs.signals import SignalWatch
 from lightkit.version import __version__
 
-HELP = """\
-usage: lightkit reproduce RUN [--anyway] [--root DIR] [--json] [--quiet] [--trust]
-
-Train a run again, with its config and its seed, and compare the two: the metrics of each epoch, and the weights of
-last.ckpt and best.ckpt, bit for bit. Before that, code (git commit, lightkit, Python files), packages, data and
-hardware are compared with the run's records; if any differs, nothing is trained and all differences are listed.
-
-  RUN          a run: its folder, its id, NAME, NAME/ID or latest
-  --run RUN    the same
-  --anyway     train all the same, with a warning
-  --root DIR   folder of the runs; default: runs
-  --json       print the result as one JSON object
-  --quiet      print nothing but warnings, errors and differences
-  --trust      load checkpoints that hold more than tensors and plain values, and so may run code
-
-The new run has a name of its own, NAME-reproduced, so that the job's newest run stays what it was. If this command is
-interrupted, the same command goes on. LIGHTKIT_ variables do not count: the run's config has their values.
-Exit code 0: equal; 1: it differs, or has crashed; 2: the run cannot be reproduced here, or wrong arguments; 3: only the
-data differs, or is missing; 75: interrupted, the same command goes on.
-
-lightkit reproduce flowers/latest
-"""
 _SUFFIX = "-reproduced"
 _NOT_COMPARED = {"epoch", "epoch_seconds", "samples_per_s"}
 _MAX_ROWS = 20
 _log = logging.getLogger("lightkit")
 
 
-def reproduce(args: list[str]) -> int:
+def reproduce(invocation: Invocation) -> int:
     """Train a run again, compare the two, and return the exit code.
 
     Args:
-        args: The command line after the command.
+        invocation: The command line.
 
     Raises:
         ConfigError: If the arguments are wrong, there is no such run, it is no finished fit, it had no seed, or its
             code, packages or hardware differ from those here.
         DataError: If only its data differs.
     """
-    line = parse_options(HELP, args, most=1)
-    is_json, is_quiet, is_trusting = (option in line.options for option in ("--json", "--quiet", "--trust"))
-    run = runs.find(get_run_argument(line), line.options.get("--root", "runs"))
+    is_json = invocation.has("json")
+    is_quiet = invocation.has("quiet")
+    is_trusting = invocation.has("trust")
+    run = runs.find(invocation.get_run(), invocation.options.get("root", "runs"))
     manifest = _read_manifest(run)
-    fit_args = _list_fit_args(run, manifest) + ["--quiet"] * (is_quiet or is_json) + ["--trust"] * is_trusting
+    fit = parse(["fit", *_list_fit_args(run, manifest)])
+    if is_quiet or is_json:
+        fit = fit.with_options(quiet=True)
+    if is_trusting:
+        fit = fit.with_options(trust=True)
     for name in [*os.environ]:
         if name.startswith(PREFIX) and name not in RESERVED_VARIABLES:
             del os.environ[name]  # the run's config has the values that they had when it was trained
     with SignalWatch() as watch:
-        context = open_context("fit", fit_args, watch)
+        context = open_context(fit, watch)
         configure_console(context.mode, context.resolved.masked)
         where = shown_path(run.folder)
         if differences := _list_differences(run, manifest, context):
             listing = "\n".join(f"  {name:<9} {each}" for name, lines in differences.items() for each in lines)
-            if "--anyway" not in line.options:
+            if not invocation.has("anyway"):
                 raise (DataError if list(differences) == ["data"] else ConfigError)(
                     f"reproduce: {where} cannot be reproduced here, because this differs:\n{listing}\n"
                     "Put it back as it was, or say --anyway to train all the same."
                 )
             _log.warning("%s is trained again though not all is as it was:\n%s", where, listing)
-        if (code := run_stage("fit", fit_args, watch)) != 0:
+        if (code := run_stage(fit, watch)) != 0:
             return code
     again = runs.list_runs(run.root, f"{run.name}{_SUFFIX}")[0]
     origin = {"parent": str(run.folder), "reproduces": run.id}

@@ -15,7 +15,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lightkit.cli.command_line import Takes, parse_options
+from lightkit.cli.command_line import Invocation
 from lightkit.cli.console import configure_console, format_table, quiet_libraries
 from lightkit.cli.parser_errors import explain_lightning_errors
 from lightkit.cli.stage_runner import open_context
@@ -36,78 +36,45 @@ if TYPE_CHECKING:
     from lightkit.cli.model_builder import TrialBuilder
     from lightkit.tuning.benchmark import Benchmark, Variant
 
-HELP = """\
-usage: lightkit tune -c FILE... [--output FILE] [--batch-size] [--learning-rate] [--budget SECONDS] [--key=value]...
-
-Measure how the config's model trains fastest on this machine, in short fits of the real model on real batches, and
-write a layer with the settings that gain. Tried is what the config does not fix, or leaves to auto: precision,
-memory_format, compile, fused, threads and num_workers, on CUDA tf32 too. A setting is taken only if the losses of the
-first steps stay within a stated tolerance of float32's.
-
-  -c FILE           a layer of the config
-  --output FILE     the layer to write; default: tuned.yaml
-  --batch-size      find the largest batch that fits into memory, by Lightning's Tuner; taken if it gains
-  --learning-rate   find a learning rate, by the range test of Lightning's Tuner
-  --budget SECONDS  try no other setting after so many seconds; default: as many as it takes
-  --json            print one JSON object: all measurements, and what is chosen
-  --quiet           print the layer only
-  --trust           let checkpoints and weights run code as they load
-
-Nothing is trained and no run is left. Use what was found with another -c.
-Exit code 0: measured; 1: the model raises an error; 2: the config is wrong; 3: the data is wrong or missing.
-
-lightkit tune -c configs/flowers.yaml
-lightkit fit -c configs/flowers.yaml -c tuned.yaml
-"""
-_CONFIG: dict[str, Takes] = {"-c": "value", "--config": "value", "--quiet": "switch", "--trust": "switch"}
 _HEAD = ("setting", "ms a step", "samples/s", "gain", "")
 _LEAST_GAIN = 1.05
 """A larger batch is worth its memory where it gives more than this times as many samples a second."""
 
 
-def tune(args: list[str]) -> int:
+def tune(invocation: Invocation) -> int:
     """Measure, print what was found, write the layer, and return the exit code.
 
     Args:
-        args: The command line after the command.
+        invocation: The command line.
 
     Raises:
         LightkitError: If the arguments, the config or the data are wrong.
     """
-    if "--run" in (word.partition("=")[0] for word in args):
+    if invocation.has("run"):
         raise ConfigError("tune: --run is no option of it; -c RUN/config.yaml names the config of a run")
-    line = parse_options(HELP, args, config=_CONFIG)
-    budget_s = line.get_number("--budget", math.inf)
-    output = Path(line.options.get("--output", "tuned.yaml"))
-    if output.is_dir() or not output.parent.is_dir():
-        raise ConfigError(f"tune: --output {output}: expected a file in a folder that exists")
-    if (unwritable := explain_unwritable(output.parent, setting="tune: --output")) is not None:
-        raise unwritable
+    output = Path(invocation.options.get("output", "tuned.yaml"))
+    _check_output(output)
     with SignalWatch() as watch:
         keep_memory()  # as fit does
-        context = open_context("fit", line.config_args, watch)
+        context = open_context(invocation.for_stage("fit", keep=("quiet", "trust")), watch)
         configure_console(context.mode, context.resolved.masked)
         for notice in context.hardware.notices:
             logging.getLogger("lightkit").warning(notice)
         context.rank_context = None
         keys = _list_open_keys(context)
-        found = [option for option in ("--batch-size", "--learning-rate") if option in line.options]
-        for option in found:  # an error if the config's classes have no such argument
-            key = option.removeprefix("--").replace("-", "_")
-            setting = RawSetting(("accelerator", key), Leaf("auto", Origin("flag", option)))
-            target_key(key, setting, context.resolved)
+        found = _list_searches(invocation, context)
         if not keys and not found:
             raise ConfigError("tune: the config fixes all settings for speed; set accelerator.precision: auto")
         quiet_libraries()
         explained = explain_lightning_errors(context.resolved)
         with context.stack, redirect_stdout(sys.stderr), explained:  # what the user's code prints is no measurement
-            lines, benchmark = _measure(context, keys, found, budget_s=budget_s)
+            lines, benchmark = _measure(context, keys, found, budget_s=invocation.options.get("budget", math.inf))
     rows = [f"  {dump_yaml({key: value}).strip()}  # {text}\n" for key, (value, text) in lines.items()]
     block = f"accelerator:\n{''.join(rows)}" if rows else "accelerator: {}  # nothing that was tried gains\n"
-    head = f"# {shlex.join(['lightkit', 'tune', *args])}\n# measured on {this_machine().cpu}\n"
+    head = f"# {shlex.join(['lightkit', 'tune', *invocation.words])}\n# measured on {this_machine().cpu}\n"
     layer = context.resolved.masked(f"{head}{block}")
     output.write_text(layer, encoding="utf-8")
-    if "--json" in line.options:
+    if invocation.has("json"):
         print(context.resolved.masked(json.dumps(_describe(lines, benchmark), indent=2)))
         return 0
     if context.mode != "quiet":
@@ -115,6 +82,33 @@ def tune(args: list[str]) -> int:
         print(f"\n{shown_path(output)}:")
     print(layer, end="")
     return 0
+
+
+def _check_output(output: Path) -> None:
+    """Check that the layer can be written.
+
+    Raises:
+        ConfigError: If it cannot.
+    """
+    if output.is_dir() or not output.parent.is_dir():
+        raise ConfigError(f"tune: --output {output}: expected a file in a folder that exists")
+    unwritable = explain_unwritable(output.parent, setting="tune: --output")
+    if unwritable is not None:
+        raise unwritable
+
+
+def _list_searches(invocation: Invocation, context: RunContext) -> list[str]:
+    """List what Lightning's Tuner is to find.
+
+    Raises:
+        ConfigError: If the config's classes have no such argument.
+    """
+    found = [option for option in ("batch-size", "learning-rate") if invocation.has(option)]
+    for option in found:
+        key = option.replace("-", "_")
+        setting = RawSetting(("accelerator", key), Leaf("auto", Origin("flag", f"--{option}")))
+        target_key(key, setting, context.resolved)
+    return found
 
 
 def _list_open_keys(context: RunContext) -> list[str]:
@@ -170,7 +164,7 @@ def _measure(
 
     # The batch size comes first: the other settings are measured with it.
     lines: dict[str, tuple[Any, str]] = {}
-    if "--batch-size" in options:
+    if "batch-size" in options:
         base, gained = _measure_batch_size(builder, base, measure)
         if gained is not None:
             lines["batch_size"] = gained
@@ -188,7 +182,7 @@ def _measure(
         if found[0] != getattr(base, key):  # a setting may have been changed, and back again
             lines[key] = found
 
-    if "--learning-rate" in options:
+    if "learning-rate" in options:
         rate, text = find_learning_rate(builder.build(best))
         if rate is None:
             logging.getLogger("lightkit").warning("tune: no learning rate was found: %s", text)

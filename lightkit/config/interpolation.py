@@ -8,10 +8,10 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from lightkit.config.origins import KeyPath, Problems, dotted, error_at, near, shortened
+from lightkit.config.origins import KeyPath, Problems, dotted, error_at, shortened
 from lightkit.config.tree import Items, Leaf, MappingNode, Node, find, graft, rebuild, to_plain, walk
 from lightkit.config.yaml_reader import MAX_DEPTH, MAX_NODES, TOO_LARGE
-from lightkit.errors import ConfigError
+from lightkit.errors import ConfigError, near
 
 _REFERENCE = re.compile(r"\$\{\s*(\.*)([^${}:,\s]+)\s*\}")
 _SHORTEST_SECRET = 4  # characters; masking "3" in a log would mask half of its numbers

@@ -25,7 +25,7 @@ from lightkit.config.accelerator.vocabulary import (
     TRAINER_DEFAULTS,
 )
 from lightkit.config.merge import CLASS_SECTIONS, SPEC_KEYS, STEPPING_KEYS, is_append
-from lightkit.config.origins import NESTED_FILES, KeyPath, Origin, cut, dotted, error_at, near, shortened
+from lightkit.config.origins import NESTED_FILES, KeyPath, Origin, dotted, error_at, shortened
 from lightkit.config.resolved import Resolved, original_path
 from lightkit.config.schedule import AUTO, COUNTS, PLATEAU, SECTION, STEPPING_SCHEMAS
 from lightkit.config.schema import (
@@ -40,7 +40,7 @@ from lightkit.config.schema import (
 from lightkit.config.tree import Items, Leaf, MappingNode, Node, to_plain, walk
 from lightkit.config.upgrade_rules import OLD_ARGUMENTS, find_class
 from lightkit.config.yaml_reader import read_scalar
-from lightkit.errors import ConfigError
+from lightkit.errors import ConfigError, cut, near
 from lightkit.lightning_namespace import real_name
 
 _ENTRIES = ("callbacks", "logger")
