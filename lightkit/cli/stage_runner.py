@@ -27,6 +27,7 @@ from lightkit.hardware.processor import keep_memory
 from lightkit.launch.plan import Plan, plan_launch
 from lightkit.launch.ranks import complete_torch_variables, this_rank
 from lightkit.launch.supervisor import LaunchResult, Supervisor
+from lightkit.launch.torchrun import complete_settings
 from lightkit.launch.worker import DATA_CHANGED, INHERITED, PREEMPTING, join_launch
 from lightkit.runs.ci_report import CiReport
 from lightkit.runs.deadline import parse_deadline
@@ -169,7 +170,7 @@ def make_plan(context: RunContext) -> Plan | None:
     keys = (("launch", "engine"), ("launch", "processes"), ("launch", "hosts"), ("trainer", "strategy"))
     given = next((key for key in keys if resolved.section(key[0]).get(key[1]) is not None), None)
     return plan_launch(
-        context.launch,
+        complete_settings(context.launch, os.environ, num_devices=processes),
         strategy=hardware.strategy,
         processes=processes,
         uses_gpus=hardware.kind == "gpu",
