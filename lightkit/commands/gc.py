@@ -30,7 +30,8 @@ usage: lightkit gc [NAME] [--keep-last N] [--keep-best N] [--max-size SIZE] [--o
 Delete the runs that no rule keeps, and print what they were. Never deleted are: a run that a process works on; one
 with a record that cannot be read; one whose model an alias in MLflow's registry points to, or which a rollback would
 bring back; one that was promoted in a registry that is not asked; the newest good training of each job; one that the
-next start would resume; one from whose checkpoint a kept run began; and a folder without manifest.json.
+next start would resume; one from whose checkpoint a kept run began, or which its config names; a folder without
+manifest.json; and all runs that are older than one whose manifest.json cannot be read, which may have begun from them.
 
   NAME                runs of this job only
   --keep-last N       keep the newest N of each job
@@ -77,6 +78,13 @@ def collect(args: list[str]) -> int:
         of_jobs = [each for each in entries if name in (None, each.run.name)]
         promoted = _ask_registries(root, options.get("--tracking-uri"), of_jobs)
         plan = plan_deletions(entries, rules, name=name, promoted=promoted, now=now)
+    for each in plan.unknown:
+        _log.warning(
+            "%s cannot be read, so that it is not known from which run %s began: all that are older are kept. Repair "
+            "the file, or delete the folder.",
+            each.run.manifest_path,
+            each.key,
+        )
     jobs = [name] if name else [path.name for path in root.iterdir() if path.is_dir() and not path.is_symlink()]
     deleted = plan.deleted if is_dry else delete_runs(root, jobs, plan.deleted)
     freed_bytes = sum(each.size_bytes for each in deleted)
