@@ -323,6 +323,8 @@ class _Evaluation:
         if self.settings.is_against_run:
             run = runs.find(reference, self.run.root)
             checkpoint = find_checkpoint(run, "best")
+            if checkpoint.is_dir():
+                raise ConfigError(f"gate.baseline: {runs.refuse_folder(checkpoint)}")
             run_name = f"{run.name}/{run.id}"
             sha256 = runs.digest(checkpoint)
             return BaselineModel(f"run {run_name}", None, run.config_path, checkpoint, sha256, run_name)

@@ -25,6 +25,7 @@ from lightkit.errors import CheckpointError, ConfigError, DataChanged, Interrupt
 from lightkit.hardware import Machine, this_machine
 from lightkit.hardware.processor import keep_memory
 from lightkit.launch.plan import Plan, plan_launch
+from lightkit.launch.queue_feeder import end_workers_that_cannot_send
 from lightkit.launch.ranks import complete_torch_variables, this_rank
 from lightkit.launch.supervisor import LaunchResult, Supervisor
 from lightkit.launch.torchrun import complete_settings
@@ -123,6 +124,7 @@ def run_in_process(context: RunContext) -> int:
     os.environ.update(context.hardware.environment)
     if context.command == "fit":
         keep_memory()
+    end_workers_that_cannot_send()
     # Late: they load torch and Lightning, which takes seconds.
     from lightkit.callbacks.checkpoint_io import missing_checkpoint
     from lightkit.cli.lightning_cli import LightkitCLI

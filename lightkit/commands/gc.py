@@ -44,6 +44,13 @@ def collect(invocation: Invocation) -> int:
     configure_console("quiet" if is_quiet or is_json else "plain")
     now = time.time()
     plan = _plan(invocation, rules, root, name, now=now)
+    for each in plan.unknown:
+        _log.warning(
+            "%s cannot be read, so that it is not known from which run %s began: all that are older are kept. Repair "
+            "the file, or delete the folder.",
+            each.run.manifest_path,
+            each.key,
+        )
 
     # What other processes have locked meanwhile stays, so that fewer may be deleted than planned.
     jobs = [name] if name else [path.name for path in root.iterdir() if path.is_dir() and not path.is_symlink()]
