@@ -104,13 +104,12 @@ def describe_class(cls: type) -> dict[str, Any]:
     }
 
 
+_INPUTS = (("folder", "input_folders"), ("file", "input_files"), ("any", "input_paths"), ("table", "input_tables"))
+
+
 def describe_inputs(cls: type) -> dict[str, Any]:
     """Describe what a class needs before it can be built: choices, paths that exist, and whether it checks more."""
-    paths = {
-        name: kind
-        for kind, names in (("folder", "input_folders"), ("file", "input_files"), ("any", "input_paths"))
-        for name in getattr(cls, names, ())
-    }
+    paths = {name: kind for kind, names in _INPUTS for name in getattr(cls, names, ())}
     for name in getattr(cls, "class_folders", ()):
         if paths.get(name) == "folder":
             paths[name] = "class_folders"

@@ -20,6 +20,7 @@ from lightkit.config.resolved import drop_paths
 from lightkit.config.schema import ConfigSchema, join_alternatives, load_schema
 from lightkit.config.validation import ValidationResult, validate_values
 from lightkit.errors import ConfigError, DataError, LightkitError
+from lightkit.images.table_format import explain_other_format
 from lightkit.runs.resume import check_checkpoint_file, open_named_run
 
 _WITH_INPUTS = ("model", "data")
@@ -222,14 +223,16 @@ def _error_at(origin: Origin | None, kind: type[LightkitError], text: str) -> Li
 def _describe_missing(value: str, kind: str) -> str | None:
     """Describe what is missing of a ``folder``, a ``file`` or ``any`` of both; None where nothing is.
 
-    ``class_folders`` is a folder whose content is checked too, by `find_split_folders`.
+    ``class_folders`` is a folder whose content is checked too, by `find_split_folders`, and ``table`` a file or folder
+    that may be a table.
     """
-    kind = "folder" if kind == "class_folders" else kind
+    is_table = kind == "table"
+    kind = {"class_folders": "folder", "table": "any"}.get(kind, kind)
     if kind == "any" and "://" in value:
         return None
     place = Path(value).expanduser()
     if (kind != "file" and place.is_dir()) or (kind != "folder" and place.exists() and not place.is_dir()):
-        return None
+        return explain_other_format(place) if is_table else None
     if place.exists():
         return f"expected a {kind}, got the {'file' if kind == 'folder' else 'folder'} {place}"
     kind = "folder or file" if kind == "any" else kind

@@ -11,7 +11,7 @@ from typing import Any
 from lightkit.cli.command_line import RUN_OPTIONS, get_run_argument, parse_options
 from lightkit.cli.console import OutputMode, format_table, print_line
 from lightkit.cli.stage_runner import open_run_context
-from lightkit.errors import GateFailed
+from lightkit.errors import GateFailed, format_count
 from lightkit.registry.gate import read_gate, require_rule
 from lightkit.runs.ci_report import Case, CiReport, markdown_table
 from lightkit.runs.files import finite
@@ -96,7 +96,9 @@ def _report(record: Mapping[str, Any], mode: OutputMode, report: CiReport, *, se
     verdict = "nothing is judged" if record["metric"] is None else verdict
     samples = "no data"
     if data := record.get("data"):
-        samples = f"{record['num_samples']} samples ({data['split']}, fingerprint {data['fingerprint'][:12]})"
+        samples = (
+            f"{format_count(record['num_samples'], 'sample')} ({data['split']}, fingerprint {data['fingerprint'][:12]})"
+        )
         if (drop := record.get("smallest_drop")) is not None:
             samples += f"; the smallest drop that they can show is {drop:.2g}"
     if is_json:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Literal
 
 from lightkit.config.origins import NESTED_FILES, Origin, Problems, cut, error_at, near
@@ -125,8 +126,11 @@ def split_arguments(
         else:
             text = f"unexpected argument {cut(mask_line(word))!r}: expected --OPTION, --KEY=VALUE or KEY=VALUE"
             hint = near(cut(word.lstrip("-").partition("=")[0]), [*options, *_NEAR])
-            is_file = word.endswith(NESTED_FILES)
-            raise ConfigError(text + (f"; a config file comes after -c: -c {cut(word)}" if is_file else hint))
+            if word.endswith(NESTED_FILES):
+                hint = f"; a config file comes after -c: -c {cut(word)}"
+            elif Path(word).is_dir():
+                hint = f"; `lightkit init --data {cut(word)}` writes a config for the images in it"
+            raise ConfigError(text + hint)
 
     while words:
         with found.noted(leaves_gap=True):  # the word may have been meant for a file

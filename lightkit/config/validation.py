@@ -545,6 +545,8 @@ def _short_names(bases: Collection[str], schema: ConfigSchema) -> list[str]:
 
 def _describe_no_class(name: str, choices: Collection[str]) -> str:
     """Describe that a name without a module is no class's; where it is a module's, a class in it is meant."""
+    if Path(name).is_dir() and not (Path(name) / "__init__.py").is_file():
+        return f"{name} is a folder; `lightkit init --data {name}` writes a config for the images in it"
     if name in sys.modules or (name.isidentifier() and importlib.util.find_spec(name) is not None):
         return f"{name} is a module; name a class in it, as in {name}.MyClass"
     # the name of an entry may be meant, such as `slack`, which stands for SlackNotifier

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from lightkit.errors import format_count
 from lightkit.reports.predictions import Predictions, worst_errors
 
 Array = NDArray[Any]
@@ -471,8 +472,8 @@ def describe_significance(
     )
     if "only_challenger" in found:
         text += (
-            f" Of {found['num_samples']} samples, {model} alone is right on {found['only_challenger']} and "
-            f"{baseline} alone on {found['only_baseline']}."
+            f" Of {format_count(found['num_samples'], 'sample')}, {model} alone is right on "
+            f"{found['only_challenger']} and {baseline} alone on {found['only_baseline']}."
         )
     noise = "beyond the noise of the samples" if found["counts"] else "no difference beyond the noise of the samples"
     return f"{text} That is {noise} ({found['test']}, p = {found['p_value']:.2g})."
