@@ -30,6 +30,7 @@ from lightkit import config, data, loggers, models, runs  # noqa: F401
 from lightkit.callbacks.optimizer_settings import OptimizerSettings
 from lightkit.cli.argument_lookup import import_class
 from lightkit.cli.config_loader import is_yaml_text, options_of, spawns
+from lightkit.cli.console import configure_console, quiet_libraries
 from lightkit.cli.context import RunContext, load_context
 from lightkit.cli.parser_errors import (
     OTHER_WEIGHTS,
@@ -56,6 +57,7 @@ from lightkit.cli.trainer_components import (
     build_components,
     build_computation,
     finish_trainer,
+    print_run_end,
     set_devices,
     set_threads,
 )
@@ -257,6 +259,9 @@ class LightkitCLI(LightningCLI):
         if (path := context.ckpt_path) and path not in ("best", "last") and not Path(path).is_file():
             self._ckpt_path, context.ckpt_path = path, None  # Lightning knows more places than files
         self._script_stack.push(context.stack)
+        if args is None:  # a program of its own, which is as quiet as a command
+            configure_console(context.mode, context.resolved.masked)
+            quiet_libraries()
         return context
 
     def _parse(self, parser: LightningArgumentParser, command: list[str], resolved: config.Resolved) -> Any:
@@ -470,6 +475,9 @@ class LightkitCLI(LightningCLI):
             return
         try:
             super()._run_subcommand(subcommand)
+            if self._is_script and self._is_recorded:
+                assert self.context is not None
+                print_run_end(self.trainer, self.context)
         except Exception as error:
             first = find_first_error(error)
             if (limit := explain_process_limit(first)) is not None:

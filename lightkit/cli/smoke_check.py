@@ -513,9 +513,11 @@ class _SmokeCheck(ModelBuilder):
                 continue
 
             place = max(on_disk, key=lambda place: place.needed_bytes)
-            text = f"{place.count} checkpoints of {in_bytes(place.size_bytes)}"
-            text += ", one of them while it is written," if place is largest else ""
-            text += f" need {in_bytes(place.needed_bytes)}"
+            text = f"a checkpoint needs {in_bytes(place.needed_bytes)}"
+            if place.count > 1:
+                text = f"{place.count} checkpoints of {in_bytes(place.size_bytes)}"
+                text += ", one of them while it is written," if place is largest else ""
+                text += f" need {in_bytes(place.needed_bytes)}"
             if len(on_disk) > 1:
                 text += f", with those of the other callbacks {in_bytes(needed_bytes)}"
             text += f", but {in_bytes(free_bytes)} are free in {shown_path(place.folder)}; make room, keep fewer, or "

@@ -303,3 +303,31 @@ def explain_unwritable(root: str | Path, *, setting: str = "run.root") -> Config
         number = errno.EROFS if os.statvfs(folder).f_flag & os.ST_RDONLY else errno.EACCES
     text = f"{setting}: cannot write {root}: {os.strerror(number)}"
     return ConfigError(f"{text}. Set {setting} to a folder that can be written.")
+
+
+def require_forward(resolved: Resolved) -> None:
+    """Refuse a model without a `forward` where the config has a gate, by which models are promoted.
+
+    Lightning trains a module without one. A registered model is called by it.
+
+    Raises:
+        ConfigError: If the class has none of its own.
+    """
+    section = resolved.values.get("model")
+    path = section.get("class_path") if isinstance(section, dict) else None
+    if not isinstance(path, str) or "." not in path or path.startswith("lightkit."):
+        return
+    cls = import_class(path)
+    if isinstance(cls, type) and lacks_forward(cls):
+        raise error_at(
+            f"model: {cls.__name__} has no forward, by which a model in the registry is called, and the gate "
+            f"({resolved.section('gate').get('metric')}) leads there. Add forward(self, inputs) to {cls.__name__}; or "
+            "train without a registration: lightkit fit, or lightkit retrain --skip promote",
+            resolved.origin_of(("model", "class_path")),
+        )
+
+
+def lacks_forward(cls: type) -> bool:
+    """Return whether a class of modules has no `forward` of its own; no torch, as the class was imported."""
+    forward = getattr(cls, "forward", None)
+    return getattr(forward, "__module__", None) == "pytorch_lightning.core.module"

@@ -12,7 +12,7 @@ from lightkit.cli.command_line import RUN_OPTIONS, get_run_argument, parse_optio
 from lightkit.cli.console import OutputMode, format_table, print_line
 from lightkit.cli.stage_runner import open_run_context
 from lightkit.errors import GateFailed, format_count
-from lightkit.registry.gate import read_gate, require_rule
+from lightkit.registry.gate import explain_refusal, read_gate, require_rule
 from lightkit.runs.ci_report import Case, CiReport, markdown_table
 from lightkit.runs.files import finite
 
@@ -79,7 +79,8 @@ def gate(args: list[str]) -> int:
         is_json = "--json" in options
         _report(record, context.mode, report, seconds=time.monotonic() - began, is_json=is_json)
         if not record["passed"]:
-            raise GateFailed("the gate says no: " + "; ".join(record["reasons"]))
+            assert context.base is not None  # the run that is judged
+            raise GateFailed(explain_refusal(record, context.base))
     return 0
 
 

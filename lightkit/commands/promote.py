@@ -22,7 +22,7 @@ from lightkit.cli.redaction import redact
 from lightkit.cli.stage_runner import open_run_context
 from lightkit.config import shown_path, split_arguments
 from lightkit.errors import ConfigError, GateFailed, LightkitError, RunLocked
-from lightkit.registry.gate import RECORD, GateSettings, read_gate
+from lightkit.registry.gate import RECORD, GateSettings, explain_refusal, read_gate
 from lightkit.registry.promotion import (
     Move,
     alias_version,
@@ -241,8 +241,8 @@ def _promote(context: RunContext, options: Mapping[str, str]) -> str:
 
             decision = evaluate_gate(reopen(is_quiet=mode == "quiet"), tracking_uri=tracking_uri, name=name)
         if not is_forced and not decision.get("passed"):
-            reasons = "; ".join(map(str, decision.get("reasons") or ["there is no decision"]))
-            raise GateFailed(f"the gate says no: {reasons}. Nothing was promoted; --force promotes all the same.")
+            refusal = explain_refusal(decision, run)
+            raise GateFailed(f"{refusal}. Nothing was promoted; --force promotes all the same.")
         if version is None:
             print_line(f"makes a version of {name} (challenger)", mode)
             from lightkit.cli.registration import register_run  # it loads torch

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+from string import ascii_uppercase
 
 from lightkit import runs
 from lightkit.cli.command_line import parse_options
@@ -16,8 +18,8 @@ usage: lightkit report RUN... [--output FILE] [--root FOLDER] [--quiet]
 Write the report of a run, report.html in its folder: one HTML file that needs no network and no other file. It is made
 of the files in the run folder, also of a run that is training, has failed or was killed; the gate's decision, if there
 is one, has a page of its own, gate.html. Of several runs a comparison, comparison.html in the first one's folder: what
-differs in config, data, code and versions; metrics with intervals and curves; and by their predictions whether each is
-better than the first beyond noise.
+differs in config, data, code and versions; metrics with intervals and curves; and by their predictions, in each metric
+of the task, whether each is better than the first beyond noise, which is printed too.
 
   --output FILE  where the page is written; the run folder, which may be read-only, is left as it is
   --root FOLDER  folder of all runs; default: runs
@@ -42,13 +44,16 @@ def report(words: list[str]) -> int:
     if len({run.folder.resolve() for run in found}) < len(found):
         raise line.error(f"expected different runs, got {' and '.join(line.positionals)}, of which two are the same")
     output = Path(line.options["--output"]) if line.options.get("--output") else None
+    verdicts: list[tuple[str, str]] = []
     path = output or found[0].folder / ("comparison.html" if found[1:] else "report.html")
     try:
         if found[1:]:
-            from lightkit.reports.comparison import render_comparison  # here: they load numpy
+            from lightkit.reports.comparison import list_verdicts, render_comparison  # here: they load numpy
             from lightkit.reports.facts import read_facts
 
-            write_text(path, render_comparison([read_facts(run) for run in found]), durable=False)
+            facts = [read_facts(run) for run in found]
+            write_text(path, render_comparison(facts), durable=False)
+            verdicts = list_verdicts(facts)
         else:
             from lightkit.reports.gate_page import write_gate_page
             from lightkit.reports.pages import write_run_report
@@ -62,4 +67,20 @@ def report(words: list[str]) -> int:
         ) from error
     if "--quiet" not in line.options:
         print(shown_path(path))
+        if found[1:]:
+            _print_verdicts(found, verdicts)
     return 0
+
+
+def _print_verdicts(compared: Sequence[runs.Run], verdicts: Sequence[tuple[str, str]]) -> None:
+    """Print which run has which letter, and whether each differs from the first."""
+    for letter, run in zip(ascii_uppercase, compared, strict=False):
+        print(f"{letter}     {run.name}/{run.id}")
+    for verdict, detail in verdicts:
+        print(verdict)
+        print("\n".join(f"      {line}" for line in detail.splitlines()))
+    if len(verdicts) < len(compared) - 1:
+        print(
+            "Whether a run without predictions of the same samples differs is unknown; lightkit test --run RUN records"
+        )
+        print("them.")
