@@ -56,6 +56,8 @@ Lightning makes optimizers and schedulers without them.
 _FIXED_BY_A_SCRIPT = (("model",), ("data",))
 _STRATEGY = "pytorch_lightning.strategies.Strategy"
 _OWN_STRATEGIES = {"auto", "horovod", *OLD_STRATEGIES, *STRATEGIES_AS_ACCELERATORS, *STRATEGY_CLASSES}
+_CHECKPOINT = "lightkit.callbacks.Checkpoint"
+_MODEL_CHECKPOINT = "pytorch_lightning.callbacks.ModelCheckpoint"
 _NEEDED = {"torch.optim.lr_scheduler.OneCycleLR": (("total_steps",), ("epochs", "steps_per_epoch"))}
 """Schedules that need one of several groups of arguments, none of which their signature requires."""
 _DOTTED = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)+")
@@ -477,6 +479,11 @@ class _Validator:
         hint = near(name.removesuffix("+"), described["arguments"])
         if place[:-1] == (SECTION, "init_args") and name in STEPPING_KEYS:
             hint = f"; {name} stands next to class_path"
+        elif found == _CHECKPOINT and name.removesuffix("+") in self._schema.classes[_MODEL_CHECKPOINT]["arguments"]:
+            hint = (
+                "; ModelCheckpoint has it: give it an entry of its own under callbacks, such as five_best: {class_path: "
+                f"ModelCheckpoint, init_args: {{{name.removesuffix('+')}: ...}}}}"
+            )
         if not hint and described.get("open") and place[0] in _CALLED:
             hint = "; what it passes on to others goes under dict_kwargs"
         self._report(place, f"{text}{hint}", node, at_key=True)

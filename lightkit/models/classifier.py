@@ -340,8 +340,8 @@ class ImageClassifier(ScoredModule, LightningModule):
         if inputs.ndim == 2:
             raise ConfigError(
                 f"model: {type(self).__name__} classifies images (batch, 3, height, width), and a batch of the data "
-                f"has inputs of shape {tuple(inputs.shape)}: rows of numbers. A net for numbers is a module of your own: "
-                f'{RECIPES}, "Numbers in a table", has a complete one; lightkit.models.Regressor predicts numbers.'
+                f"has inputs of shape {tuple(inputs.shape)}: rows of numbers. A net for numbers is a module of your "
+                f'own: {RECIPES}, "Numbers in a table", has a complete one; lightkit.models.Regressor predicts numbers.'
             )
 
     def on_validation_epoch_end(self) -> None:
