@@ -158,7 +158,7 @@ def load_config(
 
         if "run" in arguments.options:
             if command == "fit":
-                raise ConfigError("fit takes no --run; to go on in a run's folder, say --run.resume=RUN")
+                raise ConfigError("fit takes no --run; to continue in a run's folder, use --run.resume=RUN")
             reference, section = str(arguments.options["run"]), resolve().values.get("run")
             section = section if isinstance(section, Mapping) else {}  # an error in its place is reported later
             base = runs.find(reference, section.get("root") or "runs", section.get("name"))
@@ -185,7 +185,9 @@ def _find_run_of_weights(arguments: config.Arguments) -> dict[str, str | bool]:
         return {"run": str(folder.parent)}
     if any(flag.key.partition(".")[0] == "model" for flag in arguments.flags):
         return {}
-    raise ConfigError(f"--model {artefact}: this file has weights alone; say which module they are for: --run or -c.")
+    raise ConfigError(
+        f"--model {artefact}: this file has weights only; name the module that they are for with --run or -c."
+    )
 
 
 def _needs_several_machines(saved: MappingNode) -> bool:

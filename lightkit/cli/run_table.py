@@ -27,7 +27,7 @@ def get_root_and_job(line: CommandLine) -> tuple[Path, str | None]:
     """
     root, name = Path(line.options.get("--root", "runs")), next(iter(line.positionals), None)
     if not root.is_dir():
-        raise line.error(f"{root} is no folder; name that of all runs with --root")
+        raise line.error(f"{root} is not a folder; name the folder of all runs with --root")
     jobs = sorted(path.name for path in root.iterdir() if path.is_dir() and not path.name.startswith("."))
     if name is not None and name not in jobs:
         raise line.error(f"there is no job {name!r} in {root}{near(name, jobs)}")

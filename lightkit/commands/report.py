@@ -38,7 +38,7 @@ def report(words: list[str]) -> int:
     """
     line = parse_options(HELP, words, most=26)
     if not line.positionals:
-        raise line.error("expected at least one run, got none; say latest, or the folder of one")
+        raise line.error("expected at least one run, got none; expected latest, or the folder of one")
     root = Path(line.options.get("--root", "runs"))
     found = [runs.find(name, root) for name in line.positionals]
     if len({run.folder.resolve() for run in found}) < len(found):

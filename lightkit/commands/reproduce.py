@@ -81,7 +81,7 @@ def reproduce(args: list[str]) -> int:
             if "--anyway" not in line.options:
                 raise (DataError if list(differences) == ["data"] else ConfigError)(
                     f"reproduce: {where} cannot be reproduced here, because this differs:\n{listing}\n"
-                    "Put it back as it was, or say --anyway to train all the same."
+                    "Put it back as it was, or use --anyway to train nevertheless."
                 )
             _log.warning("%s is trained again though not all is as it was:\n%s", where, listing)
         if (code := run_stage("fit", fit_args, watch)) != 0:

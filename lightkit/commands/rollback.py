@@ -23,8 +23,8 @@ from lightkit.registry.store import address_of_root, check_alias, check_model, l
 HELP = """\
 usage: lightkit rollback NAME [--to VERSION] [--reason TEXT] [--alias champion]
 
-Let the champion be the version before, by the promotion log. Twice goes back two: a version that was rolled back from
-is not come back to, and is promoted again by --force alone. One that was deleted is passed over.
+Let the champion be the version before, by the promotion log. Twice goes back two: a version that was rolled back
+is skipped, and is promoted again only with --force. A version that was deleted is skipped too.
 
   NAME                the registered model
   --to VERSION        go to this version instead

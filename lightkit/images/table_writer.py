@@ -129,7 +129,7 @@ class TableTarget:
         was_delta = is_delta(table)
         if not was_delta and not is_converted_parquet(table):
             raise ConfigError(
-                f"{table} exists, and is no table that lightkit convert has written: it stays as it is. Choose another "
+                f"{table} exists, and is not a table that lightkit convert has written: it stays as it is. Choose another "
                 "name."
             )
         if not self.overwrites:

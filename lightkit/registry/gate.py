@@ -151,7 +151,7 @@ def read_gate(resolved: Resolved) -> GateSettings:
             )
     if settings.metric is None and settings.rules:
         rule = settings.rules[0]
-        raise error(f"gate.{rule}: of which metric? gate.metric is not set; say one such as test/accuracy", rule)
+        raise error(f"gate.{rule}: of which metric? gate.metric is not set; set it, for example to test/accuracy", rule)
     return settings
 
 

@@ -290,7 +290,7 @@ def _translate_access_errors(place: str, *kinds: type[Exception]) -> Iterator[No
         yield
     except (OSError, *kinds) as error:  # type: ignore[misc]
         raise DataError(
-            f"{place}: this is no table, or it cannot be reached ({_first_line(error)}). Check data.init_args.path, "
+            f"{place}: this is not a table, or it cannot be reached ({_first_line(error)}). Check data.init_args.path, "
             "data.init_args.format and data.init_args.storage_options."
         ) from error
 
