@@ -273,7 +273,7 @@ class SlackNotifier(Notifier):
     warning says that messages did not arrive. Nothing shows the address.
 
     Args:
-        webhook_url: Address of the incoming webhook, a secret: write `${oc.env:SLACK_WEBHOOK_URL}`. `null` sends nothing.
+        webhook_url: Address of the incoming webhook, a secret: `${oc.env:SLACK_WEBHOOK_URL}`. `null` sends nothing.
         every_n_epochs: Epochs between two messages of an epoch.
         mention: Whom a failure calls: `channel`, `here`, or the id of a member such as U012AB3CD; by default no one.
         settings: `events`, `timeout_s` and `retries` of `Notifier`.

@@ -185,9 +185,7 @@ def _find_run_of_weights(arguments: config.Arguments) -> dict[str, str | bool]:
         return {"run": str(folder.parent)}
     if any(flag.key.partition(".")[0] == "model" for flag in arguments.flags):
         return {}
-    raise ConfigError(
-        f"--model {artefact}: this file has weights only; name the module that they are for with --run or -c."
-    )
+    raise ConfigError(f"--model {artefact}: this file has weights only; name their module with --run or -c.")
 
 
 def _needs_several_machines(saved: MappingNode) -> bool:

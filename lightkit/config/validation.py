@@ -481,7 +481,7 @@ class _Validator:
             hint = f"; {name} stands next to class_path"
         elif found == _CHECKPOINT and name.removesuffix("+") in self._schema.classes[_MODEL_CHECKPOINT]["arguments"]:
             hint = (
-                "; ModelCheckpoint has it: give it an entry of its own under callbacks, such as five_best: {class_path: "
+                "; ModelCheckpoint has it: add an entry of your own under callbacks, such as five_best: {class_path: "
                 f"ModelCheckpoint, init_args: {{{name.removesuffix('+')}: ...}}}}"
             )
         if not hint and described.get("open") and place[0] in _CALLED:

@@ -377,8 +377,8 @@ class Proof:
             check_spread(self.expected, outputs, metadata=metadata, tolerance=tolerance)
         except Mismatch as error:
             raise Mismatch(
-                f"{metadata.file_name} is not a float16 model. With each value rounded to float16 as on a GPU, where the "
-                f"largest number is 65504: {error} Leave --half out, or scale what grows so large in the model."
+                f"{metadata.file_name} is not a float16 model. With each value rounded to float16 as on a GPU, where "
+                f"the largest number is 65504: {error} Leave --half out, or scale what grows so large in the model."
             ) from error
         return {"parity": parity, "metrics": metrics}
 

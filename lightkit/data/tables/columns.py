@@ -99,8 +99,8 @@ def find_columns(
     kind = pa.string() if label is None else plain_type(schema.field(label).type)
     if label is not None and target == "value" and not (_is_number(kind) or types.is_boolean(kind)):
         raise DataError(
-            f"data.init_args.target: column {label!r} holds {kind}, which is not a number to predict. Set it to class, or "
-            "data.init_args.label to a column of numbers."
+            f"data.init_args.target: column {label!r} holds {kind}, which is not a number to predict. Set it to class, "
+            "or data.init_args.label to a column of numbers."
         )
     is_value = label is not None and (target == "value" or (target == "auto" and _is_real(kind)))
     resolved: Literal["class", "value"] = "value" if is_value else "class"
