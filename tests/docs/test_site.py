@@ -147,6 +147,30 @@ def test_a_link_of_the_readme_leads_to_a_page(link: str) -> None:
     assert (ROOT / link).is_file()
 
 
+SHOWN = [
+    pytest.param(file, text, id=f"{page.stem}-{file}")
+    for page in TEXTS
+    for file, text in re.findall(
+        r"`(configs/[\w./-]+)`:\n\n```yaml\n(.*?)^```", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL
+    )
+]
+
+
+@pytest.mark.parametrize(("file", "text"), SHOWN)
+def test_a_packaged_file_is_shown_as_it_is(file: str, text: str) -> None:
+    assert text == (ROOT / file).read_text(encoding="utf-8")
+
+
+def test_the_page_on_retraining_shows_the_packaged_gate() -> None:
+    assert "retrain-configs/gate/accuracy.yaml" in [each.id for each in SHOWN]
+
+
+@pytest.mark.parametrize("page", TEXTS, ids=lambda page: page.stem)
+def test_details_are_the_last_section_of_a_page(page: Path) -> None:
+    headings = re.findall(r"^## (.+)$", BLOCK.sub("", page.read_text(encoding="utf-8")), re.MULTILINE)
+    assert "In detail" not in headings[:-1]
+
+
 def test_the_readme_is_short_and_opens_with_the_two_commands() -> None:
     lines = (ROOT / "README.md").read_text(encoding="utf-8").splitlines()
     assert len(lines) <= 250
