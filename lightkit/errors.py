@@ -254,3 +254,14 @@ def join_names(names: Collection[str], *, most: int = 5) -> str:
     listed = list(names)
     more = f" and {len(listed) - most:,} more" if len(listed) > most else ""
     return ", ".join(listed[:most]) + more
+
+
+def format_count(number: int, one: str, many: str = "") -> str:
+    """Write a number with its noun: ``1 class``, ``2 classes``.
+
+    Args:
+        number: The number.
+        one: The noun for one.
+        many: The noun for any other number; ``one`` with an ``s`` if empty.
+    """
+    return f"{number:,} {one if number == 1 else many or f'{one}s'}"

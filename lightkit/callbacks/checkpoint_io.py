@@ -270,7 +270,7 @@ def read_checkpoint(
     needed = {"state_dict": Mapping, "pytorch-lightning_version": str}
     if missing := [key for key, kind in needed.items() if not isinstance(content.get(key), kind)]:
         has = ", ".join(sorted(map(str, content))[:10]) or "nothing"
-        raise ConfigError(f"{path} is no checkpoint of Lightning: it lacks {' and '.join(missing)}; it has {has}.")
+        raise ConfigError(f"{path} is not a checkpoint of Lightning: it lacks {' and '.join(missing)}; it has {has}.")
     if goes_on and (missing := [key for key in _TO_GO_ON if key not in content]):
         raise ConfigError(
             f"{path} has the model only (it lacks {', '.join(missing)}), so that no training can go on from it. "

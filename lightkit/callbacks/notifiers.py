@@ -246,7 +246,7 @@ class WebhookNotifier(Notifier):
 
     Args:
         webhook_url: Address, a secret; `null` sends nothing.
-        headers: Further HTTP headers, such as `Authorization`; their values are secrets: say `${oc.env:NAME}`.
+        headers: Further HTTP headers, such as `Authorization`; their values are secrets: write `${oc.env:NAME}`.
         settings: `events`, `every_n_epochs`, `timeout_s` and `retries` of `Notifier`.
     """
 
@@ -273,7 +273,7 @@ class SlackNotifier(Notifier):
     warning says that messages did not arrive. Nothing shows the address.
 
     Args:
-        webhook_url: Address of the incoming webhook, a secret: say `${oc.env:SLACK_WEBHOOK_URL}`. `null` sends nothing.
+        webhook_url: Address of the incoming webhook, a secret: `${oc.env:SLACK_WEBHOOK_URL}`. `null` sends nothing.
         every_n_epochs: Epochs between two messages of an epoch.
         mention: Whom a failure calls: `channel`, `here`, or the id of a member such as U012AB3CD; by default no one.
         settings: `events`, `timeout_s` and `retries` of `Notifier`.
@@ -313,7 +313,7 @@ class AppriseNotifier(Notifier):
     addresses.
 
     Args:
-        urls: Addresses, each a secret: say `${oc.env:NAME}`. https://github.com/caronc/apprise lists their forms.
+        urls: Addresses, each a secret: write `${oc.env:NAME}`. https://github.com/caronc/apprise lists their forms.
             `null` sends nothing.
         events: Messages to send: start, epoch, end, failure, gate. By default all of them.
         every_n_epochs: Epochs between two messages of an epoch.
@@ -339,7 +339,7 @@ class AppriseNotifier(Notifier):
         self._create, self._urls = apprise.Apprise, list(urls or [])
         for number, url in enumerate(self._urls):
             if apprise.Apprise.instantiate(url, suppress_exceptions=True) is None:
-                raise ConfigError(f"urls of AppriseNotifier: entry {number} is no address that apprise knows.")
+                raise ConfigError(f"urls of AppriseNotifier: entry {number} is not an address that apprise knows.")
 
     def compose(self, message: Message) -> Deliver:
         """Write the message as text with a headline, for each service until it takes it."""

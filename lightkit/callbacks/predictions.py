@@ -29,7 +29,7 @@ from lightkit.runs.files import atomic_write
 from lightkit.task import TOLERANCE, UNDECLARED, Task, as_floats, find_improbable, task_of
 
 _log = logging.getLogger("lightkit")
-_DEFECT = "the model's output has values that are no finite numbers"
+_DEFECT = "the model's output has values that are not finite"
 
 
 class _Batch(NamedTuple):
@@ -311,7 +311,7 @@ def _read_rows(
     if not is_forward:
         rows = array.reshape(len(array), -1)
     text = (
-        f"{type(module).__name__}.predict_step gives {rows.shape[1]} numbers a sample that are no probabilities of "
+        f"{type(module).__name__}.predict_step gives {rows.shape[1]} numbers a sample that are not probabilities of "
         f"{num_classes} classes; they are written without classes"
     )
     if text not in _has_warned:

@@ -17,7 +17,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn
 from rich.table import Column
 from rich.text import Text
 
-from lightkit.callbacks.recorder import Epoch
+from lightkit.callbacks.recorder import Epoch, find_unit
 
 _MOST_METRICS = 6
 _BAR_WIDTH = 20
@@ -65,7 +65,7 @@ class PlainProgress(SilentProgress):
     def on_epoch_recorded(self, trainer: Trainer, epoch: Epoch) -> None:
         """Print the line of an epoch."""
         metrics = [f"{name} {epoch.metrics[name]:.3g}" for name in _choose_metrics(trainer, epoch)]
-        self.put("  ".join([f"epoch {_count(trainer, epoch.epoch)}", *metrics, *_speed(epoch)]))
+        self.put("  ".join([f"epoch {_count(trainer, epoch.epoch)}", *metrics, *_speed(trainer, epoch)]))
 
     def put(self, line: str, style: str = "") -> None:
         """Print a line."""
@@ -94,17 +94,17 @@ class RichProgress(SilentProgress):
     def on_epoch_recorded(self, trainer: Trainer, epoch: Epoch) -> None:
         """Add a row to the table; its head comes again where other metrics are measured."""
         names = _choose_metrics(trainer, epoch)
-        width = (80 if self._progress is None else self._progress.console.width) - 37
+        width = (80 if self._progress is None else self._progress.console.width) - 38
         while names and sum(max(len(name), 8) + 2 for name in names) > width:
             names = names[:-1]
         if names != self._columns:
             self._columns = names
             head = "".join(f"  {name:>8}" for name in names)
-            self.put(f"{'epoch':>14}{head}  {'time':>8}  {'samples/s':>9}", style="bold")
+            self.put(f"{'epoch':>14}{head}  {'time':>8}  {f'{find_unit(trainer)}/s':>10}", style="bold")
         cells = "".join(f"  {f'{epoch.metrics[name]:.3g}':>{max(len(name), 8)}}" for name in names)
-        seconds, speed = [*_speed(epoch), ""][:2]
+        seconds, speed = [*_speed(trainer, epoch), ""][:2]
         first = f"{_count(trainer, epoch.epoch):>14}"
-        self.put(f"{first}{cells}  {seconds:>8}  {speed.removesuffix(' samples/s'):>9}")
+        self.put(f"{first}{cells}  {seconds:>8}  {speed.partition(' ')[0]:>10}")
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Begin the bar of an epoch."""
@@ -224,6 +224,7 @@ def _count(trainer: Trainer, epoch: int) -> str:
     return f"{epoch} ({epoch + 1} of {trainer.max_epochs})" if (trainer.max_epochs or -1) > 0 else f"{epoch}"
 
 
-def _speed(epoch: Epoch) -> list[str]:
+def _speed(trainer: Trainer, epoch: Epoch) -> list[str]:
     speed = epoch.speed.get("samples_per_s")
-    return [f"{epoch.speed['epoch_seconds']:.1f} s", *([] if speed is None else [f"{speed:.0f} samples/s"])]
+    rate = [] if speed is None else [f"{speed:.0f} {find_unit(trainer)}/s"]
+    return [f"{epoch.speed['epoch_seconds']:.1f} s", *rate]

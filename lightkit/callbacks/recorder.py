@@ -97,6 +97,11 @@ class Scored:
         return next(same, {**own, **self.metrics})
 
 
+def find_unit(trainer: Trainer) -> str:
+    """Return the noun of what a training counts a second: samples, or features that were computed before it."""
+    return str(getattr(getattr(getattr(trainer, "train_dataloader", None), "dataset", None), "unit", "samples"))
+
+
 class EpochMeter:
     """Measures the epochs of a fit: durations, samples, and the metrics that are logged."""
 
@@ -627,13 +632,18 @@ class RunRecorder(Callback):
         self._write_summary(
             epochs=int(rows[-1]["epoch"]) + 1 if rows else 0,
             steps=trainer.global_step,
-            throughput={"samples_per_s": self._meter.samples_per_s},
+            throughput=self._describe_throughput(trainer),
             phases={name: round(seconds, 3) for name, seconds in self._meter.phases.items()},
             metrics={"best": best, "last": rows[-1] if rows else {}},
             best=chosen,
             notes=list(self._notes.values()),
             paths={name: str(path) for name, path in paths.items() if path.exists()},
         )
+
+    def _describe_throughput(self, trainer: Trainer) -> dict[str, float | None]:
+        """Return the rate of the training; of features that were computed before it, as such too."""
+        rate = self._meter.samples_per_s
+        return {f"{unit}_per_s": rate for unit in ("samples", find_unit(trainer))}
 
     def _explain_averaging(self, trainer: Trainer) -> str | None:
         """Return which weights are in which checkpoint where there are others than the model's own; else None."""

@@ -100,7 +100,7 @@ def describe_class(name: str, bases: Collection[str], *, imports: bool = True) -
     if "." not in path or not imports:
         return "", {"arguments": {}}
     if not isinstance(cls := import_class(path), type):
-        raise ConfigError(f"{path} is no class")
+        raise ConfigError(f"{path} is not a class")
     from lightkit.cli import class_descriptions  # here, because it loads torch and Lightning
 
     return path, class_descriptions.describe_class(cls)

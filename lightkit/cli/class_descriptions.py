@@ -95,7 +95,7 @@ def describe_class(cls: type) -> dict[str, Any]:
         if name in arguments:
             arguments[name]["schema"] = with_bounds(arguments[name]["schema"], bounds)
     return {
-        "help": plain_help((inspect.getdoc(cls) or "").partition("\n\n")[0]),
+        "help": plain_help(_own_docstring(cls).partition("\n\n")[0]),
         "bases": sorted(import_path(base) for base in BASES if issubclass(cls, base)),
         "arguments": arguments,
         **({"abstract": True} if inspect.isabstract(cls) else {}),
@@ -104,13 +104,25 @@ def describe_class(cls: type) -> dict[str, Any]:
     }
 
 
+def _own_docstring(cls: type) -> str:
+    """Return the docstring of a class, or of its constructor; empty where it has neither.
+
+    That of a base class, as `inspect.getdoc` returns it then, says nothing of the class: of `ModelPruning` it is
+    "Abstract base class used to build new callbacks".
+    """
+    for owner in (cls, vars(cls).get("__init__")):
+        text = vars(owner).get("__doc__") if isinstance(owner, type) else getattr(owner, "__doc__", None)
+        if text:
+            return inspect.cleandoc(text)
+    return ""
+
+
+_INPUTS = (("folder", "input_folders"), ("file", "input_files"), ("any", "input_paths"), ("table", "input_tables"))
+
+
 def describe_inputs(cls: type) -> dict[str, Any]:
     """Describe what a class needs before it can be built: choices, paths that exist, and whether it checks more."""
-    paths = {
-        name: kind
-        for kind, names in (("folder", "input_folders"), ("file", "input_files"), ("any", "input_paths"))
-        for name in getattr(cls, names, ())
-    }
+    paths = {name: kind for kind, names in _INPUTS for name in getattr(cls, names, ())}
     for name in getattr(cls, "class_folders", ()):
         if paths.get(name) == "folder":
             paths[name] = "class_folders"

@@ -445,8 +445,8 @@ lightkit promote latest --name flowers --reason "retrained on the photos of Nove
         usage="lightkit rollback NAME [--to VERSION] [--reason TEXT] [--alias champion]",
         about="""\
 Let the champion be the version before, by the promotion log. Twice goes back two: a version
-that was rolled back from is not come back to, and is promoted again by --force alone. One that
-was deleted is passed over.""",
+that was rolled back is skipped, and is promoted again only with --force. A version that was
+deleted is skipped too.""",
         inputs=(Input("NAME", "the registered model"),),
         options=(
             Option("--to", "go to this version instead", value="VERSION"),
@@ -1056,7 +1056,7 @@ lightkit fit -c lightkit:flowers -c lightkit:accelerator/ddp""",
     Command(
         "init",
         "write a starter project, or a config for images",
-        usage="lightkit init [--template NAME]\n       lightkit init --data FOLDER",
+        usage="lightkit init [--template NAME]\n       lightkit init --data FOLDER [--output FILE]",
         about="""\
 Write a starter project into this folder. It asks nothing and overwrites nothing.""",
         options=(
@@ -1079,6 +1079,7 @@ Write a starter project into this folder. It asks nothing and overwrites nothing
                 value="FOLDER",
                 completes=(FOLDERS,),
             ),
+            Option("--output", "name of that config, in place of FOLDER.yaml", value="FILE", completes=(FILES,)),
         ),
         ending="""\
 lightkit init --data photos

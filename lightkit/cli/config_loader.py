@@ -113,7 +113,7 @@ def load_config(
         if reference is None:
             return LoadedConfig(invocation, resolve(), None)
         if command == "fit":
-            raise ConfigError("fit takes no --run; to go on in a run's folder, say --run.resume=RUN")
+            raise ConfigError("fit takes no --run; to continue in a run's folder, use --run.resume=RUN")
         section = resolve().values.get("run")
         section = section if isinstance(section, Mapping) else {}  # an error in its place is reported later
         base = runs.find(reference, section.get("root") or "runs", section.get("name"))
@@ -153,7 +153,7 @@ def _find_reference(invocation: Invocation) -> str | None:
         return str(folder.parent)
     if any(flag.key.partition(".")[0] == "model" for flag in invocation.overrides):
         return None
-    raise ConfigError(f"--model {weights}: this file has weights alone; say which module they are for: --run or -c.")
+    raise ConfigError(f"--model {weights}: this file has weights only; name their module with --run or -c.")
 
 
 def _needs_several_machines(saved: MappingNode) -> bool:

@@ -32,6 +32,7 @@ from lightkit.cli.argument_lookup import import_class
 from lightkit.cli.command_line import Command, parse_command
 from lightkit.cli.command_table import COMMANDS, WITH_MODEL
 from lightkit.cli.config_loader import is_yaml_text, spawns
+from lightkit.cli.console import configure_console, quiet_libraries
 from lightkit.cli.context import RunContext, load_context
 from lightkit.cli.parser_errors import (
     OTHER_WEIGHTS,
@@ -58,6 +59,7 @@ from lightkit.cli.trainer_components import (
     build_components,
     build_computation,
     finish_trainer,
+    print_run_end,
     set_devices,
     set_threads,
 )
@@ -259,6 +261,9 @@ class LightkitCLI(LightningCLI):
         if (path := context.ckpt_path) and path not in ("best", "last") and not Path(path).is_file():
             self._ckpt_path, context.ckpt_path = path, None  # Lightning knows more places than files
         self._script_stack.push(context.stack)
+        if args is None:  # a program of its own, which is as quiet as a command
+            configure_console(context.mode, context.resolved.masked)
+            quiet_libraries()
         return context
 
     def _parse(self, parser: LightningArgumentParser, command: list[str], resolved: config.Resolved) -> Any:
@@ -472,6 +477,9 @@ class LightkitCLI(LightningCLI):
             return
         try:
             super()._run_subcommand(subcommand)
+            if self._is_script and self._is_recorded:
+                assert self.context is not None
+                print_run_end(self.trainer, self.context)
         except Exception as error:
             first = find_first_error(error)
             if (limit := explain_process_limit(first)) is not None:

@@ -29,7 +29,7 @@ from lightkit.cli.console import (
 from lightkit.cli.notifications import IN_RETRAIN
 from lightkit.cli.validation import explain_unwritable
 from lightkit.config import shown_path
-from lightkit.errors import ExportError
+from lightkit.errors import ExportError, format_count
 from lightkit.export.bare_trainer import build_bare_trainer
 from lightkit.export.exporter import export
 from lightkit.export.formats import FORMATS
@@ -124,7 +124,7 @@ def _print_target(target: ExportTarget, folder: Path, mode: OutputMode) -> None:
         runs.print_event("start", origin=origin, folder=str(folder), samples=num_samples, source=samples.source)
     print_line(f"model {name}: {sum(each.numel() for each in target.module.parameters()):,} parameters", mode)
     print_line(f"from  {origin}", mode)
-    print_line(f"proof {num_samples} samples: {samples.source}", mode)
+    print_line(f"proof {format_count(num_samples, 'sample')}: {samples.source}", mode)
     print_line(f"to    {shown_path(folder)}", mode)
 
 
@@ -181,8 +181,8 @@ def print_report(artefacts: Sequence[Mapping[str, Any]]) -> None:
     num_samples, threads = artefacts[0]["samples"], artefacts[0]["threads"]
     print(format_table(("file", *numbers), rows, right=numbers))
     print(
-        f"Verified in a fresh process on {num_samples} samples at batch 1, 7 and 32. Latency: median (95th "
-        f"percentile), {threads} thread{'s' if threads > 1 else ''}."
+        f"Verified in a fresh process on {format_count(num_samples, 'sample')} at batch 1, 7 and 32. Latency: median "
+        f"(95th percentile), {threads} thread{'s' if threads > 1 else ''}."
     )
     for reason in {entry["metrics"]["reason"]: None for entry in artefacts if not entry["metrics"]["scored"]}:
         print(f"Not scored: {reason}.")

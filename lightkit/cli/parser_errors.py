@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import pickle
 import re
 import traceback
@@ -102,8 +103,10 @@ def explain_lightning_errors(resolved: Resolved) -> Iterator[None]:
         first = (str(error) or type(error).__name__).splitlines()[0]
         text = runs.refusal("the checkpoint", names) if names else f"the checkpoint cannot be read: {first}"
         raise ConfigError(text) from error
-    except (RuntimeError, ImportError, ValueError) as error:
+    except (RuntimeError, ImportError, ValueError, TypeError, AttributeError) as error:
         text = str(error)
+        if (reason := explain_port(error) or explain_predict_step(error)) is not None:
+            raise ConfigError(reason) from error
         if text.startswith((OTHER_WEIGHTS, _OTHER_OPTIMIZER)):
             part = "model" if text.startswith(OTHER_WEIGHTS) else "optimizer"
             raise ConfigError(f"the checkpoint does not fit the {part}: {' '.join(text.split())}") from error
@@ -146,6 +149,43 @@ def unwrap_errors() -> Iterator[None]:
         if original is error:
             raise
         raise original from original.__cause__
+
+
+_PORT = re.compile(r"port:? ?(\d+)")
+
+
+def explain_port(error: Exception) -> str | None:
+    """Explain that the port at which the ranks meet is taken; None for any other error."""
+    if "EADDRINUSE" not in str(error):
+        return None
+    port = os.environ.get("MASTER_PORT") or getattr(_PORT.search(str(error)), "group", lambda _: "")(1)
+    return (
+        f"MASTER_PORT: the port {port} of this machine, at which the ranks are to meet, is used by another program, "
+        "such as another training. Set MASTER_PORT to a free one, or leave it out: then lightkit chooses a free one."
+    )
+
+
+def explain_predict_step(error: BaseException) -> str | None:
+    """Explain that `forward` was given a whole batch, since the module has no `predict_step`; None for other errors.
+
+    Lightning's `predict_step` calls the module with the batch as the loader gives it, with its targets.
+    """
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        code = frame.f_code
+        if code.co_name != "predict_step" or not code.co_filename.endswith("pytorch_lightning/core/module.py"):
+            continue
+        batch, module = frame.f_locals.get("batch"), type(frame.f_locals.get("self")).__name__
+        if not isinstance(batch, (list, tuple, dict)):
+            return None
+        kind = f"a {type(batch).__name__} of {len(batch)}"
+        return (
+            f"model: {module} has no predict_step, so that its forward is given each batch as the data gives it, "
+            f"{kind} with the targets, and fails: {type(error).__name__}: {' '.join(str(error).split())}\n"
+            f"Add to {module}:\n"
+            "    def predict_step(self, batch, batch_idx):\n"
+            "        return self(batch[0])"
+        )
+    return None
 
 
 _LIGHTNING = re.compile(r"/(?:pytorch_lightning|lightning)/")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import shlex
 from collections.abc import Sequence
 from functools import partial
 
@@ -38,12 +39,7 @@ def build_image_data(
     """
     preprocessing = getattr(data, "preprocessing", None)
     if not callable(preprocessing):
-        raise error_at(
-            f"data: {'missing' if data is None else f'{type(data).__name__} has none'}; IMAGES are prepared as the "
-            "data module's attribute `preprocessing` says, such as "
-            "lightkit.images.preprocessing.Preprocessing(resize=256, crop=(224, 224), mean=(...), std=(...))",
-            context.resolved.origin_of("data"),
-        )
+        raise error_at(_explain_preparation(context, data), context.resolved.origin_of("data"))
     trained_names: Sequence[str] | None = None
     if context.weights is not None:
         trained_names = load_exported(model, context.weights).class_names
@@ -63,6 +59,23 @@ def build_image_data(
         trained_names=trained_names,
         names_of_data=partial(getattr, data, "class_names", None),
         image_size=getattr(data, "image_size", None),
+    )
+
+
+def _explain_preparation(context: RunContext, data: LightningDataModule | None) -> str:
+    """Explain why images cannot be prepared for a model, and what to do."""
+    if getattr(data, "source", None) == "table":  # of numbers: one of images has a preprocessing
+        table = shlex.quote(context.inputs[0])
+        return (
+            "data: the model was trained on rows of numbers, and predict takes IMAGES after its options. To predict "
+            f"the rows of another Parquet file or Delta table, name it as the test split of the data, without IMAGES: "
+            f"lightkit predict --run RUN --data.path=null --data.test={table}"
+        )
+    found = "the config has no data" if data is None else f"{type(data).__name__} has no `preprocessing`"
+    return (
+        f"data: {found}, which says how an image is prepared for the model. Set it on the data module: "
+        "lightkit.images.preprocessing.Preprocessing(resize=256, crop=(224, 224), mean=(...), std=(...)), or a "
+        "function from a PIL image to an array (channels, height, width)"
     )
 
 

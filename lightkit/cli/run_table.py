@@ -28,7 +28,7 @@ def get_root_and_job(invocation: Invocation) -> tuple[Path, str | None]:
     root = Path(invocation.options.get("root", "runs"))
     name = invocation.inputs[0] if invocation.inputs else None
     if not root.is_dir():
-        raise invocation.error(f"{root} is no folder; name that of all runs with --root")
+        raise invocation.error(f"{root} is not a folder; name the folder of all runs with --root")
     jobs = sorted(path.name for path in root.iterdir() if path.is_dir() and not path.name.startswith("."))
     if name is not None and name not in jobs:
         raise invocation.error(f"there is no job {name!r} in {root}{near(name, jobs)}")

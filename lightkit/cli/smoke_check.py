@@ -44,7 +44,7 @@ from lightkit.cli.parser_errors import explain_lightning_errors, locate_lightnin
 from lightkit.cli.stage_runner import make_plan
 from lightkit.cli.trainer_components import list_checkpoint_callbacks
 from lightkit.config import KeyPath, Problems, dotted, error_at, near, shown_path
-from lightkit.errors import ConfigError, DataError, LightkitError
+from lightkit.errors import ConfigError, DataError, LightkitError, format_count
 from lightkit.hardware.processor import available_memory_bytes
 from lightkit.loggers import CSV, MLflow, TensorBoard
 from lightkit.models import ImageClassifier
@@ -123,8 +123,8 @@ def format_smoke_report(report: dict[str, Any]) -> list[str]:
     for name, loop in report["batches"].items():
         took.append(f"{_LOOPS[name]} {loop['seconds']:.2f} s")
         if loop["batches"] is not None:
-            samples = "" if loop["samples"] is None else f"{loop['samples']:,} samples in "
-            sizes.append(f"{_LOOPS[name]} {samples}{loop['batches']:,} batch{'es' * (loop['batches'] != 1)}")
+            samples = "" if loop["samples"] is None else f"{format_count(loop['samples'], 'sample')} in "
+            sizes.append(f"{_LOOPS[name]} {samples}{format_count(loop['batches'], 'batch', 'batches')}")
     disks = [
         f"{disk['count']} x {in_bytes(disk['size_bytes'])}{'' if disk['is_bounded'] else ', and more without end'} "
         f"in {shown_path(Path(disk['folder']))}; {in_bytes(disk['free_bytes'])} free"
@@ -141,7 +141,9 @@ def format_smoke_report(report: dict[str, Any]) -> list[str]:
     }
     if (gate := report["gate"]) is not None:
         shown = "none" if gate["smallest_drop"] is None else f"{gate['smallest_drop']:.2g}"
-        parts["gate"] = f"the smallest drop of {gate['metric']} that {gate['samples']:,} samples can show: {shown}"
+        parts["gate"] = (
+            f"the smallest drop of {gate['metric']} that {format_count(gate['samples'], 'sample')} can show: {shown}"
+        )
     lines = [f"{name:12} {text}" for name, text in parts.items() if text]
     return lines + [f"{'not tried':12} {key}: {reason}" for key, reason in report["not_tried"].items()]
 
@@ -511,9 +513,11 @@ class _SmokeCheck(ModelBuilder):
                 continue
 
             place = max(on_disk, key=lambda place: place.needed_bytes)
-            text = f"{place.count} checkpoints of {in_bytes(place.size_bytes)}"
-            text += ", one of them while it is written," if place is largest else ""
-            text += f" need {in_bytes(place.needed_bytes)}"
+            text = f"a checkpoint needs {in_bytes(place.needed_bytes)}"
+            if place.count > 1:
+                text = f"{place.count} checkpoints of {in_bytes(place.size_bytes)}"
+                text += ", one of them while it is written," if place is largest else ""
+                text += f" need {in_bytes(place.needed_bytes)}"
             if len(on_disk) > 1:
                 text += f", with those of the other callbacks {in_bytes(needed_bytes)}"
             text += f", but {in_bytes(free_bytes)} are free in {shown_path(place.folder)}; make room, keep fewer, or "

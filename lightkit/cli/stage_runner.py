@@ -195,7 +195,7 @@ def require_srun(context: RunContext) -> None:
     """
     if context.launch.engine == "slurm" and context.command == "fit" and this_rank(os.environ) is None:
         raise error_at(
-            "launch.engine: slurm: the ranks are started by srun, which is not the case here; say lightkit submit "
+            "launch.engine: slurm: the ranks are started by srun, which is not the case here; use lightkit submit "
             "with the same arguments, or another launch.engine",
             context.resolved.origin_of("launch.engine"),
         )

@@ -8,6 +8,7 @@ import multiprocessing
 import os
 import shlex
 import shutil
+import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
@@ -524,7 +525,7 @@ def print_run_end(trainer: Trainer, context: RunContext) -> None:
         return
     in_retrain = IN_RETRAIN in os.environ  # which has a closing block of its own
     if command == "fit":
-        lines = _list_results(trainer, run)
+        lines = _list_results(trainer, run, is_script=context.is_script)
         lines = [line for line in lines if line.startswith(("best", "note"))] if in_retrain else lines
     else:
         values = [f"{name} {float(value):.4g}" for name, value in trainer.callback_metrics.items()]
@@ -542,7 +543,7 @@ def print_run_end(trainer: Trainer, context: RunContext) -> None:
         print_line("\n".join(lines), mode)
 
 
-def _list_results(trainer: Trainer, run: runs.Run) -> list[str]:
+def _list_results(trainer: Trainer, run: runs.Run, *, is_script: bool = False) -> list[str]:
     """List the best checkpoint, the folder, what a tracker has missed, and the next commands, a line each."""
     summary = runs.read_json(run.summary_path) or {}
     lines = []
@@ -552,7 +553,8 @@ def _list_results(trainer: Trainer, run: runs.Run) -> list[str]:
     if summary.get("stopped_early"):
         lines.append(f"note  {summary['stopped_early']}")
     lines += [f"note  {text}" for text in summary.get("notes") or () if not text.startswith("best.ckpt is the newest")]
-    commands = [["lightkit", "test", "--run", shown_path(run.folder)]] if any(run.checkpoints.glob("*.ckpt")) else []
+    program = ["python", sys.argv[0]] if is_script else ["lightkit"]
+    commands = [[*program, "test", "--run", shown_path(run.folder)]] if any(run.checkpoints.glob("*.ckpt")) else []
     for logger in trainer.loggers:  # Lightning's stand-in of a fast_dev_run has a method of every name
         unsent, view = getattr(logger, "unsent", 0), getattr(logger, "view_command", None)
         if isinstance(unsent, int) and unsent:

@@ -21,6 +21,7 @@ from lightkit.config.resolved import drop_paths
 from lightkit.config.schema import ConfigSchema, join_alternatives, load_schema
 from lightkit.config.validation import ValidationResult, validate_values
 from lightkit.errors import ConfigError, DataError, LightkitError
+from lightkit.images.table_format import explain_other_format
 from lightkit.runs.resume import check_checkpoint_file, open_named_run
 
 _WITH_INPUTS = ("model", "data")
@@ -223,14 +224,16 @@ def _error_at(origin: Origin | None, kind: type[LightkitError], text: str) -> Li
 def _describe_missing(value: str, kind: str) -> str | None:
     """Describe what is missing of a ``folder``, a ``file`` or ``any`` of both; None where nothing is.
 
-    ``class_folders`` is a folder whose content is checked too, by `find_split_folders`.
+    ``class_folders`` is a folder whose content is checked too, by `find_split_folders`, and ``table`` a file or folder
+    that may be a table.
     """
-    kind = "folder" if kind == "class_folders" else kind
+    is_table = kind == "table"
+    kind = {"class_folders": "folder", "table": "any"}.get(kind, kind)
     if kind == "any" and "://" in value:
         return None
     place = Path(value).expanduser()
     if (kind != "file" and place.is_dir()) or (kind != "folder" and place.exists() and not place.is_dir()):
-        return None
+        return explain_other_format(place) if is_table else None
     if place.exists():
         return f"expected a {kind}, got the {'file' if kind == 'folder' else 'folder'} {place}"
     kind = "folder or file" if kind == "any" else kind
@@ -301,3 +304,31 @@ def explain_unwritable(root: str | Path, *, setting: str = "run.root") -> Config
         number = errno.EROFS if os.statvfs(folder).f_flag & os.ST_RDONLY else errno.EACCES
     text = f"{setting}: cannot write {root}: {os.strerror(number)}"
     return ConfigError(f"{text}. Set {setting} to a folder that can be written.")
+
+
+def require_forward(resolved: Resolved) -> None:
+    """Refuse a model without a `forward` where the config has a gate, by which models are promoted.
+
+    Lightning trains a module without one. A registered model is called by it.
+
+    Raises:
+        ConfigError: If the class has none of its own.
+    """
+    section = resolved.values.get("model")
+    path = section.get("class_path") if isinstance(section, dict) else None
+    if not isinstance(path, str) or "." not in path or path.startswith("lightkit."):
+        return
+    cls = import_class(path)
+    if isinstance(cls, type) and lacks_forward(cls):
+        raise error_at(
+            f"model: {cls.__name__} has no forward, by which a model in the registry is called, and the gate "
+            f"({resolved.section('gate').get('metric')}) leads there. Add forward(self, inputs) to {cls.__name__}; or "
+            "train without a registration: lightkit fit, or lightkit retrain --skip promote",
+            resolved.origin_of(("model", "class_path")),
+        )
+
+
+def lacks_forward(cls: type) -> bool:
+    """Return whether a class of modules has no `forward` of its own; no torch, as the class was imported."""
+    forward = getattr(cls, "forward", None)
+    return getattr(forward, "__module__", None) == "pytorch_lightning.core.module"

@@ -17,7 +17,7 @@ from lightkit.cli.console import configure_console
 from lightkit.cli.context import RunContext
 from lightkit.cli.monitors import list_mode_warnings
 from lightkit.cli.stage_runner import make_plan, open_context, parse_config
-from lightkit.cli.validation import check_inputs
+from lightkit.cli.validation import check_inputs, require_forward
 from lightkit.config import Origin, Problems, error_at
 from lightkit.config.schedule import find_long_schedules
 from lightkit.errors import ConfigError, LightkitError
@@ -156,6 +156,8 @@ def _check_config(context: RunContext, *, imports: bool, plans: bool) -> None:
     with problems.noted():
         if imports:
             parse_config(context)
+            if context.command == "fit" and context.resolved.section("gate").get("metric") is not None:
+                require_forward(context.resolved)
         else:
             if context.command == "fit":
                 for text, path in find_long_schedules(context.resolved):

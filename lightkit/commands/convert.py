@@ -10,7 +10,7 @@ from pathlib import Path
 from lightkit.cli.command_line import Invocation
 from lightkit.cli.console import choose_output_mode, configure_console, print_line
 from lightkit.config import shown_path
-from lightkit.errors import ConfigError, DataError, LightkitError, visible
+from lightkit.errors import ConfigError, DataError, LightkitError, format_count, visible
 from lightkit.runs.bad_images import BadImage
 
 _ARGUMENTS = {"root": "IMAGES", "on_bad_image": "--on-bad-image", "max_bad_fraction": "--max-bad-fraction",
@@ -77,17 +77,18 @@ def convert(invocation: Invocation) -> int:
         raise DataError(f"{error.filename}: {error.strerror or error}. Run the same command again.") from error
     files = plan_files(rows, num_files=options.get("partitions", 1), row_group_bytes=row_group_bytes)
     counts = ", ".join(f"{number} {split}" for split, number in index.counts.items())
-    num_classes = len(index.class_names)
-    summary = f"{shown_path(images)}: {sum(index.counts.values())} images, {num_classes} classes, {counts}"
+    num_images = format_count(sum(index.counts.values()), "image")
+    num_classes = format_count(len(index.class_names), "class", "classes")
+    summary = f"{shown_path(images)}: {num_images}, {num_classes}, {counts}"
     print_line(visible(summary, in_line=True), mode)
     bad_images = [BadImage(defect.name, defect.reason, "scan") for defect in index.defects]
     num_bytes, version = write_table(target, files, bad_images=bad_images)
     if bad_images:
         print_line(f"{shown_path(table / BAD_IMAGES)}: lists what is left out", mode)
     name = shown_path(table)
-    num_files = f"{len(files)} file{'s' if len(files) > 1 else ''}"
+    num_files = format_count(len(files), "file")
     of_delta = "" if version is None else f", version {version}"
-    print_line(f"{name}: {len(rows)} rows, {num_bytes / 1e6:.1f} MB, {num_files}{of_delta}", mode)
+    print_line(f"{name}: {format_count(len(rows), 'row')}, {num_bytes / 1e6:.1f} MB, {num_files}{of_delta}", mode)
     print_line(f"lightkit fit -c configs/flowers.yaml --data=lightkit.data.Table --data.path={shlex.quote(name)}", mode)
     return 0
 

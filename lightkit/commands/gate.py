@@ -12,8 +12,8 @@ from lightkit.cli.command_line import Invocation
 from lightkit.cli.console import OutputMode, format_table, print_line
 from lightkit.cli.stage_runner import open_run_context
 from lightkit.config import Flag
-from lightkit.errors import GateFailed
-from lightkit.registry.gate import read_gate, require_rule
+from lightkit.errors import GateFailed, format_count
+from lightkit.registry.gate import explain_refusal, read_gate, require_rule
 from lightkit.runs.ci_report import Case, CiReport, markdown_table
 from lightkit.runs.files import finite
 
@@ -46,7 +46,8 @@ def gate(invocation: Invocation) -> int:
         is_json = invocation.has("json")
         _report(record, context.mode, report, seconds=time.monotonic() - began, is_json=is_json)
         if not record["passed"]:
-            raise GateFailed("the gate says no: " + "; ".join(record["reasons"]))
+            assert context.base is not None  # the run that is judged
+            raise GateFailed(explain_refusal(record, context.base))
     return 0
 
 
@@ -63,7 +64,9 @@ def _report(record: Mapping[str, Any], mode: OutputMode, report: CiReport, *, se
     verdict = "nothing is judged" if record["metric"] is None else verdict
     samples = "no data"
     if data := record.get("data"):
-        samples = f"{record['num_samples']} samples ({data['split']}, fingerprint {data['fingerprint'][:12]})"
+        samples = (
+            f"{format_count(record['num_samples'], 'sample')} ({data['split']}, fingerprint {data['fingerprint'][:12]})"
+        )
         if (drop := record.get("smallest_drop")) is not None:
             samples += f"; the smallest drop that they can show is {drop:.2g}"
     if is_json:

@@ -16,10 +16,12 @@ from typing import Any
 
 from lightkit.cli.command_line import Invocation
 from lightkit.config.origins import near_files, shown_path
-from lightkit.errors import ConfigError, DataError
+from lightkit.errors import ConfigError, DataError, format_count
 from lightkit.images.image_file import IMAGE_SUFFIXES
 from lightkit.images.image_index import find_split_folders, refuse_masks
+from lightkit.images.inputs import COLUMNS as PATH_COLUMNS
 from lightkit.images.splits import split_named
+from lightkit.images.table_format import RECIPES, explain_other_format
 
 _TEMPLATES = {"module": ("module",), "image": ("image",), "ci": ("module", "ci"), "cron": ("module", "cron")}
 _NUM_SIZES = 200  # images whose size is looked at
@@ -57,9 +59,11 @@ def init(invocation: Invocation) -> int:
     options = invocation.options
     if "template" in options and "data" in options:
         raise invocation.error("expected --template or --data, got both")
+    if "output" in options and "data" not in options:
+        raise invocation.error("--output names the config of --data; the files of a template have names of their own")
     if "data" in options:
         folder = Path(options["data"])
-        name = f"{folder.absolute().name}.yaml"
+        name = options.get("output", f"{folder.absolute().name}.yaml")
         files = {name: starter_config(summarize_images(folder), name)}
     else:
         template = options.get("template", "module")
@@ -69,7 +73,8 @@ def init(invocation: Invocation) -> int:
     existing = [name for name in files if Path(name).exists()]
     if existing:
         listed = "\n".join(f"  {name}" for name in existing)
-        raise ConfigError(f"init: it overwrites nothing, and this folder already has:\n{listed}\nTry an empty folder.")
+        remedy = "Name another file with --output." if "data" in options else "Try an empty folder."
+        raise ConfigError(f"init: it overwrites nothing, and this folder already has:\n{listed}\n{remedy}")
     for name, text in files.items():
         Path(name).parent.mkdir(parents=True, exist_ok=True)
         with Path(name).open("x", encoding="utf-8") as file:
@@ -101,7 +106,9 @@ def summarize_images(path: Path) -> ImageData:
     """
     if not path.exists():
         raise DataError(f"--data {path}: no such folder{near_files(path)}")
-    is_table = path.suffix == ".parquet" or (path / "_delta_log").is_dir() or any(path.glob("*.parquet"))
+    if (reason := explain_other_format(path)) is not None:
+        raise DataError(f"--data: {reason}")
+    is_table = path.is_file() or (path / "_delta_log").is_dir() or any(path.glob("*.parquet"))
     data = _summarize_table(path) if is_table else _summarize_folder(path)
     if len(data.classes) < 2:
         expected = "expected one folder per class with images, or train/, val/ and test/ with class folders"
@@ -129,7 +136,8 @@ def _summarize_folder(path: Path) -> ImageData:
         with suppress(OSError, ValueError, Image.DecompressionBombError), Image.open(file) as image:  # fit lists them
             sizes.append(min(image.size))
     parts = ", ".join(f"{number} {split}" for split, number in counts.items()) if len(counts) > 1 else counts["train"]
-    found = f"{parts} images in {len(classes)} classes"
+    images_of = "image" if parts == 1 else "images"
+    found = f"{parts} {images_of} in {format_count(len(classes), 'class', 'classes')}"
     counts = counts if splits else _split(counts["train"])
     return ImageData(("ImageFolder", {"root": path.as_posix()}), classes, counts, sizes, found)
 
@@ -151,18 +159,40 @@ def _summarize_table(path: Path) -> ImageData:
     image = next((name for name, kind in columns.items() if kind in (pa.binary(), pa.large_binary())), None)
     label = next((name for name in _LABELS if name in columns), None)
     if image is None or label is None:
-        listed = ", ".join(f"{name} ({kind})" for name, kind in columns.items())
-        expected = f"expected a column of image bytes and one of {', '.join(_LABELS)}"
-        raise DataError(f"--data {path}: {expected}; got {listed}")
+        raise _explain_columns(path, {name: str(kind) for name, kind in columns.items()}, image)
     rows = table.to_table(columns=[label, *[name for name in ("split",) if name in columns]]).to_pydict()
     classes = {str(name): number for name, number in sorted(Counter(rows[label]).items(), key=str)}
     splits = Counter(split_named(str(name)) or str(name) for name in rows.get("split", ()))
     sizes = []
     if {"width", "height"} <= {*columns}:
         sizes = [min(row.values()) for row in table.head(_NUM_SIZES, columns=["width", "height"]).to_pylist()]
-    found = f"{sum(classes.values())} rows in {len(classes)} classes, image column {image!r}, label column {label!r}"
+    counts = f"{format_count(sum(classes.values()), 'row')} in {format_count(len(classes), 'class', 'classes')}"
+    found = f"{counts}, image column {image!r}, label column {label!r}"
     source = "Table", {"path": path.as_posix(), "image": image, "label": label}
     return ImageData(source, classes, splits or _split(sum(classes.values())), sizes, found)
+
+
+def _explain_columns(path: Path, columns: Mapping[str, str], image: str | None) -> DataError:
+    """Explain which table a config is written for, and which recipe is for this one.
+
+    Args:
+        path: The table.
+        columns: Its columns, each with its type.
+        image: The column of image bytes, if there is one.
+    """
+    listed = ", ".join(f"{name} ({kind})" for name, kind in columns.items())
+    expected = f"expected a column of image bytes and one of {', '.join(_LABELS)}; got {listed}"
+    paths = [name for name in columns if name.lower() in PATH_COLUMNS and "string" in columns[name]]
+    if image is not None:
+        recipe = "By hand, data.init_args.label of lightkit.data.Table names a label column of any name"
+    elif paths:
+        recipe = (
+            f'Images whose paths stand in a column ({paths[0]}) are not read: {RECIPES}, "Photos named by a table", '
+            "makes a folder of them"
+        )
+    else:
+        recipe = f'Numbers are trained on with a net of your own: {RECIPES}, "Numbers in a table", has a complete one'
+    return DataError(f"--data {shown_path(path)}: {expected}. {recipe}.")
 
 
 def _split(number: int) -> dict[str, int]:
@@ -188,7 +218,7 @@ def starter_config(data: ImageData, name: str) -> str:
     batch_size = 32 if num_train >= 20 * 32 else 16 if num_train >= 20 * 16 else 8
     largest = max(data.classes, key=lambda each: data.classes[each])
     share = data.classes[largest] / sum(data.classes.values())
-    number = f"about {num_train} training images"
+    number = f"about {format_count(num_train, 'training image')}"
     model = [("backbone", "small_cnn", f"images of {side} pixels are too small for a pretrained network")]
     if not is_small:
         few = f"{number} are few: train the head only; `none` trains all layers"
@@ -198,11 +228,16 @@ def starter_config(data: ImageData, name: str) -> str:
             ("freeze", *(("backbone", few) if is_few else ("none", f"{number} are enough to train all layers"))),
         ]
     class_name, arguments = data.source
+    batches = f"{format_count(num_train // batch_size, 'batch', 'batches')} of {number}"
+    if num_train < batch_size:
+        batches = f"{number}, which are fewer than a batch: one batch an epoch"
+    # a table is read as a stream, of which no features are kept
+    keeps_features = is_frozen and class_name == "ImageFolder"
     settings = [
         *((key, json.dumps(value, ensure_ascii=False), "") for key, value in arguments.items()),  # which is YAML too
         ("image_size", min(224, max(32, side // 32 * 32)), f"the shorter side of the images is {side} pixels (median)"),
-        ("batch_size", batch_size, f"{num_train // batch_size} batches of {number}"),
-        *[("augment", "false", "the features of a frozen backbone are then computed once")] * is_frozen,
+        ("batch_size", batch_size, batches),
+        *[("augment", "false", "the features of a frozen backbone are then computed once")] * keeps_features,
     ]
     text = f"""\
 # {data.found}.
@@ -239,7 +274,8 @@ def _format_comparison(num_test: int) -> str:
     drop = smallest_drop(num_test)
     margin = suggest_margin(num_test)
     if margin is None:
-        return f"  max_drop: 0   # below the champion: {num_test} test images are too few to show how large a drop is\n"
+        few = f"{format_count(num_test, 'test image')} {'is' if num_test == 1 else 'are'}"
+        return f"  max_drop: 0   # below the champion: {few} too few to show how large a drop is\n"
     return (
         f"  margin: {margin:g}   # shown to be less than this worse than the champion, with 95 % confidence\n"
         f"  drift: {{window: {_DRIFT_WINDOW}, max_drop: {margin:g}}}   # below the best of the last {_DRIFT_WINDOW} "

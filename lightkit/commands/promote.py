@@ -22,7 +22,7 @@ from lightkit.cli.redaction import redact
 from lightkit.cli.stage_runner import open_run_context
 from lightkit.config import shown_path
 from lightkit.errors import ConfigError, GateFailed, LightkitError, RunLocked
-from lightkit.registry.gate import RECORD, GateSettings, read_gate
+from lightkit.registry.gate import RECORD, GateSettings, explain_refusal, read_gate
 from lightkit.registry.promotion import (
     Move,
     alias_version,
@@ -297,8 +297,8 @@ def _decide(registry: Registry, request: _Request) -> Mapping[str, Any]:
         context = request.reopen(is_quiet=mode == "quiet")
         decision = evaluate_gate(context, tracking_uri=request.tracking_uri, name=request.name)
     if not decision.get("passed"):
-        reasons = "; ".join(map(str, decision.get("reasons") or ["there is no decision"]))
-        raise GateFailed(f"the gate says no: {reasons}. Nothing was promoted; --force promotes all the same.")
+        refusal = explain_refusal(decision, request.run)
+        raise GateFailed(f"{refusal}. Nothing was promoted; --force promotes all the same.")
     return decision
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from string import ascii_uppercase
 
 from lightkit import runs
 from lightkit.cli.command_line import Invocation
@@ -22,9 +23,10 @@ def report(invocation: Invocation) -> int:
     given = invocation.options.get("output")
     output = Path(given) if given else None
     path = output or found[0].folder / ("comparison.html" if len(found) > 1 else "report.html")
+    verdicts: list[tuple[str, str]] = []
     try:
         if len(found) > 1:
-            _write_comparison(found, path)
+            verdicts = _write_comparison(found, path)
         else:
             _write_report(found[0], output)
     except OSError as error:
@@ -33,6 +35,8 @@ def report(invocation: Invocation) -> int:
         ) from error
     if not invocation.has("quiet"):
         print(shown_path(path))
+        if found[1:]:
+            _print_verdicts(found, verdicts)
     return 0
 
 
@@ -44,7 +48,7 @@ def _find_runs(invocation: Invocation) -> list[runs.Run]:
     """
     names = invocation.inputs
     if not names:
-        raise invocation.error("expected at least one run, got none; say latest, or the folder of one")
+        raise invocation.error("expected at least one run, got none; expected latest, or the folder of one")
     root = Path(invocation.options.get("root", "runs"))
     found = [runs.find(name, root) for name in names]
     if len({run.folder.resolve() for run in found}) < len(found):
@@ -52,11 +56,28 @@ def _find_runs(invocation: Invocation) -> list[runs.Run]:
     return found
 
 
-def _write_comparison(found: Sequence[runs.Run], path: Path) -> None:
-    from lightkit.reports.comparison import render_comparison  # here: they load numpy
+def _write_comparison(found: Sequence[runs.Run], path: Path) -> list[tuple[str, str]]:
+    """Write the comparison, and return the verdict on each run but the first, with its details."""
+    from lightkit.reports.comparison import list_verdicts, render_comparison  # here: they load numpy
     from lightkit.reports.facts import read_facts
 
-    write_text(path, render_comparison([read_facts(run) for run in found]), durable=False)
+    facts = [read_facts(run) for run in found]
+    write_text(path, render_comparison(facts), durable=False)
+    return list_verdicts(facts)
+
+
+def _print_verdicts(compared: Sequence[runs.Run], verdicts: Sequence[tuple[str, str]]) -> None:
+    """Print which run has which letter, and whether each differs from the first."""
+    for letter, run in zip(ascii_uppercase, compared, strict=False):
+        print(f"{letter}     {run.name}/{run.id}")
+    for verdict, detail in verdicts:
+        print(verdict)
+        print("\n".join(f"      {line}" for line in detail.splitlines()))
+    if len(verdicts) < len(compared) - 1:
+        print(
+            "Whether a run without predictions of the same samples differs is unknown; lightkit test --run RUN records"
+        )
+        print("them.")
 
 
 def _write_report(run: runs.Run, output: Path | None) -> None:

@@ -20,7 +20,7 @@ from lightkit.cli.context import RunContext
 from lightkit.cli.stage_runner import open_context, run_stage
 from lightkit.cli.up_to_date import compute_inputs
 from lightkit.config import PREFIX, RESERVED_VARIABLES, shown_path
-from lightkit.errors import ConfigError, DataError
+from lightkit.errors import ConfigError, DataError, format_count
 from lightkit.hardware import describe_packages, this_machine
 from lightkit.runs.files import finite
 from lightkit.runs.signals import SignalWatch
@@ -65,7 +65,7 @@ def reproduce(invocation: Invocation) -> int:
             if not invocation.has("anyway"):
                 raise (DataError if list(differences) == ["data"] else ConfigError)(
                     f"reproduce: {where} cannot be reproduced here, because this differs:\n{listing}\n"
-                    "Put it back as it was, or say --anyway to train all the same."
+                    "Put it back as it was, or use --anyway to train nevertheless."
                 )
             _log.warning("%s is trained again though not all is as it was:\n%s", where, listing)
         if (code := run_stage(fit, watch)) != 0:
@@ -243,9 +243,11 @@ def format_comparison(found: Mapping[str, Any]) -> str:
     """Write one line where all is equal, else the differences."""
     before, again = (shown_path(Path(found[name])) for name in ("run", "again"))
     if found["equal"]:
-        weights = ", ".join(f"{each['num_tensors']} tensors of {each['checkpoint']}" for each in found["weights"])
+        weights = ", ".join(
+            f"{format_count(each['num_tensors'], 'tensor')} of {each['checkpoint']}" for each in found["weights"]
+        )
         equal = f"{weights}, bit for bit" if weights else "there are no weights to compare"
-        return f"reproduced: {again} equals {before} ({found['epochs']} epochs; {equal})"
+        return f"reproduced: {again} equals {before} ({format_count(found['epochs'], 'epoch')}; {equal})"
     lines = [f"not reproduced: {again} differs from {before}"]
     lines += [f"data     {found['data']}"] if found["data"] else []
     columns = ("metric", "epoch", "before", "again")

@@ -34,6 +34,7 @@ from lightkit.cli.context import RunContext, create_job_lock, read_run_settings
 from lightkit.cli.notifications import IN_RETRAIN, CommandNotifier, pass_on_notifiers
 from lightkit.cli.stage_runner import open_context
 from lightkit.cli.up_to_date import compute_inputs, find_unchanged_run
+from lightkit.cli.validation import require_forward
 from lightkit.config import near, shown_path
 from lightkit.config.loader import find_plain_secrets
 from lightkit.errors import (
@@ -125,6 +126,8 @@ def _retrain(fit: Invocation, options: Mapping[str, Any], notifier: CommandNotif
         raise plain_secret
     if gate.metric is not None:
         require_rule(gate)
+        if "promote" not in options.get("skip", ()):
+            require_forward(resolved)
     elif "reason" in options:
         raise ConfigError("--reason: nothing is promoted without gate.metric; leave it out, or set gate.metric.")
     with StageProcesses(preloads="if-changed" not in options) as processes:  # with it, perhaps nothing needs torch

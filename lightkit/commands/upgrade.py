@@ -26,7 +26,7 @@ def upgrade(invocation: Invocation) -> int:
         raise ConfigError(f"upgrade: --output takes the name of a file, and {shown_path(new)} is a folder")
     is_in_place = new is not None and new.exists() and old.exists() and new.samefile(old)
     if new is not None and not invocation.has("force") and new.is_file() and not is_in_place:
-        raise ConfigError(f"upgrade: {shown_path(new)} exists; say --force to replace it, or -o with another name")
+        raise ConfigError(f"upgrade: {shown_path(new)} exists; use --force to replace it, or -o with another name")
     upgraded = upgrade_file(old)
     if new is None:
         print(upgraded.text, end="")

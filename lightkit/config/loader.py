@@ -384,7 +384,7 @@ def find_masked_values(tree: MappingNode) -> Iterator[ConfigError]:
     for path, leaf, is_secret in _leaves(tree, (), is_secret=False):
         value = leaf.value
         if isinstance(value, str) and ((is_secret and value == HIDDEN) or _IN_ADDRESS.search(value)):
-            text = f"{dotted(path)}: {HIDDEN} stands for a secret, of which a run keeps nothing; say its value again"
+            text = f"{dotted(path)}: {HIDDEN} stands for a secret, of which a run keeps nothing; set its value again"
             hint = "as a flag, and write ${oc.env:NAME} for the next training, which a run keeps as it is"
             yield error_at(f"{text} {hint}", leaf.origin)
 

@@ -56,6 +56,8 @@ Lightning makes optimizers and schedulers without them.
 _FIXED_BY_A_SCRIPT = (("model",), ("data",))
 _STRATEGY = "pytorch_lightning.strategies.Strategy"
 _OWN_STRATEGIES = {"auto", "horovod", *OLD_STRATEGIES, *STRATEGIES_AS_ACCELERATORS, *STRATEGY_CLASSES}
+_CHECKPOINT = "lightkit.callbacks.Checkpoint"
+_MODEL_CHECKPOINT = "pytorch_lightning.callbacks.ModelCheckpoint"
 _NEEDED = {"torch.optim.lr_scheduler.OneCycleLR": (("total_steps",), ("epochs", "steps_per_epoch"))}
 """Schedules that need one of several groups of arguments, none of which their signature requires."""
 _DOTTED = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)+")
@@ -544,6 +546,11 @@ class _Validator:
         hint = near(name.removesuffix("+"), described["arguments"])
         if place[:-1] == (SECTION, "init_args") and name in STEPPING_KEYS:
             hint = f"; {name} stands next to class_path"
+        elif found == _CHECKPOINT and name.removesuffix("+") in self._schema.classes[_MODEL_CHECKPOINT]["arguments"]:
+            hint = (
+                "; ModelCheckpoint has it: add an entry of your own under callbacks, such as five_best: {class_path: "
+                f"ModelCheckpoint, init_args: {{{name.removesuffix('+')}: ...}}}}"
+            )
         if not hint and described.get("open") and place[0] in _CALLED:
             hint = "; what it passes on to others goes under dict_kwargs"
         self._report(place, f"{text}{hint}", node, at_key=True)
@@ -612,6 +619,8 @@ def _short_names(bases: Collection[str], schema: ConfigSchema) -> list[str]:
 
 def _describe_no_class(name: str, choices: Collection[str]) -> str:
     """Describe that a name without a module is no class's; where it is a module's, a class in it is meant."""
+    if Path(name).is_dir() and not (Path(name) / "__init__.py").is_file():
+        return f"{name} is a folder; `lightkit init --data {name}` writes a config for the images in it"
     if name in sys.modules or (name.isidentifier() and importlib.util.find_spec(name) is not None):
         return f"{name} is a module; name a class in it, as in {name}.MyClass"
     # the name of an entry may be meant, such as `slack`, which stands for SlackNotifier

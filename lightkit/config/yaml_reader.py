@@ -166,7 +166,10 @@ def read_file(file: Path, problems: Problems | None = None) -> MappingNode:
     except FileNotFoundError:
         raise ConfigError(f"{name}: no such file{near_files(file)}") from None
     except IsADirectoryError:
-        raise ConfigError(f"{name}: expected a YAML file, got a folder") from None
+        raise ConfigError(
+            f"{name}: expected a YAML file, got a folder; `lightkit init --data {name}` writes a config for the images "
+            "in it"
+        ) from None
     except (OSError, ValueError) as error:
         raise ConfigError(f"{name}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
     if len(content) > _MAX_SIZE_BYTES:

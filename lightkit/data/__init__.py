@@ -15,10 +15,10 @@ sample to sample. Data modules with loaders of another kind resume at the start 
 
 A data module or a model may say what its arguments can be, and has that checked before anything is built; ``lightkit
 check`` shows a wrong one with its line. ``input_folders = ("root",)`` names arguments that are folders which exist,
-``input_files`` files, ``input_paths`` either, ``class_folders`` those of the folders that hold one folder a class, or
-splits with such folders, and ``input_choices = {"kind": ("cube", "ball_*")}`` gives the values of
-an argument (``*`` stands for any text; an argument that ``input_files`` names too may be a file instead). Files of a
-model are needed where training starts without a checkpoint. Likewise a data module's
+``input_files`` files, ``input_paths`` either, ``input_tables`` tables (Delta or Parquet), ``class_folders`` those of
+the folders that hold one folder a class, or splits with such folders, and ``input_choices = {"kind": ("cube",
+"ball_*")}`` gives the values of an argument (``*`` stands for any text; an argument that ``input_files`` names too may
+be a file instead). Files of a model are needed where training starts without a checkpoint. Likewise a data module's
 class method ``check_installed()``, which raises a `lightkit.errors.ConfigError` where a package that it needs is not
 there or of the wrong version, is called before anything is built.
 """

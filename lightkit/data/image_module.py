@@ -217,11 +217,15 @@ FrozenBackbone = tuple[ComputesFeatures, Tensor]
 class FeatureSamples(ImageSamples):
     """The features of a split, read in whole batches as `ImageSamples` reads images.
 
+    `unit` is what a rate counts: these samples are no images.
+
     Args:
         samples: The images; read in place of features once the backbone is trained.
         backbone: Has computed the features.
         rows: Bytes of the features of each image; an image that could not be read has none.
     """
+
+    unit = "features"
 
     def __init__(self, samples: ImageSamples, backbone: FrozenBackbone, rows: RowCache) -> None:
         super().__init__(samples.source, samples.view, seed=samples.seed, defects=samples.defects)

@@ -115,7 +115,7 @@ def export(
                 subject.metadata, format=kind, precision=precision, opset=options.opset, versions=installed_versions()
             )
             path = folder / metadata.file_name
-            on_step(f"{path.name}: writing and proving")
+            on_step(f"{path.name}: writing, then verifying in a fresh process")
             try:
                 with _temporary_folder(dir=folder) as written:
                     file = Path(written, path.name)

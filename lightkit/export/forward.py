@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from pytorch_lightning import LightningModule
 from torch import Tensor, nn
 
 from lightkit.errors import ConfigError, ExportError
@@ -157,8 +158,15 @@ def call_forward(module: nn.Module, inputs: Sequence[Tensor]) -> Any:
     """Run a model.
 
     Raises:
+        ConfigError: If the module has none.
         ExportError: If it fails.
     """
+    if getattr(getattr(type(module), "forward", None), "__module__", None) == LightningModule.__module__:
+        name = type(module).__name__
+        raise ConfigError(
+            f"model: {name} has no forward, by which an exported or registered model is called. Add "
+            f"forward(self, inputs) to {name}."
+        )
     try:
         with torch.no_grad():
             return module(*clone_inputs(inputs))

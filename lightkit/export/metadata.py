@@ -147,8 +147,8 @@ def read_metadata(path: Path) -> Metadata:
         ) from error
     except _READ_ERRORS as error:
         raise DataError(
-            f"{path}: this is no export of lightkit, or it is damaged or cut short ({first_line(error)}). Export it "
-            "again."
+            f"{path}: this is not an export of lightkit, or it is damaged or cut short ({first_line(error)}). Export "
+            "it again."
         ) from error
 
 

@@ -377,8 +377,8 @@ class Proof:
             check_spread(self.expected, outputs, metadata=metadata, tolerance=tolerance)
         except Mismatch as error:
             raise Mismatch(
-                f"{metadata.file_name} is no float16 model. With each value rounded to float16 as on a GPU, where the "
-                f"largest number is 65504: {error} Leave --half out, or scale what grows so large in the model."
+                f"{metadata.file_name} is not a float16 model. With each value rounded to float16 as on a GPU, where "
+                f"the largest number is 65504: {error} Leave --half out, or scale what grows so large in the model."
             ) from error
         return {"parity": parity, "metrics": metrics}
 
@@ -487,7 +487,7 @@ class Proof:
         """
         module, samples = self._target.module, self._target.samples
         if not isinstance(module, LightningModule):
-            raise _NotScored(f"{type(module).__name__} is no LightningModule")
+            raise _NotScored(f"{type(module).__name__} is not a LightningModule")
         if not samples.batches:
             raise _NotScored(samples.not_scored or "the data gives no batches of a validation split")
         outputs = [torch.from_numpy(array) for array in arrays]

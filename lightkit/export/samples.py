@@ -94,7 +94,7 @@ def draw_samples(
     if not inputs:
         raise ConfigError(
             f"The {source} gives no batch, so there is nothing to prove an export on. Give the data a validation "
-            "split, or say --input-shape."
+            "split, or set --input-shape."
         )
     joined = tuple(map(torch.cat, zip(*inputs, strict=True)))
     indices = list(range(len(joined[0]))) if chosen is None else chosen[1][: len(joined[0])]

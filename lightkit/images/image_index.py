@@ -262,7 +262,7 @@ def _warn_of_missing_classes(split: Split, folder: Path, photos: Sequence[Photo]
 
 
 def _warn_of_copies(splits: Mapping[Split, Sequence[Photo]], names: Sequence[str]) -> None:
-    """Warn of photos that stand byte for byte in several of the given splits, or in several classes."""
+    """Warn of photos whose files are equal and are in several of the given splits, or in several classes."""
     by_split: dict[str, dict[Any, str]] = defaultdict(dict)
     by_class: dict[str, dict[Any, str]] = defaultdict(dict)
     for split, photos in splits.items():
@@ -274,8 +274,8 @@ def _warn_of_copies(splits: Mapping[Split, Sequence[Photo]], names: Sequence[str
         (by_class, "one class, so that at least one of the labels is wrong"),
     ):
         if shared := [" = ".join(found.values()) for found in places.values() if len(found) > 1]:
-            photo_s = "1 photo stands" if len(shared) == 1 else f"{len(shared)} photos stand"
-            log.warning("%s byte for byte in more than %s: %s", photo_s, effect, join_names(shared))
+            are_in = "1 photo is" if len(shared) == 1 else f"{len(shared)} photos are"
+            log.warning("%s in more than %s (the files are equal): %s", are_in, effect, join_names(shared))
 
 
 def _divide(

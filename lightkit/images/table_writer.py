@@ -129,8 +129,8 @@ class TableTarget:
         was_delta = is_delta(table)
         if not was_delta and not is_converted_parquet(table):
             raise ConfigError(
-                f"{table} exists, and is no table that lightkit convert has written: it stays as it is. Choose another "
-                "name."
+                f"{table} exists, and is not a table that lightkit convert has written: it stays as it is. Choose "
+                "another name."
             )
         if not self.overwrites:
             effect = "writes a new version of it" if was_delta else "replaces it"

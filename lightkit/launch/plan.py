@@ -185,7 +185,7 @@ def check_engine(settings: LaunchSettings, resolved: Resolved, *, strategy: str 
     if engine not in ("torchrun", "slurm"):
         raise error_at(
             f"trainer.num_nodes: {num_nodes} machines whose processes are started by hand are not joined to one run, "
-            f"and the engine here is {engine!r}; say launch.engine: torchrun, launch.nodes: {num_nodes} and "
+            f"and the engine here is {engine!r}; set launch.engine: torchrun, launch.nodes: {num_nodes} and "
             f"launch.rendezvous",
             resolved.origin_of(path),
         )
@@ -193,7 +193,7 @@ def check_engine(settings: LaunchSettings, resolved: Resolved, *, strategy: str 
     is_asked = engine == "slurm" and most == 1  # `lightkit submit` takes the trainer's number then
     if not is_asked and not fewest <= num_nodes <= most and not _is_overruled(resolved, path, ("launch", "nodes")):
         raise error_at(
-            f"trainer.num_nodes: {num_nodes} contradicts launch.nodes: {settings.nodes}; say launch.nodes only",
+            f"trainer.num_nodes: {num_nodes} contradicts launch.nodes: {settings.nodes}; set launch.nodes only",
             resolved.origin_of(path),
             resolved.origins.get(("launch", "nodes")),
         )
@@ -314,7 +314,7 @@ def plan_launch(
             return None
         return Plan("local", wanted or 1, wanted or 1, name, uses_gpus, settings)
     if wanted is None:
-        raise error_at(f"launch.processes: the engine {engine!r} must know how many; say launch.processes", origin)
+        raise error_at(f"launch.processes: the engine {engine!r} must know how many; set launch.processes", origin)
     if wanted < 0 and engine != "spark":
         raise error_at(f"launch.processes: {wanted} is for the engine spark only; expected 1 or more", origin)
     if wanted < 0:  # on the driver, as HorovodRunner has it, which needs no Spark

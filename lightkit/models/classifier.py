@@ -19,6 +19,7 @@ from torchvision.utils import make_grid
 from lightkit.config.bounds import NonNegativeFloat, Part, PositiveInt
 from lightkit.errors import ConfigError, join_names
 from lightkit.images.preprocessing import IMAGENET_MEAN, IMAGENET_STD
+from lightkit.images.table_format import RECIPES
 from lightkit.models.backbones import (
     BACKBONES,
     build,
@@ -310,12 +311,14 @@ class ImageClassifier(ScoredModule, LightningModule):
     def predict_step(self, batch: Tensor | list[Tensor] | tuple[Tensor, ...]) -> Tensor:
         """Give the probabilities ``(batch, num_classes)`` of a batch of images, with or without labels."""
         images = batch if isinstance(batch, Tensor) else batch[0]
+        self._refuse_numbers(images)
         probabilities: Tensor = self(images).softmax(dim=1)
         return probabilities
 
     def _step(self, stage: Stage, batch: Sequence[Tensor], *, label_smoothing: float = 0.0) -> dict[str, Tensor]:
         inputs, targets, weights = split_batch(batch)
         if are_images(inputs) or not self._has_offered:
+            self._refuse_numbers(inputs)
             with spare_single_pixels(self._network, len(inputs)):
                 logits = self(inputs)
         else:
@@ -327,6 +330,19 @@ class ImageClassifier(ScoredModule, LightningModule):
             self.confusion.update(logits.detach()[counted], targets[counted])
         given = {} if weights is None else {"weights": weights}
         return {"loss": loss, "logits": logits.detach(), "target": targets, **given}
+
+    def _refuse_numbers(self, inputs: Tensor) -> None:
+        """Refuse rows of numbers in the place of images.
+
+        Raises:
+            ConfigError: If the inputs are rows of numbers.
+        """
+        if inputs.ndim == 2:
+            raise ConfigError(
+                f"model: {type(self).__name__} classifies images (batch, 3, height, width), and a batch of the data "
+                f"has inputs of shape {tuple(inputs.shape)}: rows of numbers. A net for numbers is a module of your "
+                f'own: {RECIPES}, "Numbers in a table", has a complete one; lightkit.models.Regressor predicts numbers.'
+            )
 
     def on_validation_epoch_end(self) -> None:
         """Log the validation metrics, and draw the confusion matrix."""

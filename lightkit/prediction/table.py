@@ -94,9 +94,9 @@ class PredictionColumns:
         if self.class_names is None:
             return None
         if not np.isfinite(values).all():
-            return "the model's output has values that are no finite numbers"
+            return "the model's output has values that are not finite"
         if find_improbable(values[None])[0]:
-            return f"the model's output is no probability: {values.min():.6g} to {values.max():.6g}, expected 0 to 1"
+            return f"the model's output is not a probability: {values.min():.6g} to {values.max():.6g}, expected 0 to 1"
         return None
 
     def row(self, prediction: Prediction) -> list[Any]:

@@ -86,7 +86,7 @@ def _is_same_class(first: str, second: str) -> bool:
 
 def _list_conventional(kind: type) -> set[str]:
     """List the arguments that choose samples by convention, and those whose values are files or folders of data."""
-    places = (getattr(kind, name, ()) for name in ("input_files", "input_folders", "input_paths"))
+    places = (getattr(kind, name, ()) for name in ("input_files", "input_folders", "input_paths", "input_tables"))
     return {*_CHOOSES_SAMPLES, *(name for names in places for name in names)}
 
 

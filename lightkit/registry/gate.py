@@ -9,8 +9,9 @@ from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeGuard
 
-from lightkit.config import Resolved, error_at, read_scalar
+from lightkit.config import Resolved, error_at, read_scalar, shown_path
 from lightkit.errors import ConfigError
+from lightkit.runs.folder import Run
 from lightkit.runs.metric_mode import Mode, infer_mode
 
 if TYPE_CHECKING:
@@ -150,7 +151,7 @@ def read_gate(resolved: Resolved) -> GateSettings:
             )
     if settings.metric is None and settings.rules:
         rule = settings.rules[0]
-        raise error(f"gate.{rule}: of which metric? gate.metric is not set; say one such as test/accuracy", rule)
+        raise error(f"gate.{rule}: of which metric? gate.metric is not set; set it, for example to test/accuracy", rule)
     return settings
 
 
@@ -409,3 +410,11 @@ def _describe_bound(settings: GateSettings, found: Mapping[str, Any] | None, ref
     if settings.margin is not None and settings.margin <= least:
         text += f"; {found['num_samples']} samples show no margin of {least:.2g} or less"
     return text
+
+
+def explain_refusal(decision: Mapping[str, Any], run: Run) -> str:
+    """Write why a gate refuses a run, which run it is, and where the page of the decision is: one line, for a mail."""
+    reasons = "; ".join(map(str, decision.get("reasons") or ["there is no decision"]))
+    page = run.folder / "gate.html"
+    file = page if page.is_file() else run.folder / RECORD
+    return f"the gate says no: {reasons} (run {run.name}/{run.id}; {shown_path(file)})"

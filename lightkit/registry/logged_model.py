@@ -93,7 +93,7 @@ def load_module(uri: str, folder: Path, flavors: Mapping[str, Any], *, trust: bo
     """
     flavor = flavors.get("pytorch")
     if flavor is None:
-        raise ConfigError(f"{uri} is no PyTorch model: it has the flavours {', '.join(sorted(flavors))}.")
+        raise ConfigError(f"{uri} is not a PyTorch model: it has the flavours {', '.join(sorted(flavors))}.")
     data = folder / str(flavor.get("model_data", "data"))
     graph, program = data / "model.pt2", data / "model.pth"
     is_torchscript = not graph.exists() and _is_torchscript(program)

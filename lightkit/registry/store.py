@@ -102,7 +102,7 @@ def check_name(name: str, *, in_catalog: bool = False) -> str:
     if is_name and in_catalog:
         is_name, rule = name.count(".") == 2 and all(name.split(".")), "three levels, such as main.vision.flowers"
     if not is_name or name in (".", ".."):
-        raise ConfigError(f"--name: {name!r} is no model's name: expected {rule}.")
+        raise ConfigError(f"--name: {name!r} is not a valid model name: expected {rule}.")
     return name
 
 
@@ -114,7 +114,9 @@ def check_alias(alias: str) -> str:
     """
     if not re.fullmatch(r"(?!latest$|v\d+$)[a-z0-9_-]{1,255}", alias, re.IGNORECASE):
         rule = "1 to 255 letters, digits, hyphens and underscores, and none of MLflow's own: latest, v1, v2 and so on"
-        raise ConfigError(f"--alias: {alias!r} is no alias: expected {rule}. Give one such as --alias challenger.")
+        raise ConfigError(
+            f"--alias: {alias!r} is not a valid alias: expected {rule}. Give one such as --alias challenger."
+        )
     return alias
 
 

@@ -15,6 +15,7 @@ from lightkit.reports import figures
 from lightkit.reports.facts import (
     SPLITS,
     RunFacts,
+    Score,
     Setting,
     find_score,
     is_metric,
@@ -24,7 +25,12 @@ from lightkit.reports.facts import (
 )
 from lightkit.reports.pages import PageFigure, PageSample, Thumbnails, render_page, shorten
 from lightkit.reports.predictions import Predictions
-from lightkit.reports.statistics import choose_deciding_samples, compare_on_same_samples, describe_significance
+from lightkit.reports.statistics import (
+    choose_deciding_samples,
+    compare_on_same_samples,
+    describe_significance,
+    mark_differences,
+)
 from lightkit.runs.index import flatten, list_differences
 
 _LEVEL = 0.05  # of the tests, together
@@ -92,28 +98,90 @@ def pair_predictions(first: RunFacts, second: RunFacts) -> tuple[Predictions, Pr
 
 
 def describe_difference(
-    first: Predictions, second: Predictions, names: Sequence[str], *, level: float = _LEVEL
+    first: Predictions,
+    second: Predictions,
+    names: Sequence[str],
+    *,
+    level: float = _LEVEL,
+    logged: Sequence[Mapping[str, Score]] = ({}, {}),
 ) -> tuple[str, str]:
-    """Write in words whether two models differ on the same samples, and the numbers of the test.
+    """Write in words whether two models differ on the same samples, and the numbers of the tests, a line a metric.
 
-    Accuracies are compared by McNemar's exact test, mean absolute errors by the paired bootstrap.
+    Accuracies are compared by McNemar's exact test, all other metrics by the paired bootstrap. The metrics are the one
+    that the task is judged by, and those others of the task that both models have logged for these very samples.
 
     Args:
         first: Predictions of a model.
         second: Those of another, for the same samples in the same order.
         names: Of the first model and of the second.
-        level: p-value from which on a difference does not count.
+        level: Probability that equal models are said to differ in any of the metrics.
+        logged: Scores of the first model and of the second, by their names.
     """
-    scores = [score_predictions(SPLITS[first.split], each) for each in (second, first)]
-    metric = scores[0].metric
-    found = compare_on_same_samples(metric, [score.value for score in scores], second, first, confidence=1 - level)
-    detail = describe_significance(found, f"{metric} of {names[1]}", names[0], model=names[1])
-    if found["test"] is None:
+    prefix = SPLITS[first.split]
+    main = [score_predictions(prefix, each) for each in (second, first)]
+    compared = {main[0].metric: main}
+    for name in first.task.metrics:
+        metric = f"{prefix}/{name}"
+        both = [scores.get(metric) for scores in (logged[1], logged[0])]
+        # a regressor's own loss may be in units of its own data
+        if metric in compared or None in both or (name == "loss" and not first.is_classifier):
+            continue
+        compared[metric] = [score for score in both if score is not None]
+    tests: dict[str, dict[str, Any]] = {}
+    for metric, scores in compared.items():
+        values = [score.value for score in scores]
+        found = compare_on_same_samples(metric, values, second, first, confidence=1 - level)
+        if found["test"] is not None or metric == main[0].metric:
+            tests[metric] = found
+    tested = {metric: found for metric, found in tests.items() if found["test"] is not None}
+    mark_differences([*tested.values()], level=level)
+    detail = "\n".join(
+        describe_significance(found, f"{metric} of {names[1]}", names[0], model=names[1])
+        for metric, found in tests.items()
+    )
+    if not tested:
         return f"Whether {names[0]} and {names[1]} differ is unknown.", detail
-    if not found["counts"]:
-        return f"No difference beyond noise between {names[0]} and {names[1]}.", detail
-    is_better = (found["difference"] < 0) == scores[0].is_loss
-    return f"{names[1]} is {'better' if is_better else 'worse'} than {names[0]}.", detail
+    better, worse = [], []
+    for metric, found in tested.items():
+        if found["counts"]:
+            is_better = (found["difference"] < 0) == compared[metric][0].is_loss
+            (better if is_better else worse).append(metric)
+    return _summarize_differences(better, worse, names, main=main[0].metric), detail
+
+
+def _summarize_differences(better: Sequence[str], worse: Sequence[str], names: Sequence[str], *, main: str) -> str:
+    """Write in one sentence in which metrics the second model is better, and in which it is worse.
+
+    Args:
+        better: Metrics in which it is better beyond noise.
+        worse: Those in which it is worse.
+        names: Of the first model and of the second.
+        main: The metric that the task is judged by, which needs no name if no other contradicts it.
+    """
+    if not better and not worse:
+        return f"No difference beyond noise between {names[0]} and {names[1]}."
+    if better and worse:
+        return f"{names[1]} is better than {names[0]} in {', '.join(better)}, and worse in {', '.join(worse)}."
+    word, metrics = ("better", better) if better else ("worse", worse)
+    if main in metrics:
+        return f"{names[1]} is {word} than {names[0]}."
+    return f"{names[1]} is {word} than {names[0]} in {', '.join(metrics)}; no difference beyond noise in {main}."
+
+
+def list_verdicts(compared: Sequence[RunFacts]) -> list[tuple[str, str]]:
+    """List for each run but the first whether it differs from the first, as `describe_difference` writes it.
+
+    A run without predictions of the same samples has none.
+    """
+    first, others = compared[0], compared[1:]
+    level = _LEVEL / len(others)  # Bonferroni: of many equal models, one would look better
+    verdicts = []
+    for name, each in zip(ascii_uppercase[1:], others, strict=False):
+        pair = pair_predictions(first, each)
+        if pair is not None:
+            logged = [list_scores(facts) for facts in (first, each)]
+            verdicts.append(describe_difference(*pair, (ascii_uppercase[0], name), level=level, logged=logged))
+    return verdicts
 
 
 def render_comparison(compared: Sequence[RunFacts]) -> str:
@@ -138,7 +206,7 @@ def render_comparison(compared: Sequence[RunFacts]) -> str:
         title=f"{', '.join(each.name for each in compared)}: comparison",
         names=names,
         runs=[(name, each, find_score(each)) for name, each in zip(names, compared, strict=True)],
-        verdicts=[describe_difference(*pair, (names[0], name), level=level) for name, pair in pairs.items()],
+        verdicts=list_verdicts(compared),
         untested=[name for name in others if name not in pairs],
         level=level,
         fingerprints=[each.data.get("fingerprint") for each in compared],

@@ -13,7 +13,7 @@ import yaml
 
 from lightkit.config.secrets import HIDDEN, is_secret_value, mask_credentials
 from lightkit.config.yaml_reader import YamlLoader
-from lightkit.errors import LightkitError
+from lightkit.errors import LightkitError, format_count
 from lightkit.reports.predictions import Predictions, Split, predictions_path, read_predictions
 from lightkit.reports.statistics import bootstrap_interval, wilson_interval
 from lightkit.runs.bad_images import BadImage, read_bad_images
@@ -337,7 +337,7 @@ def describe_verdict(facts: RunFacts) -> str:
     text = f"{score.metric} is {score.value:.4g}"
     if score.interval is not None:
         low, high = score.interval
-        text += f" (95 % interval {low:.3g} to {high:.3g}, {score.num_samples} samples)"
+        text += f" (95 % interval {low:.3g} to {high:.3g}, {format_count(score.num_samples, 'sample')})"
         if score.chance is not None:
             beats_chance = high < score.chance if score.is_loss else low > score.chance
             text += f", {'better' if beats_chance else 'not better'} than chance ({score.chance:.3g})"

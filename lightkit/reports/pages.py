@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from markupsafe import Markup
 
 from lightkit.config.yaml_reader import dump_yaml
-from lightkit.errors import visible
+from lightkit.errors import format_count, visible
 from lightkit.reports import figures
 from lightkit.reports.facts import SPLITS, RunFacts, describe_verdict, is_metric, list_scores, read_facts
 from lightkit.reports.predictions import (
@@ -384,7 +384,7 @@ def draw_figures(facts: RunFacts) -> dict[str, PageFigure]:
         last = ", ".join(f"{name} {format_number(latest[name])}" for name in names)
         file = re.sub("[^a-z0-9]+", "-", stem.lower()).strip("-")[:40] or str(index)
         name = f"curve-{file}" if f"curve-{file}" not in {each.name for each in drawn} else f"curve-{file}-{index}"
-        label = f"{stem} over {len(facts.rows)} epochs; at the end: {last}"
+        label = f"{stem} over {format_count(len(facts.rows), 'epoch')}; at the end: {last}"
         drawn.append(PageFigure(name, drawing, stem, label))
     for found in [*facts.predictions.values()][:1]:
         drawn += draw_predictions(found)
@@ -398,7 +398,7 @@ def draw_figures(facts: RunFacts) -> dict[str, PageFigure]:
 
 def draw_predictions(found: Predictions) -> list[PageFigure]:
     """Draw the confusion matrix and reliability diagram of a classifier, or predictions over targets of a regressor."""
-    about = f"{len(found)} samples of the {found.split} split"
+    about = f"{format_count(len(found), 'sample')} of the {found.split} split"
     if "scatter" in found.task.report_blocks:
         drawing = figures.draw_scatter(found.target, found.prediction)
         return [PageFigure("scatter", drawing, "prediction over target", f"Predictions for {about}")]

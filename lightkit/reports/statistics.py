@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from lightkit.errors import format_count
 from lightkit.reports.predictions import Predictions, worst_errors
 
 Array = NDArray[Any]
@@ -466,16 +467,30 @@ def describe_significance(
         return ""
     if found.get("test") is None:
         return f"Whether the difference to {baseline} is noise is unknown: {found.get('reason', 'nothing was tested')}."
-    text = (
-        f"{metric} differs by {found['difference']:+.4g} ({found['low']:+.3g} to {found['high']:+.3g}) from {baseline}."
-    )
+    low, high = (f"{found[end] + 0.0:.2g}" for end in ("low", "high"))  # + 0.0, as -0 is no bound
+    text = f"{metric} differs by {found['difference']:+.2g} ({low} to {high}) from {baseline}."
     if "only_challenger" in found:
         text += (
-            f" Of {found['num_samples']} samples, {model} alone is right on {found['only_challenger']} and "
-            f"{baseline} alone on {found['only_baseline']}."
+            f" Of {format_count(found['num_samples'], 'sample')}, {model} alone is right on "
+            f"{found['only_challenger']} and {baseline} alone on {found['only_baseline']}."
         )
     noise = "beyond the noise of the samples" if found["counts"] else "no difference beyond the noise of the samples"
     return f"{text} That is {noise} ({found['test']}, p = {found['p_value']:.2g})."
+
+
+def mark_differences(tests: Sequence[dict[str, Any]], *, level: float) -> None:
+    """Decide which of several differences of two models count, by Holm's step-down procedure.
+
+    S. Holm, "A simple sequentially rejective multiple test procedure", Scandinavian Journal of Statistics 6 (1979).
+
+    Args:
+        tests: As from `compare_on_same_samples`; each gets its ``counts``.
+        level: Probability that equal models differ in any of them.
+    """
+    is_significant = True
+    for at, found in enumerate(sorted(tests, key=lambda each: each["p_value"])):
+        is_significant = is_significant and found["p_value"] <= level / (len(tests) - at)
+        found["counts"] = is_significant
 
 
 def choose_deciding_samples(

@@ -12,7 +12,8 @@ started, ended     ISO 8601, UTC; of the newest process in this folder
 durations          seconds: ``total`` of this process, ``fit``, and each other stage by its name
 epochs             number of epochs that are complete
 steps              number of optimizer steps
-throughput         ``samples_per_s`` in training, over this process's complete epochs; null if none
+throughput         ``samples_per_s`` in training, over this process's complete epochs; null if none; as
+                   ``features_per_s`` too where the samples are features of a frozen backbone, which were computed once
 phases             seconds of this process's fit: ``start``, ``load`` (waiting for batches), ``step``, ``validation``,
                    ``checkpoint``, ``other``
 metrics            ``best`` and ``last``: column -> value, the rows of metrics.csv for these epochs; for a best

@@ -97,7 +97,7 @@ def test_a_step_that_gives_logits_as_probabilities_is_reported_and_its_numbers_a
     with caplog.at_level(logging.WARNING):
         head, _ = head_of(OwnStep(), LOGITS, tmp_path)
     assert head == ["path", "prediction_0", "prediction_1", "error"]
-    assert "OwnStep.predict_step gives 2 numbers a sample that are no probabilities" in caplog.text
+    assert "OwnStep.predict_step gives 2 numbers a sample that are not probabilities" in caplog.text
 
 
 def test_one_number_of_a_step_that_is_no_probability_is_one_column(tmp_path: Path) -> None:
@@ -115,7 +115,7 @@ def test_the_numbers_of_a_module_that_names_more_classes_are_columns(
     with caplog.at_level(logging.WARNING):
         head, _ = head_of(module, LOGITS, tmp_path)
     assert head == ["path", "prediction_0", "prediction_1", "error"]
-    assert "gives 2 numbers a sample that are no probabilities of 3 classes" in caplog.text
+    assert "gives 2 numbers a sample that are not probabilities of 3 classes" in caplog.text
 
 
 def test_a_pipe_is_reported_how_far_it_is_and_no_more_than_that(

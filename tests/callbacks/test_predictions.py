@@ -102,7 +102,7 @@ def test_a_row_of_no_finite_probabilities_has_the_reason_alone(
             return DataLoader(answer, batch_size=3)  # type: ignore[arg-type]
 
     rows = predict(tmp_path, ThreeAtOnce(names=["rose", "tulip"]))
-    reason = "the model's output has values that are no finite numbers"
+    reason = "the model's output has values that are not finite"
     assert rows == [
         ["label", "probability", "error"], ["tulip", "0.750000", ""], ["", "", reason], ["rose", "1.000000", ""],
     ]  # fmt: skip

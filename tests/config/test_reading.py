@@ -163,7 +163,10 @@ def test_a_missing_file_names_the_near_ones(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "says"),
     [
-        (".", "{tmp}: expected a YAML file, got a folder"),
+        (
+            ".",
+            "{tmp}: expected a YAML file, got a folder; `lightkit init --data {tmp}` writes a config for the images in it",
+        ),
         ("no/x.yaml", "{tmp}/no/x.yaml: no such file: there is no folder {tmp}/no"),
         ("a\0b", r"{tmp}/a\x00b: cannot be read: embedded null byte"),
         ("x" * 300, "{tmp}/" + "x" * 300 + ": cannot be read: File name too long"),

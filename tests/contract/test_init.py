@@ -8,6 +8,8 @@ import sys
 import zipfile
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from tests.contract.data_cases import png
@@ -132,7 +134,68 @@ def test_init_data_writes_a_config_for_a_table_of_photos(workspace: Workspace) -
     workspace.run("init", "--data", "insects.parquet_folder").ok()
     text = (workspace.folder / "insects.parquet_folder.yaml").read_text(encoding="utf-8")
     assert "class_path: Table" in text
+    assert "augment" not in text  # a table is a stream, of which no features are kept
     workspace.run("check", "-c", "insects.parquet_folder.yaml").ok()
+
+
+def test_init_data_counts_in_words_that_fit_the_number(workspace: Workspace) -> None:
+    write_photos(workspace.folder / "insects", number=5)
+    workspace.run("init", "--data", "insects").ok()
+    text = (workspace.folder / "insects.yaml").read_text(encoding="utf-8")
+    assert "batch_size: 8   # about 7 training images, which are fewer than a batch: one batch an epoch\n" in text
+    assert "1 test image is too few" in text
+    (workspace.folder / "one").mkdir()
+    (workspace.folder / "insects" / "ants").rename(workspace.folder / "one" / "ants")
+    assert "5 images in 1 class;" in workspace.run("init", "--data", "one").err
+
+
+def test_init_data_writes_another_file_where_one_of_that_name_exists(workspace: Workspace) -> None:
+    write_photos(workspace.folder / "insects", number=5)
+    workspace.run("init", "--data", "insects").ok()
+    refused = workspace.run("init", "--data", "insects")
+    assert refused.code == 2
+    assert "insects.yaml\nName another file with --output." in refused.err
+    workspace.run("init", "--data", "insects", "--output", "second.yaml").ok()
+    assert "lightkit fit -c second.yaml" in (workspace.folder / "second.yaml").read_text(encoding="utf-8")
+
+
+TABLES = {
+    "numbers": ({"width": [1.5, 2.5], "label": ["a", "b"]}, '"Numbers in a table"'),
+    "paths": ({"path": ["a.jpg", "b.jpg"], "label": ["a", "b"]}, '"Photos named by a table"'),
+    "no_label": ({"image": [b"", b""], "kind": ["a", "b"]}, "data.init_args.label"),
+}
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_init_data_names_the_recipe_for_a_table_of_another_kind(name: str, workspace: Workspace) -> None:
+    columns, recipe = TABLES[name]
+    pq.write_table(pa.table(columns), workspace.folder / "t.parquet")
+    failed = workspace.run("init", "--data", "t.parquet")
+    assert failed.code == 3
+    assert "expected a column of image bytes" in failed.err
+    assert recipe in failed.err
+
+
+@pytest.mark.parametrize("name", ["t.csv", "t.xlsx", "t.jsonl"])
+def test_a_table_that_is_no_parquet_is_refused_by_init_check_and_fit(name: str, workspace: Workspace) -> None:
+    workspace.write(name, "a,label\n1,x\n2,y\n")
+    config = f"model: {{class_path: Regressor}}\ndata: {{class_path: Table, init_args: {{path: {name}}}}}\n"
+    workspace.write("own.yaml", config)
+    for words in (["init", "--data", name], ["check", "-c", "own.yaml"], ["fit", "-c", "own.yaml"]):
+        failed = workspace.run(*words)
+        assert failed.code in (2, 3)
+        assert f"{name} is " in failed.err
+        assert "which is not read; expected a Delta table, or a file or folder of Parquet" in failed.err
+        assert '"Numbers in a table"' in failed.err
+        assert "Traceback" not in failed.err
+
+
+@pytest.mark.parametrize("words", [["fit", "photos"], ["fit", "-c", "photos"], ["fit", "--data", "photos"]], ids=str)
+def test_a_folder_in_the_place_of_a_config_offers_init(words: list[str], workspace: Workspace) -> None:
+    write_photos(workspace.folder / "photos", number=2)
+    failed = workspace.run(*words)
+    assert failed.code == 2
+    assert "`lightkit init --data photos` writes a config" in failed.err
 
 
 @pytest.mark.parametrize(

@@ -585,7 +585,7 @@ def test_altered_weights_are_refused_without_the_record_of_their_export(place: W
         ("cut.onnx", "damaged or cut short"),
         ("cut.pt2", "damaged|cut short|cannot read"),
         ("cut.ts", "damaged|cut short|cannot read"),
-        ("foreign.safetensors", "no export of lightkit"),
+        ("foreign.safetensors", "not an export of lightkit"),
     ],
     ids=["missing", "cut_onnx", "cut_pt2", "cut_ts", "foreign_weights"],
 )

@@ -27,7 +27,7 @@ def change(path: Path, **values: object) -> None:
 def compare(workspace: Workspace, *runs: Path) -> str:
     """Write the comparison of runs and return the page."""
     printed = workspace.run("report", *map(str, runs)).ok().out.strip()
-    assert printed.endswith("comparison.html")
+    assert printed.splitlines()[0].endswith("comparison.html")
     return (runs[0] / "comparison.html").read_text(encoding="utf-8")
 
 
@@ -46,6 +46,10 @@ def test_a_run_and_its_copy_have_no_difference_beyond_noise(tested: Workspace) -
     again = shutil.copytree(run, run.with_name("20260101-030000-abcd"))
     text = check_page(compare(tested, run, again)).text
     assert "No difference beyond noise between A and B." in text
+    printed = tested.run("report", str(run), str(again)).ok().out
+    assert "No difference beyond noise between A and B." in printed
+    assert f"A     {run.parent.name}/{run.name}\nB     {run.parent.name}/{again.name}\n" in printed
+    assert "test/accuracy of B differs by +0 (0 to 0) from A." in printed
     assert "McNemar's exact test" in text
     assert "95 % interval" in text
     assert "The data differs" not in text

@@ -80,7 +80,7 @@ def test_a_photo_in_two_classes_is_reported_once(make_images: Any, caplog: pytes
     for copy in ("tulip/copy.png", "tulip/again.png"):
         shutil.copyfile(root / "rose" / "0.png", root / copy)
     assert told(root, caplog) == [
-        "1 photo stands byte for byte in more than one class, so that at least one of the labels is wrong: "
+        "1 photo is in more than one class, so that at least one of the labels is wrong (the files are equal): "
         f"{root}/rose/0.png (rose) = {root}/tulip/again.png (tulip)"
     ]
 

@@ -1,9 +1,10 @@
 """The commands of the documentation run, in the order of their page, and print what the page shows.
 
-In a `bash` block every `lightkit` command runs; a block marked `text` after it shows the output of the last one.
-In a `console` block a command follows `$ `, and its output, if any is shown, is below. The lines that are shown
-are printed in their order; others may be left out. Numbers, sizes, ids of runs and line breaks are not compared. The
-other blocks are examples, of which `test_site.py` checks the options. The Python of the Python API is one script.
+In a `bash` block every `lightkit` command and every script of the page runs; a block marked `text` after it shows the
+output of the last one. In a `console` block a command follows `$ `, and its output, if any is shown, is below. The
+lines that are shown are printed in their order; others may be left out. Numbers, sizes, ids of runs and line breaks are
+not compared. The other blocks are examples, of which `test_site.py` checks the options. The Python of the Python API is
+one script.
 """
 
 from __future__ import annotations
@@ -88,6 +89,7 @@ PAGES = {
             "flowers.yaml": "extends: [configs/flowers.yaml]\n",
         }
     ),
+    "recipes": Page(FAST),
     "python-api": Page(pictures={"photos": 60}, files={"photos.yaml": PHOTOS}),
     "tables": Page({**FAST, **NO_MLFLOW}, {"data/flower_photos": 60}),
     "retrain": Page({**FAST, **NO_MLFLOW}),
@@ -146,7 +148,7 @@ def read_steps(text: str) -> list[tuple[str, str]]:
     for tag, block in BLOCK.findall(text):
         if tag == "bash":
             lines = re.sub(r"\\\n\s*", "", block).splitlines()
-            steps += [(line, "") for line in lines if re.match(r"lightkit [a-z]", line)]
+            steps += [(line, "") for line in lines if re.match(r"lightkit [a-z]|python \w+\.py", line)]
         elif tag == "text" and steps:
             steps[-1] = steps[-1][0], block
         elif tag == "console":
@@ -182,9 +184,10 @@ def test_the_commands_of_a_page_run_and_print_what_it_shows(
             workspace.write(own, content)
     for command, shown in steps:
         words = shlex.split(command, comments=True)[1:]
+        script = words.pop(0) if command.startswith("python ") else None
         printed = tmp_path / "printed.txt"
         with printed.open("wb") as stream:
-            code = workspace.run(*words, environ=environ, stdout=stream, stderr=stream).code
+            code = workspace.run(*words, script=script, environ=environ, stdout=stream, stderr=stream).code
         output = printed.read_text(encoding="utf-8", errors="replace")
         assert code == 0 or "error: " in shown or '"exit_code"' in shown, f"{command}\nends with {code}:\n{output}"
         left = normalise(output.replace(str(tmp_path), str(home)), home)

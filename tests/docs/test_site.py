@@ -21,7 +21,9 @@ ROOT = Path(__file__).parents[2]
 PAGES = sorted((ROOT / "docs").rglob("*.md"))
 TEXTS = [ROOT / "README.md", *(page for page in PAGES if page.parent.name != "reference")]
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+RECIPES = (ROOT / "docs" / "recipes.md").read_text(encoding="utf-8")
 OWN_CLASSES = {
+    **dict(re.findall(r"^```python\n# (\w+\.py)\n(.*?)^```", RECIPES, re.MULTILINE | re.DOTALL)),
     "my_models.py": "import pytorch_lightning as pl\n\nclass Net(pl.LightningModule):\n"
     "    def __init__(self, hidden: int = 64):\n        super().__init__()\n",
     "my_data.py": "import pytorch_lightning as pl\n\nclass MyDataModule(pl.LightningDataModule):\n    pass\n",
@@ -143,6 +145,30 @@ def test_the_site_builds_without_a_warning_and_every_link_resolves(tmp_path: Pat
 @pytest.mark.parametrize("link", re.findall(r"\]\((docs/[^)#]+)", (ROOT / "README.md").read_text(encoding="utf-8")))
 def test_a_link_of_the_readme_leads_to_a_page(link: str) -> None:
     assert (ROOT / link).is_file()
+
+
+SHOWN = [
+    pytest.param(file, text, id=f"{page.stem}-{file}")
+    for page in TEXTS
+    for file, text in re.findall(
+        r"`(configs/[\w./-]+)`:\n\n```yaml\n(.*?)^```", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL
+    )
+]
+
+
+@pytest.mark.parametrize(("file", "text"), SHOWN)
+def test_a_packaged_file_is_shown_as_it_is(file: str, text: str) -> None:
+    assert text == (ROOT / file).read_text(encoding="utf-8")
+
+
+def test_the_page_on_retraining_shows_the_packaged_gate() -> None:
+    assert "retrain-configs/gate/accuracy.yaml" in [each.id for each in SHOWN]
+
+
+@pytest.mark.parametrize("page", TEXTS, ids=lambda page: page.stem)
+def test_details_are_the_last_section_of_a_page(page: Path) -> None:
+    headings = re.findall(r"^## (.+)$", BLOCK.sub("", page.read_text(encoding="utf-8")), re.MULTILINE)
+    assert "In detail" not in headings[:-1]
 
 
 def test_the_readme_is_short_and_opens_with_the_two_commands() -> None:

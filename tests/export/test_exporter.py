@@ -54,7 +54,7 @@ def test_a_match_is_published_with_its_record(planted: Any, tmp_path: Path) -> N
     assert entry["loaded"] == ["onnxruntime"]
     assert 0 < entry["latency"]["exported"]["1"]["median_s"] <= entry["latency"]["exported"]["1"]["p95_s"]
     assert [artefact["file"] for artefact in artefacts] == ["model.onnx"]
-    assert (steps[0], steps[-1]) == ("model.onnx: writing and proving", "model.onnx: proved")
+    assert (steps[0], steps[-1]) == ("model.onnx: writing, then verifying in a fresh process", "model.onnx: proved")
     documented = {word for line in str(exporter.__doc__).splitlines() for word in re.findall(r"\w+", line[:17])}
     assert entry.keys() <= documented
 

@@ -69,7 +69,7 @@ def test_a_file_gives_back_what_was_written_into_it(suffix: str, tmp_path: Path)
 def test_a_file_that_is_no_export_is_reported_in_one_line(suffix: str, spoil, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     path = WRITERS[suffix](tmp_path / f"model{suffix}", SAID.dumps())
     path.write_bytes(spoil(path.read_bytes()))
-    with pytest.raises(DataError, match=r"no export of lightkit, or it is damaged or cut short \(.+\)") as told:
+    with pytest.raises(DataError, match=r"not an export of lightkit, or it is damaged or cut short \(.+\)") as told:
         read_metadata(path)
     assert str(path) in str(told.value)
     assert "\n" not in str(told.value)
@@ -82,7 +82,7 @@ def test_a_file_that_is_no_export_is_reported_in_one_line(suffix: str, spoil, tm
     ids=["empty", "list", "no json", "input is a number", "fields missing"],
 )
 def test_a_file_that_says_something_else_of_itself_is_refused(suffix: str, text: str, tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="no export of lightkit"):
+    with pytest.raises(DataError, match="not an export of lightkit"):
         read_metadata(WRITERS[suffix](tmp_path / f"model{suffix}", text))
 
 
@@ -100,13 +100,13 @@ def marked(offset: int, value: int) -> Callable[[bytes], bytes]:
 def test_an_archive_that_was_altered_is_reported_in_one_line(spoil: Callable[[bytes], bytes], tmp_path: Path) -> None:
     path = torch_archive(tmp_path / "model.pt2", SAID.dumps())
     path.write_bytes(spoil(path.read_bytes()))
-    with pytest.raises(DataError, match=r"no export of lightkit, or it is damaged or cut short \(.+\)"):
+    with pytest.raises(DataError, match=r"not an export of lightkit, or it is damaged or cut short \(.+\)"):
         read_metadata(path)
 
 
 @pytest.mark.parametrize("suffix", WRITERS)
 def test_metadata_without_an_end_are_reported_in_one_line(suffix: str, tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="no export of lightkit"):
+    with pytest.raises(DataError, match="not an export of lightkit"):
         read_metadata(WRITERS[suffix](tmp_path / f"model{suffix}", "[" * 100_000))
 
 

@@ -162,6 +162,6 @@ def test_half_is_proved_with_each_value_in_float16(size: float, is_float16: bool
         assert found == pytest.approx(float(expected), rel=1.0, abs=1e-4)
     else:
         assert names == ["model.onnx"]
-        assert "model.half.onnx is no float16 model" in failures[0]
+        assert "model.half.onnx is not a float16 model" in failures[0]
         assert "is inf, expected" in failures[0] or "is nan, expected" in failures[0]
         assert not (tmp_path / "model.half.onnx").exists()

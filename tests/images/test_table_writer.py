@@ -147,7 +147,7 @@ def test_a_folder_of_something_else_is_never_touched(
     else:
         (place.table / name).write_bytes(content)
     before = {file.name: file.read_bytes() for file in place.table.iterdir()}
-    with pytest.raises(ConfigError, match="flowers exists, and is no table that lightkit convert has written"):
+    with pytest.raises(ConfigError, match="flowers exists, and is not a table that lightkit convert has written"):
         _write(place, make_rows(5), overwrite=overwrite)
     assert {file.name: file.read_bytes() for file in place.table.iterdir()} == before
 

@@ -115,7 +115,7 @@ def test_a_file_that_was_altered_is_refused(classifier: tuple[ImageClassifier, P
 )
 def test_what_is_no_safetensors_file_is_refused(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "x.safetensors").write_bytes(content)
-    with pytest.raises(DataError, match="no export of lightkit, or it is damaged or cut short"):
+    with pytest.raises(DataError, match="not an export of lightkit, or it is damaged or cut short"):
         load_exported(ImageClassifier(), tmp_path / "x.safetensors")
 
 

@@ -71,7 +71,7 @@ def test_a_probability_that_is_no_number_is_no_prediction(tmp_path: Path) -> Non
         writer.add(good(0, np.nan, 0.5))
     assert writer.num_bad == 1
     (row,) = rows_of(tmp_path / "t.csv")
-    assert (row["label"], row["error"]) == ("", "the model's output has values that are no finite numbers")
+    assert (row["label"], row["error"]) == ("", "the model's output has values that are not finite")
 
 
 def test_bad_images_before_the_first_good_one_of_a_model_without_classes_keep_their_place(tmp_path: Path) -> None:

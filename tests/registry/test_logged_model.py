@@ -119,7 +119,7 @@ def test_so_is_one_that_was_altered(graph: Path) -> None:
 @pytest.mark.parametrize(
     ("flavors", "says"),
     [
-        ({"sklearn": {}}, "is no PyTorch model: it has the flavours sklearn"),
+        ({"sklearn": {}}, "is not a PyTorch model: it has the flavours sklearn"),
         ({"pytorch": {"model_data": "data", "code": "code"}}, "holds code of its own, .* Give --trust"),
     ],
     ids=["another flavour", "code"],

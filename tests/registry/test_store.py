@@ -99,7 +99,7 @@ def test_a_name_that_mlflow_takes_comes_back(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["", "a/b", "models:flowers", " flowers", "..", "f" * 300, "two\nlines"], ids=repr)
 def test_a_name_that_mlflow_refuses_is_reported_with_the_rule(name: str) -> None:
-    with pytest.raises(ConfigError, match=r"^--name: .* is no model's name: expected 1 to 256 printable"):
+    with pytest.raises(ConfigError, match=r"^--name: .* is not a valid model name: expected 1 to 256 printable"):
         check_name(name)
 
 
@@ -117,5 +117,5 @@ def test_an_alias_that_mlflow_takes_comes_back(alias: str) -> None:
 
 @pytest.mark.parametrize("alias", ["", "two words", "latest", "Latest", "v3", "a" * 256])
 def test_an_alias_that_mlflow_refuses_is_reported_with_the_rule(alias: str) -> None:
-    with pytest.raises(ConfigError, match=r"^--alias: .* is no alias: expected 1 to 255 letters"):
+    with pytest.raises(ConfigError, match=r"^--alias: .* is not a valid alias: expected 1 to 255 letters"):
         check_alias(alias)

@@ -10,7 +10,9 @@ import numpy as np
 import pytest
 
 from lightkit.reports.comparison import describe_difference, match_samples, pair_predictions, render_comparison
-from lightkit.reports.facts import RunFacts, Setting
+from lightkit.reports.facts import RunFacts, Score, Setting
+from lightkit.reports.predictions import Predictions
+from lightkit.reports.statistics import mark_differences
 from tests.reports.examples import facts_of, predict, regress
 
 
@@ -75,6 +77,53 @@ def test_a_better_classifier_is_said_to_be_better() -> None:
     for pair, said in (((weak, good), "B is better than A."), ((good, weak), "B is worse than A.")):
         assert describe_difference(*pair, "AB")[0] == said
         assert describe_difference(*pair, "AB", level=0.001)[0].startswith("No difference")
+
+
+def log_scores(predictions: Predictions) -> dict[str, Score]:
+    """Return accuracy and loss as a training logs them."""
+    loss = float(-np.log(predictions.label_probability.astype(float)).mean())
+    accuracy = float(predictions.is_correct.mean())
+    return {
+        "test/accuracy": Score("test/accuracy", accuracy),
+        "test/loss": Score("test/loss", loss, is_loss=True),
+    }
+
+
+def test_models_that_are_equally_often_right_are_compared_by_their_losses_too() -> None:
+    labels = [0, 1] * 20
+    sure = predict(labels, labels, label_probability=np.full(40, 0.9, np.float32))
+    unsure = predict(labels, labels, label_probability=np.full(40, 0.6, np.float32))
+    logged = [log_scores(sure), log_scores(unsure)]
+    headline, detail = describe_difference(sure, unsure, "AB", logged=logged)
+    assert headline == "B is worse than A in test/loss; no difference beyond noise in test/accuracy."
+    first, second = detail.splitlines()
+    assert first.startswith("test/accuracy of B differs by +0 (0 to 0) from A.")
+    # ln(0.9 / 0.6) = 0.405 for each sample
+    assert second.startswith("test/loss of B differs by +0.41 (0.41 to 0.41) from A.")
+    assert describe_difference(sure, sure, "AB", logged=logged[:1] * 2)[0].startswith("No difference")
+
+
+def test_a_model_that_is_more_often_right_and_has_a_larger_loss_is_both() -> None:
+    labels = [0, 1] * 20
+    wrong = [1 - label for label in labels[:10]] + labels[10:]
+    weak = predict(labels, wrong, label_probability=np.where(np.equal(labels, wrong), 0.9, 0.45).astype(np.float32))
+    good = predict(labels, labels, label_probability=np.full(40, 0.52, np.float32))
+    headline, _ = describe_difference(weak, good, "AB", logged=[log_scores(weak), log_scores(good)])
+    assert headline == "B is better than A in test/accuracy, and worse in test/loss."
+
+
+def test_a_logged_score_of_other_samples_is_not_compared() -> None:
+    labels = [0, 1] * 20
+    pair = predict(labels, labels), predict(labels, labels)
+    logged = [{"test/loss": Score("test/loss", value, is_loss=True)} for value in (3.0, 4.0)]
+    _, detail = describe_difference(*pair, "AB", logged=logged)
+    assert "test/loss" not in detail
+
+
+def test_of_many_differences_the_smallest_p_value_needs_most() -> None:
+    tests: list[dict[str, Any]] = [{"p_value": value} for value in (0.03, 0.01, 0.04)]
+    mark_differences(tests, level=0.05)  # Holm: 0.01 <= 0.05/3, 0.03 > 0.05/2, and nothing after it
+    assert [each["counts"] for each in tests] == [False, True, False]
 
 
 def test_regressors_are_compared_by_their_errors() -> None:

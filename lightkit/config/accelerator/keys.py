@@ -151,7 +151,7 @@ def read_settings(resolved: Resolved) -> list[RawSetting]:
     for key, node in entries.items():
         if key not in BLOCK_KEYS:
             is_callback = key in ("scale_lr", "warmup_epochs")
-            hint = "; say callbacks: {scale_lr: {}}" if is_callback else near(str(key), BLOCK_KEYS)
+            hint = "; set callbacks: {scale_lr: {}}" if is_callback else near(str(key), BLOCK_KEYS)
             text = f"accelerator.{key}: there is no such key{hint}\nkeys: {', '.join(BLOCK_KEYS)}"
             raise error_at(text, node.origin.at_key())
         word = to_plain(node)

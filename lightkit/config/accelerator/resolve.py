@@ -184,7 +184,7 @@ def resolve_hardware(resolved: Resolved, machine: Machine | None = None, *, envi
         if count == ALL and not is_launched:
             processes = _count_visible(named, machine)
             if machine is not None and processes is None:
-                raise error_at(f"{by}: this machine's GPUs cannot be counted without CUDA; say how many", by.origin)
+                raise error_at(f"{by}: this machine's GPUs cannot be counted without CUDA; set their number", by.origin)
 
     # what the trainer and the launcher get
     kind_setting = kind_by and kind_by.setting
@@ -262,7 +262,7 @@ def _parse_strategy(setting: RawSetting) -> _Claim:
         return _Claim(setting, strategy=STRATEGY_CLASSES.get(word, named or str(setting.value)), node=node)
     word = setting.value.lower()
     if word in GONE_STRATEGIES:
-        raise error_at(f"{setting} is no strategy any more: {GONE_STRATEGIES[word]}", setting.origin)
+        raise error_at(f"{setting} is not a strategy any more: {GONE_STRATEGIES[word]}", setting.origin)
     name, kind = OLD_STRATEGIES.get(word, (word, None))
     return _Claim(setting, kind, strategy=name, node=node if name == to_plain(node) else Leaf(name, setting.origin))
 
@@ -428,7 +428,7 @@ def _resolve_precision(
     if on_xla and by is not None and word is not None:
         if str(by.value) not in XLA_PRECISIONS:
             why = "16-true computes in float32 there without a word, and mixed precision is refused"
-            text = f"{by}: on a TPU expected 32-true or bf16-true; {why}; say precision: bf16-true"
+            text = f"{by}: on a TPU expected 32-true or bf16-true; {why}; set precision: bf16-true"
             raise error_at(text, by.origin)
         word = XLA_PRECISIONS[str(by.value)]
     if on_xla and (variable := environ.get("XLA_USE_BF16", "")).lower() in ("1", "true", "yes"):
@@ -514,7 +514,7 @@ def _check_machine(
         found += f", and torch {torch} is built for CPUs only" if gpus and "+cpu" in torch else ""
         found += f" (CUDA_VISIBLE_DEVICES is {hidden!r})" if hidden is not None else ""
     block = "" if by.path[0] == "accelerator" else "accelerator."
-    cpu = "trainer.accelerator: cpu" if by.path[0] == "trainer" else f"{block}gpus: 0, which is the CPU"
+    cpu = "trainer.accelerator: cpu" if by.path[0] == "trainer" else f"{block}gpus: 0 for the CPU"
     advice = f"say {f'at most {num_there}, or ' if num_there else ''}{cpu}, or leave it out"
     raise error_at(f"{by}: {found}; {advice}", by.origin)
 

@@ -99,8 +99,8 @@ def find_columns(
     kind = pa.string() if label is None else plain_type(schema.field(label).type)
     if label is not None and target == "value" and not (_is_number(kind) or types.is_boolean(kind)):
         raise DataError(
-            f"data.init_args.target: column {label!r} holds {kind}, which is no number to predict. Set it to class, or "
-            "data.init_args.label to a column of numbers."
+            f"data.init_args.target: column {label!r} holds {kind}, which is not a number to predict. Set it to class, "
+            "or data.init_args.label to a column of numbers."
         )
     is_value = label is not None and (target == "value" or (target == "auto" and _is_real(kind)))
     resolved: Literal["class", "value"] = "value" if is_value else "class"
@@ -231,7 +231,9 @@ def _parse_condition(triple: Any, schema: pa.Schema) -> tuple[str, pc.Expression
     column, sign, value = triple
     sign = " ".join(str(sign).lower().split())
     if sign not in _OPERATORS:
-        raise ConfigError(f"data.init_args.filter: {sign!r} is no operator; expected one of {', '.join(_OPERATORS)}")
+        raise ConfigError(
+            f"data.init_args.filter: {sign!r} is not an operator; expected one of {', '.join(_OPERATORS)}"
+        )
     if column not in schema.names:
         raise _missing_column(schema, "filter", column)
     is_many = sign.endswith("in")

@@ -87,8 +87,8 @@ class Table(LoadingModule):
     """
 
     source = "table"
-    input_paths: ClassVar[tuple[str, ...]] = ("path", "train", "val", "test")
-    """Arguments that must be files or folders which are there already, unless they are addresses."""
+    input_tables: ClassVar[tuple[str, ...]] = ("path", "train", "val", "test")
+    """Arguments that must be tables which are there already, unless they are addresses."""
     sample_arguments: ClassVar[tuple[str, ...]] = (
         *("path", "train", "val", "test", "format", "version", "timestamp", "storage_options", "filter", "split"),
         *("key", "val_fraction", "test_fraction", "on_bad_image", "max_bad_fraction"),

@@ -28,6 +28,7 @@ from lightkit.images.delta_table import (
     read_deleted_rows,
     refuse_unreadable,
 )
+from lightkit.images.table_format import PARQUET_SUFFIXES, explain_other_format
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
 
 Format = Literal["auto", "delta", "parquet"]
 
-_SUFFIXES = (".parquet", ".parq", ".pq")
 _BUFFER_BYTES = 1 << 20  # of each column, of which a page at a time is decoded
 _TAIL_BYTES = 1 << 16  # holds the footer of most files, so that a remote one costs one request
 _NUM_THREADS = 32  # they wait for the disk or the network
@@ -290,7 +290,7 @@ def _translate_access_errors(place: str, *kinds: type[Exception]) -> Iterator[No
         yield
     except (OSError, *kinds) as error:  # type: ignore[misc]
         raise DataError(
-            f"{place}: this is no table, or it cannot be reached ({_first_line(error)}). Check data.init_args.path, "
+            f"{place}: this is not a table, or it cannot be reached ({_first_line(error)}). Check data.init_args.path, "
             "data.init_args.format and data.init_args.storage_options."
         ) from error
 
@@ -308,7 +308,7 @@ def _open_filesystem(place: str, options: Mapping[str, Any]) -> tuple[fs.FileSys
                 "out, or set data.init_args.path to an address such as s3://bucket/folder."
             )
         return fs.LocalFileSystem(), str(local_path(place))
-    folder, _, name = place.rpartition("/") if place.lower().endswith(_SUFFIXES) else (place, "", "")
+    folder, _, name = place.rpartition("/") if place.lower().endswith(PARQUET_SUFFIXES) else (place, "", "")
     try:
         from deltalake.fs import DeltaStorageHandler  # an extra
 
@@ -330,6 +330,8 @@ def open_parquet(place: str, options: Mapping[str, Any], version: int | None, ti
             f"{place} is Parquet, which has only one. Leave it out, or set data.init_args.path to a Delta table."
         )
     filesystem, root = _open_filesystem(place, options)
+    if not is_remote(place) and (reason := explain_other_format(local_path(place))) is not None:
+        raise DataError(f"data.init_args.path: {reason}.")
     with _translate_access_errors(place):
         selector = fs.FileSelector(root, recursive=True, allow_not_found=True)
         is_file = bool(root) and filesystem.get_file_info(root).type == fs.FileType.File
@@ -338,12 +340,16 @@ def open_parquet(place: str, options: Mapping[str, Any], version: int | None, ti
     for info in sorted(found, key=lambda info: info.path):
         name = info.path.removeprefix(root).lstrip("/") or info.base_name
         is_visible = info.path == root or not any(part[:1] in "_." for part in name.split("/"))
-        if info.type == fs.FileType.File and is_visible and (info.path == root or name.lower().endswith(_SUFFIXES)):
+        if (
+            info.type == fs.FileType.File
+            and is_visible
+            and (info.path == root or name.lower().endswith(PARQUET_SUFFIXES))
+        ):
             files[name] = info
     if not files:
         raise DataError(
             f"{place}: no Parquet files here. Set data.init_args.path to a Delta table, or to a folder or file of "
-            f"Parquet ({', '.join(_SUFFIXES)})."
+            f"Parquet ({', '.join(PARQUET_SUFFIXES)})."
         )
     infos, partitions = list(files.values()), _read_partitions(list(files))
     footers = _read_footers(filesystem, [info.path for info in infos])

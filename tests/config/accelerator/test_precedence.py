@@ -125,7 +125,7 @@ def test_what_contradicts_all_the_same(layers: tuple[str, ...], says: str, tmp_p
 def test_what_an_error_advises_can_be_said(tmp_path: Path) -> None:
     machine = Machine(gpus=(FOUR.gpus or ())[:2])
     asked = ("accelerator: {strategy: horovod}\nlaunch: {processes: 6}",)
-    with pytest.raises(ConfigError, match=r"at most 2, or accelerator.gpus: 0, which is the CPU"):
+    with pytest.raises(ConfigError, match=r"at most 2, or accelerator.gpus: 0 for the CPU"):
         layered(tmp_path, *asked, machine=machine)
     said = layered(tmp_path, *asked, "--accelerator.gpus=0", machine=machine)
     assert (said.processes, trainer_of(said)) == (6, HOROVOD_ON_CPU)

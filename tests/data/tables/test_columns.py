@@ -50,7 +50,10 @@ def test_a_column_of_the_name_image_is_taken_unless_another_is_named() -> None:
         ({"weight": "label"}, r"weight: column 'label' holds string, expected numbers of 0 or more"),
         ({"split": "number"}, r"split: column 'number' holds int16, expected the names train, val"),
         ({"key": "height"}, r"key: column 'height' holds float, expected text, integers or binary"),
-        ({"target": "value"}, r"target: column 'label' holds string, which is no number to predict\. Set it to class"),
+        (
+            {"target": "value"},
+            r"target: column 'label' holds string, which is not a number to predict\. Set it to class",
+        ),
     ],
     ids=lambda value: "-".join(value) if isinstance(value, dict) else None,
 )

@@ -73,7 +73,7 @@ def test_rows_pass_as_in_sql(asked: list[Any] | None, rows: list[int] | None) ->
 @pytest.mark.parametrize(
     ("asked", "says"),
     [
-        ([["x", "like", 1]], "'like' is no operator; expected one of ==, =, !=, <"),
+        ([["x", "like", 1]], "'like' is not an operator; expected one of ==, =, !=, <"),
         ([["x", ">", "high"]], "column 'x' holds int64, so it cannot be compared with 'high'"),
         ([["x", ">", None]], r"cannot be compared with None\..* rows with nulls never pass"),
         ([["x", "==", True]], "cannot be compared with True"),

@@ -1,0 +1,54 @@
+"""The kinds of tables that are read, and what to do with a file of another kind. No torch and no pyarrow.
+
+Apart from the reader, because `check` and `init` ask before anything heavy is imported.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+PARQUET_SUFFIXES = (".parquet", ".parq", ".pq")
+RECIPES = "docs/recipes.md"
+"""The page with complete examples of what the built-in classes do not do."""
+_TEXT_SUFFIXES = (".csv", ".tsv", ".txt")
+_OTHER_SUFFIXES = (".arrow", ".db", ".feather", ".h5", ".hdf5", ".json", ".jsonl", ".npy", ".npz", ".orc", ".sqlite")
+_SHEETS = (".xls", ".xlsx", ".ods")
+_MAGIC = b"PAR1"
+
+
+def explain_other_format(place: Path) -> str | None:
+    """Explain why a file or folder that exists is no table that is read; None where it may be one.
+
+    Args:
+        place: Path of this machine.
+    """
+    file = place
+    if place.is_dir():
+        beside = sorted(path for path in place.iterdir() if path.is_file())
+        is_table = (place / "_delta_log").is_dir() or any(place.rglob("*.pa*rq*")) or any(place.rglob("*.pq"))
+        others = [path for path in beside if path.suffix.lower() in (*_TEXT_SUFFIXES, *_OTHER_SUFFIXES, *_SHEETS)]
+        if is_table or not others:
+            return None
+        file = others[0]
+    elif _is_parquet(place):
+        return None
+    suffix = file.suffix.lower()
+    if suffix in PARQUET_SUFFIXES:
+        return None  # a damaged one, of which the reader says what is wrong
+    kind = f"a {suffix or 'plain'} file"
+    if suffix in _TEXT_SUFFIXES:
+        kind = "CSV"
+    elif suffix in _SHEETS:
+        kind = "a spreadsheet"
+    return (
+        f"{file} is {kind}, which is not read; expected a Delta table, or a file or folder of Parquet. "
+        f'{RECIPES}, "Numbers in a table", turns a CSV file into Parquet and trains on it'
+    )
+
+
+def _is_parquet(file: Path) -> bool:
+    try:
+        with file.open("rb") as stream:
+            return stream.read(len(_MAGIC)) == _MAGIC
+    except OSError:
+        return True  # the reader says why it cannot be read

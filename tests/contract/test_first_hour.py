@@ -1,0 +1,204 @@
+"""What a new user meets in the first hour: mistakes are sentences with a way out, and the screen shows what counts."""
+
+from __future__ import annotations
+
+import json
+import re
+import socket
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tests.contract.workspace import Workspace, read_json
+
+NETS = """
+import pytorch_lightning as pl
+import torch
+from torch import nn
+
+
+class Plain(pl.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(2, 2)
+
+    def forward(self, numbers):
+        return self.layer(numbers)
+
+    def _step(self, batch, split):
+        loss = nn.functional.cross_entropy(self.layer(batch[0]), batch[1])
+        self.log(f"{split}/loss", loss)
+        return loss
+
+    def training_step(self, batch, index):
+        return self._step(batch, "train")
+
+    def validation_step(self, batch, index):
+        self._step(batch, "val")
+
+    def test_step(self, batch, index):
+        self._step(batch, "test")
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.01)
+
+
+class NoForward(Plain):
+    forward = pl.LightningModule.forward
+
+
+class Undescribed(pl.LightningModule):
+    def __init__(self, width: int = 3):
+        super().__init__()
+"""
+DATA = "data: {class_path: Table, init_args: {path: t.parquet, features: [a, b], num_workers: 0}}\n"
+CONFIG = f"model: {{class_path: nets.Plain}}\n{DATA}trainer: {{max_epochs: 1}}\nlogger: {{csv: {{}}}}\n"
+GATE = "gate: {metric: test/loss, max: 9}\n"
+
+
+@pytest.fixture
+def numbers(workspace: Workspace) -> Workspace:
+    """A table of numbers, and nets for them."""
+    values = [at / 50 - 1 for at in range(100)]
+    labels = ["high" if value > 0 else "low" for value in values]
+    columns = {"a": pa.array(values, pa.float32()), "b": pa.array(values[::-1], pa.float32()), "label": labels}
+    pq.write_table(pa.table(columns), workspace.folder / "t.parquet")
+    workspace.write("nets.py", NETS)
+    workspace.write("own.yaml", CONFIG)
+    return workspace
+
+
+def test_numbers_for_a_model_of_images_are_refused_with_the_recipe(numbers: Workspace) -> None:
+    numbers.write("images.yaml", f"model: {{class_path: ImageClassifier, init_args: {{backbone: small_cnn}}}}\n{DATA}")
+    for words in (["check", "-c", "images.yaml", "--deep"], ["fit", "-c", "images.yaml"]):
+        failed = numbers.run(*words)
+        assert failed.code == 2
+        assert "ImageClassifier classifies images (batch, 3, height, width)" in failed.err
+        assert '"Numbers in a table"' in failed.err
+        assert "Traceback" not in failed.err
+
+
+def test_a_net_without_a_predict_step_is_told_what_its_forward_was_given(numbers: Workspace) -> None:
+    numbers.fit("-c", "own.yaml")
+    failed = numbers.run("predict", "--run", "latest")
+    assert failed.code == 2
+    assert "Plain has no predict_step" in failed.err
+    assert "def predict_step(self, batch, batch_idx):\n        return self(batch[0])" in failed.err
+    assert "Traceback" not in failed.err
+
+
+def test_predict_of_rows_of_numbers_says_how_to_predict_another_table(numbers: Workspace) -> None:
+    step = "    def predict_step(self, batch, index):\n        return self(batch[0])\n\n"
+    numbers.write("nets.py", NETS.replace("    def configure", f"{step}    def configure", 1))
+    numbers.fit("-c", "own.yaml")
+    failed = numbers.run("predict", "--run", "latest", "t.parquet")
+    assert failed.code == 2
+    assert "--data.path=null --data.test=t.parquet" in failed.err
+    numbers.run("predict", "--run", "latest", "--data.path=null", "--data.test=t.parquet").ok()
+    table = (numbers.runs[-1] / "predictions.csv").read_text(encoding="utf-8").splitlines()
+    assert len(table) == 101
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["check", "-c", "gated.yaml"], ["retrain", "-c", "gated.yaml"], ["retrain", "-c", "gated.yaml", "--skip=export"]],
+    ids=" ".join,
+)
+def test_a_gate_for_a_module_without_forward_is_refused_before_the_training(
+    words: list[str], numbers: Workspace
+) -> None:
+    numbers.write("gated.yaml", CONFIG.replace("Plain", "NoForward") + GATE)
+    failed = numbers.run(*words)
+    assert failed.code == 2
+    assert "model: NoForward has no forward, by which a model in the registry is called" in failed.err
+    assert "gated.yaml:1:" in failed.err
+    assert numbers.runs == []
+
+
+def test_a_module_without_forward_trains_and_is_not_registered(numbers: Workspace) -> None:
+    numbers.write("gated.yaml", CONFIG.replace("Plain", "NoForward") + GATE)
+    numbers.fit("-c", "gated.yaml")
+    failed = numbers.run("register", "--run", "latest", "--name", "net")
+    assert failed.code == 2
+    assert "NoForward has no forward, by which an exported or registered model is called" in failed.err
+
+
+def test_a_port_that_is_in_use_is_named(numbers: Workspace) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = str(taken.getsockname()[1])
+        words = ("-c", "own.yaml", "--trainer.accelerator=cpu", "--trainer.devices=2", "--trainer.strategy=ddp")
+        failed = numbers.run("fit", *words, environ={"MASTER_PORT": port, "MASTER_ADDR": "127.0.0.1"})
+    assert failed.code == 2, failed.err
+    assert f"MASTER_PORT: the port {port} of this machine" in failed.err
+    assert "Traceback" not in failed.err
+
+
+def test_checkpoint_names_the_callback_that_has_more_arguments(numbers: Workspace) -> None:
+    failed = numbers.run("check", "-c", "own.yaml", "--callbacks.checkpoint.save_top_k=5")
+    assert failed.code == 2
+    assert "class_path: ModelCheckpoint, init_args: {save_top_k: ...}" in failed.err
+
+
+@pytest.mark.parametrize(
+    ("words", "shown"),
+    [
+        (["callbacks", "swa"], "Implements the Stochastic Weight Averaging"),
+        (["callbacks", "pruning"], "Model pruning Callback"),
+    ],
+    ids=["swa", "pruning"],
+)
+def test_help_of_a_class_is_its_own(words: list[str], shown: str, workspace: Workspace) -> None:
+    text = workspace.run("fit", "--help", *words).ok().out
+    assert shown in text
+    assert "Abstract base class" not in text
+
+
+def test_help_of_an_own_class_without_a_docstring_shows_none(numbers: Workspace) -> None:
+    text = numbers.run("fit", "--help", "model", "nets.Undescribed").ok().out
+    assert "width" in text
+    assert "Hooks to be used" not in text
+    assert "LightningModule" not in text
+
+
+SCRIPT = """
+from lightkit import LightkitCLI
+
+import nets
+from lightkit.data import Table
+
+if __name__ == "__main__":
+    LightkitCLI(nets.Plain, Table)
+"""
+
+
+def test_a_script_is_as_quiet_as_a_command_and_shows_best_and_next(numbers: Workspace) -> None:
+    numbers.write("train.py", SCRIPT)
+    words = ("--data.path=t.parquet", "--data.features=[a,b]", "--data.num_workers=0", "--trainer.max_epochs=2")
+    done = numbers.run("fit", *words, script="train.py").ok()
+    printed = done.out + done.err
+    for advert in ("weights_only", "litlogger", "litmodels", "Lightning Cloud", "GPU available", "Tip:"):
+        assert advert not in printed
+    assert re.search(r"^best  runs/\S+/best\.ckpt", done.out, re.MULTILINE)
+    assert re.search(r"^next  python \S*train\.py test --run runs/", done.out, re.MULTILINE)
+
+
+def test_the_report_of_a_resumed_run_has_the_first_start_and_each_resume(numbers: Workspace) -> None:
+    run = numbers.fit("-c", "own.yaml")
+    manifest = read_json(run / "manifest.json")
+    manifest |= {"created": "2026-11-22T07:00:00+00:00", "earlier": [{"created": "2026-11-21T03:00:00+00:00"}]}
+    numbers.write(str((run / "manifest.json").relative_to(numbers.folder)), json.dumps(manifest))
+    numbers.run("report", "latest").ok()
+    text = re.sub(r"<[^>]+>", " ", (run / "report.html").read_text(encoding="utf-8"))
+    assert re.search(r"Started\s+2026-11-21 03:00", text)
+    assert re.search(r"Resumed\s+2026-11-22 07:00", text)
+
+
+def test_a_refusal_names_the_run_and_the_page_of_the_decision(numbers: Workspace) -> None:
+    numbers.write("gated.yaml", CONFIG + "gate: {metric: test/loss, max: 0.0001}\n")
+    run = numbers.fit("-c", "gated.yaml")
+    refused = numbers.run("gate", "latest", "--quiet")
+    assert refused.code == 4
+    assert f"(run gated/{run.name}; runs/gated/{run.name}/gate.html)" in refused.err
