@@ -203,7 +203,8 @@ def supervise(context: RunContext, plan: Plan) -> int:
     args, num_cores = [context.command, *context.args], this_machine().cores or 1
     supervisor = Supervisor(plan, args, root=root, num_cores=num_cores)
     try:
-        result = supervisor.run()
+        with context.watch.handed_over():  # ranks may take longer to save than one process has
+            result = supervisor.run()
         announced = supervisor.newest_run()
         run = None
         if announced is not None and Path(announced["folder"]).is_dir():
