@@ -23,7 +23,7 @@ from tests.contract.rank_jobs import (
 from tests.contract.slurm_cluster import CannotRun, SlurmCluster
 from tests.contract.workspace import Workspace, read_events, read_json, wait_until
 
-pytestmark = pytest.mark.long
+pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
 
 NOTE_SIGNALS = '''\
 """A callback of a user who watches signals."""
