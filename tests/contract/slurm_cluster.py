@@ -137,8 +137,8 @@ class SlurmCluster:
     def stop(self) -> None:
         """End everything."""
         if self._holder is not None:
-            self._holder.kill()  # `--kill-child` ends the first process of the namespace, and so all of them
             for process in (self._holder, *self._daemons):
+                process.kill()  # `--kill-child` ends the first process of the namespace, and so all of them
                 process.wait()
 
     def run(self, *words: str, environ: dict[str, str] | None = None, folder: Path | None = None) -> Result:
