@@ -164,10 +164,10 @@ def test_a_signal_of_slurm_puts_the_job_back_and_it_resumes(
 def test_a_time_limit_of_slurm_puts_the_job_back_and_it_resumes(
     cluster: SlurmCluster, workspace: Workspace, alone: Path
 ) -> None:
-    number = submit(cluster, workspace, time="2", signal="USR1@60")
+    number = submit(cluster, workspace, time="3", signal="USR1@60")
     release_after_signal(workspace)
     cluster.wait_for_job(number, has_ended)
-    log = assert_job(cluster, workspace, number, JobState="COMPLETED", Restarts="1", TimeLimit="00:02:00")
+    log = assert_job(cluster, workspace, number, JobState="COMPLETED", Restarts="1", TimeLimit="00:03:00")
     assert "interrupted by SIGUSR1" in log
     assert_resumed_to_the_same(workspace, alone)
 
