@@ -217,7 +217,8 @@ def supervise(context: RunContext, plan: Plan) -> int:
     words = [RANK, context.invocation.dump()]
     supervisor = Supervisor(plan, words, root=root, num_cores=this_machine().cores or 1)
     try:
-        result = supervisor.run()
+        with context.watch.handed_over():  # ranks may take longer to save than one process has
+            result = supervisor.run()
         announced = supervisor.newest_run()
         run = None
         if announced is not None and Path(announced["folder"]).is_dir():

@@ -21,6 +21,7 @@ NODE_RANK = "PET_NODE_RANK"
 _NUM_PROCESSES = "PET_NPROC_PER_NODE"
 _ADDRESS = "PET_MASTER_ADDR"
 _PORT = "PET_MASTER_PORT"
+_MAX_RESTARTS = "PET_MAX_RESTARTS"
 _ENDPOINT = "PET_RDZV_ENDPOINT"
 _DEFAULT_PORT = "29500"  # of torchrun
 
@@ -30,6 +31,7 @@ _PATTERNS = {
     _NUM_PROCESSES: (f"{_COUNT}|auto|gpu|cpu", "a number of processes, or auto"),
     NODE_RANK: (r"\d+", "the number of this machine, from 0"),
     _PORT: (r"\d{1,5}", "a port"),
+    _MAX_RESTARTS: (r"\d+", "a number of restarts"),
 }
 
 
@@ -63,7 +65,8 @@ def complete_settings(
     if processes is None:
         processes = int(num_processes) if num_processes.isdigit() else num_devices or 1
     nodes = settings.nodes if settings.num_nodes != (1, 1) else environ[NUM_NODES]
-    completed = replace(settings, engine="torchrun", processes=processes, nodes=nodes)
+    max_restarts = settings.max_restarts or int(environ.get(_MAX_RESTARTS, "0"))
+    completed = replace(settings, engine="torchrun", processes=processes, nodes=nodes, max_restarts=max_restarts)
     if completed.num_nodes == (1, 1) or settings.rendezvous is not None:
         return completed
     rendezvous = _find_rendezvous(environ)

@@ -84,6 +84,7 @@ class SignalWatch:
         self._patient: set[int] = set()
         self._first: tuple[int, float] | None = None
         self._over = threading.Event()
+        self._is_handed_over = False
         self._pid = os.getpid()
         self._pipe: tuple[int, int] | None = None
         self._wakeup_before = -1
@@ -182,6 +183,15 @@ class SignalWatch:
         kill_children()
         os._exit(code)
 
+    @contextmanager
+    def handed_over(self) -> Iterator[None]:
+        """Leave signals to a block that has handlers and a clock of its own, as the supervisor of a launch has."""
+        self._is_handed_over = True
+        try:
+            yield
+        finally:
+            self._is_handed_over = False
+
     def _handle(self, signum: int, _frame: FrameType | None) -> None:
         if os.getpid() != self._pid:  # a loader's, which Ctrl-C reaches too: the batch that is being saved may need it
             if signum == signal.SIGTERM:
@@ -207,11 +217,14 @@ class SignalWatch:
         def listen() -> None:
             while numbers := os.read(reader, 64):
                 for signum in numbers:
-                    if signum in self._previous and signum not in self._patient:
-                        self._come(signum)
+                    self._hear(signum)
             os.close(reader)
 
         threading.Thread(target=listen, name="signals", daemon=True).start()
+
+    def _hear(self, signum: int) -> None:
+        if signum in self._previous and signum not in self._patient and not self._is_handed_over:
+            self._come(signum)
 
     def _come(self, signum: int) -> None:
         """Start the clock with the first signal, and end the process with the second."""

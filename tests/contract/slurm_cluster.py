@@ -49,7 +49,7 @@ SlurmdParameters=config_overrides
 ReturnToService=2
 JobRequeue=1
 KillWait=5
-SlurmdTimeout=15
+SlurmdTimeout=300
 NodeName=n1 NodeAddr={address} NodeHostname=n1 Port=16821 CPUs=2 State=UNKNOWN
 NodeName=n2 NodeAddr={address} NodeHostname=n2 Port=16822 CPUs=2 State=UNKNOWN
 PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP
@@ -137,8 +137,8 @@ class SlurmCluster:
     def stop(self) -> None:
         """End everything."""
         if self._holder is not None:
-            self._holder.kill()  # `--kill-child` ends the first process of the namespace, and so all of them
             for process in (self._holder, *self._daemons):
+                process.kill()  # `--kill-child` ends the first process of the namespace, and so all of them
                 process.wait()
 
     def run(self, *words: str, environ: dict[str, str] | None = None, folder: Path | None = None) -> Result:
@@ -195,12 +195,17 @@ class SlurmCluster:
 
         def is_true() -> bool:
             job = self.job(number)
-            is_put_back = job["JobState"] == "PENDING" and job["Reason"] == "BeginTime"  # waits for two minutes
+            is_put_back = job["JobState"] == "PENDING" and job["Restarts"] != "0"  # and waits for two minutes
             if is_put_back and {*self.states().values()} == {"idle"}:
                 self.run("scontrol", "update", f"jobid={number}", "StartTime=now")
             return condition(job)
 
         wait_until(is_true, timeout_s=timeout_s)
+
+    def cancel_all(self) -> None:
+        """Cancel all jobs, and wait until both nodes are idle."""
+        self.run("scancel", "--user=root").ok()
+        wait_until(lambda: self.states() == dict.fromkeys(NODES, "idle"))
 
     def read_log(self) -> str:
         """Return the last lines of the controller's log."""

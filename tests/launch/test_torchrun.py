@@ -21,7 +21,12 @@ TRAIN_JOB = {
 }
 """Of the second node of a TrainJob of Kubeflow Trainer 2."""
 TWO_NODES = LaunchSettings(engine="torchrun", processes=4, nodes="2", rendezvous="flowers-node-0-0.flowers:29500")
-ELASTIC = {"PET_NNODES": "1:3", "PET_NPROC_PER_NODE": "2", "PET_RDZV_ENDPOINT": "flowers-worker-0:23456"}
+ELASTIC = {
+    "PET_NNODES": "1:3",
+    "PET_NPROC_PER_NODE": "2",
+    "PET_RDZV_ENDPOINT": "flowers-worker-0:23456",
+    "PET_MAX_RESTARTS": "5",
+}
 """Of a PyTorchJob with an elastic policy."""
 
 
@@ -40,7 +45,7 @@ ELASTIC = {"PET_NNODES": "1:3", "PET_NPROC_PER_NODE": "2", "PET_RDZV_ENDPOINT": 
         (
             LaunchSettings(),
             ELASTIC,
-            LaunchSettings(engine="torchrun", processes=2, nodes="1:3", rendezvous="flowers-worker-0:23456"),
+            LaunchSettings("torchrun", 2, nodes="1:3", rendezvous="flowers-worker-0:23456", max_restarts=5),
         ),
         (LaunchSettings(), {**TRAIN_JOB, "PET_NNODES": "1", "PET_NPROC_PER_NODE": "1"}, LaunchSettings()),
         (LaunchSettings(engine="ray"), TRAIN_JOB, LaunchSettings(engine="ray")),
@@ -73,10 +78,11 @@ def test_a_node_takes_the_variables_that_the_config_leaves_out(
     [
         ({"PET_NNODES": "two"}, "PET_NNODES='two'; expected a number of machines"),
         ({"PET_NPROC_PER_NODE": "all"}, "PET_NPROC_PER_NODE='all'; expected a number of processes, or auto"),
+        ({"PET_MAX_RESTARTS": "-1"}, "PET_MAX_RESTARTS='-1'; expected a number of restarts"),
         ({"PET_NODE_RANK": ""}, "PET_NODE_RANK=''; expected the number of this machine"),
         ({"PET_MASTER_ADDR": ""}, "PET_NNODES=2, but neither PET_MASTER_ADDR, .* nor launch.rendezvous"),
     ],
-    ids=["nodes", "processes", "rank", "address"],
+    ids=["nodes", "processes", "restarts", "rank", "address"],
 )
 def test_a_variable_that_torchrun_would_not_take_is_named(changes: dict[str, str], says: str) -> None:
     with pytest.raises(ConfigError, match=says):

@@ -82,6 +82,16 @@ def test_a_patient_signal_after_the_end_of_a_whole_program_does_not_make_it_fail
     assert (ended.returncode, ended.stdout) == (0, "went on\n"), ended.stderr
 
 
+def test_a_signal_in_a_block_with_a_clock_of_its_own_starts_no_other() -> None:
+    """Else the second one would end the process."""
+    ended = _program(
+        "signals.PATIENCE_S = 600\nwith SignalWatch() as watch:\n  watch.deferred = True\n"
+        "  with watch.handed_over():\n    os.kill(os.getpid(), TERM); heard.get(timeout=30)\n"
+        "  os.kill(os.getpid(), INT); heard.get(timeout=30)\nprint('went on')\n"
+    )
+    assert (ended.returncode, ended.stdout) == (0, "went on\n"), ended.stderr
+
+
 def test_a_block_that_must_not_be_cut_off_is_not() -> None:
     with SignalWatch() as watch:
         with watch.deferring():
@@ -95,12 +105,13 @@ from types import SimpleNamespace
 from lightkit.runs import signals
 
 TERM, INT = signal.SIGTERM, signal.SIGINT
-clock, noticed = [0.0], queue.SimpleQueue()
+clock, noticed, heard = [0.0], queue.SimpleQueue(), queue.SimpleQueue()
 signals.time = SimpleNamespace(monotonic=lambda: clock[0], sleep=time.sleep)
 signals._LAST_WORDS_S = 60.0
 
 class SignalWatch(signals.SignalWatch):
     def _come(self, signum): super()._come(signum); noticed.put(signum)
+    def _hear(self, signum): super()._hear(signum); heard.put(signum)
 
 def me(signum, at_s=0.0):  # at a moment, and until it is noticed
     clock[0] = at_s; os.kill(os.getpid(), signum); noticed.get(timeout=30)
