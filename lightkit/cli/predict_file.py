@@ -20,7 +20,8 @@ from lightkit.cli.command_line import refuse_without_effect
 from lightkit.cli.config_loader import options_of
 from lightkit.cli.console import choose_output_mode, configure_console
 from lightkit.cli.predict_options import parse_predict_options, print_predict_end
-from lightkit.config import split_arguments
+from lightkit.config import Flag, split_arguments
+from lightkit.config.run_root import find_run_root
 from lightkit.errors import ConfigError, DataError
 from lightkit.export.formats import FORMATS, Runner, first_line, format_of, open_model
 from lightkit.export.metadata import Metadata, check_digest, is_recorded, read_metadata
@@ -46,12 +47,14 @@ def predict_by_file(args: Sequence[str]) -> int:
     arguments = split_arguments(args, options=options_of("predict"), takes_inputs=True)
     given = arguments.options
     subject = f"an exported model, which --model {given['artefact']} names"
-    refuse_without_effect(arguments, subject, options=("ckpt_path", "print_config"))
+    refuse_without_effect(arguments, subject, options=("ckpt_path", "print_config"), keys=("run.root",))
     options = parse_predict_options(given, arguments.inputs)
     images = find_images(arguments.inputs)
     mode = choose_output_mode(given, is_path=True)
     configure_console(mode)
-    file, run = _find_file(str(given["artefact"]), given.get("run"))
+    if "run" not in given and (roots := [flag for flag in arguments.flags if flag.key == "run.root"]):
+        raise ConfigError(f"{roots[0].text}: this has no effect without --run. Leave it out.")
+    file, run = _find_file(str(given["artefact"]), given.get("run"), arguments.flags)
     metadata = read_metadata(file)
     check_digest(file)
     num_values = check_image_model(metadata, file)
@@ -82,12 +85,12 @@ def predict_by_file(args: Sequence[str]) -> int:
     return 0
 
 
-def _find_file(text: str, run: Any) -> tuple[Path, Path | None]:
+def _find_file(text: str, run: Any, flags: Sequence[Flag]) -> tuple[Path, Path | None]:
     """Find the file, as named or in the folder ``export`` of the run that ``--run`` names; return that folder, too."""
     path = Path(text).expanduser()
     if run is None:
         return path, None
-    folder = runs.find(str(run), "runs").folder / "export"
+    folder = runs.find(str(run), find_run_root(flags)).folder / "export"
     return path if path.is_file() or not (folder / text).is_file() else folder / text, folder
 
 

@@ -10,6 +10,7 @@ from typing import Any
 from lightkit.cli.command_line import CommandLine
 from lightkit.cli.console import format_table
 from lightkit.config import near
+from lightkit.config.run_root import find_run_root
 from lightkit.errors import visible
 from lightkit.runs.files import in_bytes
 from lightkit.runs.index import IndexedRun, list_metrics
@@ -25,7 +26,8 @@ def get_root_and_job(line: CommandLine) -> tuple[Path, str | None]:
     Raises:
         ConfigError: If the folder or the job does not exist.
     """
-    root, name = Path(line.options.get("--root", "runs")), next(iter(line.positionals), None)
+    root = find_run_root(line.options.get("--root"))
+    name = line.positionals[0] if line.positionals else None
     if not root.is_dir():
         raise line.error(f"{root} is no folder; name that of all runs with --root")
     jobs = sorted(path.name for path in root.iterdir() if path.is_dir() and not path.name.startswith("."))

@@ -18,6 +18,7 @@ from lightkit.config import PREFIX, RESERVED_VARIABLES, KeyPath, Problems, dotte
 from lightkit.config.display import describe_node, format_column, iterate_leaves
 from lightkit.config.origins import NESTED_FILES, shown_path
 from lightkit.config.resolved import collect_errors
+from lightkit.config.run_root import find_run_root
 from lightkit.config.tree import MappingNode
 from lightkit.errors import ConfigError
 from lightkit.runs.index import flatten
@@ -30,7 +31,7 @@ Print what differs between two configs: the keys that were changed, taken out (-
 place. Of two runs also what differs in versions, commit, data, seed and hardware, and in the last metrics.
 
   A, B          a config file, with what it extends; or a run: its folder, its id, NAME, NAME/ID, latest
-  --root DIR    folder of the runs; default: runs
+  --root DIR    folder of the runs; default: run.root
   --json        one JSON object
   --exit-code   exit with 1 if anything differs
 
@@ -64,9 +65,8 @@ def diff(words: list[str]) -> int:
     line = parse_options(HELP, words, most=len(words))
     if len(line.positionals) != 2:
         raise line.error(f"expected two configs or runs, got {len(line.positionals) or 'none'}")
-    names, trees, values, are_runs = zip(
-        *(_read_input(name, line.options.get("--root", "runs")) for name in line.positionals), strict=True
-    )
+    root = find_run_root(line.options.get("--root"))
+    names, trees, values, are_runs = zip(*(_read_input(name, root) for name in line.positionals), strict=True)
     changes = _list_changes(trees, values, are_runs)
     old, new = names
     if "--json" in line.options:
@@ -78,7 +78,7 @@ def diff(words: list[str]) -> int:
     return 1 if changes and "--exit-code" in line.options else 0
 
 
-def _read_input(name: str, root: str) -> tuple[str, MappingNode, _Values, bool]:
+def _read_input(name: str, root: Path) -> tuple[str, MappingNode, _Values, bool]:
     """Read the config file or the run that a word names.
 
     Returns:

@@ -41,7 +41,7 @@ next start would resume; one from whose checkpoint a kept run began; and a folde
   --mode MODE         min or max of --metric is best; default: as the config or the metric's object said, else its name
   --dry-run           delete nothing, and print what would be deleted
   --tracking-uri URI  where MLflow is; default: where the runs were tracked, MLFLOW_TRACKING_URI, mlflow.db in the root
-  --root FOLDER       folder of all runs; default: runs
+  --root FOLDER       folder of all runs; default: run.root
   --json              print one JSON object, with the reason why each other run is kept
   --quiet             print warnings and errors only
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 from lightkit.cli.command_line import parse_options
 from lightkit.cli.console import format_table, quiet_libraries
+from lightkit.config.run_root import find_run_root
 from lightkit.registry.promotion import Move, read_hold, read_moves
 from lightkit.registry.store import address_of_root, check_model, open_registry
 
@@ -19,7 +19,7 @@ the alias was moved outside lightkit or by a process that was killed, is shown a
 holds an alias where it is (lightkit promote --hold).
 
   NAME                the registered model
-  --root FOLDER       the run root, in whose mlflow.db the registry is by default; default: runs
+  --root FOLDER       the run root, in whose mlflow.db the registry is by default; default: run.root
   --tracking-uri URI  where MLflow is; default: MLFLOW_TRACKING_URI, else mlflow.db in the run root
   --json              print one JSON object a line
 
@@ -40,7 +40,7 @@ def history(args: list[str]) -> int:
     """
     line = parse_options(HELP, args, most=1)
     name = line.get_positional("the name of a registered model")
-    address = address_of_root(line.options.get("--tracking-uri"), Path(line.options.get("--root", "runs")))
+    address = address_of_root(line.options.get("--tracking-uri"), find_run_root(line.options.get("--root")))
     quiet_libraries()
     with open_registry(address, creates=False) as registry:
         check_model(registry, name)

@@ -21,6 +21,7 @@ from lightkit.cli.context import RunContext, read_run_settings
 from lightkit.cli.redaction import redact
 from lightkit.cli.stage_runner import open_run_context
 from lightkit.config import shown_path, split_arguments
+from lightkit.config.run_root import find_run_root
 from lightkit.errors import ConfigError, GateFailed, LightkitError, RunLocked
 from lightkit.registry.gate import RECORD, GateSettings, read_gate
 from lightkit.registry.promotion import (
@@ -172,10 +173,10 @@ def _hold_or_release(line: CommandLine) -> str:
         raise line.error(f"{option} takes the name of a model, and no run: {[*line.positionals, *sorted(given)][0]!r}")
     if option == "--release" and "--reason" in options:
         raise line.error("--reason has no effect with --release")
-    flags = {flag.key: flag.value for flag in split_arguments(line.config_args, options={"quiet": "switch"}).flags}
+    flags = split_arguments(line.config_args, options={"quiet": "switch"}).flags
     name = options[option]
     alias = options.get("--alias", "champion")
-    address = address_of_root(options.get("--tracking-uri"), Path(flags.get("run.root", "runs")))
+    address = address_of_root(options.get("--tracking-uri"), find_run_root(flags))
 
     quiet_libraries()
     with open_registry(address, creates=False) as registry:

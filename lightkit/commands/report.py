@@ -7,6 +7,7 @@ from pathlib import Path
 from lightkit import runs
 from lightkit.cli.command_line import parse_options
 from lightkit.config import shown_path
+from lightkit.config.run_root import find_run_root
 from lightkit.errors import ConfigError
 from lightkit.runs.files import write_text
 
@@ -20,7 +21,7 @@ differs in config, data, code and versions; metrics with intervals and curves; a
 better than the first beyond noise.
 
   --output FILE  where the page is written; the run folder, which may be read-only, is left as it is
-  --root FOLDER  folder of all runs; default: runs
+  --root FOLDER  folder of all runs; default: run.root
   --quiet        print warnings and errors only
 
 lightkit report latest
@@ -37,7 +38,7 @@ def report(words: list[str]) -> int:
     line = parse_options(HELP, words, most=26)
     if not line.positionals:
         raise line.error("expected at least one run, got none; say latest, or the folder of one")
-    root = Path(line.options.get("--root", "runs"))
+    root = find_run_root(line.options.get("--root"))
     found = [runs.find(name, root) for name in line.positionals]
     if len({run.folder.resolve() for run in found}) < len(found):
         raise line.error(f"expected different runs, got {' and '.join(line.positionals)}, of which two are the same")

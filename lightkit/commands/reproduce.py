@@ -19,6 +19,7 @@ from lightkit.cli.context import RunContext
 from lightkit.cli.stage_runner import open_context, run_stage
 from lightkit.cli.up_to_date import compute_inputs
 from lightkit.config import PREFIX, RESERVED_VARIABLES, shown_path
+from lightkit.config.run_root import find_run_root
 from lightkit.errors import ConfigError, DataError
 from lightkit.hardware import describe_packages, this_machine
 from lightkit.runs.files import finite
@@ -35,7 +36,7 @@ hardware are compared with the run's records; if any differs, nothing is trained
   RUN          a run: its folder, its id, NAME, NAME/ID or latest
   --run RUN    the same
   --anyway     train all the same, with a warning
-  --root DIR   folder of the runs; default: runs
+  --root DIR   folder of the runs; default: run.root
   --json       print the result as one JSON object
   --quiet      print nothing but warnings, errors and differences
   --trust      load checkpoints that hold more than tensors and plain values, and so may run code
@@ -66,7 +67,7 @@ def reproduce(args: list[str]) -> int:
     """
     line = parse_options(HELP, args, most=1)
     is_json, is_quiet, is_trusting = (option in line.options for option in ("--json", "--quiet", "--trust"))
-    run = runs.find(get_run_argument(line), line.options.get("--root", "runs"))
+    run = runs.find(get_run_argument(line), find_run_root(line.options.get("--root")))
     manifest = _read_manifest(run)
     fit_args = _list_fit_args(run, manifest) + ["--quiet"] * (is_quiet or is_json) + ["--trust"] * is_trusting
     for name in [*os.environ]:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from pathlib import Path
 
 from lightkit.cli.command_line import parse_options
 from lightkit.cli.console import quiet_libraries
+from lightkit.config.run_root import find_run_root
 from lightkit.errors import ConfigError
 from lightkit.registry.promotion import (
     Move,
@@ -30,7 +30,7 @@ is not come back to, and is promoted again by --force alone. One that was delete
   --to VERSION        go to this version instead
   --reason TEXT       for the log
   --alias ALIAS       the alias that moves; default: champion
-  --root FOLDER       the run root, in whose mlflow.db the registry is by default; default: runs
+  --root FOLDER       the run root, in whose mlflow.db the registry is by default; default: run.root
   --tracking-uri URI  where MLflow is; default: MLFLOW_TRACKING_URI, else mlflow.db in the run root
   --json              print what was done as one JSON object
   --quiet             print warnings and errors only
@@ -54,7 +54,7 @@ def rollback(args: list[str]) -> int:
     name = line.get_positional("the name of a registered model")
     options = line.options
     alias = check_alias(options.get("--alias", "champion"))
-    address = address_of_root(options.get("--tracking-uri"), Path(options.get("--root", "runs")))
+    address = address_of_root(options.get("--tracking-uri"), find_run_root(options.get("--root")))
     quiet_libraries()
     with open_registry(address, creates=False) as registry:
         check_model(registry, name)

@@ -25,7 +25,7 @@ from lightkit.config.origins import (
 )
 from lightkit.config.overrides import Flag, flag_layers, nest, variable_layers
 from lightkit.config.packaged import PREFIX, find_config
-from lightkit.config.resolved import Resolved
+from lightkit.config.resolved import Resolved, root_in
 from lightkit.config.secrets import (
     HIDDEN,
     find_credentials,
@@ -328,7 +328,7 @@ def _public_text(tree: MappingNode, files: Iterable[Path]) -> str:
     """Write what names a run's folder, which records and messages show: the root, and the job's name."""
     run = to_plain(tree.entries["run"]) if "run" in tree.entries else {}
     said = run if isinstance(run, dict) else {}
-    root = Path(str(said.get("root") or "runs")).expanduser().absolute()
+    root = Path(root_in(said)).expanduser().absolute()
     return "\n".join([str(root), str(said.get("name") or ""), *(file.stem for file in files)])
 
 

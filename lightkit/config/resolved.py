@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any, TypeVar
 
 from lightkit.config.interpolation import escape
@@ -16,6 +17,8 @@ from lightkit.config.tree import Items, MappingNode, Node, descend, find, graft,
 from lightkit.config.yaml_reader import read_scalar
 from lightkit.errors import ConfigError, LightkitError
 
+DEFAULT_ROOT = "runs"
+"""Folder of all runs where `run.root` is not set."""
 _GROUPS = ("trainer", "run", "launch", "watchdog", "gate", "accelerator")
 _MAX_ERRORS = 20  # a round of jsonargparse may take half a second
 _Result = TypeVar("_Result")
@@ -61,6 +64,11 @@ class Resolved:
         """Return a section as plain values; an empty one where it is missing, or an error is in its place."""
         node = self.tree.entries.get(name)
         return to_plain(node) if isinstance(node, MappingNode) else {}
+
+    @property
+    def run_root(self) -> Path:
+        """Folder of all runs."""
+        return Path(root_in(self.section("run")))
 
     @property
     def origins(self) -> dict[KeyPath, Origin]:
@@ -198,6 +206,11 @@ class Resolved:
     @cached_property
     def _mask(self) -> Mask:
         return Mask(self.secrets)
+
+
+def root_in(section: Mapping[str, Any]) -> str:
+    """Return the folder of all runs that a `run` section names, or the default."""
+    return str(section.get("root") or DEFAULT_ROOT)
 
 
 def _read_switch(value: Any) -> Any:

@@ -9,6 +9,7 @@ from typing import Any
 
 from lightkit import runs
 from lightkit.config.bounds import NonNegativeFloat, PositiveFloat
+from lightkit.config.resolved import DEFAULT_ROOT
 from lightkit.errors import ConfigError
 from lightkit.runs.index import flatten, read_config
 
@@ -31,7 +32,7 @@ class RunSettings:
     """
 
     name: str | None = None
-    root: str = "runs"
+    root: str = DEFAULT_ROOT
     resume: str = "auto"
     wait_s: NonNegativeFloat = 0.0
     stale_s: PositiveFloat = 300.0
