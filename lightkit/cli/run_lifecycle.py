@@ -22,7 +22,7 @@ from lightkit.cli.console import print_line
 from lightkit.cli.context import RunContext, create_job_lock
 from lightkit.cli.monitors import find_config_modes, list_mode_warnings
 from lightkit.cli.notifications import IN_RETRAIN
-from lightkit.cli.redaction import redact, redact_command_line
+from lightkit.cli.redaction import redact_command_line
 from lightkit.cli.up_to_date import record_inputs, split_values
 from lightkit.config.display import format_origin, iterate_leaves
 from lightkit.config.origins import shown_path
@@ -118,7 +118,7 @@ def _lock_job(context: RunContext, settings: RunSettings) -> runs.Lock:
 
 
 def _open_events(context: RunContext, *, mirror: TextIO | None = None) -> runs.EventStream:
-    return runs.EventStream(context.run.events_path, mirror=mirror, redact=partial(redact, context.resolved))
+    return runs.EventStream(context.run.events_path, mirror=mirror, redact=context.resolved.masked)
 
 
 def _record_start(context: RunContext, *, seed: int | None, is_trial: bool) -> dict[str, Any]:

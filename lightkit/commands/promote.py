@@ -18,7 +18,6 @@ from lightkit import runs
 from lightkit.cli.command_line import RUN_OPTIONS, CommandLine, get_run_argument, parse_options
 from lightkit.cli.console import configure_console, print_line, quiet_libraries
 from lightkit.cli.context import RunContext, read_run_settings
-from lightkit.cli.redaction import redact
 from lightkit.cli.stage_runner import open_run_context
 from lightkit.config import shown_path, split_arguments
 from lightkit.config.run_root import find_run_root
@@ -189,11 +188,15 @@ def _hold_or_release(line: CommandLine) -> str:
             text = f"{name}@{alias} was not held"
             if ended is not None:
                 text = f"{name}@{alias} may move again; it was held by {ended.by} since {ended.time}"
-    if "--json" in options:
+    _print_move(line, name, alias, text)
+    return text
+
+
+def _print_move(line: CommandLine, name: str, alias: str, text: str) -> None:
+    if "--json" in line.options:
         print(json.dumps({"name": name, "alias": alias, "message": text}, ensure_ascii=False))
     elif "--quiet" not in line.config_args:
         print(text)
-    return text
 
 
 def _promote(context: RunContext, options: Mapping[str, str]) -> str:
@@ -281,7 +284,7 @@ def _promote(context: RunContext, options: Mapping[str, str]) -> str:
     text += f"; it was version {before}" if before not in (None, move.to) else ""
     if is_new:
         fields = {"alias": alias, "from": move.before, "to": move.to, "by": move.by, "reason": move.reason}
-        runs.EventStream(run.events_path).write("promotion", name=name, **redact(resolved, fields))
+        runs.EventStream(run.events_path).write("promotion", name=name, **resolved.masked(fields))
     if "--json" in options:
         done = move.as_dict() if is_new else {}
         print(json.dumps({"name": name, "message": text, **done}, ensure_ascii=False, default=str))

@@ -8,7 +8,7 @@ from pathlib import Path
 from lightkit.cli.context import RunContext
 from lightkit.cli.stage_runner import count_devices, make_plan, open_context
 from lightkit.config import error_at, read_scalar, shown_path
-from lightkit.config.secrets import mask_line
+from lightkit.config.secrets import mask
 from lightkit.errors import ConfigError
 from lightkit.launch.slurm import batch_script, submit
 from lightkit.runs.signals import SignalWatch
@@ -40,9 +40,9 @@ def submit_fit(args: list[str]) -> int:
     # The flag: what the config asks for must be on the cluster's machines, not on this one.
     context = open_context("fit", [*args, "--launch.engine=slurm"], SignalWatch())
     pairs = [f"{word}={following}" for word, following in itertools.pairwise(args) if word.startswith("--")]
-    if (secret := next((word for word in (*args, *pairs) if mask_line(word) != word), None)) is not None:
+    if (secret := next((word for word in (*args, *pairs) if mask(word, is_line=True) != word), None)) is not None:
         raise ConfigError(
-            f"submit: {mask_line(secret)}: Slurm keeps the command line, and shows it to others; write "
+            f"submit: {mask(secret, is_line=True)}: Slurm keeps the command line, and shows it to others; write "
             f"${{oc.env:NAME}} there, and set that variable where the job runs"
         )
     script, output = _make_script(context, args)

@@ -9,7 +9,7 @@ from typing import Literal
 
 from lightkit.config.origins import NESTED_FILES, Origin, Problems, cut, error_at, near
 from lightkit.config.packaged import find_config
-from lightkit.config.secrets import mask_line
+from lightkit.config.secrets import mask
 from lightkit.config.tree import Leaf, MappingNode, Node, graft, to_plain
 from lightkit.config.yaml_reader import MAX_DEPTH, TOO_LARGE, YamlSyntaxError, read_text
 from lightkit.errors import ConfigError
@@ -123,7 +123,7 @@ def split_arguments(
         elif takes_inputs and (word == "-" or not word.startswith("-")):
             result.inputs.append(word)
         else:
-            text = f"unexpected argument {cut(mask_line(word))!r}: expected --OPTION, --KEY=VALUE or KEY=VALUE"
+            text = f"unexpected argument {cut(mask(word, is_line=True))!r}: expected --OPTION, --KEY=VALUE or KEY=VALUE"
             hint = near(cut(word.lstrip("-").partition("=")[0]), [*options, *_NEAR])
             is_file = word.endswith(NESTED_FILES)
             raise ConfigError(text + (f"; a config file comes after -c: -c {cut(word)}" if is_file else hint))
@@ -141,7 +141,7 @@ def flag_layers(flags: Iterable[Flag], problems: Problems) -> list[MappingNode]:
     layers = []
     for flag in flags:
         with problems.noted():
-            shown = mask_line(f"{flag.key}={flag.value}").removeprefix(f"{flag.key}=")
+            shown = mask(f"{flag.key}={flag.value}", is_line=True).removeprefix(f"{flag.key}=")
             origin = Origin("flag", flag.text.removesuffix(flag.value) + shown)
             keys = flag.key.split(".")
             if not all(keys):

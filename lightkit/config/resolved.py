@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from lightkit.config.interpolation import escape
 from lightkit.config.merge import CLASS_SECTIONS, NAMED_CLASSES
 from lightkit.config.origins import KeyPath, Origin, Problems
-from lightkit.config.secrets import Mask
+from lightkit.config.secrets import Mask, mask
 from lightkit.config.tree import Items, MappingNode, Node, descend, find, graft, rebuild, to_plain, walk
 from lightkit.config.yaml_reader import read_scalar
 from lightkit.errors import ConfigError, LightkitError
@@ -199,12 +199,12 @@ class Resolved:
 
         return {key: visit(child, (key,)) for key, child in config.items()}
 
-    def masked(self, text: str) -> str:
-        """Write a text for logs: what the environment gave, and what is secret, is replaced by what stands for it."""
-        return self._mask(text)
+    def masked(self, value: _Result) -> _Result:
+        """Return a text, or plain containers of texts, for logs: references stand in the place of secrets."""
+        return mask(value, self._known)
 
     @cached_property
-    def _mask(self) -> Mask:
+    def _known(self) -> Mask:
         return Mask(self.secrets)
 
 

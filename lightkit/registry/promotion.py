@@ -20,8 +20,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from lightkit.config.secrets import mask
 from lightkit.errors import ConfigError, GateFailed, RunLocked
-from lightkit.loggers.mlflow_address import mask_password
 from lightkit.loggers.mlflow_database import exclusive
 from lightkit.registry.store import WEIGHTS, Registry, list_versions, read_aliases
 from lightkit.runs.files import finite, read_json, write_json
@@ -266,7 +266,7 @@ def note_in_run_folders(registry: Registry, name: str, move: Move) -> None:
         name: The registered model.
         move: The move.
     """
-    uri = mask_password(registry.uri)
+    uri = mask(registry.uri, hides_users=True)
     for version in list_versions(registry, name):
         file, is_champion = Path(version.tags.get("run_folder", "")) / PROMOTED, str(version.version) == move.to
         noted = read_json(file) or {}
