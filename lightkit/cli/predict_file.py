@@ -47,13 +47,12 @@ def predict_by_file(args: Sequence[str]) -> int:
     arguments = split_arguments(args, options=options_of("predict"), takes_inputs=True)
     given = arguments.options
     subject = f"an exported model, which --model {given['artefact']} names"
-    refuse_without_effect(arguments, subject, options=("ckpt_path", "print_config"), keys=("run.root",))
+    keys = ("run.root",) if "run" in given else ()
+    refuse_without_effect(arguments, subject, options=("ckpt_path", "print_config"), keys=keys)
     options = parse_predict_options(given, arguments.inputs)
     images = find_images(arguments.inputs)
     mode = choose_output_mode(given, is_path=True)
     configure_console(mode)
-    if "run" not in given and (roots := [flag for flag in arguments.flags if flag.key == "run.root"]):
-        raise ConfigError(f"{roots[0].text}: this has no effect without --run. Leave it out.")
     file, run = _find_file(str(given["artefact"]), given.get("run"), arguments.flags)
     metadata = read_metadata(file)
     check_digest(file)

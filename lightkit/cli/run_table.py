@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from lightkit.cli.command_line import CommandLine
-from lightkit.cli.console import format_table
 from lightkit.config import near
 from lightkit.config.run_root import find_run_root
 from lightkit.errors import visible
+from lightkit.reports.text_table import format_table
 from lightkit.runs.files import in_bytes
 from lightkit.runs.index import IndexedRun, list_metrics
 

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from lightkit.cli.command_line import parse_options
-from lightkit.cli.console import format_table
 from lightkit.config.packaged import PREFIX, find_config, packaged_configs
 from lightkit.errors import ConfigError
+from lightkit.reports.text_table import format_table
 
 HELP = """\
 usage: lightkit configs

@@ -14,7 +14,7 @@ from lightkit import runs
 from lightkit.cli.argument_lookup import find_default
 from lightkit.cli.command_line import parse_options
 from lightkit.cli.config_loader import load_config
-from lightkit.config import PREFIX, RESERVED_VARIABLES, KeyPath, Problems, dotted, resolve_hardware
+from lightkit.config import PREFIX, RESERVED_VARIABLES, KeyPath, Problems, Resolved, dotted, resolve_hardware
 from lightkit.config.display import describe_node, format_column, iterate_leaves
 from lightkit.config.origins import NESTED_FILES, shown_path
 from lightkit.config.resolved import collect_errors
@@ -31,7 +31,7 @@ Print what differs between two configs: the keys that were changed, taken out (-
 place. Of two runs also what differs in versions, commit, data, seed and hardware, and in the last metrics.
 
   A, B          a config file, with what it extends; or a run: its folder, its id, NAME, NAME/ID, latest
-  --root DIR    folder of the runs; default: run.root
+  --root DIR    folder of the runs; default: LIGHTKIT_RUN__ROOT, else runs
   --json        one JSON object
   --exit-code   exit with 1 if anything differs
 
@@ -88,30 +88,46 @@ def _read_input(name: str, root: Path) -> tuple[str, MappingNode, _Values, bool]
         ConfigError: If it is missing, or cannot be read.
     """
     is_run = not (name.endswith(NESTED_FILES) or Path(name).is_file())
-    args, recorded = ["-c", name], dict[KeyPath, Any]()
+    args = ["-c", name]
+    recorded: dict[KeyPath, Any] = {}
     if is_run:
         run = runs.find(name, root)
         name, args = shown_path(run.folder), ["--run", str(run.folder)]
         if not run.config_path.is_file():
             raise ConfigError(f"{name} has no {run.config_path.name}; it is not a run of lightkit")
-        manifest = runs.read_json(run.manifest_path) or {}
-        summary = keep_own_stages(run, runs.read_json(run.summary_path) or {}, manifest)
-        for subject, records in (("manifest", manifest), ("summary", summary)):
-            recorded |= flatten({key: records.get(key) for key in _RECORDED[subject]}, (subject,))
-    problems = Problems()
-    environ = {key: value for key, value in os.environ.items() if key[: len(PREFIX)] != PREFIX}
-    environ |= {key: os.environ[key] for key in RESERVED_VARIABLES if key in os.environ}
-    stage = "validate" if is_run else "fit"
-    loaded = load_config(stage, args, problems, options={"run": "value"}, environ=environ)
-    if problems.is_incomplete:  # other errors are no reason not to compare it
-        problems.raise_any()
-    hardware, resolved = collect_errors(loaded.resolved, partial(resolve_hardware, environ={}), problems)
-    resolved = resolved if hardware is None else hardware.resolved
+        recorded = _read_records(run)
+    resolved = _load_layers("validate" if is_run else "fit", args)
     values: _Values = {
         path: describe_node(resolved, node, path) for path, node in iterate_leaves(resolved.tree, ()) if path
     }
     values |= {path: {"value": value} for path, value in recorded.items() if value not in (None, {})}
     return name, resolved.tree, values, is_run
+
+
+def _read_records(run: runs.Run) -> dict[KeyPath, Any]:
+    """Read what is compared of a run's manifest and summary."""
+    manifest = runs.read_json(run.manifest_path) or {}
+    summary = keep_own_stages(run, runs.read_json(run.summary_path) or {}, manifest)
+    recorded: dict[KeyPath, Any] = {}
+    for subject, records in (("manifest", manifest), ("summary", summary)):
+        recorded |= flatten({key: records.get(key) for key in _RECORDED[subject]}, (subject,))
+    return recorded
+
+
+def _load_layers(stage: str, args: Sequence[str]) -> Resolved:
+    """Load a config without the variables of this process that are layers, and resolve its hardware keys.
+
+    Raises:
+        ConfigError: If a layer cannot be read.
+    """
+    problems = Problems()
+    is_layer = {key: key.startswith(PREFIX) and key not in RESERVED_VARIABLES for key in os.environ}
+    environ = {key: value for key, value in os.environ.items() if not is_layer[key]}
+    loaded = load_config(stage, args, problems, options={"run": "value"}, environ=environ)
+    if problems.is_incomplete:  # other errors are no reason not to compare it
+        problems.raise_any()
+    hardware, resolved = collect_errors(loaded.resolved, partial(resolve_hardware, environ={}), problems)
+    return resolved if hardware is None else hardware.resolved
 
 
 def _list_changes(

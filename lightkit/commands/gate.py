@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from lightkit.cli.command_line import RUN_OPTIONS, get_run_argument, parse_options
-from lightkit.cli.console import OutputMode, format_table, print_line
+from lightkit.cli.console import OutputMode, print_line
 from lightkit.cli.stage_runner import open_run_context
 from lightkit.errors import GateFailed
 from lightkit.registry.gate import read_gate, require_rule
+from lightkit.reports.text_table import format_table
 from lightkit.runs.ci_report import Case, CiReport, markdown_table
 from lightkit.runs.files import finite
 

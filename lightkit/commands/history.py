@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 
 from lightkit.cli.command_line import parse_options
-from lightkit.cli.console import format_table, quiet_libraries
+from lightkit.cli.console import quiet_libraries
 from lightkit.config.run_root import find_run_root
 from lightkit.registry.promotion import Move, read_hold, read_moves
 from lightkit.registry.store import address_of_root, check_model, open_registry
+from lightkit.reports.text_table import format_table
 
 HELP = """\
 usage: lightkit history NAME [--json]
@@ -19,7 +20,7 @@ the alias was moved outside lightkit or by a process that was killed, is shown a
 holds an alias where it is (lightkit promote --hold).
 
   NAME                the registered model
-  --root FOLDER       the run root, in whose mlflow.db the registry is by default; default: run.root
+  --root FOLDER       the run root, with the registry in its mlflow.db; default: LIGHTKIT_RUN__ROOT, else runs
   --tracking-uri URI  where MLflow is; default: MLFLOW_TRACKING_URI, else mlflow.db in the run root
   --json              print one JSON object a line
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from lightkit import runs
-from lightkit.cli.command_line import parse_options
+from lightkit.cli.command_line import CommandLine, parse_options
 from lightkit.config import shown_path
 from lightkit.config.run_root import find_run_root
 from lightkit.errors import ConfigError
@@ -21,7 +22,7 @@ differs in config, data, code and versions; metrics with intervals and curves; a
 better than the first beyond noise.
 
   --output FILE  where the page is written; the run folder, which may be read-only, is left as it is
-  --root FOLDER  folder of all runs; default: run.root
+  --root FOLDER  folder of all runs; default: LIGHTKIT_RUN__ROOT, else runs
   --quiet        print warnings and errors only
 
 lightkit report latest
@@ -38,25 +39,14 @@ def report(words: list[str]) -> int:
     line = parse_options(HELP, words, most=26)
     if not line.positionals:
         raise line.error("expected at least one run, got none; say latest, or the folder of one")
-    root = find_run_root(line.options.get("--root"))
-    found = [runs.find(name, root) for name in line.positionals]
-    if len({run.folder.resolve() for run in found}) < len(found):
-        raise line.error(f"expected different runs, got {' and '.join(line.positionals)}, of which two are the same")
+    found = _find_runs(line)
     output = Path(line.options["--output"]) if line.options.get("--output") else None
     path = output or found[0].folder / ("comparison.html" if found[1:] else "report.html")
     try:
         if found[1:]:
-            from lightkit.reports.comparison import render_comparison  # here: they load numpy
-            from lightkit.reports.facts import read_facts
-
-            write_text(path, render_comparison([read_facts(run) for run in found]), durable=False)
+            _write_comparison(found, path)
         else:
-            from lightkit.reports.gate_page import write_gate_page
-            from lightkit.reports.pages import write_run_report
-
-            if output is None and (found[0].folder / "gate.json").exists():  # whose page the report refers to
-                write_gate_page(found[0])
-            write_run_report(found[0], output)
+            _write_report(found[0], output)
     except OSError as error:
         raise ConfigError(
             f"report: {path} cannot be written: {error.strerror or error}. Give --output FILE."
@@ -64,3 +54,27 @@ def report(words: list[str]) -> int:
     if "--quiet" not in line.options:
         print(shown_path(path))
     return 0
+
+
+def _find_runs(line: CommandLine) -> list[runs.Run]:
+    root = find_run_root(line.options.get("--root"))
+    found = [runs.find(name, root) for name in line.positionals]
+    if len({run.folder.resolve() for run in found}) < len(found):
+        raise line.error(f"expected different runs, got {' and '.join(line.positionals)}, of which two are the same")
+    return found
+
+
+def _write_comparison(found: Sequence[runs.Run], path: Path) -> None:
+    from lightkit.reports.comparison import render_comparison  # here: they load numpy
+    from lightkit.reports.facts import read_facts
+
+    write_text(path, render_comparison([read_facts(run) for run in found]), durable=False)
+
+
+def _write_report(run: runs.Run, output: Path | None) -> None:
+    from lightkit.reports.gate_page import write_gate_page  # here: they load numpy
+    from lightkit.reports.pages import write_run_report
+
+    if output is None and (run.folder / "gate.json").exists():  # whose page the report refers to
+        write_gate_page(run)
+    write_run_report(run, output)

@@ -6,7 +6,7 @@ import json
 import logging
 import os
 import platform
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +14,7 @@ from typing import Any
 
 from lightkit import runs
 from lightkit.cli.command_line import get_run_argument, parse_options
-from lightkit.cli.console import configure_console, format_table
+from lightkit.cli.console import configure_console
 from lightkit.cli.context import RunContext
 from lightkit.cli.stage_runner import open_context, run_stage
 from lightkit.cli.up_to_date import compute_inputs
@@ -22,6 +22,7 @@ from lightkit.config import PREFIX, RESERVED_VARIABLES, shown_path
 from lightkit.config.run_root import find_run_root
 from lightkit.errors import ConfigError, DataError
 from lightkit.hardware import describe_packages, this_machine
+from lightkit.reports.text_table import format_table
 from lightkit.runs.files import finite
 from lightkit.runs.signals import SignalWatch
 from lightkit.version import __version__
@@ -36,7 +37,7 @@ hardware are compared with the run's records; if any differs, nothing is trained
   RUN          a run: its folder, its id, NAME, NAME/ID or latest
   --run RUN    the same
   --anyway     train all the same, with a warning
-  --root DIR   folder of the runs; default: run.root
+  --root DIR   folder of the runs; default: LIGHTKIT_RUN__ROOT, else runs
   --json       print the result as one JSON object
   --quiet      print nothing but warnings, errors and differences
   --trust      load checkpoints that hold more than tensors and plain values, and so may run code
@@ -70,21 +71,12 @@ def reproduce(args: list[str]) -> int:
     run = runs.find(get_run_argument(line), find_run_root(line.options.get("--root")))
     manifest = _read_manifest(run)
     fit_args = _list_fit_args(run, manifest) + ["--quiet"] * (is_quiet or is_json) + ["--trust"] * is_trusting
-    for name in [*os.environ]:
-        if name.startswith(PREFIX) and name not in RESERVED_VARIABLES:
-            del os.environ[name]  # the run's config has the values that they had when it was trained
+    _drop_variables()
     with SignalWatch() as watch:
         context = open_context("fit", fit_args, watch)
         configure_console(context.mode, context.resolved.masked)
-        where = shown_path(run.folder)
-        if differences := _list_differences(run, manifest, context):
-            listing = "\n".join(f"  {name:<9} {each}" for name, lines in differences.items() for each in lines)
-            if "--anyway" not in line.options:
-                raise (DataError if list(differences) == ["data"] else ConfigError)(
-                    f"reproduce: {where} cannot be reproduced here, because this differs:\n{listing}\n"
-                    "Put it back as it was, or say --anyway to train all the same."
-                )
-            _log.warning("%s is trained again though not all is as it was:\n%s", where, listing)
+        differences = _list_differences(run, manifest, context)
+        _refuse_differences(differences, shown_path(run.folder), is_allowed="--anyway" in line.options)
         if (code := run_stage("fit", fit_args, watch)) != 0:
             return code
     again = runs.list_runs(run.root, f"{run.name}{_SUFFIX}")[0]
@@ -96,6 +88,36 @@ def reproduce(args: list[str]) -> int:
     elif not (is_quiet and comparison["equal"]):
         print(format_comparison(comparison))
     return 0 if comparison["equal"] else 1
+
+
+def _drop_variables() -> None:
+    """Unset the variables that are layers: the run's config has the values that they had when it was trained."""
+    for name in [*os.environ]:
+        if name.startswith(PREFIX) and name not in RESERVED_VARIABLES:
+            del os.environ[name]
+
+
+def _refuse_differences(differences: Mapping[str, Sequence[str]], where: str, *, is_allowed: bool) -> None:
+    """Refuse to train where not all is as it was, or warn of it.
+
+    Args:
+        differences: As from `_list_differences`.
+        where: The run.
+        is_allowed: Whether `--anyway` was given.
+
+    Raises:
+        ConfigError: If code, packages or hardware differ, and that is not allowed.
+        DataError: If only the data differs.
+    """
+    if not differences:
+        return
+    listing = "\n".join(f"  {name:<9} {each}" for name, lines in differences.items() for each in lines)
+    if not is_allowed:
+        raise (DataError if list(differences) == ["data"] else ConfigError)(
+            f"reproduce: {where} cannot be reproduced here, because this differs:\n{listing}\n"
+            "Put it back as it was, or say --anyway to train all the same."
+        )
+    _log.warning("%s is trained again though not all is as it was:\n%s", where, listing)
 
 
 def _read_manifest(run: runs.Run) -> dict[str, Any]:

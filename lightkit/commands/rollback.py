@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from lightkit.cli.command_line import parse_options
@@ -30,7 +31,7 @@ is not come back to, and is promoted again by --force alone. One that was delete
   --to VERSION        go to this version instead
   --reason TEXT       for the log
   --alias ALIAS       the alias that moves; default: champion
-  --root FOLDER       the run root, in whose mlflow.db the registry is by default; default: run.root
+  --root FOLDER       the run root, with the registry in its mlflow.db; default: LIGHTKIT_RUN__ROOT, else runs
   --tracking-uri URI  where MLflow is; default: MLFLOW_TRACKING_URI, else mlflow.db in the run root
   --json              print what was done as one JSON object
   --quiet             print warnings and errors only
@@ -64,21 +65,13 @@ def rollback(args: list[str]) -> int:
             if current is None:
                 raise ConfigError(f"rollback: {name} has no {alias}. `lightkit promote RUN --name {name}` makes one.")
             if to is None:
-                earlier = champions(moves, alias)
-                if current in earlier:  # else the alias was moved by another program
-                    earlier = earlier[: len(earlier) - 1 - earlier[::-1].index(current)]
-                earlier = [version for version in earlier if version in versions]  # the others were deleted
-                if not earlier:
-                    raise ConfigError(
-                        f"rollback: the promotion log of {name} has no version before {current}. Name one with --to; "
-                        f"there are {', '.join(versions)}."
-                    )
-                to = earlier[-1]
+                to = _find_version_before(current, champions(moves, alias), versions, name=name)
             if to not in versions:
                 raise ConfigError(f"rollback: --to: {name} has no version {to}. Its versions: {', '.join(versions)}.")
             if to == current:
                 raise ConfigError(f"rollback: --to: {name}@{alias} is version {current} already.")
-            run, reason = versions[to].tags.get("run"), options.get("--reason", "")
+            run = versions[to].tags.get("run")
+            reason = options.get("--reason", "")
             move = Move("rollback", alias, current, to, reason=reason, run=run)
             if (scored := last_scored(moves, to)) is not None:  # with the score that it was promoted with
                 scores = {which: score for which, score in scored.scores.items() if which == "challenger"}
@@ -92,3 +85,27 @@ def rollback(args: list[str]) -> int:
     elif "--quiet" not in options:
         print(f"moved {name}@{alias} from version {move.before} back to version {move.to}")
     return 0
+
+
+def _find_version_before(current: str, moved_to: Sequence[str], versions: Collection[str], *, name: str) -> str:
+    """Find the version that was the champion before the current one.
+
+    Args:
+        current: The version that the alias points to.
+        moved_to: Versions that it has pointed to, oldest first.
+        versions: Versions that there are.
+        name: Name of the model.
+
+    Raises:
+        ConfigError: If there is none.
+    """
+    earlier = list(moved_to)
+    if current in earlier:  # else the alias was moved by another program
+        earlier = earlier[: len(earlier) - 1 - earlier[::-1].index(current)]
+    earlier = [version for version in earlier if version in versions]  # the others were deleted
+    if not earlier:
+        raise ConfigError(
+            f"rollback: the promotion log of {name} has no version before {current}. Name one with --to; "
+            f"there are {', '.join(versions)}."
+        )
+    return earlier[-1]

@@ -43,7 +43,7 @@ run whose process was killed has the status `killed`, and one with a record that
                    without a value are last
   --mode MODE      min or max is best; default: as the config or the metric's object said, else by its name
   --filter KEY=VALUE...  only runs with it: status=done, name=flowers, locked=true, promoted=true
-  --root FOLDER    folder of all runs; default: run.root
+  --root FOLDER    folder of all runs; default: LIGHTKIT_RUN__ROOT, else runs
   --output FORMAT  csv: a header and a line a run; json: one array of objects
   --json           the same as --output json
   --quiet          print warnings and errors only

@@ -26,12 +26,16 @@ def find_run_root(flags: Sequence[Flag] | str | None = None, *, environ: Mapping
     """
     if isinstance(flags, str):
         flags = [Flag("run.root", flags, f"--root={flags}")]
-    environ = os.environ if environ is None else environ
-    others = {name for name in environ if name.startswith(PREFIX) and name.upper() not in _VARIABLES}
-    relevant = {name: value for name, value in environ.items() if name not in others}
+    named = [flag for flag in flags or () if flag.key == "run.root"]
 
-    resolved = resolve(flags=[flag for flag in flags or () if flag.key == "run.root"], environ=relevant)
+    resolved = resolve(flags=named, environ=_drop_other_keys(os.environ if environ is None else environ))
     root = resolved.section("run").get("root")
     if root is not None and not isinstance(root, str):
         raise error_at(f"run.root: expected the folder of all runs, got {root!r}", resolved.origin_of("run.root"))
     return resolved.run_root
+
+
+def _drop_other_keys(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables without those that set other keys; interpolations may use all that set none."""
+    others = {name for name in environ if name.startswith(PREFIX) and name.upper() not in _VARIABLES}
+    return {name: value for name, value in environ.items() if name not in others}
