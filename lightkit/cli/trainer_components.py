@@ -526,11 +526,17 @@ def print_run_end(trainer: Trainer, context: RunContext) -> None:
         _print_scores(trainer, command, mode)
         if not in_retrain:
             _print_class_tables(trainer, mode)
-        tables = [callback.path for callback in _list_callbacks(trainer, PredictionTable)]
-        lines = [] if in_retrain else [f"run   {shown_path(run.folder)}"]
-        lines = [f"table {shown_path(table)}" for table in tables[:1]] or lines
+        lines = _list_places(trainer, run, in_retrain=in_retrain)
     if lines:
         print_line("\n".join(lines), mode)
+
+
+def _list_places(trainer: Trainer, run: runs.Run, *, in_retrain: bool) -> list[str]:
+    """Return where the table of predictions is, if there is one; else where the run is."""
+    tables = _list_callbacks(trainer, PredictionTable)
+    if tables:
+        return [f"table {shown_path(tables[0].path)}"]
+    return [] if in_retrain else [f"run   {shown_path(run.folder)}"]
 
 
 def _print_scores(trainer: Trainer, command: str, mode: OutputMode) -> None:

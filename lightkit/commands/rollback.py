@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 from lightkit.cli.command_line import parse_options
@@ -80,11 +80,15 @@ def rollback(args: list[str]) -> int:
                 )
             move = move_alias(registry, name, move)
         note_in_run_folders(registry, name, move)
+    _print_move(move, name, options)
+    return 0
+
+
+def _print_move(move: Move, name: str, options: Mapping[str, str]) -> None:
     if "--json" in options:
         print(json.dumps({"name": name, **move.as_dict()}, ensure_ascii=False))
     elif "--quiet" not in options:
-        print(f"moved {name}@{alias} from version {move.before} back to version {move.to}")
-    return 0
+        print(f"moved {name}@{move.alias} from version {move.before} back to version {move.to}")
 
 
 def _find_version_before(current: str, moved_to: Sequence[str], versions: Collection[str], *, name: str) -> str:
