@@ -11,6 +11,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from lightkit.config.merge import NAMED_CLASSES
+from lightkit.config.origins import KeyPath
 
 _OUTSIDE = (
     # where a run is, when it begins, and who hears of it
@@ -58,7 +59,12 @@ _EXACT_LOADERS = {
 }
 """Data modules that give the same batches, whichever processes load them."""
 _OF_LOADING = ("num_workers", "prefetch_factor", "persistent_workers", "pin_memory")
-"""Arguments of those modules that change how fast the batches come."""
+"""Arguments of data modules that change how fast batches come."""
+_OF_SCORES = {
+    "validate": ("limit_val_batches", "overfit_batches", "precision", "fast_dev_run"),
+    "test": ("limit_test_batches", "precision", "fast_dev_run"),
+}
+"""Arguments of the trainer that can change a score, by stage."""
 _OUTSIDE_BEFORE = (
     *("run", "gate", "ckpt_path"),
     *("watchdog.factor", "watchdog.floor_s", "launch.timeout_s", "launch.stall_timeout_s"),
@@ -91,6 +97,18 @@ def is_in_identity(key: str, values: Mapping[str, Any]) -> bool:
 def select_earlier_identity(values: Mapping[str, Any]) -> dict[str, Any]:
     """Select the values that earlier versions have digested."""
     return {key: value for key, value in values.items() if not _is_listed(key, _OUTSIDE_BEFORE)}
+
+
+def can_change_score(path: KeyPath, stage: str) -> bool:
+    """Check whether a value can change the score that a stage computes of a model that is trained.
+
+    Args:
+        path: Path of the value.
+        stage: `validate` or `test`.
+    """
+    if path[0] == "trainer":
+        return path[-1] in _OF_SCORES[stage]
+    return path[0] in ("data", "model") and path[-1] not in ("batch_size", *_OF_LOADING)
 
 
 def _is_listed(key: str, names: Collection[str]) -> bool:
