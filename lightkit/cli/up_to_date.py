@@ -18,7 +18,7 @@ from lightkit.cli.context import RunContext
 from lightkit.cli.validation import find_section_class
 from lightkit.config import Resolved, dotted, shown_path
 from lightkit.config.display import iterate_leaves, redact_node
-from lightkit.config.identity import is_in_identity, select_identity
+from lightkit.config.identity import is_in_identity, select_earlier_identity, select_identity
 from lightkit.config.schema import load_schema
 from lightkit.config.tree import to_plain
 from lightkit.errors import ConfigError
@@ -194,7 +194,14 @@ def record_inputs(context: RunContext, run: Run, previous: Mapping[str, Any] | N
             (run.folder / runs.INPUTS).unlink(missing_ok=True)
             return None
     inputs.write(run.folder)
-    return inputs.digests
+    return {**inputs.digests, "earlier_config": _digest_earlier(context, inputs)}
+
+
+def _digest_earlier(context: RunContext, inputs: Inputs) -> str:
+    """Return the digest of the config by the list of earlier versions, by which models were rolled back."""
+    config, hidden = split_values(context, inputs.salt, select_earlier_identity)
+    digest: str = replace(inputs, config=config, hidden=hidden).digests["config"]
+    return digest
 
 
 def split_values(

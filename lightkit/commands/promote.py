@@ -227,10 +227,12 @@ def _promote(context: RunContext, options: Mapping[str, str]) -> str:
             require_no_hold(registry, name, alias)
         weights = None if version is None else version.tags.get(WEIGHTS)
         weights = weights or _digest_weights(context.ckpt_path)
-        inputs = digests_of_inputs(runs.read_json(run.manifest_path))
+        manifest = runs.read_json(run.manifest_path)
+        inputs = digests_of_inputs(manifest)
         if is_known and not is_forced:
             number = None if version is None else str(version.version)
-            _require_not_rejected(registry, name, alias, version=number, weights=weights, inputs=inputs)
+            all_inputs = (inputs, digests_of_inputs(manifest, by_earlier_list=True))
+            _require_not_rejected(registry, name, alias, version=number, weights=weights, inputs=all_inputs)
         decision = runs.read_json(run.folder / RECORD) or {}
         is_compared = settings.baseline is not None and not settings.is_against_run
         against = find_version(registry, name, str(settings.baseline)) if is_compared else None
@@ -345,9 +347,17 @@ def _digest_weights(checkpoint: str) -> str:
 
 
 def _require_not_rejected(
-    registry: Registry, name: str, alias: str, *, version: str | None, weights: str, inputs: Mapping[str, str]
+    registry: Registry, name: str, alias: str, *, version: str | None, weights: str, inputs: Sequence[Mapping[str, str]]
 ) -> None:
     """Refuse a model that was rolled back, also where another training has made it again.
+
+    Args:
+        registry: The registry.
+        name: The registered model.
+        alias: The alias.
+        version: Version of the model, if it has one.
+        weights: Digest of its weights.
+        inputs: Digests of its inputs, as this version and as earlier ones compute them.
 
     Raises:
         GateFailed: If it was, with which version that was, and when.
@@ -356,13 +366,14 @@ def _require_not_rejected(
     rejections = list_rejections(read_moves(registry, name), alias, versions)
     tags = {str(each.version): each.tags for each in versions}
     rejections = [replace(each, weights=each.weights or _read_weights(tags.get(each.version))) for each in rejections]
-    found = match_rejection(rejections, version=version, weights=weights, inputs=inputs)
-    if found is not None:
-        rejection, likeness = found
-        raise GateFailed(
-            f"{rejection.describe(name)}{f', and {likeness}' if likeness else ''}. Nothing was promoted; --force "
-            f"promotes it all the same."
-        )
+    for each in inputs:
+        found = match_rejection(rejections, version=version, weights=weights, inputs=each)
+        if found is not None:
+            rejection, likeness = found
+            raise GateFailed(
+                f"{rejection.describe(name)}{f', and {likeness}' if likeness else ''}. Nothing was promoted; --force "
+                f"promotes it all the same."
+            )
 
 
 def _read_weights(tags: Mapping[str, str] | None) -> str | None:
