@@ -22,7 +22,6 @@ from lightkit.cli.console import (
     OutputMode,
     choose_output_mode,
     configure_console,
-    format_table,
     print_line,
     quiet_libraries,
 )
@@ -36,6 +35,7 @@ from lightkit.export.exporter import export
 from lightkit.export.formats import FORMATS
 from lightkit.export.options import ExportOptions
 from lightkit.export.target import ExportTarget, check_self_consistency, make_target
+from lightkit.reports.text_table import format_table
 from lightkit.runs.files import in_bytes
 
 if TYPE_CHECKING:
