@@ -28,6 +28,7 @@ from lightkit.cli.notifications import CommandNotifier
 from lightkit.cli.stage_runner import open_context, open_run_context, run_stage
 from lightkit.config import read_file
 from lightkit.config.display import redact_node
+from lightkit.config.run_root import find_run_root
 from lightkit.config.tree import to_plain
 from lightkit.runs.index import index_runs
 from lightkit.runs.signals import SignalWatch
@@ -163,12 +164,12 @@ def fit(config: Files, overrides: Mapping[str, Any] | None = None, *, quiet: boo
     return _run("fit", [*_config_args(config, overrides), *(["--quiet"] if quiet else [])])
 
 
-def load_run(reference: PathLike = "latest", *, root: PathLike = "runs") -> TrainingRun:
+def load_run(reference: PathLike = "latest", *, root: PathLike | None = None) -> TrainingRun:
     """Find a run.
 
     Args:
         reference: `latest`, `NAME`, `NAME/latest`, `NAME/ID`, `ID`, or the folder of a run or a job.
-        root: Folder of all runs.
+        root: Folder of all runs; None for that of the variable `LIGHTKIT_RUN__ROOT`, else `runs`.
 
     Raises:
         ConfigError: If there is no such run.
@@ -178,15 +179,17 @@ def load_run(reference: PathLike = "latest", *, root: PathLike = "runs") -> Trai
         lightkit.load_run("flowers").predict("new_photos/")
         ```
     """
-    return TrainingRun(runs.find(os.fspath(reference), Path(root)).folder)
+    return TrainingRun(runs.find(os.fspath(reference), _find_root(root)).folder)
 
 
-def list_runs(name: str | None = None, *, root: PathLike = "runs", metric: str | None = None) -> list[dict[str, Any]]:
+def list_runs(
+    name: str | None = None, *, root: PathLike | None = None, metric: str | None = None
+) -> list[dict[str, Any]]:
     """List the runs, the newest first, as `lightkit runs --json` does.
 
     Args:
         name: Runs of this job only.
-        root: Folder of all runs.
+        root: Folder of all runs; None for that of the variable `LIGHTKIT_RUN__ROOT`, else `runs`.
         metric: Metric in `value`, such as `test/accuracy`; the one that chose the best checkpoint if None.
 
     Returns:
@@ -198,7 +201,7 @@ def list_runs(name: str | None = None, *, root: PathLike = "runs", metric: str |
         pandas.DataFrame(lightkit.list_runs())  # where pandas is installed
         ```
     """
-    return [entry.fields(now=time.time()) for entry in index_runs(Path(root), name, metric=metric)]
+    return [entry.fields(now=time.time()) for entry in index_runs(_find_root(root), name, metric=metric)]
 
 
 def load_config(config: Files, overrides: Mapping[str, Any] | None = None) -> dict[str, Any]:
@@ -227,6 +230,10 @@ def load_config(config: Files, overrides: Mapping[str, Any] | None = None) -> di
         resolved = open_context(parse(["fit", *_config_args(config, overrides)]), watch).resolved
         values: dict[str, Any] = redact_node(resolved, resolved.tree, ())
         return values
+
+
+def _find_root(root: PathLike | None) -> Path:
+    return find_run_root() if root is None else Path(root)
 
 
 def _list_files(files: Files) -> list[str]:

@@ -521,9 +521,9 @@ def _split(word: str) -> tuple[str, str, str]:
 
 
 def _mask(word: str) -> str:
-    from lightkit.config.secrets import mask_line  # here: it loads PyYAML, which the help does without
+    from lightkit.config.secrets import mask  # here: it loads PyYAML, which the help does without
 
-    return cut(mask_line(word))
+    return cut(mask(word, is_line=True))
 
 
 def _read_number(name: str, text: str) -> float:

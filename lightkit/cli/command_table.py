@@ -46,7 +46,11 @@ WHICH_CHECKPOINT = Option(
     "--ckpt_path", "best (the default of a run), last, or a file", value="WHICH", completes=CHECKPOINTS
 )
 ROOT = Option(
-    "--root", "folder of all runs; default: runs", value="FOLDER", aliases=("--run.root",), completes=(FOLDERS,)
+    "--root",
+    "folder of all runs; default: LIGHTKIT_RUN__ROOT, else runs",
+    value="FOLDER",
+    aliases=("--run.root",),
+    completes=(FOLDERS,),
 )
 TRACKING_URI = Option(
     "--tracking-uri",
@@ -454,7 +458,7 @@ deleted is skipped too.""",
             Option("--alias", "the alias that moves; default: champion", value="ALIAS"),
             Option(
                 "--root",
-                "the run root, in whose mlflow.db the registry is by default; default: runs",
+                "the run root, in whose mlflow.db the registry is by default; default: LIGHTKIT_RUN__ROOT, else runs",
                 value="FOLDER",
                 aliases=("--run.root",),
                 completes=(FOLDERS,),
@@ -489,7 +493,7 @@ it is (lightkit promote --hold).""",
         options=(
             Option(
                 "--root",
-                "the run root, in whose mlflow.db the registry is by default; default: runs",
+                "the run root, in whose mlflow.db the registry is by default; default: LIGHTKIT_RUN__ROOT, else runs",
                 value="FOLDER",
                 aliases=("--run.root",),
                 completes=(FOLDERS,),
@@ -686,7 +690,7 @@ differs, nothing is trained and all differences are listed.""",
             Option("--anyway", "train all the same, with a warning"),
             Option(
                 "--root",
-                "folder of the runs; default: runs",
+                "folder of the runs; default: LIGHTKIT_RUN__ROOT, else runs",
                 value="DIR",
                 aliases=("--run.root",),
                 completes=(FOLDERS,),
@@ -890,7 +894,7 @@ hardware, and in the last metrics.""",
         options=(
             Option(
                 "--root",
-                "folder of the runs; default: runs",
+                "folder of the runs; default: LIGHTKIT_RUN__ROOT, else runs",
                 value="DIR",
                 aliases=("--run.root",),
                 completes=(FOLDERS,),

@@ -14,7 +14,7 @@ from lightkit import config, runs
 from lightkit.cli.command_line import Invocation
 from lightkit.cli.command_table import STAGES
 from lightkit.config.packaged import PREFIX, find_config, packaged_configs
-from lightkit.config.resolved import collect_errors, drop_paths
+from lightkit.config.resolved import collect_errors, drop_paths, root_in
 from lightkit.config.secrets import HIDDEN
 from lightkit.config.tree import Leaf, MappingNode, Node, rebuild, to_plain
 from lightkit.errors import ConfigError
@@ -116,7 +116,7 @@ def load_config(
             raise ConfigError("fit takes no --run; to continue in a run's folder, use --run.resume=RUN")
         section = resolve().values.get("run")
         section = section if isinstance(section, Mapping) else {}  # an error in its place is reported later
-        base = runs.find(reference, section.get("root") or "runs", section.get("name"))
+        base = runs.find(reference, root_in(section), section.get("name"))
         if not base.config_path.is_file():
             raise ConfigError(f"--run {reference}: {base.folder} has no config.yaml; it is not a run of lightkit")
         layers = [base.config_path]

@@ -9,7 +9,7 @@ import sys
 import threading
 import traceback
 import warnings
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import Any, Literal, TextIO
@@ -226,20 +226,3 @@ def _output_errors() -> Iterator[None]:
         raise
     except OSError as error:
         raise OutputLost(f"standard output cannot be written: {error.strerror}") from error
-
-
-def format_table(head: Sequence[str], rows: Sequence[Sequence[str]], *, right: Collection[str] = ()) -> str:
-    """Write a table in plain columns.
-
-    Args:
-        head: Names of the columns.
-        rows: Cells of each row, one for each column; lines of a cell are joined.
-        right: Columns of numbers, which are aligned at the right.
-    """
-    cells = [[" ".join(cell.splitlines()) for cell in row] for row in (head, *rows)]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    signs = [">" if name in right else "<" for name in head]
-    return "\n".join(
-        "  ".join(f"{cell:{sign}{width}}" for cell, sign, width in zip(row, signs, widths, strict=True)).rstrip()
-        for row in cells
-    )

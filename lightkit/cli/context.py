@@ -121,7 +121,7 @@ class RunContext:
     @property
     def run_root(self) -> Path:
         """Folder of all runs."""
-        return Path(str(self.resolved.section("run").get("root") or "runs"))
+        return self.resolved.run_root
 
     @property
     def rank(self) -> Rank | None:

@@ -29,7 +29,6 @@ from lightkit.cli.console import configure_console, print_line, quiet_libraries
 from lightkit.cli.context import RunContext, read_run_settings
 from lightkit.cli.model_builder import build_model, translate_model_errors
 from lightkit.cli.notifications import IN_RETRAIN, build_notifiers, warn_of_lost_addresses
-from lightkit.cli.redaction import redact
 from lightkit.cli.stage_runner import open_run_context
 from lightkit.config import dump_yaml, near, read_file, shown_path
 from lightkit.config.tree import to_plain
@@ -104,7 +103,7 @@ def evaluate_gate(context: RunContext, *, tracking_uri: str | None, name: str | 
         if needs_registry and (address.database is None or address.database.is_file()):
             registry = stack.enter_context(open_registry(address, creates=False))
         decision = _Evaluation(context, settings, run, Path(checkpoint), registry, Path(folder)).decide()
-    record: dict[str, Any] = redact(resolved, decision)
+    record: dict[str, Any] = resolved.masked(decision)
     runs.write_json(run.folder / RECORD, record)
     if read_run_settings(context).report:
         write_gate_page(run)

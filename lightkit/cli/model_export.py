@@ -22,19 +22,20 @@ from lightkit.cli.console import (
     OutputMode,
     choose_output_mode,
     configure_console,
-    format_table,
     print_line,
     quiet_libraries,
 )
 from lightkit.cli.notifications import IN_RETRAIN
 from lightkit.cli.validation import explain_unwritable
 from lightkit.config import shown_path
+from lightkit.config.run_root import find_run_root
 from lightkit.errors import ExportError, format_count
 from lightkit.export.bare_trainer import build_bare_trainer
 from lightkit.export.exporter import export
 from lightkit.export.formats import FORMATS
 from lightkit.export.options import ExportOptions
 from lightkit.export.target import ExportTarget, check_self_consistency, make_target
+from lightkit.reports.text_table import format_table
 from lightkit.runs.files import in_bytes
 
 if TYPE_CHECKING:
@@ -97,8 +98,8 @@ def export_logged_model(invocation: Invocation) -> int:
     configure_console(mode)
     quiet_libraries()
     folder = _choose_folder(options, Path("export"))
-    root = next((flag.value for flag in reversed(invocation.overrides) if flag.key == "run.root"), "runs")
-    target = load_logged_model(uri, trust=bool(given.get("trust")), root=Path(root), num_samples=options.num_samples)
+    root = find_run_root(invocation.overrides)
+    target = load_logged_model(uri, trust=bool(given.get("trust")), root=root, num_samples=options.num_samples)
     check_self_consistency(target)
     _print_target(target, folder, mode)
     _print_result(*export(target, folder, options, on_step=partial(print_step, mode)), folder, mode)

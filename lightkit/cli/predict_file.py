@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from itertools import islice
@@ -19,6 +19,8 @@ from lightkit import runs
 from lightkit.cli.command_line import Invocation, refuse_without_effect
 from lightkit.cli.console import choose_output_mode, configure_console
 from lightkit.cli.predict_options import parse_predict_options, print_predict_end
+from lightkit.config import Flag
+from lightkit.config.run_root import find_run_root
 from lightkit.errors import ConfigError, DataError
 from lightkit.export.formats import FORMATS, Runner, first_line, format_of, open_model
 from lightkit.export.metadata import Metadata, check_digest, is_recorded, read_metadata
@@ -44,12 +46,13 @@ def predict_by_file(invocation: Invocation) -> int:
     invocation.raise_errors()
     given = invocation.options
     subject = f"an exported model, which --model {given['model']} names"
-    refuse_without_effect(invocation, subject, options=("ckpt_path", "print_config"))
+    keys = ("run.root",) if "run" in given else ()
+    refuse_without_effect(invocation, subject, options=("ckpt_path", "print_config"), keys=keys)
     options = parse_predict_options(given, invocation.inputs)
     images = find_images(invocation.inputs)
     mode = choose_output_mode(given, is_path=True)
     configure_console(mode)
-    file, run = _find_file(given["model"], given.get("run"))
+    file, run = _find_file(given["model"], given.get("run"), invocation.overrides)
     metadata = read_metadata(file)
     check_digest(file)
     num_values = check_image_model(metadata, file)
@@ -80,12 +83,12 @@ def predict_by_file(invocation: Invocation) -> int:
     return 0
 
 
-def _find_file(text: str, run: Any) -> tuple[Path, Path | None]:
+def _find_file(text: str, run: Any, flags: Sequence[Flag]) -> tuple[Path, Path | None]:
     """Find the file, as named or in the folder ``export`` of the run that ``--run`` names; return that folder, too."""
     path = Path(text).expanduser()
     if run is None:
         return path, None
-    folder = runs.find(str(run), "runs").folder / "export"
+    folder = runs.find(str(run), find_run_root(flags)).folder / "export"
     return path if path.is_file() or not (folder / text).is_file() else folder / text, folder
 
 

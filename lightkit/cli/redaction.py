@@ -2,29 +2,14 @@
 
 from __future__ import annotations
 
-from argparse import Namespace
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from lightkit.config import Resolved
-from lightkit.config.secrets import HIDDEN, is_secret_value, mask_line
+from lightkit.config.secrets import HIDDEN, is_secret, mask
 
 if TYPE_CHECKING:
     from pytorch_lightning.loggers import Logger
-
-
-def redact(resolved: Resolved, value: Any) -> Any:
-    """Put references in the place of secrets, in the strings of plain containers; a key may tell that they are."""
-    if isinstance(value, str):
-        return resolved.masked(value)
-    if isinstance(value, Namespace):
-        return type(value)(**redact(resolved, vars(value)))
-    if isinstance(value, Mapping):
-        pairs = ((key, redact(resolved, child)) for key, child in value.items())
-        return {key: HIDDEN if is_secret_value(key, child) else child for key, child in pairs}
-    if type(value) in (list, tuple):
-        return type(value)(redact(resolved, child) for child in value)
-    return value
 
 
 def redact_command_line(resolved: Resolved, args: Iterable[str]) -> list[str]:
@@ -32,7 +17,7 @@ def redact_command_line(resolved: Resolved, args: Iterable[str]) -> list[str]:
     shown: list[str] = []
     for word in args:
         is_value = bool(shown) and shown[-1].startswith("--") and "=" not in shown[-1]
-        hidden = HIDDEN if is_value and is_secret_value(shown[-1].rpartition(".")[2], word) else mask_line(word)
+        hidden = HIDDEN if is_value and is_secret(shown[-1].rpartition(".")[2], word) else mask(word, is_line=True)
         shown.append(resolved.masked(hidden))
     return shown
 
@@ -42,7 +27,7 @@ def redact_hyperparameters(logger: Logger, resolved: Resolved) -> None:
     log_hyperparams = logger.log_hyperparams
 
     def log_masked(params: Any, *args: Any, **kwargs: Any) -> Any:
-        return log_hyperparams(redact(resolved, params), *args, **kwargs)
+        return log_hyperparams(resolved.masked(params), *args, **kwargs)
 
     logger.log_hyperparams = log_masked  # type: ignore[method-assign]
 
@@ -52,7 +37,7 @@ def redact_tags(loggers: Any, resolved: Resolved) -> None:
     for entry in loggers if isinstance(loggers, list) else [loggers]:
         arguments = getattr(entry, "init_args", None)
         if arguments is not None and arguments.get("tags"):
-            arguments["tags"] = redact(resolved, arguments["tags"])
+            arguments["tags"] = resolved.masked(arguments["tags"])
 
 
 def drop_nulls(value: Any) -> Any:

@@ -22,9 +22,10 @@ from lightkit.cli.console import print_line
 from lightkit.cli.context import RunContext, create_job_lock
 from lightkit.cli.monitors import find_config_modes, list_mode_warnings
 from lightkit.cli.notifications import IN_RETRAIN
-from lightkit.cli.redaction import redact, redact_command_line
+from lightkit.cli.redaction import redact_command_line
 from lightkit.cli.up_to_date import record_inputs, split_values
 from lightkit.config.display import format_origin, iterate_leaves
+from lightkit.config.identity import can_change_score
 from lightkit.config.origins import shown_path
 from lightkit.config.packaged import PREFIX, packaged_configs
 from lightkit.config.yaml_reader import YamlLoader
@@ -118,7 +119,7 @@ def _lock_job(context: RunContext, settings: RunSettings) -> runs.Lock:
 
 
 def _open_events(context: RunContext, *, mirror: TextIO | None = None) -> runs.EventStream:
-    return runs.EventStream(context.run.events_path, mirror=mirror, redact=partial(redact, context.resolved))
+    return runs.EventStream(context.run.events_path, mirror=mirror, redact=context.resolved.masked)
 
 
 def _record_start(context: RunContext, *, seed: int | None, is_trial: bool) -> dict[str, Any]:
@@ -150,21 +151,12 @@ def _record_start(context: RunContext, *, seed: int | None, is_trial: bool) -> d
     return manifest
 
 
-_OF_LOADING = ("batch_size", "num_workers", "prefetch_factor", "persistent_workers", "pin_memory")
-"""Arguments of data modules that change how fast samples come, not what is computed of them."""
-_OF_SCORES = {
-    "validate": ("limit_val_batches", "overfit_batches", "precision", "fast_dev_run"),
-    "test": ("limit_test_batches", "precision", "fast_dev_run"),
-}
-"""Arguments of the trainer that may change a score, by stage."""
-
-
 def _list_changed_settings(context: RunContext) -> dict[str, Any]:
     """Return what may change a score and differs between the configs of a later stage and of its run: key and value.
 
     It is of the sections data and model, and little of the trainer's.
     """
-    if context.base is None or context.command not in _OF_SCORES:
+    if context.base is None or context.command not in ("validate", "test"):
         return {}
     # both as YAML has them
     saved = yaml.load(config.dump_yaml(context.saved_config), Loader=YamlLoader)  # noqa: S506 - a safe loader
@@ -173,12 +165,10 @@ def _list_changed_settings(context: RunContext) -> dict[str, Any]:
 
     changed: dict[str, Any] = {}
     for path in dict.fromkeys([*now, *before]):
-        is_of_model = path[0] in ("data", "model") and path[-1] not in _OF_LOADING
-        is_of_trainer = path[0] == "trainer" and path[-1] in _OF_SCORES[context.command]
         is_same = path in now and path in before and now[path] == before[path]
         # of another version of a class, whose default it is
         is_new_default = path not in before and path not in context.resolved.origins
-        if (is_of_model or is_of_trainer) and not is_same and not is_new_default:
+        if can_change_score(path, context.command) and not is_same and not is_new_default:
             changed[setting_key(path)] = now.get(path)
     return changed
 

@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from lightkit.cli.command_line import Invocation
-from lightkit.cli.console import format_table
 from lightkit.config import near
+from lightkit.config.run_root import find_run_root
 from lightkit.errors import visible
+from lightkit.reports.text_table import format_table
 from lightkit.runs.files import in_bytes
 from lightkit.runs.index import IndexedRun, list_metrics
 
@@ -25,7 +26,7 @@ def get_root_and_job(invocation: Invocation) -> tuple[Path, str | None]:
     Raises:
         ConfigError: If the folder or the job does not exist.
     """
-    root = Path(invocation.options.get("root", "runs"))
+    root = find_run_root(invocation.options.get("root"))
     name = invocation.inputs[0] if invocation.inputs else None
     if not root.is_dir():
         raise invocation.error(f"{root} is not a folder; name the folder of all runs with --root")

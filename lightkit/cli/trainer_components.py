@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from jsonargparse import Namespace
@@ -48,24 +48,25 @@ from lightkit.callbacks.notifiers import Notifier
 from lightkit.callbacks.prediction_recorder import PredictionRecorder
 from lightkit.callbacks.recorder import list_rates
 from lightkit.callbacks.sharded_checkpoint import watch_strategy
-from lightkit.cli.console import OutputMode, format_table, print_line
+from lightkit.cli.console import OutputMode, print_line
 from lightkit.cli.context import RunContext
 from lightkit.cli.monitors import find_config_modes
 from lightkit.cli.notifications import IN_RETRAIN
 from lightkit.cli.predict_images import build_prediction_callback
-from lightkit.cli.redaction import drop_nulls, redact, redact_hyperparameters
+from lightkit.cli.redaction import drop_nulls, redact_hyperparameters
 from lightkit.config import Resolved, dotted, shown_path
 from lightkit.config.tree import Leaf, to_plain, walk
 from lightkit.distributed.xla import HushXLA, trains_on_xla
-from lightkit.errors import DataChanged, Stalled, visible
+from lightkit.errors import DataChanged, Stalled
 from lightkit.hardware import this_machine
 from lightkit.launch.plan import THREADS
 from lightkit.launch.watchdog import STALLED, Hung, Stall, Watchdog, WatchdogSettings, heartbeat, read_watchdog
 from lightkit.loggers import TensorBoard
-from lightkit.reports.predictions import Predictions, confusion_counts, score_classes
+from lightkit.reports.class_tables import format_class_tables
 from lightkit.runs.resume import locate_checkpoint
 
 _log = logging.getLogger("lightkit")
+_Kind = TypeVar("_Kind")
 
 
 def set_devices(trainer: Namespace, context: RunContext) -> None:
@@ -190,7 +191,7 @@ def _build_plugins(context: RunContext, trainer: Mapping[str, Any]) -> list[Any]
     build_io = partial(
         build_checkpoint_io,
         on_xla=_is_on_xla(trainer),
-        mask=partial(redact, context.resolved),
+        mask=context.resolved.masked,
         on_saved=context.recorder.checkpoint_saved,
     )
 
@@ -318,7 +319,7 @@ def _log_config(context: RunContext, trainer: Trainer, _module: LightningModule)
     }
     for logger in trainer.loggers:
         if hasattr(logger, "log_changed"):
-            logger.log_changed(redact(context.resolved, changed))
+            logger.log_changed(context.resolved.masked(changed))
         else:
             logger.log_hyperparams(drop_nulls(context.saved_config))
 
@@ -352,7 +353,7 @@ def finish_trainer(context: RunContext, trainer: Trainer) -> None:
             callback.modes_of_config = find_config_modes(context.resolved)
         if isinstance(callback, ModelCheckpoint):
             callback.dirpath = callback.dirpath or str(context.run.checkpoints)
-    watch_strategy(trainer.strategy, mask=partial(redact, context.resolved), on_saved=context.recorder.checkpoint_saved)
+    watch_strategy(trainer.strategy, mask=context.resolved.masked, on_saved=context.recorder.checkpoint_saved)
     for logger in trainer.loggers:
         redact_hyperparameters(logger, context.resolved)
     notifiers = [callback for callback in callbacks if isinstance(callback, Notifier)]
@@ -528,19 +529,41 @@ def print_run_end(trainer: Trainer, context: RunContext) -> None:
         lines = _list_results(trainer, run, is_script=context.is_script)
         lines = [line for line in lines if line.startswith(("best", "note"))] if in_retrain else lines
     else:
-        values = [f"{name} {float(value):.4g}" for name, value in trainer.callback_metrics.items()]
-        if mode == "terminal":
-            print_line("\n  ".join([command if values else f"{command}: done", *values]), mode)
-        else:
-            print_line("  ".join([command, *values]), mode)
-        recorders = [each for each in trainer.callbacks if isinstance(each, PredictionRecorder)]  # type: ignore[attr-defined]
-        if recorders and recorders[0].predictions is not None and not in_retrain:
-            _print_class_tables(recorders[0].predictions, mode)
-        tables = [callback.path for callback in trainer.callbacks if isinstance(callback, PredictionTable)]  # type: ignore[attr-defined]
-        lines = [] if in_retrain else [f"run   {shown_path(run.folder)}"]
-        lines = [f"table {shown_path(table)}" for table in tables[:1]] or lines
+        _print_scores(trainer, command, mode)
+        if not in_retrain:
+            _print_class_tables(trainer, mode)
+        lines = _list_places(trainer, run, in_retrain=in_retrain)
     if lines:
         print_line("\n".join(lines), mode)
+
+
+def _list_places(trainer: Trainer, run: runs.Run, *, in_retrain: bool) -> list[str]:
+    """Return where the table of predictions is, if there is one; else where the run is."""
+    tables = _list_callbacks(trainer, PredictionTable)
+    if tables:
+        return [f"table {shown_path(tables[0].path)}"]
+    return [] if in_retrain else [f"run   {shown_path(run.folder)}"]
+
+
+def _print_scores(trainer: Trainer, command: str, mode: OutputMode) -> None:
+    values = [f"{name} {float(value):.4g}" for name, value in trainer.callback_metrics.items()]
+    if mode == "terminal":
+        print_line("\n  ".join([command if values else f"{command}: done", *values]), mode)
+    else:
+        print_line("  ".join([command, *values]), mode)
+
+
+def _print_class_tables(trainer: Trainer, mode: OutputMode) -> None:
+    recorders = _list_callbacks(trainer, PredictionRecorder)
+    if not recorders or recorders[0].predictions is None:
+        return
+    width = shutil.get_terminal_size((120, 24)).columns
+    for text in format_class_tables(recorders[0].predictions, width=width):
+        print_line(text, mode)
+
+
+def _list_callbacks(trainer: Trainer, kind: type[_Kind]) -> list[_Kind]:
+    return [callback for callback in trainer.callbacks if isinstance(callback, kind)]  # type: ignore[attr-defined]
 
 
 def _list_results(trainer: Trainer, run: runs.Run, *, is_script: bool = False) -> list[str]:
@@ -594,34 +617,3 @@ def _describe_steps(trainer: Trainer) -> str:
     if rates:
         parts.append(f"learning rate {', '.join(rates)}")
     return ", ".join(parts)
-
-
-_MAX_CLASSES = 20
-
-
-def _print_class_tables(predictions: Predictions, mode: OutputMode) -> None:
-    """Print precision, recall, F1 and samples of each class, and the confusion matrix if it fits the screen.
-
-    Of more than 20 classes those of the lowest F1 are printed, and no matrix. Nothing is printed of a regressor.
-    """
-    has_classes = "classes" in predictions.task.report_blocks
-    if mode not in ("terminal", "plain") or not has_classes or not len(predictions):
-        return
-    names = [visible(name, in_line=True) for name in predictions.class_names]
-    scores = score_classes(predictions, _MAX_CLASSES)
-    head: tuple[str, ...] = ("class", "precision", "recall", "f1", "samples")
-    rows = [
-        [visible(name, in_line=True), *(f"{score:.3f}" for score in (precision, recall, f1)), str(num_samples)]
-        for name, num_samples, precision, recall, f1, _ in scores
-    ]
-    if len(scores) < len(names):
-        print_line(f"the {len(rows)} classes of the lowest f1, of {len(names)}", mode)
-    print_line(format_table(head, rows, right=head[1:]), mode)
-    # numbers head the columns: names may be long, and equal once they are cut
-    head = ("label", *map(str, range(len(names))))
-    counts = confusion_counts(predictions)
-    rows = [[f"{k} {name}", *map(str, row)] for k, (name, row) in enumerate(zip(names, counts, strict=True))]
-    table = format_table(head, rows, right=head[1:])
-    if len(scores) == len(names) and max(map(len, table.splitlines())) <= shutil.get_terminal_size((120, 24)).columns:
-        print_line("confusion matrix: labels in rows, predictions in columns", mode)
-        print_line(table, mode)

@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -18,6 +18,7 @@ from lightkit.cli.context import RunContext
 from lightkit.cli.validation import find_section_class
 from lightkit.config import Resolved, dotted, shown_path
 from lightkit.config.display import iterate_leaves, redact_node
+from lightkit.config.identity import is_in_identity, select_earlier_identity, select_identity
 from lightkit.config.schema import load_schema
 from lightkit.config.tree import to_plain
 from lightkit.errors import ConfigError
@@ -28,11 +29,6 @@ from lightkit.runs.files import finite
 from lightkit.runs.index import promoted_aliases
 
 _NOTHING_TO_DO = 6
-_IGNORED = (
-    *("run", "gate", "ckpt_path"),
-    *("watchdog.factor", "watchdog.floor_s", "launch.timeout_s", "launch.stall_timeout_s"),
-)
-"""Keys that change where and when a job runs, how patiently it is watched and how a model is judged, not the model."""
 _CHEAP_BYTES = 1_000_000_000
 _CHEAP_FILES = 20_000
 _COMMIT = re.compile(r"(\d{20})(\.json|\.checkpoint.*\.parquet)")
@@ -42,10 +38,9 @@ _ADDRESS = re.compile(r"(?!file:)[A-Za-z][\w+.-]*://")
 def check_up_to_date(context: RunContext) -> int | None:
     """Return the exit code if ``--if-changed`` is given and nothing has changed since the last fit; else None.
 
-    Three things are compared: the config as written, without the sections `run` and `gate` and the time-outs of
-    watchdog and launch; the content of the files that the data section names; and the Python files of the working
-    directory. No lock is taken: a fit that is needed waits for the job's lock itself. What was computed is left in the
-    context for the run's records.
+    Three things are compared: the identity of the config as written; the content of the files that the data section
+    names; and the Python files of the working directory. No lock is taken: a fit that is needed waits for the job's
+    lock itself. What was computed is left in the context for the run's records.
 
     Raises:
         ConfigError: If ``--unchanged-ok`` is given without ``--if-changed``.
@@ -115,19 +110,28 @@ def _find_change(context: RunContext, where: str, before: Inputs | None, now: In
     """Return why a training could give another model than that run's; None if it would repeat it."""
     if before is None or before.data is None:
         return f"{where} has no record of {'its inputs' if before is None else 'its data, which are large'}; now it has"
-    # a run of an earlier version has noted keys that are ignored now
-    config = {key: value for key, value in before.config.items() if not _is_ignored(key)}
-    hidden = {key: value for key, value in before.hidden.items() if not _is_ignored(key)}
-    if changes := runs.list_changes(replace(before, config=config, hidden=hidden), now):
+    if changes := runs.list_changes(select_identity_of(before), now):
         return f"changed since {where}: {runs.join_changes(changes)}"
     if now.unseen:
         return f"--if-changed cannot see what is behind {', '.join(now.unseen)}; name local files or folders there"
-    is_named = _find_lightkit_class(context.resolved) or any(key.startswith("data") for key in now.data or {})
-    if is_named or not context.resolved.values.get("data"):
+    if _sees_data(context.resolved, now):
         return None
     return (
         "--if-changed cannot see what the data module reads; name the file or folder as an argument of the data module"
     )
+
+
+def _sees_data(resolved: Resolved, now: Inputs) -> bool:
+    """Return whether all that the data module reads is compared."""
+    is_named = _find_lightkit_class(resolved) is not None or any(key.startswith("data") for key in now.data or {})
+    return is_named or not resolved.values.get("data")
+
+
+def select_identity_of(inputs: Inputs) -> Inputs:
+    """Return inputs without what a run of an earlier version has noted beyond the identity."""
+    config = select_identity(inputs.config)
+    hidden = {key: digest for key, digest in inputs.hidden.items() if is_in_identity(key, inputs.config)}
+    return replace(inputs, config=config, hidden=hidden)
 
 
 def compute_inputs(context: RunContext, *, salt: str, asked: bool) -> Inputs:
@@ -184,34 +188,51 @@ def record_inputs(context: RunContext, run: Run, previous: Mapping[str, Any] | N
     """
     inputs = context.began_with or compute_inputs(context, salt=run.id, asked="if-changed" in context.options)
     inputs = replace(inputs, salt=run.id, hidden=split_values(context, run.id)[1])
-    if previous is not None and previous.get("inputs") != inputs.digests:
-        (run.folder / runs.INPUTS).unlink(missing_ok=True)
-        return None
+    if previous is not None:
+        before = runs.read_inputs(run.folder)
+        if before is None or select_identity_of(before).digests != inputs.digests:
+            (run.folder / runs.INPUTS).unlink(missing_ok=True)
+            return None
     inputs.write(run.folder)
-    return inputs.digests
+    return {**inputs.digests, "earlier_config": _digest_earlier(context, inputs)}
 
 
-def split_values(context: RunContext, salt: str) -> tuple[dict[str, Any], dict[str, str]]:
-    """Return the values as written, without secrets, and salted digests of those that are secret, by dotted key."""
+def _digest_earlier(context: RunContext, inputs: Inputs) -> str:
+    """Return the digest of the config by the list of earlier versions, by which models were rolled back."""
+    config, hidden = split_values(context, inputs.salt, select_earlier_identity)
+    digest: str = replace(inputs, config=config, hidden=hidden).digests["config"]
+    return digest
+
+
+def split_values(
+    context: RunContext, salt: str, select: Callable[[Mapping[str, Any]], dict[str, Any]] = select_identity
+) -> tuple[dict[str, Any], dict[str, str]]:
+    """Return the identity's values as written, without secrets, and salted digests of the secret ones, by dotted key.
+
+    Args:
+        context: The invocation.
+        salt: Salt of the digests.
+        select: Selects the values by dotted key.
+    """
     resolved = context.resolved
-    shown, hidden = {}, {}
+    shown: dict[str, Any] = {}
+    hidden: dict[str, str] = {}
     for path, node in iterate_leaves(resolved.tree, ()):
         key = dotted(path)
-        if _is_ignored(key):
-            continue
         # the value that the hardware decides is no change of the config on other hardware
         shown[key] = "auto" if key in context.hardware.chosen else redact_node(resolved, node, path)
         value = json.dumps(to_plain(node), default=str, ensure_ascii=False)
         is_reference = any(path[: len(other)] == other[: len(path)] for other in resolved.references)
         if is_reference or resolved.masked(value) != value:
             hidden[key] = hashlib.sha256(json.dumps([salt, value]).encode()).hexdigest()[:32]
+
+    # named by an option, too
+    shown.pop("ckpt_path", None)
+    shown = select(shown)
+    hidden = {key: digest for key, digest in hidden.items() if key in shown}
     if context.ckpt_path is not None:
         shown["ckpt_path"] = resolved.masked(context.ckpt_path)
     return json.loads(json.dumps(finite(shown), default=str)), hidden
-
-
-def _is_ignored(key: str) -> bool:
-    return any(key == name or key.startswith(f"{name}.") for name in _IGNORED)
 
 
 def _find_lightkit_class(resolved: Resolved) -> str | None:

@@ -17,7 +17,7 @@ from lightkit.cli.config_loader import LoadedConfig
 from lightkit.config import KeyPath, Origin, Problems, Resolved, dotted, error_at, near
 from lightkit.config.bounds import describe_bounds, find_bounds, is_within
 from lightkit.config.origins import near_files, shortened, shown_path
-from lightkit.config.resolved import drop_paths
+from lightkit.config.resolved import DEFAULT_ROOT, drop_paths
 from lightkit.config.schema import ConfigSchema, join_alternatives, load_schema
 from lightkit.config.validation import ValidationResult, validate_values
 from lightkit.errors import ConfigError, DataError, LightkitError
@@ -265,7 +265,7 @@ def _check_run_paths(command: str, resolved: Resolved, option: Any, problems: Pr
 
     section = resolved.values.get("run")
     section = section if isinstance(section, dict) else {}
-    name, root, resume = section.get("name"), section.get("root") or "runs", section.get("resume")
+    name, root, resume = section.get("name"), section.get("root") or DEFAULT_ROOT, section.get("resume")
     name = name if isinstance(name, str) else None
     with noted_at("run.name"):
         if name is not None:

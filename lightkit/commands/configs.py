@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from lightkit.cli.command_line import Invocation
-from lightkit.cli.console import format_table
 from lightkit.config.packaged import PREFIX, find_config, packaged_configs
 from lightkit.errors import ConfigError
+from lightkit.reports.text_table import format_table
 
 
 def configs(invocation: Invocation) -> int:

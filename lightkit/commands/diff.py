@@ -14,10 +14,11 @@ from lightkit import runs
 from lightkit.cli.argument_lookup import find_default
 from lightkit.cli.command_line import Invocation
 from lightkit.cli.config_loader import load_config
-from lightkit.config import PREFIX, RESERVED_VARIABLES, KeyPath, Problems, dotted, resolve_hardware
+from lightkit.config import PREFIX, RESERVED_VARIABLES, KeyPath, Problems, Resolved, dotted, resolve_hardware
 from lightkit.config.display import describe_node, format_column, iterate_leaves
 from lightkit.config.origins import NESTED_FILES, shown_path
 from lightkit.config.resolved import collect_errors
+from lightkit.config.run_root import find_run_root
 from lightkit.config.tree import MappingNode
 from lightkit.errors import ConfigError
 from lightkit.runs.index import flatten
@@ -46,7 +47,7 @@ def diff(invocation: Invocation) -> int:
     """
     if len(invocation.inputs) != 2:
         raise invocation.error(f"expected two configs or runs, got {len(invocation.inputs) or 'none'}")
-    root = invocation.options.get("root", "runs")
+    root = find_run_root(invocation.options.get("root"))
     names, trees, values, are_runs = zip(*(_read_input(name, root) for name in invocation.inputs), strict=True)
     changes = _list_changes(trees, values, are_runs)
     old, new = names
@@ -59,7 +60,7 @@ def diff(invocation: Invocation) -> int:
     return 1 if changes and invocation.has("exit-code") else 0
 
 
-def _read_input(name: str, root: str) -> tuple[str, MappingNode, _Values, bool]:
+def _read_input(name: str, root: Path) -> tuple[str, MappingNode, _Values, bool]:
     """Read the config file or the run that a word names.
 
     Returns:
@@ -77,23 +78,39 @@ def _read_input(name: str, root: str) -> tuple[str, MappingNode, _Values, bool]:
         invocation = Invocation("validate", options={"run": str(run.folder)})
         if not run.config_path.is_file():
             raise ConfigError(f"{name} has no {run.config_path.name}; it is not a run of lightkit")
-        manifest = runs.read_json(run.manifest_path) or {}
-        summary = keep_own_stages(run, runs.read_json(run.summary_path) or {}, manifest)
-        for subject, records in (("manifest", manifest), ("summary", summary)):
-            recorded |= flatten({key: records.get(key) for key in _RECORDED[subject]}, (subject,))
-    problems = Problems()
-    environ = {key: value for key, value in os.environ.items() if key[: len(PREFIX)] != PREFIX}
-    environ |= {key: os.environ[key] for key in RESERVED_VARIABLES if key in os.environ}
-    loaded = load_config(invocation, problems, environ=environ)
-    if problems.is_incomplete:  # other errors are no reason not to compare it
-        problems.raise_any()
-    hardware, resolved = collect_errors(loaded.resolved, partial(resolve_hardware, environ={}), problems)
-    resolved = resolved if hardware is None else hardware.resolved
+        recorded = _read_records(run)
+    resolved = _load_layers(invocation)
     values: _Values = {
         path: describe_node(resolved, node, path) for path, node in iterate_leaves(resolved.tree, ()) if path
     }
     values |= {path: {"value": value} for path, value in recorded.items() if value not in (None, {})}
     return name, resolved.tree, values, is_run
+
+
+def _read_records(run: runs.Run) -> dict[KeyPath, Any]:
+    """Read what is compared of a run's manifest and summary."""
+    manifest = runs.read_json(run.manifest_path) or {}
+    summary = keep_own_stages(run, runs.read_json(run.summary_path) or {}, manifest)
+    recorded: dict[KeyPath, Any] = {}
+    for subject, records in (("manifest", manifest), ("summary", summary)):
+        recorded |= flatten({key: records.get(key) for key in _RECORDED[subject]}, (subject,))
+    return recorded
+
+
+def _load_layers(invocation: Invocation) -> Resolved:
+    """Load a config without the variables of this process that are layers, and resolve its hardware keys.
+
+    Raises:
+        ConfigError: If a layer cannot be read.
+    """
+    problems = Problems()
+    is_layer = {key: key.startswith(PREFIX) and key not in RESERVED_VARIABLES for key in os.environ}
+    environ = {key: value for key, value in os.environ.items() if not is_layer[key]}
+    loaded = load_config(invocation, problems, environ=environ)
+    if problems.is_incomplete:  # other errors are no reason not to compare it
+        problems.raise_any()
+    hardware, resolved = collect_errors(loaded.resolved, partial(resolve_hardware, environ={}), problems)
+    return resolved if hardware is None else hardware.resolved
 
 
 def _list_changes(

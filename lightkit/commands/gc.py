@@ -7,7 +7,7 @@ import logging
 import os
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -15,8 +15,9 @@ from lightkit import runs
 from lightkit.cli.command_line import Invocation
 from lightkit.cli.console import configure_console
 from lightkit.cli.run_table import check_names, format_run, get_root_and_job, list_known_metrics
+from lightkit.config.secrets import mask
 from lightkit.errors import ConfigError
-from lightkit.loggers.mlflow_address import mask_password
+from lightkit.loggers.mlflow_address import Address
 from lightkit.registry.promotion import needed_runs
 from lightkit.registry.store import address_of_root, open_registry, tracked_run
 from lightkit.runs.deadline import parse_duration
@@ -145,28 +146,35 @@ def _count_runs(count: int) -> str:
     return f"{count} run{'' if count == 1 else 's'}"
 
 
+def _list_addresses(root: Path, tracking_uri: str | None, entries: Sequence[IndexedRun]) -> Iterable[Address]:
+    """List each MLflow that may know one of the runs, once."""
+    uris = set() if tracking_uri else {uri for each in entries for uri in _list_uris(each.run)}
+    addresses = [address_of_root(tracking_uri or None, root)]
+    addresses += [address_of_root(uri, root) for uri in uris if not uri.startswith("file:")]
+    return {each.uri: each for each in addresses}.values()
+
+
 def _ask_registries(root: Path, tracking_uri: str | None, entries: Sequence[IndexedRun]) -> set[str]:
     """Ask every MLflow that may know one of the runs which it needs; a promoted run is kept if its one is not asked.
 
     Raises:
         ConfigError: If the address is unknown.
     """
-    uris = set() if tracking_uri else {uri for each in entries for uri in _list_uris(each.run)}
-    addresses = [address_of_root(tracking_uri or None, root)]
-    addresses += [address_of_root(uri, root) for uri in uris if not uri.startswith("file:")]
     needed: set[str] = set()
     answered: set[str] = set()
-    for address in {each.uri: each for each in addresses}.values():
+    for address in _list_addresses(root, tracking_uri, entries):
         if address.database is not None and not address.database.is_file():
             continue  # nothing was ever registered there
         with open_registry(address, creates=False) as registry:
             needed |= needed_runs(registry)
-            answered.add(mask_password(registry.uri))
-    for each in entries:
-        registries = _list_registries(each.run)
-        if each.is_promoted and not (registries and answered.issuperset(registries)):
-            needed.add(each.key)
-    return needed
+            answered.add(mask(registry.uri, hides_users=True))
+    return needed | {each.key for each in entries if each.is_promoted and not _is_asked(each.run, answered)}
+
+
+def _is_asked(run: runs.Run, answered: set[str]) -> bool:
+    """Return whether all registries in which a run was promoted have answered."""
+    registries = _list_registries(run)
+    return bool(registries) and answered.issuperset(registries)
 
 
 def _list_registries(run: runs.Run) -> list[str]:

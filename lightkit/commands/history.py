@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 from lightkit.cli.command_line import Invocation
-from lightkit.cli.console import format_table, quiet_libraries
+from lightkit.cli.console import quiet_libraries
+from lightkit.config.run_root import find_run_root
 from lightkit.registry.promotion import Move, read_hold, read_moves
 from lightkit.registry.store import address_of_root, check_model, open_registry
+from lightkit.reports.text_table import format_table
 
 _HEAD = ("time", "what", "version", "by", "score", "baseline", "reason")
 
@@ -22,7 +23,7 @@ def history(invocation: Invocation) -> int:
     """
     options = invocation.options
     name = invocation.get_input("the name of a registered model")
-    address = address_of_root(options.get("tracking-uri"), Path(options.get("root", "runs")))
+    address = address_of_root(options.get("tracking-uri"), find_run_root(options.get("root")))
     quiet_libraries()
     with open_registry(address, creates=False) as registry:
         check_model(registry, name)

@@ -18,9 +18,9 @@ from lightkit import runs
 from lightkit.cli.command_line import Invocation
 from lightkit.cli.console import configure_console, print_line, quiet_libraries
 from lightkit.cli.context import RunContext, read_run_settings
-from lightkit.cli.redaction import redact
 from lightkit.cli.stage_runner import open_run_context
 from lightkit.config import shown_path
+from lightkit.config.run_root import find_run_root
 from lightkit.errors import ConfigError, GateFailed, LightkitError, RunLocked
 from lightkit.registry.gate import RECORD, GateSettings, explain_refusal, read_gate
 from lightkit.registry.promotion import (
@@ -127,10 +127,9 @@ def _hold_or_release(invocation: Invocation) -> str:
     """
     options = invocation.options
     option = _choose_hold_option(invocation)
-    flags = {flag.key: flag.value for flag in invocation.overrides}
     name = options[option]
     alias = options.get("alias", "champion")
-    address = address_of_root(options.get("tracking-uri"), Path(flags.get("run.root", "runs")))
+    address = address_of_root(options.get("tracking-uri"), find_run_root(invocation.overrides))
 
     quiet_libraries()
     with open_registry(address, creates=False) as registry:
@@ -147,7 +146,6 @@ def _hold_or_release(invocation: Invocation) -> str:
         print(json.dumps({"name": name, "alias": alias, "message": text}, ensure_ascii=False))
     elif not invocation.has("quiet"):
         print(text)
-    return text
 
 
 def _choose_hold_option(invocation: Invocation) -> str:
@@ -380,7 +378,7 @@ def _report_move(
     if is_new:
         fields = {"alias": request.alias, "from": move.before, "to": move.to, "by": move.by, "reason": move.reason}
         events = runs.EventStream(request.run.events_path)
-        events.write("promotion", name=name, **redact(request.context.resolved, fields))
+        events.write("promotion", name=name, **request.context.resolved.masked(fields))
     if "json" in options:
         done = move.as_dict() if is_new else {}
         print(json.dumps({"name": name, "message": text, **done}, ensure_ascii=False, default=str))
@@ -442,9 +440,17 @@ def _digest_weights(checkpoint: str) -> str:
 
 
 def _require_not_rejected(
-    registry: Registry, name: str, alias: str, *, version: str | None, weights: str, inputs: Mapping[str, str]
+    registry: Registry, name: str, alias: str, *, version: str | None, weights: str, inputs: Sequence[Mapping[str, str]]
 ) -> None:
     """Refuse a model that was rolled back, also where another training has made it again.
+
+    Args:
+        registry: The registry.
+        name: The registered model.
+        alias: The alias.
+        version: Version of the model, if it has one.
+        weights: Digest of its weights.
+        inputs: Digests of its inputs, as this version and as earlier ones compute them.
 
     Raises:
         GateFailed: If it was, with which version that was, and when.
@@ -453,13 +459,14 @@ def _require_not_rejected(
     rejections = list_rejections(read_moves(registry, name), alias, versions)
     tags = {str(each.version): each.tags for each in versions}
     rejections = [replace(each, weights=each.weights or _read_weights(tags.get(each.version))) for each in rejections]
-    found = match_rejection(rejections, version=version, weights=weights, inputs=inputs)
-    if found is not None:
-        rejection, likeness = found
-        raise GateFailed(
-            f"{rejection.describe(name)}{f', and {likeness}' if likeness else ''}. Nothing was promoted; --force "
-            f"promotes it all the same."
-        )
+    for each in inputs:
+        found = match_rejection(rejections, version=version, weights=weights, inputs=each)
+        if found is not None:
+            rejection, likeness = found
+            raise GateFailed(
+                f"{rejection.describe(name)}{f', and {likeness}' if likeness else ''}. Nothing was promoted; --force "
+                f"promotes it all the same."
+            )
 
 
 def _read_weights(tags: Mapping[str, str] | None) -> str | None:

@@ -9,6 +9,7 @@ from string import ascii_uppercase
 from lightkit import runs
 from lightkit.cli.command_line import Invocation
 from lightkit.config import shown_path
+from lightkit.config.run_root import find_run_root
 from lightkit.errors import ConfigError
 from lightkit.runs.files import write_text
 
@@ -49,7 +50,7 @@ def _find_runs(invocation: Invocation) -> list[runs.Run]:
     names = invocation.inputs
     if not names:
         raise invocation.error("expected at least one run, got none; expected latest, or the folder of one")
-    root = Path(invocation.options.get("root", "runs"))
+    root = find_run_root(invocation.options.get("root"))
     found = [runs.find(name, root) for name in names]
     if len({run.folder.resolve() for run in found}) < len(found):
         raise invocation.error(f"expected different runs, got {' and '.join(names)}, of which two are the same")

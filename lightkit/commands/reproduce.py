@@ -6,7 +6,7 @@ import json
 import logging
 import os
 import platform
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -15,13 +15,15 @@ from typing import Any
 from lightkit import runs
 from lightkit.cli.command_line import Invocation
 from lightkit.cli.command_table import parse
-from lightkit.cli.console import configure_console, format_table
+from lightkit.cli.console import configure_console
 from lightkit.cli.context import RunContext
 from lightkit.cli.stage_runner import open_context, run_stage
 from lightkit.cli.up_to_date import compute_inputs
 from lightkit.config import PREFIX, RESERVED_VARIABLES, shown_path
+from lightkit.config.run_root import find_run_root
 from lightkit.errors import ConfigError, DataError, format_count
 from lightkit.hardware import describe_packages, this_machine
+from lightkit.reports.text_table import format_table
 from lightkit.runs.files import finite
 from lightkit.runs.signals import SignalWatch
 from lightkit.version import __version__
@@ -46,28 +48,19 @@ def reproduce(invocation: Invocation) -> int:
     is_json = invocation.has("json")
     is_quiet = invocation.has("quiet")
     is_trusting = invocation.has("trust")
-    run = runs.find(invocation.get_run(), invocation.options.get("root", "runs"))
+    run = runs.find(invocation.get_run(), find_run_root(invocation.options.get("root")))
     manifest = _read_manifest(run)
     fit = parse(["fit", *_list_fit_args(run, manifest)])
     if is_quiet or is_json:
         fit = fit.with_options(quiet=True)
     if is_trusting:
         fit = fit.with_options(trust=True)
-    for name in [*os.environ]:
-        if name.startswith(PREFIX) and name not in RESERVED_VARIABLES:
-            del os.environ[name]  # the run's config has the values that they had when it was trained
+    _drop_variables()
     with SignalWatch() as watch:
         context = open_context(fit, watch)
         configure_console(context.mode, context.resolved.masked)
-        where = shown_path(run.folder)
-        if differences := _list_differences(run, manifest, context):
-            listing = "\n".join(f"  {name:<9} {each}" for name, lines in differences.items() for each in lines)
-            if not invocation.has("anyway"):
-                raise (DataError if list(differences) == ["data"] else ConfigError)(
-                    f"reproduce: {where} cannot be reproduced here, because this differs:\n{listing}\n"
-                    "Put it back as it was, or use --anyway to train nevertheless."
-                )
-            _log.warning("%s is trained again though not all is as it was:\n%s", where, listing)
+        differences = _list_differences(run, manifest, context)
+        _refuse_differences(differences, shown_path(run.folder), is_allowed=invocation.has("anyway"))
         if (code := run_stage(fit, watch)) != 0:
             return code
     again = runs.list_runs(run.root, f"{run.name}{_SUFFIX}")[0]
@@ -79,6 +72,36 @@ def reproduce(invocation: Invocation) -> int:
     elif not (is_quiet and comparison["equal"]):
         print(format_comparison(comparison))
     return 0 if comparison["equal"] else 1
+
+
+def _drop_variables() -> None:
+    """Unset the variables that are layers: the run's config has the values that they had when it was trained."""
+    for name in [*os.environ]:
+        if name.startswith(PREFIX) and name not in RESERVED_VARIABLES:
+            del os.environ[name]
+
+
+def _refuse_differences(differences: Mapping[str, Sequence[str]], where: str, *, is_allowed: bool) -> None:
+    """Refuse to train where not all is as it was, or warn of it.
+
+    Args:
+        differences: As from `_list_differences`.
+        where: The run.
+        is_allowed: Whether `--anyway` was given.
+
+    Raises:
+        ConfigError: If code, packages or hardware differ, and that is not allowed.
+        DataError: If only the data differs.
+    """
+    if not differences:
+        return
+    listing = "\n".join(f"  {name:<9} {each}" for name, lines in differences.items() for each in lines)
+    if not is_allowed:
+        raise (DataError if list(differences) == ["data"] else ConfigError)(
+            f"reproduce: {where} cannot be reproduced here, because this differs:\n{listing}\n"
+            "Put it back as it was, or use --anyway to train nevertheless."
+        )
+    _log.warning("%s is trained again though not all is as it was:\n%s", where, listing)
 
 
 def _read_manifest(run: runs.Run) -> dict[str, Any]:

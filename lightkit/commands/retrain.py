@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime, timedelta
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
@@ -33,9 +33,10 @@ from lightkit.cli.console import configure_console, print_error, print_line, pri
 from lightkit.cli.context import RunContext, create_job_lock, read_run_settings
 from lightkit.cli.notifications import IN_RETRAIN, CommandNotifier, pass_on_notifiers
 from lightkit.cli.stage_runner import open_context
-from lightkit.cli.up_to_date import compute_inputs, find_unchanged_run
+from lightkit.cli.up_to_date import compute_inputs, find_unchanged_run, select_identity_of, split_values
 from lightkit.cli.validation import require_forward
 from lightkit.config import near, shown_path
+from lightkit.config.identity import select_earlier_identity, select_identity
 from lightkit.config.loader import find_plain_secrets
 from lightkit.errors import (
     ConfigError,
@@ -52,6 +53,7 @@ from lightkit.registry.promotion import Rejection, digests_of_inputs, list_rejec
 from lightkit.registry.store import address_of_job, list_versions, open_registry, read_aliases
 from lightkit.runs.ci_report import Case, CiReport, is_failure, markdown_table
 from lightkit.runs.deadline import Deadline, format_duration, parse_deadline, parse_duration
+from lightkit.runs.index import flatten
 from lightkit.runs.resume import RunSettings
 from lightkit.runs.signals import SignalWatch
 
@@ -320,6 +322,13 @@ def read_stages(run: runs.Run) -> list[StageState] | None:
     return stages if record.get("schema") == _SCHEMA and [each.stage for each in stages] == [*STAGES] else None
 
 
+def _ask_again(stages: Sequence[StageState]) -> None:
+    """Make what was skipped pending, which may be asked for now."""
+    for state in stages:
+        if state.status == "skipped":
+            state.status = "pending"
+
+
 class Retrain:
     """The stages of one job's retrain. The caller holds the job's lock.
 
@@ -366,8 +375,10 @@ class Retrain:
         if self._gate.metric is None:
             self._skipped |= {"gate": "gate.metric is not set", "promote": "nothing is promoted that was not judged"}
         values = context.resolved.with_references(context.resolved.values)
-        training = [context.ckpt_path, {key: value for key, value in values.items() if key not in ("run", "gate")}]
-        self._config = hashlib.sha256(json.dumps(training, sort_keys=True, default=str).encode()).hexdigest()
+        flat = {".".join(map(str, path)): value for path, value in flatten(values)}
+        earlier = {key: value for key, value in values.items() if key not in ("run", "gate")}
+        self._config = _digest_training(context.ckpt_path, select_identity(flat))
+        self._accepted = (self._config, _digest_training(context.ckpt_path, earlier))  # the latter until November 2026
         self._environment: Mapping[str, str] = {}  # of the stages
         self._run: runs.Run | None = None  # `fit` chooses it
         self._stages = {stage: StageState(stage) for stage in STAGES}
@@ -436,31 +447,45 @@ class Retrain:
 
         Only the newest training counts: an unfinished retrain before it is history.
         """
-        run = next((each for each in self._earlier if each.is_fit), None)
-        if run is None or (runs.read_json(run.summary_path) or {}).get("status") != "done":
-            return
-        if (record := runs.read_json(run.folder / _FILE)) is None or record.get("ended"):
+        run, record = self._find_unfinished()
+        if run is None:
             return
         stages = read_stages(run)
-        reason = None
-        if stages is None:
-            reason = f"its {_FILE} is of another version of lightkit"
-        elif record.get("config") != self._config:
-            reason = "had another config"
-        elif (worst := max(stages[1:], key=lambda state: state.failures)).failures >= _MAX_FAILURES:
-            reason = f"its {worst.stage} has failed {worst.failures} times"
+        reason = self._find_obstacle(record, stages)
         if stages is None or reason is not None:
             self._context.tell(f"begins a new training: the retrain of {run.folder} was not finished, but {reason}")
             self._flags = []  # perhaps nothing has changed, and still that training came to nothing
             return
-        for state in stages:  # what was skipped may be asked for now
-            state.status = "pending" if state.status == "skipped" else state.status
+
+        _ask_again(stages)
         stages[0].status = "done"  # perhaps it was killed after the training, and before that was noted
-        self._run, self._began = run, record.get("began") or self._began
+        self._run = run
+        self._began = record.get("began") or self._began
         self._stages = {state.stage: state for state in stages}
         left = [each.stage for each in stages if not each.is_over and each.stage not in self._skipped]
         folder = shown_path(run.folder)
         self._context.tell(f"goes on with {left[0] if left else 'its end'}: {folder} was not finished")
+
+    def _find_unfinished(self) -> tuple[runs.Run | None, Mapping[str, Any]]:
+        """Return the newest training of the job and its record, if it is done and the stages after it are not."""
+        for run in self._earlier:
+            if run.is_fit:
+                is_trained = (runs.read_json(run.summary_path) or {}).get("status") == "done"
+                record = runs.read_json(run.folder / _FILE)
+                is_open = is_trained and record is not None and not record.get("ended")
+                return (run if is_open else None), record or {}
+        return None, {}
+
+    def _find_obstacle(self, record: Mapping[str, Any], stages: Sequence[StageState] | None) -> str | None:
+        """Return why an unfinished retrain is not gone on with; None if it is."""
+        if stages is None:
+            return f"its {_FILE} is of another version of lightkit"
+        if record.get("config") not in self._accepted:
+            return "had another config"
+        worst = max(stages[1:], key=lambda state: state.failures)
+        if worst.failures >= _MAX_FAILURES:
+            return f"its {worst.stage} has failed {worst.failures} times"
+        return None
 
     @property
     def _model(self) -> str:
@@ -483,8 +508,7 @@ class Retrain:
         self._stages = {state.stage: state for state in stages}
         for stage in ("gate", "promote"):
             self._stages[stage] = StageState(stage)
-        for state in stages:  # what was skipped may be asked for now
-            state.status = "pending" if state.status == "skipped" else state.status
+        _ask_again(stages)
         self._stages["fit"].status = "done"
         self._context.tell(
             f"only the gate has changed since {shown_path(run.folder)}: it is judged again, without a training"
@@ -547,9 +571,17 @@ class Retrain:
         salt = "" if before is None else before.salt
         now = compute_inputs(self._context, salt=salt, asked="if-changed" in self._options)
         if before is None:  # on another machine: equal only if nothing in the config is secret
-            return digests_of_inputs({"inputs": now.digests}) == dict(rejection.inputs)
+            return dict(rejection.inputs) in self._list_digests(now)
         is_known = now.data is not None and before.data is not None and not now.unseen
-        return is_known and not runs.list_changes(before, now)
+        return is_known and not runs.list_changes(select_identity_of(before), now)
+
+    def _list_digests(self, now: runs.Inputs) -> list[dict[str, str]]:
+        """List the digests of these inputs, as this version and as earlier ones compute them."""
+        found = []
+        for select in (select_identity, select_earlier_identity):
+            config, hidden = split_values(self._context, now.salt, select)
+            found.append(digests_of_inputs({"inputs": replace(now, config=config, hidden=hidden).digests}))
+        return found
 
     def _skip(self, stage: str, reason: str) -> None:
         self._stages[stage].status, self._stages[stage].message = "skipped", reason
@@ -818,6 +850,10 @@ def describe_kill(signum: int, reason: str = "") -> str:
     }
     cause = likely.get(signal.Signals(signum), "most likely native code has crashed")
     return f"{reason or f'killed by {signal.Signals(signum).name}'}: {cause}"
+
+
+def _digest_training(ckpt_path: str | None, values: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps([ckpt_path, values], sort_keys=True, default=str).encode()).hexdigest()
 
 
 def _now() -> datetime:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
+from typing import Any
 
 from lightkit.cli.command_line import Invocation
 from lightkit.cli.console import quiet_libraries
+from lightkit.config.run_root import find_run_root
 from lightkit.errors import ConfigError
 from lightkit.registry.promotion import (
     Move,
@@ -32,7 +34,7 @@ def rollback(invocation: Invocation) -> int:
     options = invocation.options
     name = invocation.get_input("the name of a registered model")
     alias = check_alias(options.get("alias", "champion"))
-    address = address_of_root(options.get("tracking-uri"), Path(options.get("root", "runs")))
+    address = address_of_root(options.get("tracking-uri"), find_run_root(options.get("root")))
     quiet_libraries()
     with open_registry(address, creates=False) as registry:
         check_model(registry, name)
@@ -42,21 +44,13 @@ def rollback(invocation: Invocation) -> int:
             if current is None:
                 raise ConfigError(f"rollback: {name} has no {alias}. `lightkit promote RUN --name {name}` makes one.")
             if to is None:
-                earlier = champions(moves, alias)
-                if current in earlier:  # else the alias was moved by another program
-                    earlier = earlier[: len(earlier) - 1 - earlier[::-1].index(current)]
-                earlier = [version for version in earlier if version in versions]  # the others were deleted
-                if not earlier:
-                    raise ConfigError(
-                        f"rollback: the promotion log of {name} has no version before {current}. Name one with --to; "
-                        f"there are {', '.join(versions)}."
-                    )
-                to = earlier[-1]
+                to = _find_version_before(current, champions(moves, alias), versions, name=name)
             if to not in versions:
                 raise ConfigError(f"rollback: --to: {name} has no version {to}. Its versions: {', '.join(versions)}.")
             if to == current:
                 raise ConfigError(f"rollback: --to: {name}@{alias} is version {current} already.")
-            run, reason = versions[to].tags.get("run"), options.get("reason", "")
+            run = versions[to].tags.get("run")
+            reason = options.get("reason", "")
             move = Move("rollback", alias, current, to, reason=reason, run=run)
             if (scored := last_scored(moves, to)) is not None:  # with the score that it was promoted with
                 scores = {which: score for which, score in scored.scores.items() if which == "challenger"}
@@ -65,8 +59,36 @@ def rollback(invocation: Invocation) -> int:
                 )
             move = move_alias(registry, name, move)
         note_in_run_folders(registry, name, move)
-    if invocation.has("json"):
-        print(json.dumps({"name": name, **move.as_dict()}, ensure_ascii=False))
-    elif not invocation.has("quiet"):
-        print(f"moved {name}@{alias} from version {move.before} back to version {move.to}")
+    _print_move(move, name, options)
     return 0
+
+
+def _print_move(move: Move, name: str, options: Mapping[str, Any]) -> None:
+    if "json" in options:
+        print(json.dumps({"name": name, **move.as_dict()}, ensure_ascii=False))
+    elif "quiet" not in options:
+        print(f"moved {name}@{move.alias} from version {move.before} back to version {move.to}")
+
+
+def _find_version_before(current: str, moved_to: Sequence[str], versions: Collection[str], *, name: str) -> str:
+    """Find the version that was the champion before the current one.
+
+    Args:
+        current: The version that the alias points to.
+        moved_to: Versions that it has pointed to, oldest first.
+        versions: Versions that there are.
+        name: Name of the model.
+
+    Raises:
+        ConfigError: If there is none.
+    """
+    earlier = list(moved_to)
+    if current in earlier:  # else the alias was moved by another program
+        earlier = earlier[: len(earlier) - 1 - earlier[::-1].index(current)]
+    earlier = [version for version in earlier if version in versions]  # the others were deleted
+    if not earlier:
+        raise ConfigError(
+            f"rollback: the promotion log of {name} has no version before {current}. Name one with --to; "
+            f"there are {', '.join(versions)}."
+        )
+    return earlier[-1]

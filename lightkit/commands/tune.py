@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lightkit.cli.command_line import Invocation
-from lightkit.cli.console import configure_console, format_table, quiet_libraries
+from lightkit.cli.console import configure_console, quiet_libraries
 from lightkit.cli.parser_errors import explain_lightning_errors
 from lightkit.cli.stage_runner import open_context
 from lightkit.cli.validation import explain_unwritable
@@ -28,6 +28,7 @@ from lightkit.errors import ConfigError
 from lightkit.hardware import this_machine
 from lightkit.hardware.cores import find_user_threads
 from lightkit.hardware.processor import available_memory_bytes, keep_memory
+from lightkit.reports.text_table import format_table
 from lightkit.runs.files import finite
 from lightkit.runs.signals import SignalWatch
 

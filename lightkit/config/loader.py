@@ -25,15 +25,8 @@ from lightkit.config.origins import (
 )
 from lightkit.config.overrides import Flag, flag_layers, nest, variable_layers
 from lightkit.config.packaged import PREFIX, find_config
-from lightkit.config.resolved import Resolved
-from lightkit.config.secrets import (
-    HIDDEN,
-    find_credentials,
-    is_secret_key,
-    is_value,
-    mask_credentials,
-    secret_forms,
-)
+from lightkit.config.resolved import Resolved, root_in
+from lightkit.config.secrets import HIDDEN, choose_reference, is_secret, list_forms, read_default
 from lightkit.config.tree import Items, Leaf, MappingNode, Node, find, to_plain, walk
 from lightkit.config.yaml_reader import MAX_DEPTH, read_file
 from lightkit.errors import ConfigError
@@ -302,8 +295,6 @@ _READ_BY_OTHERS = (
     *("AWS_", "AZURE_", "CLEARML_", "COMET_", "GOOGLE_", "HF_", "LIGHTKIT_", "MLFLOW_", "NEPTUNE_", "PG", "SLACK_"),
     "WANDB_",
 )
-_DEFAULT = re.compile(r"(?P<head>\$\{\s*oc\.env:[^,${}]+,)(?P<value>[^${}]*)\}")
-_NO_DEFAULT = ("", "null")
 _IN_ADDRESS = re.compile(r"://(?:[^\s/@]*:)?\*\*\*@|[?&;][\w.-]+=\*\*\*")
 
 
@@ -317,10 +308,9 @@ def _environment_secrets(environ: Mapping[str, str], public: str) -> dict[str, s
     """
     found: dict[str, str] = {}
     for name, value in environ.items():
-        if "://" in value:
-            found |= find_credentials(value)
-        if is_secret_key(name) and len(value) >= _SHORTEST_OF_VARIABLE and not _is_word(name, value):
-            found |= secret_forms(value, f"${{oc.env:{name}}}")
+        found |= list_forms(value, is_secret=False)
+        if is_secret(name) and len(value) >= _SHORTEST_OF_VARIABLE and not _is_word(name, value):
+            found |= list_forms(value, f"${{oc.env:{name}}}")
     return {form: reference for form, reference in found.items() if form not in public}
 
 
@@ -328,7 +318,7 @@ def _public_text(tree: MappingNode, files: Iterable[Path]) -> str:
     """Write what names a run's folder, which records and messages show: the root, and the job's name."""
     run = to_plain(tree.entries["run"]) if "run" in tree.entries else {}
     said = run if isinstance(run, dict) else {}
-    root = Path(str(said.get("root") or "runs")).expanduser().absolute()
+    root = Path(root_in(said)).expanduser().absolute()
     return "\n".join([str(root), str(said.get("name") or ""), *(file.stem for file in files)])
 
 
@@ -352,38 +342,54 @@ def _find_secrets(
     """
     references: dict[KeyPath, str] = {}
     secrets: dict[str, str] = {}
-    leaves = list(_leaves(tree, (), is_secret=False))
-    for path, leaf, is_secret in leaves:
-        value = leaf.value
+    leaves = list(_leaves(tree, (), is_hidden=False))
+    for path, leaf, is_hidden in leaves:
+        # what a higher layer has replaced is shown by `explain`
         for was in leaf.replaced:
-            for _, lower, is_lower_secret in _leaves(was, (), is_secret=is_secret):
-                secrets |= _secrets_in(lower.value, is_secret=is_lower_secret)
-        if path not in known:
-            secrets |= _secrets_in(value, is_secret=is_secret)
-            if is_secret and is_value(value):
-                references[path] = HIDDEN
-            elif isinstance(value, str) and (shown := mask_credentials(value)) != value:
-                references[path] = escape(shown)
-        elif is_secret:
-            text = known[path]
-            secrets |= secret_forms(value, text) if isinstance(value, str) else {}
-            match = _DEFAULT.search(text)  # of `${oc.env:NAME,x}`, which is hidden
-            if match is not None and (default := match["value"].strip().strip("'\"")) not in _NO_DEFAULT:
-                references[path] = _DEFAULT.sub(rf"\g<head>'{HIDDEN}'}}", text)
-                secrets |= secret_forms(default, HIDDEN)
-    for path, leaf, _ in leaves:  # an interpolation that gave a secret is kept: ${data.init_args.token}
-        value, text = leaf.value, texts.get(path, "")
-        is_kept = text and path not in known and isinstance(value, str)
-        if is_kept and any(secret in value and secret not in text for secret in secrets):
+            for _, lower, is_lower_hidden in _leaves(was, (), is_hidden=is_hidden):
+                secrets |= list_forms(lower.value, is_secret=is_lower_hidden)
+
+        reference, forms = _refer(leaf.value, is_hidden=is_hidden, text=known.get(path))
+        secrets |= forms
+        if reference is not None:
+            references[path] = reference
+
+    # an interpolation that gave a secret is kept: ${data.init_args.token}
+    for path, leaf, _ in leaves:
+        text = texts.get(path, "")
+        if text and path not in known and isinstance(leaf.value, str) and _gives_secret(leaf.value, text, secrets):
             references[path] = text
     return references, secrets
 
 
+def _refer(value: Any, *, is_hidden: bool, text: str | None) -> tuple[str | None, dict[str, str]]:
+    """Return what stands for a value where that is not known yet, and the texts that give it away.
+
+    Args:
+        value: The value.
+        is_hidden: Whether a key says that it is secret.
+        text: The interpolation that used the environment for it, if one did.
+    """
+    reference = choose_reference(value, is_secret=is_hidden, text=text)
+    if text is None:
+        is_shown = reference is not None and reference != HIDDEN  # an address without its password
+        return escape(reference) if is_shown else reference, list_forms(value, is_secret=is_hidden)
+    if not is_hidden:
+        return None, {}
+    forms = list_forms(value, text) if isinstance(value, str) else {}
+    return reference if reference != text else None, {**forms, **list_forms(read_default(text))}
+
+
+def _gives_secret(value: str, text: str, secrets: Collection[str]) -> bool:
+    """Return whether the value of an interpolation holds a secret that its text does not."""
+    return any(secret in value and secret not in text for secret in secrets)
+
+
 def find_masked_values(tree: MappingNode) -> Iterator[ConfigError]:
     """List what is wrong with a config in which ``***`` stands for a value, as it does in that of a run."""
-    for path, leaf, is_secret in _leaves(tree, (), is_secret=False):
+    for path, leaf, is_hidden in _leaves(tree, (), is_hidden=False):
         value = leaf.value
-        if isinstance(value, str) and ((is_secret and value == HIDDEN) or _IN_ADDRESS.search(value)):
+        if isinstance(value, str) and ((is_hidden and value == HIDDEN) or _IN_ADDRESS.search(value)):
             text = f"{dotted(path)}: {HIDDEN} stands for a secret, of which a run keeps nothing; set its value again"
             hint = "as a flag, and write ${oc.env:NAME} for the next training, which a run keeps as it is"
             yield error_at(f"{text} {hint}", leaf.origin)
@@ -399,23 +405,26 @@ def find_plain_secrets(tree: MappingNode, references: Mapping[KeyPath, str]) -> 
             )
 
 
-def _leaves(node: Node, path: KeyPath, *, is_secret: bool) -> Iterator[tuple[KeyPath, Leaf, bool]]:
+def _leaves(node: Node, path: KeyPath, *, is_hidden: bool) -> Iterator[tuple[KeyPath, Leaf, bool]]:
     """List the scalars, each with whether a key says that it is secret; below such a key all are but classes."""
     if isinstance(node, Leaf):
-        yield path, node, is_secret
+        yield path, node, is_hidden
     elif isinstance(node, Items):
         for index, item in enumerate(node.items):
-            yield from _leaves(item, (*path, index), is_secret=is_secret)
+            yield from _leaves(item, (*path, index), is_hidden=is_hidden)
     else:
-        is_secret = is_secret and "class_path" not in node.entries
+        is_hidden = is_hidden and "class_path" not in node.entries
         for key, child in node.entries.items():
-            value = child.value if isinstance(child, Leaf) else None
-            is_key = is_secret_key(key.removesuffix("+"), value) if isinstance(key, str) else False
-            is_key = is_key or (key in ("urls", "urls+") and path[:1] == ("callbacks",))  # of apprise
-            yield from _leaves(child, (*path, key), is_secret=is_secret or is_key)
+            yield from _leaves(child, (*path, key), is_hidden=is_hidden or _hides(key, child, path))
 
 
-def _secrets_in(value: Any, *, is_secret: bool) -> dict[str, str]:
-    if is_secret and is_value(value) and value != HIDDEN:
-        return secret_forms(str(value), HIDDEN)
-    return find_credentials(value) if isinstance(value, str) and "://" in value else {}
+def _hides(key: Any, child: Node, above: KeyPath) -> bool:
+    """Return whether a key says that what stands there, or below, is secret."""
+    if not isinstance(key, str):
+        return False
+    if key in ("urls", "urls+") and above[:1] == ("callbacks",):  # of apprise
+        return True
+    name = key.removesuffix("+")
+    value = child.value if isinstance(child, Leaf) else None
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return is_secret(name, value) or (not is_number and is_secret(name))

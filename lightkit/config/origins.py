@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 from unicodedata import combining, east_asian_width
 
-from lightkit.config.secrets import mask_line
+from lightkit.config.secrets import mask
 from lightkit.errors import ConfigError, ConfigErrors, DataError, LightkitError, cut, near
 
 KeyPath = tuple[Any, ...]
@@ -66,7 +66,7 @@ class Origin:
         if self.line is None or self.column is None:
             return head
         start, end = self.column - 1, max(self.end_column or 0, self.column + 1) - 1
-        source = mask_line(self.source)
+        source = mask(self.source, is_line=True)
         left_out = max(0, start - 60) if len(source) > _LONGEST_SOURCE_LINE else 0
         text = source[left_out : left_out + _LONGEST_SOURCE_LINE].rstrip()
         text = "".join(letter if letter.isprintable() else " " for letter in text)

@@ -6,16 +6,19 @@ import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any, TypeVar
 
 from lightkit.config.interpolation import escape
 from lightkit.config.merge import CLASS_SECTIONS, NAMED_CLASSES
 from lightkit.config.origins import KeyPath, Origin, Problems
-from lightkit.config.secrets import Mask
+from lightkit.config.secrets import Mask, mask
 from lightkit.config.tree import Items, MappingNode, Node, descend, find, graft, rebuild, to_plain, walk
 from lightkit.config.yaml_reader import read_scalar
 from lightkit.errors import ConfigError, LightkitError
 
+DEFAULT_ROOT = "runs"
+"""Folder of all runs where `run.root` is not set."""
 _GROUPS = ("trainer", "run", "launch", "watchdog", "gate", "accelerator")
 _MAX_ERRORS = 20  # a round of jsonargparse may take half a second
 _Result = TypeVar("_Result")
@@ -61,6 +64,11 @@ class Resolved:
         """Return a section as plain values; an empty one where it is missing, or an error is in its place."""
         node = self.tree.entries.get(name)
         return to_plain(node) if isinstance(node, MappingNode) else {}
+
+    @property
+    def run_root(self) -> Path:
+        """Folder of all runs."""
+        return Path(root_in(self.section("run")))
 
     @property
     def origins(self) -> dict[KeyPath, Origin]:
@@ -191,13 +199,18 @@ class Resolved:
 
         return {key: visit(child, (key,)) for key, child in config.items()}
 
-    def masked(self, text: str) -> str:
-        """Write a text for logs: what the environment gave, and what is secret, is replaced by what stands for it."""
-        return self._mask(text)
+    def masked(self, value: _Result) -> _Result:
+        """Return a text, or plain containers of texts, for logs: references stand in the place of secrets."""
+        return mask(value, self._known)
 
     @cached_property
-    def _mask(self) -> Mask:
+    def _known(self) -> Mask:
         return Mask(self.secrets)
+
+
+def root_in(section: Mapping[str, Any]) -> str:
+    """Return the folder of all runs that a `run` section names, or the default."""
+    return str(section.get("root") or DEFAULT_ROOT)
 
 
 def _read_switch(value: Any) -> Any:

@@ -1,4 +1,7 @@
-"""Secrets: which keys and forms of values give them away, and how they are masked in text."""
+"""Secrets: whether the value of a key is one, what stands for it where a config is saved, and the mask of a text.
+
+`is_secret`, `choose_reference` and `mask` answer these three; `list_forms` lists what a `Mask` is made of.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +9,11 @@ import difflib
 import html
 import json
 import re
+from argparse import Namespace
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import cache, lru_cache
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import quote, quote_plus, unquote, urlsplit
 
 from lightkit.errors import LightkitError
@@ -61,6 +65,8 @@ _QUALIFIED: Mapping[str, Collection[str] | None] = {
 # Under them, a number is something else: the id of a token, the score of a class.
 _NEVER_NUMBERS = ("bearer", "cookie", "cookies", "pass", "pat", "token", "tokens", "webhook")
 _QUERY_KEYS = ("code", "key", "sig", "signature", "x-amz-credential", "x-amz-signature")
+_DEFAULT = re.compile(r"(?P<head>\$\{\s*oc\.env:[^,${}]+,)(?P<value>[^${}]*)\}")  # of `${oc.env:NAME,x}`
+_NO_DEFAULT = ("", "null")
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 # All lengths are bounded: a line may be of a million characters.
 _ADDRESS = re.compile(r"""["']?[A-Za-z][\w+.-]*://""")
@@ -69,25 +75,115 @@ _USER = re.compile(
     r"(?P<head>[a-zA-Z][\w+.-]{0,30}://)(?P<user>[^\s/?#:@]{0,500})"
     r"(?P<colon>:?)(?P<password>(?<=:)(?:[^\s/?#]{0,500}|(?!\d+[/?#])[^\s@]{0,500})|)@"
 )
+_ANY_USER = re.compile(r"(?<=//)[^/\s]*@")
 _QUERY = re.compile(r"(?P<head>[?&;](?P<key>[\w.-]{1,200})=)(?P<value>[^\s&;#'\"]+)")
 _SETTING = re.compile(r"""(?<![\w.+-])(?P<key>[\w.+-]{1,200})["']?\s{0,99}[:=]\s*(?P<value>[^\s#].{0,200})""")
+_Value = TypeVar("_Value")
 
 
-def is_secret_key(key: Any, value: Any = None) -> bool:
-    """Tell whether the name of a value says that it is secret: ``password``, ``api_key``, ``webhook_url``.
+def is_secret(key: Any, value: Any = "any text") -> bool:
+    """Return whether a value is not to be shown next to its key, such as ``password``, ``api_key``, ``webhook_url``.
 
     Args:
         key: The last word of a dotted key, or the name of a variable.
-        value: What stands there, if it is known: a number is no token, and a ``webhook`` is an address.
+        value: The value: null, a switch, an empty text or a reference is none, a number is no token, and a ``webhook``
+            is an address. Any text if it is left out.
     """
-    words = [word.lower() for word in _WORD.findall(str(key)) if not word.isdigit()][-2:]
+    return _can_be_secret(value) and _names_secret(str(key), value)
+
+
+def choose_reference(value: Any, *, is_secret: bool, text: str | None = None) -> str | None:
+    """Return the text that stands for a value where a config is saved; None if the value itself may stand there.
+
+    Args:
+        value: The value.
+        is_secret: Whether its key says that it is secret, as `is_secret`, or a key above it.
+        text: The interpolation that used the environment for it, if one did.
+    """
+    if text is not None:
+        is_hidden = is_secret and read_default(text) is not None
+        return _DEFAULT.sub(rf"\g<head>'{HIDDEN}'}}", text) if is_hidden else text
+    if is_secret and _can_be_secret(value):
+        return HIDDEN
+    shown = mask(value)
+    return shown if isinstance(value, str) and shown != value else None
+
+
+def read_default(text: str) -> str | None:
+    """Return the default in an interpolation of a variable; None if it has none."""
+    match = _DEFAULT.search(text)
+    default = "" if match is None else match["value"].strip().strip("'\"")
+    return None if default in _NO_DEFAULT else default
+
+
+def mask(
+    value: _Value,
+    known: Mask | None = None,
+    *,
+    key: object = "",
+    is_line: bool = False,
+    hides_users: bool = False,
+) -> _Value:
+    """Return a text, or plain containers of texts, with references in the place of secrets.
+
+    Those are the known ones, the passwords and tokens of all addresses, and values whose key says that they are.
+
+    Args:
+        value: The value.
+        known: Secrets of a config.
+        key: Key of the value.
+        is_line: Whether a text is a line of a config file or a flag, which ends where a key says that a secret begins.
+        hides_users: Whether the users of addresses are hidden, too.
+    """
+    masked: Any = value
+    if isinstance(value, str):
+        masked = _mask_text(value, known, is_line=is_line, hides_users=hides_users)
+    elif isinstance(value, Namespace):
+        masked = type(value)(**mask(vars(value), known))
+    elif isinstance(value, Mapping):
+        masked = {name: mask(child, known, key=name) for name, child in value.items()}
+    elif type(value) in (list, tuple):
+        masked = type(value)(mask(child, known, key=key) for child in value)  # type: ignore[call-arg, attr-defined]
+    return HIDDEN if is_secret(key, masked) else masked  # type: ignore[return-value]
+
+
+def list_forms(value: Any, reference: str = HIDDEN, *, is_secret: bool = True) -> dict[str, str]:
+    """List the texts that give a value away, each with its reference; not those that many other texts hold.
+
+    Args:
+        value: The value.
+        reference: What stands for it.
+        is_secret: Whether all of it is secret; else the passwords and tokens of the addresses in it.
+    """
+    found: dict[str, str] = {}
+    if is_secret and (reference != HIDDEN or (_can_be_secret(value) and value != HIDDEN)):
+        found |= _list_forms(str(value), reference)
+    if not is_secret and isinstance(value, str) and "://" in value:
+        for secret in _list_credentials(value):
+            found |= _list_forms(secret, HIDDEN)
+    return found
+
+
+# -- keys and values -------------------------------------------------------------------------------------------------
+
+
+def _can_be_secret(value: Any) -> bool:
+    """Return whether a value is a text or a number, and no reference."""
+    if isinstance(value, str):
+        return value.strip() != "" and "${" not in value
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _names_secret(key: str, value: Any) -> bool:
+    words = [word.lower() for word in _WORD.findall(key) if not word.isdigit()][-2:]
     if not words:
         return False
-    before, last = words[0] if len(words) > 1 else "", words[-1]
+    before = words[0] if len(words) > 1 else ""
+    last = words[-1]
     if last in _NEVER_NUMBERS and isinstance(value, (int, float)):
         return False
     if last in _QUALIFIED:
-        return _is_qualified(str(key), before, last, value)
+        return _is_qualified(key, before, last, value)
     return last in _SECRET_WORDS or last.endswith(_SECRET_ENDS) or " ".join(words) in _SECRET_PAIRS
 
 
@@ -103,7 +199,7 @@ def _is_qualified(key: str, before: str, last: str, value: Any) -> bool:
 
 @cache
 def _is_near_secret(key: str) -> bool:
-    """Tell whether a key is most likely a slip of one that says that its value is secret: ``tokne``, ``api_kye``."""
+    """Return whether a key is most likely a slip of one that says that its value is secret: ``tokne``, ``api_kye``."""
     words = [word.lower() for word in _WORD.findall(key)][-2:]
     if not words or words[-1] in _QUALIFIED:
         return False
@@ -112,56 +208,43 @@ def _is_near_secret(key: str) -> bool:
     return bool(pairs or difflib.get_close_matches(words[-1], alone, n=1, cutoff=0.8))
 
 
-def is_value(value: Any) -> bool:
-    """Tell whether something stands there that can be a secret: a text or a number, and no reference to one."""
-    if isinstance(value, str):
-        return value.strip() != "" and "${" not in value
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
+# -- texts -----------------------------------------------------------------------------------------------------------
 
 
-def is_secret_value(key: Any, value: Any) -> bool:
-    """Tell whether a value is not to be shown next to its key."""
-    return is_value(value) and is_secret_key(key, value)
+def _mask_text(text: str, known: Mask | None, *, is_line: bool, hides_users: bool) -> str:
+    if known is not None:
+        text = known(text)
+    if hides_users:
+        text = _ANY_USER.sub(f"{HIDDEN}@", text)
+    return _mask_line(text) if is_line else _mask_addresses(text)
 
 
-def mask_credentials(text: str) -> str:
-    """Write a text with `HIDDEN` in the place of the passwords and tokens of all addresses in it."""
-    return _QUERY.sub(_hidden_query, _USER.sub(_hidden_user, text))
+def _mask_addresses(text: str) -> str:
+    if "://" in text:
+        text = _USER.sub(_hidden_user, text)
+    return _QUERY.sub(_hidden_query, text)
 
 
 @lru_cache(maxsize=1)  # a thousand errors in one line show it a thousand times
-def mask_line(line: str) -> str:
-    """Write a line of a config file, or a flag, as far as no key in it says that what follows is secret."""
+def _mask_line(line: str) -> str:
     at = 0
     while setting := _SETTING.search(line, at):
         at = setting.start("value")
         key = setting["key"].removesuffix("+").rpartition(".")[2]
-        if is_secret_value(key, setting["value"]) or (is_value(setting["value"]) and _is_near_secret(key)):
-            return mask_credentials(line[:at]) + HIDDEN
-    return mask_credentials(line)
+        value = setting["value"]
+        if is_secret(key, value) or (_can_be_secret(value) and _is_near_secret(key)):
+            return _mask_addresses(line[:at]) + HIDDEN
+    return _mask_addresses(line)
 
 
-def find_credentials(text: str) -> dict[str, str]:
-    """List the passwords and tokens in the addresses of a text, each with what stands for it."""
-    found: dict[str, str] = {}
+def _list_credentials(text: str) -> Iterator[str]:
+    """List the passwords and tokens of the addresses in a text."""
     for match in _USER.finditer(text):
         if _hidden_user(match) != match[0]:
-            found |= secret_forms(match["password"] if match["colon"] else match["user"], HIDDEN)
+            yield match["password"] if match["colon"] else match["user"]
     for match in _QUERY.finditer(text):
         if _hidden_query(match) != match[0]:
-            found |= secret_forms(match["value"], HIDDEN)
-    return found
-
-
-def secret_forms(secret: str, reference: str) -> dict[str, str]:
-    """List the texts that give a secret away, each with what stands for it; not those that many other texts hold."""
-    forms = {secret, unquote(secret), secret.strip()}
-    if "://" in secret:  # errors of HTTP clients show the path alone
-        with suppress(ValueError):  # of a host that is none, as in https://[abc
-            parts = urlsplit(secret)
-            rest = f"{parts.path}?{parts.query}" if parts.query else parts.path
-            forms |= {form for form in (rest, parts.path) if len(form) >= _SHORTEST_PATH}
-    return {form: reference for form in forms if len(form) >= _SHORTEST and form.lower() not in _COMMON}
+            yield match["value"]
 
 
 def _hidden_user(match: re.Match[str]) -> str:
@@ -174,8 +257,18 @@ def _hidden_user(match: re.Match[str]) -> str:
 
 def _hidden_query(match: re.Match[str]) -> str:
     key = match["key"].lower()
-    is_secret = key in _QUERY_KEYS or key.endswith("token") or is_secret_key(match["key"])
-    return match["head"] + HIDDEN if is_secret and "${" not in match["value"] else match[0]
+    is_hidden = key in _QUERY_KEYS or key.endswith("token") or is_secret(match["key"])
+    return match["head"] + HIDDEN if is_hidden and "${" not in match["value"] else match[0]
+
+
+def _list_forms(secret: str, reference: str) -> dict[str, str]:
+    forms = {secret, unquote(secret), secret.strip()}
+    if "://" in secret:  # errors of HTTP clients show the path alone
+        with suppress(ValueError):  # of a host that is none, as in https://[abc
+            parts = urlsplit(secret)
+            rest = f"{parts.path}?{parts.query}" if parts.query else parts.path
+            forms |= {form for form in (rest, parts.path) if len(form) >= _SHORTEST_PATH}
+    return {form: reference for form in forms if len(form) >= _SHORTEST and form.lower() not in _COMMON}
 
 
 # -- secrets in the texts of others ----------------------------------------------------------------------------------

@@ -34,6 +34,7 @@ from torch import Tensor
 from lightkit import runs
 from lightkit.config import shown_path
 from lightkit.config.bounds import NonNegativeFloat
+from lightkit.config.secrets import mask
 from lightkit.errors import Interrupted, LightkitError, ServerAway
 from lightkit.loggers.mlflow_address import (
     CONNECT_SETTINGS,
@@ -41,7 +42,6 @@ from lightkit.loggers.mlflow_address import (
     find_address,
     find_or_create_experiment,
     manifest_tags,
-    mask_password,
     send_model_files,
 )
 from lightkit.loggers.mlflow_database import prepare_database
@@ -477,7 +477,7 @@ def _is_temporary(error: Exception) -> bool:
 
 
 def _describe(error: Exception) -> str:
-    return mask_password(" ".join(str(error).split()))[:300] or type(error).__name__
+    return mask(" ".join(str(error).split()), hides_users=True)[:300] or type(error).__name__
 
 
 def _save_weights(module: LightningModule, folder: Path, config: Path | None) -> None:

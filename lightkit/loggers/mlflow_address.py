@@ -13,6 +13,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from lightkit import runs
+from lightkit.config.secrets import mask
 from lightkit.errors import ConfigError
 
 # MLflow's client tries seven times over two minutes; the first answer should come soon.
@@ -48,7 +49,7 @@ class Address:
     @property
     def shown(self) -> str:
         """The URI without its password."""
-        return mask_password(self.uri)
+        return mask(self.uri, hides_users=True)
 
 
 def find_address(
@@ -75,7 +76,7 @@ def find_address(
     scheme = uri if uri in _BARE else urlsplit(uri).scheme
     if scheme in ("", "file") or len(scheme) == 1:  # one letter is a drive
         raise ConfigError(
-            f"{origin} is {mask_password(uri)!r}, a folder. MLflow 3.13 and later keep no runs in folders: "
+            f"{origin} is {mask(uri, hides_users=True)!r}, a folder. MLflow 3.13 and later keep no runs in folders: "
             f"use a database such as 'sqlite:///runs/mlflow.db', a server such as 'http://localhost:5000', "
             f"or leave it out for a database in the run root."
         )
@@ -83,11 +84,6 @@ def find_address(
         return Address(uri, origin)
     database = Path(uri.removeprefix("sqlite:///"))
     return Address(f"sqlite:///{database.absolute()}", origin, database.absolute().parent / "mlflow-artifacts")
-
-
-def mask_password(text: str) -> str:
-    """Mask user and password of every URI in ``text``."""
-    return re.sub(r"(?<=//)[^/\s]*@", "***@", text)
 
 
 def as_key(name: str) -> str:

@@ -20,8 +20,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from lightkit.config.secrets import mask
 from lightkit.errors import ConfigError, GateFailed, RunLocked
-from lightkit.loggers.mlflow_address import mask_password
 from lightkit.loggers.mlflow_database import exclusive
 from lightkit.registry.store import WEIGHTS, Registry, list_versions, read_aliases
 from lightkit.runs.files import finite, read_json, write_json
@@ -161,11 +161,12 @@ def match_rejection(
     return None
 
 
-def digests_of_inputs(manifest: Mapping[str, Any] | None) -> dict[str, str]:
+def digests_of_inputs(manifest: Mapping[str, Any] | None, *, by_earlier_list: bool = False) -> dict[str, str]:
     """Return the digests of the config, the data and the code of a training; empty where one of them is unknown.
 
     Args:
         manifest: Content of the run's ``manifest.json``.
+        by_earlier_list: Whether the config's is the one that earlier versions have computed.
     """
     inputs = (manifest or {}).get("inputs")
     if not isinstance(inputs, Mapping):
@@ -177,7 +178,10 @@ def digests_of_inputs(manifest: Mapping[str, Any] | None) -> dict[str, str]:
     # what is behind an address, or in files that the config does not name, may have changed unseen
     if data.get("unseen") or not data.get("num_files"):
         return {}
-    parts = {"config": inputs.get("config"), "data": data.get("digest"), "code": code.get("digest")}
+    config = inputs.get("config")
+    if by_earlier_list:
+        config = inputs.get("earlier_config", config)
+    parts = {"config": config, "data": data.get("digest"), "code": code.get("digest")}
     return {name: str(part) for name, part in parts.items()} if all(parts.values()) else {}
 
 
@@ -266,7 +270,7 @@ def note_in_run_folders(registry: Registry, name: str, move: Move) -> None:
         name: The registered model.
         move: The move.
     """
-    uri = mask_password(registry.uri)
+    uri = mask(registry.uri, hides_users=True)
     for version in list_versions(registry, name):
         file, is_champion = Path(version.tags.get("run_folder", "")) / PROMOTED, str(version.version) == move.to
         noted = read_json(file) or {}

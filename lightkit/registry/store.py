@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 from lightkit import runs
 from lightkit.config import Resolved, near, shown_path
+from lightkit.config.secrets import mask
 from lightkit.errors import ConfigError, ServerAway
-from lightkit.loggers.mlflow_address import CONNECT_SETTINGS, Address, find_address, mask_password
+from lightkit.loggers.mlflow_address import CONNECT_SETTINGS, Address, find_address
 from lightkit.loggers.mlflow_database import prepare_database
 
 if TYPE_CHECKING:
@@ -164,7 +165,7 @@ class Registry:
             known = (MlflowException, RequestException, SQLAlchemyError, OSError, ModuleNotFoundError)
             if not isinstance(error, known) and not is_of_storage:
                 raise
-            text = mask_password(" ".join(str(error).split())).rstrip(".") or type(error).__name__
+            text = mask(" ".join(str(error).split()), hides_users=True).rstrip(".") or type(error).__name__
             text = text if len(text) <= _MAX_CHARS else f"{text[:_MAX_CHARS]}…"
             message = f"MLflow at {self.address.shown} cannot {action}: {text}."
             is_refusal = (

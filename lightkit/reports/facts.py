@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 import yaml
 
-from lightkit.config.secrets import HIDDEN, is_secret_value, mask_credentials
+from lightkit.config.secrets import mask
 from lightkit.config.yaml_reader import YamlLoader
 from lightkit.errors import LightkitError, format_count
 from lightkit.reports.predictions import Predictions, Split, predictions_path, read_predictions
@@ -124,12 +124,12 @@ def read_facts(run: Run) -> RunFacts:
         value, damage = inspect_json(run.folder / name)
         if damage is not None:
             problems.append(f"{name} cannot be read: {damage}")
-        masked: Mapping[str, Any] = mask_secrets(value or {})
+        masked: Mapping[str, Any] = mask(value or {})
         return masked
 
     def read_config() -> Any:
         config = yaml.load(run.config_path.read_text(encoding="utf-8"), Loader=YamlLoader)  # noqa: S506 - a safe loader
-        return mask_secrets(config) if isinstance(config, dict) else {}
+        return mask(config) if isinstance(config, dict) else {}
 
     config: dict[str, Any] = attempt("config.yaml", read_config, {}) if run.config_path.is_file() else {}
     manifest = read_object("manifest.json")
@@ -164,7 +164,7 @@ def read_facts(run: Run) -> RunFacts:
         manifest=manifest,
         summary=summary,
         rows=attempt("metrics.csv", lambda: MetricsTable(run.metrics_path).rows, []),
-        events=attempt("events.jsonl", lambda: mask_secrets(list(read_events(run.events_path))), []),
+        events=attempt("events.jsonl", lambda: mask(list(read_events(run.events_path))), []),
         settings=sorted(settings, key=lambda each: (each.place is None, str(each.place).startswith("lightkit:"))),
         predictions=predictions,
         bad_images=attempt("bad_images.csv", lambda: read_bad_images(run.folder / "bad_images.csv"), []),
@@ -187,17 +187,6 @@ def select_checkpoint(facts: RunFacts, sha256: str) -> RunFacts:
     own = {each.stage: each for each in facts.other_scores if each.is_of(sha256, data=facts.fingerprint)}
     kept = {key: facts.summary[key] for key in ("epochs", "modes", "scores") if key in facts.summary}
     return replace(facts, summary=kept, predictions={}, sha256=sha256, own_scores=own, other_scores=[], gate={})
-
-
-def mask_secrets(value: Any, key: object = "") -> Any:
-    """Replace secrets by ``***``: values under the key of a secret, and passwords and tokens in addresses."""
-    if isinstance(value, Mapping):
-        return {name: mask_secrets(child, name) for name, child in value.items()}
-    if isinstance(value, list):
-        return [mask_secrets(child, key) for child in value]
-    if is_secret_value(key, value):
-        return HIDDEN
-    return mask_credentials(value) if isinstance(value, str) else value
 
 
 def setting_key(path: tuple[Any, ...]) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from lightkit.reports.facts import mask_secrets
+from lightkit.config.secrets import mask
 from lightkit.reports.pages import PageSample, Thumbnails, render_page, shorten
 from lightkit.reports.predictions import Split
 from lightkit.reports.statistics import describe_significance
@@ -21,8 +21,8 @@ _MAX_ROWS, _MAX_SAMPLES = 100, 40
 def write_gate_page(run: Run) -> None:
     """Write ``gate.html`` in the run folder; where that fails, warn: no decision fails by its page."""
     try:
-        decision = mask_secrets(read_json(run.folder / "gate.json") or {})
-        promoted = mask_secrets(read_json(run.folder / PROMOTED) or {})
+        decision = mask(read_json(run.folder / "gate.json") or {})
+        promoted = mask(read_json(run.folder / PROMOTED) or {})
         write_text(run.folder / "gate.html", render_gate(run, decision, promoted), durable=False)
     except Exception as error:  # noqa: BLE001
         text = " ".join(f"{type(error).__name__}: {error}".split())

@@ -9,6 +9,8 @@ from typing import Any
 
 from lightkit import runs
 from lightkit.config.bounds import NonNegativeFloat, PositiveFloat
+from lightkit.config.identity import is_in_identity, select_identity
+from lightkit.config.resolved import DEFAULT_ROOT
 from lightkit.errors import ConfigError
 from lightkit.runs.index import flatten, read_config
 
@@ -31,7 +33,7 @@ class RunSettings:
     """
 
     name: str | None = None
-    root: str = "runs"
+    root: str = DEFAULT_ROOT
     resume: str = "auto"
     wait_s: NonNegativeFloat = 0.0
     stale_s: PositiveFloat = 300.0
@@ -92,22 +94,49 @@ def choose_start(
     found = None if fresh or settings.resume == "never" else runs.newest_interrupted(settings.root, settings.name)
     notice = None
     if found is not None:
-        manifest = runs.read_json(found.manifest_path) or {}
-        changed = [key for key in compare_configs(read_config(found), config) if key not in by_rule]
-        if manifest and manifest.get("ckpt_path") != ckpt_path:
-            changed.append("ckpt_path")
-        if environment is not None and manifest.get("environment") not in (None, environment(found.id)):
-            changed.append("a value from the environment")
+        changed = _list_changes(found, config=config, ckpt_path=ckpt_path, environment=environment, by_rule=by_rule)
         if not changed:
             start = resume_run(found)
             return start if start.checkpoint else replace(start, checkpoint=_new_checkpoint(settings, ckpt_path)[0])
-        notice = (
-            f"begins a new run: {found.folder} was interrupted, but had another config "
-            f"({', '.join(changed[:5])}{', ...' if len(changed) > 5 else ''}); "
-            f"--run.resume={found.folder} goes on there with this one"
-        )
+        notice = _describe_changes(found, changed)
     checkpoint, parent = _new_checkpoint(settings, ckpt_path)
     return RunStart(runs.create(settings.root, settings.name), checkpoint=checkpoint, parent=parent, notice=notice)
+
+
+def _describe_changes(run: runs.Run, changed: Sequence[str]) -> str:
+    keys = ", ".join([*changed[:5], *(["..."] if len(changed) > 5 else [])])
+    return (
+        f"begins a new run: {run.folder} was interrupted, but had another config ({keys}); "
+        f"--run.resume={run.folder} goes on there with this one"
+    )
+
+
+def _list_changes(
+    run: runs.Run,
+    *,
+    config: Mapping[str, Any],
+    ckpt_path: str | None,
+    environment: Callable[[str], Mapping[str, str]] | None,
+    by_rule: Collection[str],
+) -> list[str]:
+    """List what gives another model than the training of an interrupted run; the arguments are as in `choose_start`."""
+    saved = read_config(run)
+    changed = [key for key in compare_configs(saved, config) if key not in by_rule]
+    manifest = runs.read_json(run.manifest_path) or {}
+    if manifest and manifest.get("ckpt_path") != ckpt_path:
+        changed.append("ckpt_path")
+
+    recorded = manifest.get("environment")
+    if environment is None or recorded is None:
+        return changed
+    if _select_digests(recorded, _flatten(saved)) != environment(run.id):
+        changed.append("a value from the environment")
+    return changed
+
+
+def _select_digests(recorded: Mapping[str, str], values: Mapping[str, Any]) -> dict[str, str]:
+    """Select the digests of the identity; a run of an earlier version has others, too."""
+    return {key: digest for key, digest in recorded.items() if is_in_identity(key, values)}
 
 
 def locate_checkpoint(run: runs.Run, choice: str) -> Path | None:
@@ -135,17 +164,14 @@ def find_checkpoint(run: runs.Run, choice: str) -> Path:
 
 
 def compare_configs(saved: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """List the dotted keys whose values differ, leaving out those that the weights do not depend on."""
-    old, new = ({".".join(map(str, path)): value for path, value in flatten(each)} for each in (saved, now))
-    return sorted(key for key in {*old, *new} if old.get(key) != new.get(key) and not _is_irrelevant(key))
+    """List the dotted keys of the identity whose values differ."""
+    old = select_identity(_flatten(saved))
+    new = select_identity(_flatten(now))
+    return sorted(key for key in {*old, *new} if old.get(key) != new.get(key))
 
 
-def _is_irrelevant(key: str) -> bool:
-    """Check whether a key decides the begin, the end or a promotion, and not the training itself."""
-    section, _, name = key.partition(".")
-    if section == "run":
-        return name in ("resume", "wait_s", "stale_s", "heartbeat_url", "report")
-    return section == "gate" or (section == "watchdog" and name != "on_nonfinite")
+def _flatten(config: Mapping[str, Any]) -> dict[str, Any]:
+    return {".".join(map(str, path)): value for path, value in flatten(config)}
 
 
 def _new_checkpoint(settings: RunSettings, ckpt_path: str | None) -> tuple[Path | None, runs.Run | None]:

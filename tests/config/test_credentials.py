@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from lightkit.config.secrets import find_credentials, is_secret_key, is_secret_value, mask_credentials, mask_line
+from lightkit.config.secrets import Mask, choose_reference, is_secret, list_forms, mask
 
 TELLING = [
     *("password", "db_password", "passwd", "token", "hf_token", "apiToken", "client_secret", "secret", "api_key"),
@@ -38,12 +38,12 @@ PLAIN = [
 
 @pytest.mark.parametrize("key", TELLING)
 def test_a_key_reports_that_its_value_is_secret(key: str) -> None:
-    assert is_secret_key(key)
+    assert is_secret(key)
 
 
 @pytest.mark.parametrize("key", PLAIN)
 def test_other_keys_report_nothing(key: str) -> None:
-    assert not is_secret_key(key)
+    assert not is_secret(key)
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ def test_other_keys_report_nothing(key: str) -> None:
     ],
 )
 def test_a_number_is_no_token_and_a_webhook_is_an_address(key: str, value: object, expected: bool) -> None:
-    assert is_secret_value(key, value) is expected
+    assert is_secret(key, value) is expected
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def test_a_number_is_no_token_and_a_webhook_is_an_address(key: str, value: objec
     ids=["text", "number", "null", "switch", "empty", "reference", "list"],
 )
 def test_only_a_value_is_hidden(value: object, expected: bool) -> None:
-    assert is_secret_value("password", value) is expected
+    assert is_secret("password", value) is expected
 
 
 @pytest.mark.parametrize(
@@ -91,7 +91,7 @@ def test_only_a_value_is_hidden(value: object, expected: bool) -> None:
     ],
 )
 def test_an_address_is_shown_without_what_it_keeps_to_itself(text: str, shown: str) -> None:
-    assert mask_credentials(text) == shown
+    assert mask(text) == shown
 
 
 @pytest.mark.parametrize(
@@ -114,11 +114,69 @@ def test_an_address_is_shown_without_what_it_keeps_to_itself(text: str, shown: s
     ],
 )
 def test_a_line_ends_where_a_secret_begins(line: str, shown: str) -> None:
-    assert mask_line(line) == shown
+    assert mask(line, is_line=True) == shown
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("http://me:pw@host:5000/x", "http://***@host:5000/x"),
+        ("postgresql://me:p@w@host/db", "postgresql://***@host/db"),
+        ("http://token@host and http://host", "http://***@host and http://host"),
+        ("http://host/a@b", "http://host/a@b"),
+        ("sqlite:///runs/mlflow.db", "sqlite:///runs/mlflow.db"),
+    ],
+)
+def test_users_of_addresses_are_hidden_on_request(text: str, shown: str) -> None:
+    assert mask(text, hides_users=True) == shown
+
+
+def test_containers_are_masked_by_their_keys_and_a_known_secret_is_its_reference() -> None:
+    known = Mask([("bl4ckbird", "${oc.env:TOKEN}")])
+    value = {
+        "token": "bl4ckbird",
+        "password": 4815,
+        "note": "of bl4ckbird at http://me:pw@host",
+        "api_key": ["first", "second"],
+        "pad_token": "<pad>",
+        "cookie": 0.8,
+        "secret": None,
+    }
+    assert mask(value, known) == {
+        "token": "${oc.env:TOKEN}",
+        "password": "***",
+        "note": "of ${oc.env:TOKEN} at http://me:***@host",
+        "api_key": ["***", "***"],
+        "pad_token": "<pad>",
+        "cookie": 0.8,
+        "secret": None,
+    }
+
+
+@pytest.mark.parametrize(
+    ("value", "is_secret", "text", "reference"),
+    [
+        ("abc", True, None, "***"),
+        ("abc", False, None, None),
+        (float("nan"), False, None, None),
+        ("http://me:pw@host", False, None, "http://me:***@host"),
+        ("abc", True, "${oc.env:A}", "${oc.env:A}"),
+        ("abc", True, "${oc.env:A,abc}", "${oc.env:A,'***'}"),
+        ("abc", False, "${oc.env:A,abc}", "${oc.env:A,abc}"),
+        ("", True, "${oc.env:A,null}", "${oc.env:A,null}"),
+    ],
+)
+def test_the_reference_of_a_value(value: object, is_secret: bool, text: str | None, reference: str | None) -> None:
+    assert choose_reference(value, is_secret=is_secret, text=text) == reference
+
+
+def test_a_known_value_is_masked_though_it_looks_like_a_reference() -> None:
+    assert list_forms("pa${ss}", "${oc.env:A}") == {"pa${ss}": "${oc.env:A}"}
+    assert list_forms("pa${ss}") == {}
 
 
 def test_common_words_and_short_ones_are_looked_for_nowhere_else() -> None:
-    found = find_credentials("http://me:test@a http://me:abc@b http://me:l0ng%2Fer@c")
+    found = list_forms("http://me:test@a http://me:abc@b http://me:l0ng%2Fer@c", is_secret=False)
     assert found == {"l0ng%2Fer": "***", "l0ng/er": "***"}
 
 
@@ -130,8 +188,8 @@ def test_common_words_and_short_ones_are_looked_for_nowhere_else() -> None:
 def test_long_text_takes_time_in_proportion(text: str) -> None:
     def seconds(text: str) -> float:
         began = time.process_time()
-        mask_line(text)
-        find_credentials(text)
+        mask(text, is_line=True)
+        list_forms(text, is_secret=False)
         return time.process_time() - began
 
     seconds(text[:1000])

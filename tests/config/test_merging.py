@@ -12,7 +12,7 @@ from lightkit.config import Origin, dump_yaml, resolve
 from lightkit.config.interpolation import escape, interpolate
 from lightkit.config.merge import MergeRules
 from lightkit.config.origins import Problems
-from lightkit.config.secrets import is_secret_key
+from lightkit.config.secrets import is_secret
 from lightkit.config.tree import MappingNode, Node, graft, to_plain
 
 HERE = Origin("default")
@@ -50,7 +50,7 @@ def test_an_empty_layer_changes_nothing(a: Any) -> None:
 
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=8) | st.text("${}\\:a.,'", max_size=12)
-WORDS = TEXT.filter(lambda key: not is_secret_key(key))  # which is written as a reference
+WORDS = TEXT.filter(lambda key: not is_secret(key))  # which is written as a reference
 KEYS = WORDS.filter(lambda key: not key.endswith("+") or key == "+") | st.integers() | st.booleans()
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | TEXT
 VALUES = st.recursive(SCALARS, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=3))

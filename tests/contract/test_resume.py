@@ -115,6 +115,15 @@ def test_what_says_when_to_wait_or_give_up_or_promote_is_no_other_config(killed:
     assert resumed_step(killed.only_run) == (12, "last.ckpt")
 
 
+@pytest.mark.parametrize(
+    "word",
+    ["--launch.timeout_s=99", "--logger.csv={}", "--trainer.enable_progress_bar=false", "--run.root=./runs"],
+)
+def test_a_key_that_can_change_no_weight_is_no_other_config(word: str, killed: Workspace) -> None:
+    killed.run(*WORDS, word).ok()
+    assert resumed_step(killed.only_run) == (12, "last.ckpt")
+
+
 def test_other_values_that_auto_takes_on_other_hardware_are_no_other_config(killed: Workspace) -> None:
     variables = {"OMP_NUM_THREADS": None, "MKL_NUM_THREADS": None}
     killed.run(*WORDS, "--accelerator.threads=auto", "--accelerator.memory_format=auto", environ=variables).ok()

@@ -115,9 +115,15 @@ def _touch(folder: Path) -> None:
         ((), _touch),
         (("--run.wait_s=5",), None),
         (("--watchdog.floor_s=100",), None),
+        (("--launch.timeout_s=99", "--gate.metric=val/loss", "--gate.min=0.1"), None),
+        (("--logger.csv={}", "--trainer.enable_progress_bar=false"), None),
+        (("--data.prefetch_factor=3",), None),
         (("--trainer.max_epochs=1",), None),
     ],
-    ids=["times of the files", "section run", "patience of the watchdog", "same value by a flag"],
+    ids=[
+        *("times of the files", "section run", "patience of the watchdog", "launch and gate", "records", "loading"),
+        "same value by a flag",
+    ],
 )
 def test_what_does_not_train_otherwise_does_not_count(
     words: tuple[str, ...], change: Callable[[Path], None] | None, trained: Workspace
@@ -125,6 +131,14 @@ def test_what_does_not_train_otherwise_does_not_count(
     if change is not None:
         change(trained.folder)
     assert trained.run(*FIT, *words).code == 6
+
+
+def test_a_fit_from_the_same_checkpoint_does_nothing_and_ends_with_6(trained: Workspace) -> None:
+    checkpoint = trained.only_run / "checkpoints" / "last.ckpt"
+    words = (*FIT, "--trainer.max_epochs=2", f"--ckpt_path={checkpoint}")
+    trained.run(*words).ok()
+    assert trained.run(*words).code == 6
+    assert len(trained.runs) == 2
 
 
 # -- what counts -------------------------------------------------------------------------------------------------------

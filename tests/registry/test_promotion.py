@@ -250,6 +250,14 @@ def test_inputs_of_which_a_part_is_unknown_are_equal_to_none(inputs: Any) -> Non
     assert digests_of_inputs({"inputs": inputs}) == {}
 
 
+def test_the_digest_by_the_list_of_earlier_versions_is_kept_beside_that_of_today() -> None:
+    inputs = {"config": "c", "data": {"digest": "d", "num_files": 1}, "code": {"digest": "e"}}
+    both = {"inputs": {**inputs, "earlier_config": "b"}}
+    assert digests_of_inputs(both) == {"config": "c", "data": "d", "code": "e"}
+    assert digests_of_inputs(both, by_earlier_list=True) == {"config": "b", "data": "d", "code": "e"}
+    assert digests_of_inputs({"inputs": inputs}, by_earlier_list=True) == {"config": "c", "data": "d", "code": "e"}
+
+
 def test_an_alias_that_is_held_is_not_promoted_but_rolled_back(registry: Registry) -> None:
     move_alias(registry, "net", done("promote", "1"))
     move_alias(registry, "net", done("promote", "2", "1"))

@@ -1,0 +1,52 @@
+"""The scores of the classes of a classifier, and their confusions, for the screen."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from lightkit.errors import visible
+from lightkit.reports.predictions import Predictions, confusion_counts, score_classes
+from lightkit.reports.text_table import format_table
+
+_MAX_CLASSES = 20
+
+
+def format_class_tables(predictions: Predictions, *, width: int) -> list[str]:
+    """Write precision, recall, F1 and samples of each class, and the confusion matrix if it fits.
+
+    Of more than 20 classes those of the lowest F1 are listed, and no matrix. A regressor has no classes.
+
+    Args:
+        predictions: What a stage has predicted.
+        width: Characters of a line of the screen.
+
+    Returns:
+        Headings and tables, in their order; none where there is nothing to show.
+    """
+    if "classes" not in predictions.task.report_blocks or not len(predictions):
+        return []
+    names = [visible(name, in_line=True) for name in predictions.class_names]
+    scores = score_classes(predictions, _MAX_CLASSES)
+    texts = []
+    if len(scores) < len(names):
+        texts.append(f"the {len(scores)} classes of the lowest f1, of {len(names)}")
+
+    head = ("class", "precision", "recall", "f1", "samples")
+    rows = []
+    for name, num_samples, precision, recall, f1, _ in scores:
+        rows.append([visible(name, in_line=True), f"{precision:.3f}", f"{recall:.3f}", f"{f1:.3f}", str(num_samples)])
+    texts.append(format_table(head, rows, right=head[1:]))
+
+    matrix = _format_confusions(predictions, names)
+    if len(scores) == len(names) and max(map(len, matrix.splitlines())) <= width:
+        texts += ["confusion matrix: labels in rows, predictions in columns", matrix]
+    return texts
+
+
+def _format_confusions(predictions: Predictions, names: Sequence[str]) -> str:
+    # numbers head the columns: names may be long, and equal once they are cut
+    head = ("label", *map(str, range(len(names))))
+    rows = []
+    for number, (name, row) in enumerate(zip(names, confusion_counts(predictions), strict=True)):
+        rows.append([f"{number} {name}", *map(str, row)])
+    return format_table(head, rows, right=head[1:])
