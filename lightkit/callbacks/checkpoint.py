@@ -90,6 +90,7 @@ class Checkpoint(ModelCheckpoint):
         self._saved_at_step = 0
         self._step_seen = 0
         self._validated = False
+        self._has_started = False
         self._has_ended_epoch = False
         self._names_seen: list[str] = []
         # Values of the monitor, by identity: Lightning keeps an old value among its metrics until a new one is logged.
@@ -127,6 +128,7 @@ class Checkpoint(ModelCheckpoint):
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Start counting the time and the steps since the last write."""
         super().on_train_start(trainer, pl_module)
+        self._has_started = True
         self.last_model_path = str(self.last_path)  # which `best.ckpt` holds too
         self._match_best_file(trainer)
         self._value_judged = self._find_value(trainer)  # of a run that is resumed
@@ -212,7 +214,12 @@ class Checkpoint(ModelCheckpoint):
         self._scored_weights = self._weights_before = None
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Write `last.ckpt` again where a run that had nothing left to train was resumed from another checkpoint."""
+        """Write a checkpoint again that a run without anything left to train lacks.
+
+        It was resumed from another one than `last.ckpt`, or killed before `best.ckpt` was made a second name of it.
+        """
+        if not self._has_started and self.best_model_path and not getattr(trainer, "fast_dev_run", False):
+            self._link_resumed(trainer, self._read_best_everywhere(trainer))
         broken = trainer.is_global_zero and self.last_path.is_file() and runs.find_fault(self.last_path) is not None
         if trainer.strategy.broadcast(broken) and not getattr(trainer, "fast_dev_run", False):
             self.save_last_now(trainer)
@@ -355,12 +362,8 @@ class Checkpoint(ModelCheckpoint):
         """
         if not self.best_model_path:
             return
-        resumed = Path(str(trainer.ckpt_path))
-        is_own = resumed.parent.absolute() == self.last_path.parent.absolute()
-        record = trainer.strategy.broadcast(self._read_best_file() if trainer.is_global_zero else None)
-        is_resumed_best = is_own and self.best_step == trainer.global_step
-        is_other_file = record is None or record.get("best_step") != self.best_step
-        if is_resumed_best and is_other_file and self._link_best(trainer, resumed):
+        record = self._read_best_everywhere(trainer)
+        if self._link_resumed(trainer, record):
             return
         if record is None:
             self.best_k_models.clear()
@@ -371,6 +374,24 @@ class Checkpoint(ModelCheckpoint):
             self.best_step = record.get("best_step")
             if isinstance(score := record.get("best_model_score"), Tensor):
                 self._set_score(score)
+
+    def _read_best_everywhere(self, trainer: Trainer) -> dict[str, Any] | None:
+        """Return what `_read_best_file` gives on the first rank."""
+        record: dict[str, Any] | None = self._read_best_file() if trainer.is_global_zero else None
+        return trainer.strategy.broadcast(record)
+
+    def _link_resumed(self, trainer: Trainer, record: Mapping[str, Any] | None) -> bool:
+        """Make `best.ckpt` a second name of the checkpoint that was resumed, where that has the best weights.
+
+        Args:
+            trainer: The trainer.
+            record: What `best.ckpt` says of itself.
+        """
+        resumed = Path(str(trainer.ckpt_path))
+        is_own = resumed.parent.absolute() == self.last_path.parent.absolute()
+        is_resumed_best = is_own and self.best_step == trainer.global_step
+        is_other_file = record is None or record.get("best_step") != self.best_step
+        return is_resumed_best and is_other_file and self._link_best(trainer, resumed)
 
     def _read_best_file(self) -> dict[str, Any] | None:
         """Return what `best.ckpt` says of itself, empty where it says nothing; None where there is none to be read."""

@@ -276,8 +276,9 @@ class PredictionRecorder(Callback):
             describe = getattr(data, "describe", None)
             epoch: int | None = evaluation.epoch
             if trainer.state.fn != TrainerFn.FITTING:
-                is_file = checkpoint is not None and Path(checkpoint).is_file()
-                epoch = read_checkpoint(checkpoint, mmap=True).get("epoch") if is_file else None
+                epoch = None
+                if checkpoint and not Path(checkpoint).is_dir():  # of shards
+                    epoch = read_checkpoint(checkpoint, mmap=True).get("epoch")
             predictions = Predictions(
                 split=split,
                 index=index,

@@ -10,13 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from pytorch_lightning.strategies import (
-    DeepSpeedStrategy,
-    FSDPStrategy,
-    ModelParallelStrategy,
-    Strategy,
-    XLAStrategy,
-)
+from pytorch_lightning.strategies import DeepSpeedStrategy, FSDPStrategy, ModelParallelStrategy, Strategy
+from pytorch_lightning.strategies.xla import XLAStrategy
 
 from lightkit import runs
 from lightkit.callbacks.checkpoint_io import mask_hyperparameters

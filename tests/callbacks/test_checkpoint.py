@@ -207,6 +207,26 @@ def test_a_damaged_last_checkpoint_is_written_again_where_nothing_is_left_to_tra
     assert fit(Checkpoint(monitor=None, dirpath=str(tmp_path)), Rising(), ckpt_path=last) == [15]
 
 
+@pytest.mark.parametrize("is_gone", [True, False], ids=["gone", "older"])
+def test_a_best_checkpoint_is_made_after_a_kill_before_it_where_nothing_is_left_to_train(
+    tmp_path: Path, is_gone: bool
+) -> None:
+    best, last = tmp_path / "best.ckpt", str(tmp_path / "last.ckpt")
+    fit(Checkpoint(dirpath=str(tmp_path)), Rising(), max_epochs=1)
+    older = best.read_bytes()
+    fit(Checkpoint(dirpath=str(tmp_path)), Rising(), max_epochs=2, ckpt_path=last)
+    assert epoch_of(best) == 1
+
+    best.unlink()
+    runs.sidecar(best).unlink()
+    if not is_gone:
+        best.write_bytes(older)
+        runs.write_digest(best)
+    fit(Checkpoint(dirpath=str(tmp_path)), Rising(), max_epochs=2, ckpt_path=last)
+    assert epoch_of(best) == 1
+    assert runs.find_fault(best) is None
+
+
 def test_a_fast_dev_run_writes_nothing(tmp_path: Path) -> None:
     assert fit(Checkpoint(dirpath=str(tmp_path)), Rising(), fast_dev_run=True) == []
     assert not list(tmp_path.iterdir())
