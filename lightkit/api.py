@@ -22,6 +22,8 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from lightkit import errors, runs
+from lightkit.cli.command_line import Invocation
+from lightkit.cli.command_table import parse
 from lightkit.cli.notifications import CommandNotifier
 from lightkit.cli.stage_runner import open_context, open_run_context, run_stage
 from lightkit.config import read_file
@@ -85,7 +87,10 @@ class TrainingRun:
             LightkitError: If there is no such checkpoint, or it cannot be read or does not fit.
         """
         with _command():
-            context = open_run_context([f"--run={self.folder}", f"--ckpt_path={os.fspath(checkpoint)}"], is_quiet=True)
+            context = open_run_context(
+                Invocation("export", options={"run": str(self.folder), "ckpt_path": os.fspath(checkpoint)}),
+                is_quiet=True,
+            )
             # Late: they load torch and Lightning.
             from lightkit.cli.model_builder import build_model, translate_model_errors
             from lightkit.cli.model_export import load_model
@@ -219,7 +224,7 @@ def load_config(config: Files, overrides: Mapping[str, Any] | None = None) -> di
         ```
     """
     with _command() as watch:
-        resolved = open_context("fit", _config_args(config, overrides), watch).resolved
+        resolved = open_context(parse(["fit", *_config_args(config, overrides)]), watch).resolved
         values: dict[str, Any] = redact_node(resolved, resolved.tree, ())
         return values
 
@@ -237,9 +242,10 @@ def _config_args(config: Files, overrides: Mapping[str, Any] | None) -> list[str
 
 def _run(stage: str, words: list[str]) -> TrainingRun:
     """Run a stage and return its run."""
-    notifier = CommandNotifier(stage, words)
+    invocation = parse([stage, *words])
+    notifier = CommandNotifier(invocation)
     with _command() as watch:
-        code = run_stage(stage, words, watch, notifier)
+        code = run_stage(invocation, watch, notifier)
         if watch.received is not None:
             raise errors.Interrupted(watch.received)
     if code or notifier.run is None:  # other processes, or the ranks of a launcher, have printed why

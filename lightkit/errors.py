@@ -25,6 +25,7 @@ Everything else that escapes is a defect in lightkit or in the user's code: a tr
 from __future__ import annotations
 
 import copy
+import difflib
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
@@ -52,6 +53,17 @@ def visible(text: str, *, in_line: bool = False) -> str:
     """
     text = text.replace("\t", r"\t").replace("\n", r"\n") if in_line else text
     return _UNSEEN.sub(lambda found: found[0].encode("unicode_escape").decode("ascii"), text)
+
+
+def cut(text: str, length: int = 160) -> str:
+    """Leave out the middle of a text that is too long to be read."""
+    return text if len(text) <= length else f"{text[: length * 3 // 4]} ... {text[-length // 4 :]}"
+
+
+def near(word: str, choices: Iterable[str], *, most: int = 3) -> str:
+    """Return ``; did you mean 'x'?`` with the choices that look most like a word; empty where none does."""
+    close = difflib.get_close_matches(word, sorted(set(choices)), n=most, cutoff=0.6)
+    return f"; did you mean {' or '.join(map(repr, close))}?" if close else ""
 
 
 class LightkitError(Exception):

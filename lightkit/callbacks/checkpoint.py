@@ -14,6 +14,7 @@ from typing import Any, Literal
 import torch
 from pytorch_lightning import Callback, LightningModule, Trainer
 from pytorch_lightning.callbacks import ModelCheckpoint, StochasticWeightAveraging, WeightAveraging
+from pytorch_lightning.strategies import DeepSpeedStrategy, FSDPStrategy, ModelParallelStrategy
 from pytorch_lightning.trainer.states import TrainerFn
 from torch import Tensor
 from torch.utils.data import DataLoader
@@ -27,6 +28,7 @@ from lightkit.torch_files import load_file
 
 _log = logging.getLogger("lightkit")
 AUTO_MONITORS = ("val/loss", "val_loss")
+_SHARDED = (FSDPStrategy, ModelParallelStrategy, DeepSpeedStrategy)
 
 
 class Checkpoint(ModelCheckpoint):
@@ -336,7 +338,7 @@ class Checkpoint(ModelCheckpoint):
     def _link_best(self, trainer: Trainer, path: Path) -> bool:
         """Make `best.ckpt` a second name of a checkpoint; False where its format, or the plugin, cannot do that."""
         checkpoint_io: Any = trainer.strategy.checkpoint_io
-        can_link = hasattr(checkpoint_io, "link_checkpoint") and trainer.strategy.broadcast(path.is_file())
+        can_link = hasattr(checkpoint_io, "link_checkpoint") and trainer.strategy.broadcast(path.exists())
         if can_link and trainer.is_global_zero:
             best = Path(self.best_model_path)
             checkpoint_io.link_checkpoint(path, best, epoch=self.best_epoch, step=self.best_step)
@@ -373,8 +375,13 @@ class Checkpoint(ModelCheckpoint):
     def _read_best_file(self) -> dict[str, Any] | None:
         """Return what `best.ckpt` says of itself, empty where it says nothing; None where there is none to be read."""
         path = Path(self.best_model_path)
+        if path.is_dir():
+            if (fault := runs.find_fault(path)) is None:
+                return {}
+            _log.warning("%s is replaced by the next weights that are judged: %s", path, fault)
+            return None
         if not path.is_file():
-            return {} if path.is_dir() else None  # a folder of shards
+            return None
         try:
             content = load_file(path, map_location="cpu", mmap=zipfile.is_zipfile(path))
         except ConfigError as error:
@@ -452,8 +459,7 @@ def may_end_with_others(trainer: Trainer) -> bool:
 
 def is_sharded(trainer: Trainer) -> bool:
     """Check whether no rank has all weights."""
-    name = type(trainer.strategy).__name__
-    return any(word in name for word in ("FSDP", "DeepSpeed", "ModelParallel"))
+    return isinstance(trainer.strategy, _SHARDED)
 
 
 def copy_weights(module: LightningModule) -> dict[str, Tensor]:

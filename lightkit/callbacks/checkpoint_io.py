@@ -178,14 +178,24 @@ def make_loadable(checkpoint: dict[str, Any], mask: Callable[[Any], Any] | None)
         checkpoint: As Lightning has made it; changed in place.
         mask: Applied to the hyper-parameters.
     """
+    mask_hyperparameters(checkpoint, mask)
+    checkpoint |= {key: ordinary(value) for key, value in checkpoint.items() if key != "state_dict"}
+    state = checkpoint.get("state_dict", {})
+    state.update({name: ordinary(value) for name, value in state.items()})  # in place: it has attributes of its own
+
+
+def mask_hyperparameters(checkpoint: dict[str, Any], mask: Callable[[Any], Any] | None) -> None:
+    """Replace the hyper-parameters in a checkpoint by plain values, and mask them.
+
+    Args:
+        checkpoint: As Lightning has made it; changed in place.
+        mask: Applied to the hyper-parameters.
+    """
     for key in _HPARAMS:
         if key in checkpoint:
             values = plain(checkpoint[key])
             checkpoint[key] = values if mask is None else mask(values)
     checkpoint.pop("hparams_type", None)  # a class of OmegaConf's, into which Lightning would turn them back
-    checkpoint |= {key: ordinary(value) for key, value in checkpoint.items() if key != "state_dict"}
-    state = checkpoint.get("state_dict", {})
-    state.update({name: ordinary(value) for name, value in state.items()})  # in place: it has attributes of its own
 
 
 def plain(value: Any) -> Any:
@@ -248,6 +258,8 @@ def read_checkpoint(
         ConfigError: If it cannot be read, is no checkpoint or lacks what is needed, or needs code and nothing allows
             that.
     """
+    if Path(path).is_dir():
+        raise ConfigError(runs.refuse_folder(path))
     loaded = load_file(path, map_location=map_location, mmap=mmap and zipfile.is_zipfile(path))
     content = loaded if isinstance(loaded, dict) else {type(loaded).__name__: loaded}
     if content and all(isinstance(value, Tensor) for value in content.values()):

@@ -62,11 +62,12 @@ def read_trained_classes(path: str | Path | None) -> TrainedClasses:
     """
     if path is None or "://" in str(path):
         return TrainedClasses()
-    found = find_trained_classes(read_checkpoint(path, mmap=True))
-    if found != TrainedClasses():
-        return found
+    if not Path(path).is_dir():
+        found = find_trained_classes(read_checkpoint(path, mmap=True))
+        if found != TrainedClasses():
+            return found
 
-    # weights alone, or a checkpoint from before the names were in it
+    # weights alone, a folder of shards, or a checkpoint from before the names were in it
     manifest = runs.read_json(Path(path).resolve().parent.parent / "manifest.json") or {}
     data = manifest.get("data")
     names = _as_names(data.get("class_names")) if isinstance(data, Mapping) else None

@@ -276,7 +276,8 @@ class PredictionRecorder(Callback):
             describe = getattr(data, "describe", None)
             epoch: int | None = evaluation.epoch
             if trainer.state.fn != TrainerFn.FITTING:
-                epoch = read_checkpoint(checkpoint, mmap=True).get("epoch") if checkpoint else None
+                is_file = checkpoint is not None and Path(checkpoint).is_file()
+                epoch = read_checkpoint(checkpoint, mmap=True).get("epoch") if is_file else None
             predictions = Predictions(
                 split=split,
                 index=index,

@@ -7,7 +7,7 @@ import pathlib
 import re
 import types
 from collections import abc
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from enum import Enum
 from functools import cache
@@ -175,31 +175,49 @@ def schema_of(typehint: Any) -> dict[str, Any]:
     """
     if typehint in _LEAVES:
         return {"type": _LEAVES[typehint]}
-    origin, arguments = get_origin(typehint) or typehint, get_args(typehint)
+    origin = get_origin(typehint) or typehint
+    arguments = get_args(typehint)
     if origin in (Union, types.UnionType):
         return any_of(schema_of(argument) for argument in arguments)
     if origin is Literal:
         return {"enum": list(arguments)}
     if accepts_any_value(typehint):
         return {}
-    if origin in _MAPPINGS:
-        return {"type": "object", **({"additionalProperties": schema_of(arguments[1])} if arguments else {})}
-    if origin is tuple and arguments and arguments[-1] is not Ellipsis:
-        items = [schema_of(argument) for argument in arguments]
-        return {"type": "array", "prefixItems": items, "minItems": len(items), "maxItems": len(items)}
-    if origin in _LISTS:
-        return {"type": "array", **({"items": schema_of(arguments[0])} if arguments else {})}
+    if origin in _MAPPINGS or origin in _LISTS:
+        return _collection_schema(origin, arguments)
     if origin is abc.Callable:
-        returned = get_callable_return_type(typehint)  # type: ignore[no-untyped-call]
-        if not _is_plain_class(returned):
-            return {}
-        is_described_without = issubclass(returned, tuple(_FILLED_IN))
-        num_given = 0 if is_described_without or arguments[0] is Ellipsis else len(arguments[0])
-        given = {"given": num_given} if num_given else {}
-        return {"class": import_path(returned), "callable": True, **given}
+        return _function_schema(typehint, arguments)
     if isinstance(typehint, type) and issubclass(typehint, Enum):
         return {"enum": [member.name for member in typehint]}
     return {"class": import_path(typehint)} if _is_plain_class(typehint) else {}
+
+
+def _collection_schema(origin: Any, arguments: Sequence[Any]) -> dict[str, Any]:
+    """Return the schema of a mapping or list, with that of its elements where its type names them."""
+    if origin in _MAPPINGS:
+        found: dict[str, Any] = {"type": "object"}
+        if arguments:
+            found["additionalProperties"] = schema_of(arguments[1])
+        return found
+    found = {"type": "array"}
+    if origin is tuple and arguments and arguments[-1] is not Ellipsis:
+        items = [schema_of(argument) for argument in arguments]
+        found |= {"prefixItems": items, "minItems": len(items), "maxItems": len(items)}
+    elif arguments:
+        found["items"] = schema_of(arguments[0])
+    return found
+
+
+def _function_schema(typehint: Any, arguments: Sequence[Any]) -> dict[str, Any]:
+    """Return the schema of a function that makes an object of a class; ``{}`` for any other function."""
+    returned = get_callable_return_type(typehint)  # type: ignore[no-untyped-call]
+    if not _is_plain_class(returned):
+        return {}
+    found: dict[str, Any] = {"class": import_path(returned), "callable": True}
+    is_described_without = issubclass(returned, tuple(_FILLED_IN))
+    if not is_described_without and arguments[0] is not Ellipsis and len(arguments[0]):
+        found["given"] = len(arguments[0])
+    return found
 
 
 def with_bounds(schema: dict[str, Any], bounds: Mapping[str, float]) -> dict[str, Any]:

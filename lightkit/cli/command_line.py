@@ -1,169 +1,558 @@
-"""Split the arguments of a command into positionals, its own options, and those of the config. No torch."""
+"""The parser of the command line: words to an `Invocation`, by a `Command` of the table.
+
+It imports Python's library alone, so that help and completion scripts come at once.
+"""
 
 from __future__ import annotations
 
+import json
 import math
 import re
+from collections import deque
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Literal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from lightkit.config import SECTIONS, Arguments, near
-from lightkit.errors import ConfigError
+from lightkit.errors import ConfigError, cut, near
 
-Takes = Literal["value", "values", "switch"]
-"""Whether an option takes a value; with `values` it may be given again, and its values are joined with commas."""
-RUN_OPTIONS: Mapping[str, Takes] = {
-    "-c": "value",
-    "--config": "value",
-    "--ckpt_path": "value",
-    "--trust": "switch",
-    "--quiet": "switch",
-}
-"""Options that override a run's config, as in `lightkit test --run`."""
-_TOP_LEVEL_KEYS = (*SECTIONS, "seed_everything", "accelerator", "launch")
+if TYPE_CHECKING:
+    from lightkit.config import Flag
+
+FILES = ":files"
+FOLDERS = ":folders"
+"""Values of an option that the shell completes: what is on the disk."""
+_SECTIONS = ("config", "help", "trainer", "model", "data", "callbacks", "logger", "optimizer", "lr_scheduler")
+"""Words that a misspelt option may mean, in addition to the options of its command."""
+_KEYS = (
+    *("trainer", "model", "data", "callbacks", "logger", "optimizer", "lr_scheduler", "run", "launch", "watchdog"),
+    *("gate", "accelerator", "seed_everything", "ckpt_path", "weights_only", "verbose", "return_predictions"),
+)
+"""Keys at the top of a config."""
+_SECTION_HELP = ("--trainer.help", "--run.help", "--launch.help", "--accelerator.help")
+"""Sections of plain values, with the spelling that jsonargparse has for classes."""
+_HELP = ("-h", "--help")
+_KEY = re.compile(r"[A-Za-z_][^\s=+]*")
+_NESTED_FILES = (".yaml", ".yml", ".json")
+
+OptionValue = bool | str | float | int | tuple[str, ...]
 
 
-@dataclass(frozen=True)
-class CommandLine:
-    """The parts of a command line.
+# -- the types of the table --------------------------------------------------------------------------------------------
+
+
+class Option(NamedTuple):
+    """An option of a command.
 
     Args:
-        positionals: Arguments without an option.
-        options: The command's own options and their values; an empty text for a switch.
-        config_args: Arguments of the config.
-        command: Name of the command.
-        usage: Its usage.
+        name: Its name with the dashes.
+        help: Its text in the help.
+        value: Name of its value in the help; empty for a switch.
+        kind: Type of the value: text, a finite number, or a whole number.
+        least: The least whole number.
+        choices: The words that it takes; all if empty.
+        is_list: Whether it takes several values, with commas between them or where it is given again.
+        is_optional: Whether its value may be left out; it then comes after ``=`` only.
+        aliases: Other spellings.
+        suffixes: Ends of the files that it takes; with another value its name is that of a key.
+        completes: Values that a shell offers in addition to the choices, `FILES` and `FOLDERS` among them.
+        spelling: Spelling in the help, where it is another than the name.
+        is_hidden: Whether the help leaves it out.
     """
 
-    positionals: Sequence[str]
-    options: Mapping[str, str]
-    config_args: Sequence[str]
-    command: str = ""
+    name: str
+    help: str = ""
+    value: str = ""
+    kind: Literal["text", "number", "count"] = "text"
+    least: int = 0
+    choices: tuple[str, ...] = ()
+    is_list: bool = False
+    is_optional: bool = False
+    aliases: tuple[str, ...] = ()
+    suffixes: tuple[str, ...] = ()
+    completes: tuple[str, ...] = ()
+    spelling: str = ""
+    is_hidden: bool = False
+
+    @property
+    def key(self) -> str:
+        """Name in `Invocation.options`."""
+        return self.name.lstrip("-")
+
+    @property
+    def is_switch(self) -> bool:
+        """Whether it takes no value."""
+        return not self.value
+
+    def describe(self) -> str:
+        """Return the option as the help shows it."""
+        if self.spelling:
+            return self.spelling
+        dots = "..." if self.is_list else ""
+        return f"{self.name} {self.value}{dots}".rstrip() if not self.is_optional else self.name
+
+    def read(self, text: str) -> OptionValue:
+        """Read a value.
+
+        Raises:
+            ConfigError: If the option does not take it.
+        """
+        if self.kind == "number":
+            return _read_number(self.name, text)
+        if self.kind == "count":
+            return _read_count(self.name, text, least=self.least)
+        words = tuple(part.strip() for part in text.split(",") if part.strip()) if self.is_list else (text,)
+        for word in words:
+            if self.choices and word not in self.choices:
+                expected = (" or " if len(self.choices) == 2 else ", ").join(self.choices)
+                raise ConfigError(f"{self.name}: expected {expected}, got {word!r}{near(word, self.choices)}")
+        return words if self.is_list else text
+
+
+class Input(NamedTuple):
+    """A word without an option, in the help of a command.
+
+    Args:
+        name: Its name in the help.
+        help: Its text there.
+    """
+
+    name: str
+    help: str
+
+
+class Command(NamedTuple):
+    """A command of lightkit.
+
+    Args:
+        name: Its name.
+        summary: Its line in the list of commands.
+        usage: Its usage after ``usage:``.
+        about: First part of its help.
+        inputs: Words without an option, as the help shows them.
+        options: Its options, in the order of the help.
+        keys: Keys of the config that the help shows like options.
+        ending: Last part of its help.
+        max_inputs: The most words without an option; None for any number.
+        input_choices: Words that a shell offers for them.
+        has_other_inputs: Whether it takes other words, too.
+        takes_config: Whether it takes layers of a config: ``-c FILE`` and keys.
+        key_aliases: Options that stand for a key of the config.
+        module: Module of `lightkit.commands`.
+        function: Function in it, which takes the `Invocation`.
+    """
+
+    name: str
+    summary: str = ""
     usage: str = ""
+    about: str = ""
+    inputs: tuple[Input, ...] = ()
+    options: tuple[Option, ...] = ()
+    keys: tuple[Input, ...] = ()
+    ending: str = ""
+    max_inputs: int | None = 0
+    input_choices: tuple[str, ...] = ()
+    has_other_inputs: bool = True
+    takes_config: bool = False
+    key_aliases: Mapping[str, str] = {}
+    module: str = ""
+    function: str = ""
+
+    def find_option(self, name: str) -> Option | None:
+        """Return the option of a name or an alias."""
+        for option in self.options:
+            if name == option.name or name in option.aliases:
+                return option
+        return None
 
     def error(self, text: str) -> ConfigError:
         """Return an error of the command line, with the usage below it."""
-        return ConfigError(f"{self.command}: {text}\n{self.usage}")
+        return ConfigError(f"{self.name}: {text}\nusage: {self.usage}")
 
-    def get_choice(self, option: str, choices: Collection[str], default: str | None = None) -> str | None:
-        """Return the value of an option that is one of several words.
+
+class Invocation(NamedTuple):
+    """A command line, parsed.
+
+    Args:
+        command: The command.
+        words: Its words after the command, as typed.
+        options: Values of the command's own options, by their names without dashes; True for a switch, and for an
+            option whose value was left out.
+        inputs: Words without an option.
+        files: Files of ``-c``, in order.
+        overrides: Keys of the config that flags set, in order.
+        passthrough: Words that jsonargparse itself reads, such as ``--model.help Net``.
+        topics: Words after ``--help``; None without it.
+        errors: Words that are wrong.
+        usage: Usage of the command, for errors.
+    """
+
+    command: str
+    words: tuple[str, ...] = ()
+    options: Mapping[str, Any] = {}
+    inputs: tuple[str, ...] = ()
+    files: tuple[str, ...] = ()
+    overrides: tuple[Flag, ...] = ()
+    passthrough: tuple[str, ...] = ()
+    topics: tuple[str, ...] | None = None
+    errors: tuple[ConfigError, ...] = ()
+    usage: str = ""
+
+    def has(self, option: str) -> bool:
+        """Return whether an option is given."""
+        return option in self.options
+
+    def error(self, text: str) -> ConfigError:
+        """Return an error of the command line, with the usage below it."""
+        return ConfigError(f"{self.command}: {text}\nusage: {self.usage}")
+
+    def raise_errors(self) -> None:
+        """Raise the first error of the words.
 
         Raises:
-            ConfigError: If it is another word.
+            ConfigError: If anything is.
         """
-        given = self.options.get(option, default)
-        if given is not None and given not in choices:
-            expected = (" or " if len(choices) == 2 else ", ").join(choices)
-            raise self.error(f"{option}: expected {expected}, got {given!r}{near(given, choices)}")
-        return given
+        for error in self.errors:  # those after the first often come from it
+            raise error
 
-    def get_number(self, option: str, default: float) -> float:
-        """Return the value of an option that is a number.
-
-        Raises:
-            ConfigError: If it is none.
-        """
-        if option not in self.options:
-            return default
-        try:
-            value = float(self.options[option])
-        except ValueError:
-            value = math.nan
-        if not math.isfinite(value):
-            raise self.error(f"{option}: expected a number, got {self.options[option]!r}")
-        return value
-
-    def get_positional(self, what: str) -> str:
-        """Return the only positional.
+    def get_run(self) -> str:
+        """Return the one run, which an input or ``--run`` names.
 
         Raises:
             ConfigError: If there is none, or more than one.
         """
-        if len(self.positionals) != 1:
-            found = f"got {', '.join(map(repr, self.positionals))}" if self.positionals else "got none"
-            raise self.error(f"expected {what}, {found}")
-        return self.positionals[0]
+        given = list(self.inputs)
+        if "run" in self.options:
+            given.append(self.options["run"])
+        if len(given) != 1:
+            found = f"got {' and '.join(map(repr, given))}" if given else "say --run latest, or the folder of one"
+            raise self.error(f"expected one run, {found}")
+        return str(given[0])
+
+    def get_input(self, expected: str) -> str:
+        """Return the only input.
+
+        Raises:
+            ConfigError: If there is none, or more than one.
+        """
+        if len(self.inputs) != 1:
+            found = ", ".join(map(repr, self.inputs)) or "none"
+            raise self.error(f"expected {expected}, got {found}")
+        return self.inputs[0]
+
+    def with_options(self, **options: Any) -> Invocation:
+        """Return the invocation with some options set."""
+        return self._replace(options={**self.options, **options})
+
+    def for_stage(self, stage: str, *, keep: Collection[str]) -> Invocation:
+        """Return the same layers of a config for a stage.
+
+        Args:
+            stage: The stage.
+            keep: Options that mean the same for it.
+        """
+        kept = {name: value for name, value in self.options.items() if name in keep}
+        invocation = self._replace(command=stage, options=kept, inputs=())
+        return invocation._replace(words=tuple(invocation.spell()))
+
+    def spell(self) -> list[str]:
+        """Return words with the same meaning."""
+        words = [word for file in self.files for word in ("-c", file)]
+        words += [f"--{flag.key}{'+' if flag.append else ''}={flag.value}" for flag in self.overrides]
+        for name, value in self.options.items():
+            if value is True:
+                words.append(f"--{name}")
+            else:
+                words.append(f"--{name}={','.join(value) if isinstance(value, tuple) else value}")
+        return [*words, *self.inputs]
+
+    def dump(self) -> str:
+        """Write the invocation as JSON, for the ranks of a launch."""
+        fields = self._asdict()
+        fields["overrides"] = [vars(flag) for flag in self.overrides]
+        del fields["errors"]
+        return json.dumps(fields)
+
+    @classmethod
+    def load(cls, text: str) -> Invocation:
+        """Read what `dump` has written."""
+        from lightkit.config import Flag  # here: it loads PyYAML, which the help does without
+
+        fields = json.loads(text)
+        for name in ("words", "inputs", "files", "passthrough"):
+            fields[name] = tuple(fields[name])
+        fields["options"] = {
+            name: tuple(value) if isinstance(value, list) else value for name, value in fields["options"].items()
+        }
+        fields["overrides"] = tuple(Flag(**flag) for flag in fields["overrides"])
+        return cls(**fields)
 
 
-def get_run_argument(line: CommandLine) -> str:
-    """Return the run given as a positional or with ``--run``.
-
-    Raises:
-        ConfigError: If there is none, or more than one.
-    """
-    given = [*line.positionals, *([line.options["--run"]] if "--run" in line.options else [])]
-    if len(given) != 1:
-        found = f"got {' and '.join(map(repr, given))}" if given else "say --run latest, or the folder of one"
-        raise line.error(f"expected one run, {found}")
-    return given[0]
+# -- the parser --------------------------------------------------------------------------------------------------------
 
 
-OPTION_LINE = re.compile(r"^  (--?[a-z][\w-]*)(?: ([A-Z]\S*))?", re.MULTILINE)
-"""Line of a help text that describes an option: its name, and the name of its value."""
-
-
-def parse_options(
-    help_text: str, args: Sequence[str], *, config: Mapping[str, Takes] | None = None, most: int = 0
-) -> CommandLine:
-    """Split the arguments of a command by its help, in which the line of an option begins with two spaces.
+def parse_command(command: Command, words: Sequence[str], *, is_script: bool = False) -> Invocation:
+    """Parse the words after a command; what is wrong with them is in `Invocation.errors`.
 
     Args:
-        help_text: ``usage: lightkit COMMAND ...``, an empty line, then a line ``  --sort KEY  ...`` for an option with
-            a value, ``  --alias NAME...`` for one that may be given again, and ``  --json  ...`` for a switch.
-        args: The arguments.
-        config: Options that belong to the config, for a command that takes the config's keys too; None if it does not.
-        most: Number of positionals that the command takes.
-
-    Raises:
-        ConfigError: If an option is unknown, given twice, or lacks its value; or there are too many positionals.
+        command: The command.
+        words: The words after it.
+        is_script: Whether they are those of a script, whose own parser may have more arguments and has the help.
     """
-    usage = help_text.partition("\n\n")[0]
-    own: dict[str, Takes] = {
-        option: "switch" if not value else "values" if value.endswith("...") else "value"
-        for option, value in OPTION_LINE.findall(help_text)
-        if option not in (config or {})
-    }
-    positionals: list[str] = []
-    options: dict[str, str] = {}
-    config_args: list[str] = []
-    line = CommandLine(positionals, options, config_args, usage.split()[2], usage)
-    left = list(args)
-    while left:
-        word = left.pop(0)
-        option, equals, value = word.partition("=")
-        if not word.startswith("-") or word == "-":
-            (config_args if equals and config is not None else positionals).append(word)
-        elif option in own:
-            if option in options and own[option] != "values":
-                raise line.error(f"{option} is given twice")
-            if own[option] == "switch" and equals:
-                raise line.error(f"{option} takes no value")
-            if own[option] != "switch" and not equals:
-                if not left or left[0].startswith("--"):
-                    raise line.error(f"{option}: expected a value after it")
-                value = left.pop(0)
-            options[option] = f"{options[option]},{value}" if option in options else value
-        elif config is not None and (
-            option in config or option.lstrip("-").partition(".")[0].rstrip("+") in _TOP_LEVEL_KEYS
-        ):
-            config_args.append(word)
-            if not equals and config.get(option) != "switch" and left:
-                config_args.append(left.pop(0))
+    topics = None if is_script else find_help_topics(words)
+    if topics is not None:
+        return Invocation(command.name, tuple(words), topics=topics, usage=command.usage)
+    parser = _Parser(command, words, is_script=is_script)
+    return parser.parse()
+
+
+def find_help_topics(words: Sequence[str]) -> tuple[str, ...] | None:
+    """Return the topics after ``--help``, none for the command as a whole; None without ``--help``."""
+    for at, word in enumerate(words):
+        option, _, topic = word.partition("=")
+        if word == "--":
+            return None
+        if option in _SECTION_HELP:
+            return (option[2:].partition(".")[0],)
+        if option in _HELP:
+            topics = [topic] if topic else []
+            for following in words[at + 1 :]:
+                if following.startswith("-") or "=" in following:
+                    break
+                topics.append(following)
+            return tuple(topics)
+    return None
+
+
+class _Parser:
+    """Sort the words of one command line.
+
+    Args:
+        command: The command.
+        words: The words after it.
+        is_script: Whether its own parser may have more arguments.
+    """
+
+    def __init__(self, command: Command, words: Sequence[str], *, is_script: bool) -> None:
+        self._command = command
+        self._words = tuple(words)
+        self._is_script = is_script
+        self._left = deque(words)
+        self._options: dict[str, OptionValue] = {}
+        self._inputs: list[str] = []
+        self._files: list[str] = []
+        self._overrides: list[Flag] = []
+        self._passthrough: list[str] = []
+        self._errors: list[ConfigError] = []
+
+    def parse(self) -> Invocation:
+        """Read all words."""
+        while self._left:
+            try:
+                self._read(self._left.popleft())
+            except ConfigError as error:
+                self._errors.append(error)
+        return Invocation(
+            self._command.name,
+            self._words,
+            self._options,
+            tuple(self._inputs),
+            tuple(self._files),
+            tuple(self._overrides),
+            tuple(self._passthrough),
+            errors=tuple(self._errors),
+            usage=self._command.usage,
+        )
+
+    def _read(self, word: str) -> None:
+        """Read a word, and the value after it where it takes one.
+
+        Raises:
+            ConfigError: If it is unknown, or its value is missing or wrong.
+        """
+        name, equals, text = _split(word)
+        value = text if equals else None
+        option = self._command.find_option(name)
+        key = self._command.key_aliases.get(name, name.removeprefix("--"))
+
+        if option is not None and option.name == "-c":
+            self._read_file(name, value)
+        elif option is not None and option.suffixes:
+            self._read_file_or_key(option, word, value)
+        elif option is not None:
+            self._read_option(option, name, value)
+        elif name in _HELP or (name.startswith("--") and name.endswith(".help")):
+            self._read_help(word, has_value=bool(equals))
+        elif word == "--" and self._command.max_inputs != 0:
+            self._inputs += self._left
+            self._left.clear()
+        elif self._is_key(word, key):
+            self._read_override(word, key, value)
+        elif self._is_input(word):
+            self._inputs.append(word)
         else:
-            raise line.error(f"unexpected argument {word!r}{near(option, [*own, *(config or {})])}")
-    if len(positionals) > most:
-        raise line.error(f"unexpected argument {positionals[most]!r}")
-    return line
+            raise self._unexpected(word)
+
+    def _read_file(self, name: str, value: str | None) -> None:
+        file = self._take_value(name) if value is None else value
+        if not file:  # an unset variable of the shell
+            raise ConfigError(f"{name}: expected a config file, got nothing")
+        self._files.append(file)
+
+    def _read_file_or_key(self, option: Option, word: str, value: str | None) -> None:
+        """Read an option that is a key of the config where its value is no file."""
+        if value is None:
+            value = self._take_value(word)
+            word = f"{word} {value}"
+        if value.lower().endswith(option.suffixes):
+            self._options[option.key] = value
+        else:
+            self._add_override(option.key, value, word)
+
+    def _read_option(self, option: Option, name: str, value: str | None) -> None:
+        if option.is_switch and value is not None:
+            raise ConfigError(f"{cut(f'{name}={value}')}: {name} takes no value")
+        if option.is_switch or (option.is_optional and value is None):
+            self._options[option.key] = True
+            return
+        text = self._take_value(name) if value is None else value
+
+        # Every command that prints JSON takes both spellings, also where another value of --output names a file.
+        if option.key == "output" and text == "json" and self._command.find_option("--json") is not None:
+            self._options["json"] = True
+            return
+        found = option.read(text)
+        before = self._options.get(option.key, ())
+        if isinstance(found, tuple) and isinstance(before, tuple):
+            found = (*before, *found)
+        self._options[option.key] = found
+
+    def _read_help(self, word: str, *, has_value: bool) -> None:
+        """Leave a word of jsonargparse's to it, with the class that may follow."""
+        if not (self._is_script or self._command.takes_config):
+            raise self._unexpected(word)
+        self._passthrough.append(word)
+        if word in _HELP or has_value or not self._left:
+            return
+        following = self._left[0]
+        if not following.startswith("-") and "=" not in following:
+            self._passthrough.append(self._left.popleft())
+
+    def _is_key(self, word: str, key: str) -> bool:
+        """Return whether a word sets a key of the config."""
+        is_option = word.startswith("--") and len(word) > 2
+        if not self._command.takes_config or not (is_option or "=" in word):
+            return False
+        return _KEY.fullmatch(key.removesuffix("+")) is not None
+
+    def _read_override(self, word: str, key: str, value: str | None) -> None:
+        name = key.removesuffix("+")
+        shown = word
+        if value is None:
+            value = self._take_value(word, "" if "." in key else self._near_option(name))
+            shown = f"{word} {value}"
+        if self._is_misspelt(word, name):
+            raise ConfigError(f"unexpected argument {_mask(word)!r}{self._near_option(name)}")
+        self._add_override(name, value, shown, append=key.endswith("+"))
+
+    def _add_override(self, key: str, value: str, shown: str, *, append: bool = False) -> None:
+        from lightkit.config import Flag  # here: it loads PyYAML, which the help does without
+
+        self._overrides.append(Flag(key, value, shown, append=append))
+
+    def _is_misspelt(self, word: str, name: str) -> bool:
+        """Return whether a word is rather an option of the command with a typing error than a key."""
+        if self._is_script or name in _KEYS or "." in name or not word.startswith("--"):
+            return False
+        return near(name, [option.key for option in self._command.options]) != ""
+
+    def _take_value(self, shown: str, hint: str = "") -> str:
+        """Return the word after an option.
+
+        Raises:
+            ConfigError: If there is none, or it is an option.
+        """
+        if not self._left:
+            raise ConfigError(f"{cut(shown)}: expected a value after it, got the end of the command line{hint}")
+        following = self._left[0]
+        if self._is_option(following):
+            raise ConfigError(
+                f"{cut(shown)}: expected a value after it, got {cut(following)!r}{hint}; "
+                f"a value that starts with a dash is written {cut(shown)}=VALUE"
+            )
+        return self._left.popleft()
+
+    def _is_option(self, word: str) -> bool:
+        name, _, _ = _split(word)
+        return word.startswith("--") or word in _HELP or self._command.find_option(name) is not None
+
+    def _is_input(self, word: str) -> bool:
+        command = self._command
+        if word.startswith("-") and word != "-":
+            return False
+        if command.max_inputs is not None and len(self._inputs) >= command.max_inputs:
+            return False
+        return command.has_other_inputs or word in command.input_choices
+
+    def _near_option(self, word: str) -> str:
+        """Return the hint at the options and sections that look like a word."""
+        if not self._command.takes_config:
+            return near(f"--{word}", [option.name for option in self._command.options])
+        options = [option.key for option in self._command.options if len(option.key) > 1]
+        return near(cut(word), [*options, *_SECTIONS])
+
+    def _unexpected(self, word: str) -> ConfigError:
+        """Return the error of a word that the command does not take."""
+        hint = self._near_option(word.lstrip("-").partition("=")[0])
+        text = f"unexpected argument {_mask(word)!r}"
+        if not self._command.takes_config:
+            return self._command.error(f"{text}{hint}")
+        if word.endswith(_NESTED_FILES):
+            hint = f"; a config file comes after -c: -c {cut(word)}"
+        elif Path(word).is_dir():
+            hint = f"; `lightkit init --data {cut(word)}` writes a config for the images in it"
+        return ConfigError(f"{text}: expected --OPTION, --KEY=VALUE or KEY=VALUE{hint}")
+
+
+def _split(word: str) -> tuple[str, str, str]:
+    """Split a word into a name, ``=`` and a value, also ``-cFILE``."""
+    if word.startswith("-c") and len(word) > 2 and not word.startswith("-config"):
+        return "-c", "=", word[2:].removeprefix("=")
+    return word.partition("=")
+
+
+def _mask(word: str) -> str:
+    from lightkit.config.secrets import mask_line  # here: it loads PyYAML, which the help does without
+
+    return cut(mask_line(word))
+
+
+def _read_number(name: str, text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise ConfigError(f"{name}: expected a number, got {text!r}")
+    return value
+
+
+def _read_count(name: str, text: str, *, least: int) -> int:
+    if not text.isdecimal() or int(text) < least:
+        at_least = f" of at least {least}" if least else ""
+        raise ConfigError(f"{name}: expected a whole number{at_least}, got {text!r}")
+    return int(text)
+
+
+# -- models that need no config ----------------------------------------------------------------------------------------
 
 
 def refuse_without_effect(
-    arguments: Arguments, subject: str, *, options: Sequence[str], keys: Collection[str] = ()
+    invocation: Invocation, subject: str, *, options: Sequence[str], keys: Collection[str] = ()
 ) -> None:
     """Refuse what has no effect on a model that needs no config: layers, keys and some options.
 
     Args:
-        arguments: The command line.
+        invocation: The command line.
         subject: The model, for the error.
         options: Options without an effect.
         keys: Keys with an effect.
@@ -171,9 +560,9 @@ def refuse_without_effect(
     Raises:
         ConfigError: If one of them is given.
     """
-    found = [f"-c {file}" for file in arguments.files]
-    found += [flag.text for flag in arguments.flags if flag.key not in keys or flag.append]
-    found += [f"--{name}" for name in options if arguments.options.get(name) not in (None, False)]
-    found += arguments.passthrough
+    found = [f"-c {file}" for file in invocation.files]
+    found += [flag.text for flag in invocation.overrides if flag.key not in keys or flag.append]
+    found += [f"--{name}" for name in options if name in invocation.options]
+    found += invocation.passthrough
     if found:
         raise ConfigError(f"{found[0]}: this has no effect on {subject}. Leave it out.")

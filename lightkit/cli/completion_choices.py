@@ -2,96 +2,136 @@
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 
 from lightkit.cli.argument_lookup import list_arguments, list_class_names
-from lightkit.cli.command_line import OPTION_LINE
-from lightkit.cli.config_loader import OPTIONS, STAGES, load_config, options_of
+from lightkit.cli.command_line import FILES, FOLDERS, Command, Option, parse_command
+from lightkit.cli.command_table import COMMANDS, GENERAL_OPTIONS, WITH_MODEL
+from lightkit.cli.config_loader import load_config
 from lightkit.config import NAMED_CLASSES, Origin, Problems
 from lightkit.config.packaged import PREFIX, packaged_configs
 from lightkit.config.schema import list_branches, load_schema
 from lightkit.config.tree import MappingNode, find
 from lightkit.errors import LightkitError
-from lightkit.export.formats import FORMATS
 
 _BREAKS = ("=", ":")
-_FILES, _FOLDERS = ":files", ":folders"
+_ON_DISK = {FILES, FOLDERS}
 """Answers that leave it to the shell."""
-_OPTION_VALUES = {
-    **dict.fromkeys(("-c", "--config"), (_FILES, *(f"{PREFIX}{name}" for name in packaged_configs()))),
-    **dict.fromkeys(("--run", "--run.resume"), ("latest", _FOLDERS)),
-    **dict.fromkeys(("--root", "--run.root"), (_FOLDERS,)),
-    "--ckpt_path": ("last", "best", _FILES),
-    "--output": ("json", _FILES),
-    "--format": (*FORMATS, "all"),
-}
-"""Values of an option whose type does not list them."""
+_KEY_VALUES = {"run.resume": ("latest", FOLDERS), "run.root": (FOLDERS,)}
+"""Values of keys whose type does not list them."""
 
 
-def completion_choices(args: Sequence[str], *, commands: Mapping[str, str | None], is_split: bool) -> list[str]:
-    """List what the last word can become, whole words; those that go on end in a dot or ``=``.
+def completion_choices(args: Sequence[str], *, is_split: bool) -> list[str]:
+    """List the words that the last word can become; those that go on end in a dot or ``=``.
 
     A word that starts with a colon is none: the shell adds what is on the disk.
 
     Args:
         args: Words after the program's name, up to the one under the cursor, which may be empty.
-        commands: The module of each command, which has its help; None for the stages.
         is_split: Whether the shell has split words at each `=` and `:`, as bash does, and wants the last part alone.
     """
-    joined: list[str] = []
-    for at, word in enumerate(args):
-        follows = at > 0 and args[at - 1] in _BREAKS and joined[-1][-1:] in _BREAKS
-        if is_split and joined and (word in _BREAKS or follows):
-            joined[-1] += word
-        else:
-            joined.append(word)
-    *before, current = joined or [""]
-    found = {*_list_choices(before, current, commands)}
-    matching = sorted(word for word in found - {_FILES, _FOLDERS} if word.startswith(current))
+    words = _join_words(args) if is_split else list(args)
+    *before, current = words or [""]
+    found = set(_list_choices(before, current))
+    matching = sorted(word for word in found - _ON_DISK if word.startswith(current))
     if is_split and args and current != args[-1]:
         kept = 0 if args[-1] in _BREAKS else len(args[-1])
         matching = [word[len(current) - kept :] for word in matching]
-    return [*matching, *sorted(found & {_FILES, _FOLDERS})]
+    return [*matching, *sorted(found & _ON_DISK)]
 
 
-def _list_choices(before: Sequence[str], current: str, commands: Mapping[str, str | None]) -> Sequence[str]:
-    command, previous = next((word for word in before if word in commands), None), before[-1] if before else ""
-    if command is None:
-        return _OPTION_VALUES.get(previous) or [*commands, "help", "--help", "--version"]
-    module, data = commands[command], load_schema().data
-    if module is None and previous == "--help":
+def _join_words(args: Sequence[str]) -> list[str]:
+    """Join the words that a shell has split at each `=` and `:`."""
+    joined: list[str] = []
+    for at, word in enumerate(args):
+        follows = at > 0 and args[at - 1] in _BREAKS and joined[-1].endswith(_BREAKS)
+        if joined and (word in _BREAKS or follows):
+            joined[-1] += word
+        else:
+            joined.append(word)
+    return joined
+
+
+def _list_choices(before: Sequence[str], current: str) -> Sequence[str]:
+    named = [word for word in before if word in COMMANDS]
+    previous = before[-1] if before else ""
+    if not named:
+        option = Command("", options=GENERAL_OPTIONS).find_option(previous)
+        if option is not None and option.completes:
+            return _complete_option(option)
+        return [*COMMANDS, "help", "--help", "--version"]
+
+    command = COMMANDS[named[0]]
+    if previous == "--help" and command.name in WITH_MODEL:
+        data = load_schema().data
         return [*data["sections"], *data["bases"], "all"]
-    if module is None:
-        named = {f"--{name}": takes != "switch" for name, takes in options_of(command).items() if name != "artefact"}
-        takes_value = {"-c": True, "--help": False, **named}
-    else:
-        text = getattr(importlib.import_module(module), "HELP", "")
-        takes_value = {option: value != "" for option, value in OPTION_LINE.findall(text)} | {"--help": False}
-        takes_value |= {"-c": True} if " -c FILE" in text else {}
-    tree = MappingNode({}, Origin("default"))
-    if "-c" in takes_value:
-        with suppress(LightkitError, OSError):  # the command itself reports errors
-            config_args = [arg for arg in before if arg not in (command, *STAGES)]
-            tree = load_config("fit", config_args, Problems()).resolved.tree
-    option = current.partition("=")[0] if "=" in current else previous
-    equals = f"{option}=" if "=" in current else ""
-    is_key = "-c" in takes_value and option.lstrip("-") not in OPTIONS and (equals or current[:1] != "-")
-    if option.startswith("-") or equals:
-        values: Sequence[str] | None = _OPTION_VALUES.get(option) if takes_value.get(option, is_key) else None
-        if values is None and is_key and option not in takes_value:
-            values = _list_values(option.lstrip("-"), tree)
-        if values is not None:
-            return [value if value in (_FILES, _FOLDERS) else f"{equals}{value}" for value in values]
-    dashes, keys = "--" if current.startswith("-") else "", []
-    if "-c" in takes_value:
-        keys = [f"{dashes}{key}" for key in _list_keys(current.removeprefix("--").rpartition(".")[0], tree)]
-    if command == "explain" and not dashes:  # its keys have no values
-        keys = [*STAGES, *(key.removesuffix("=") for key in keys)]
-    files = [] if keys and command != "predict" else [_FILES]
-    words = {"completion": ["bash", "zsh"], "check": STAGES}.get(command, files)
-    return [*keys, *takes_value, *(() if dashes else words)]
+    tree = _load_tree(command, before)
+    if "=" in current:
+        name = current.partition("=")[0]
+        values = _list_values_of(command, name, tree)
+        return [value if value in _ON_DISK else f"{name}={value}" for value in values]
+    if previous.startswith("-") and not current.startswith("-") and _takes_value(command, previous):
+        return _list_values_of(command, previous, tree)
+    return _list_words(command, current, tree)
+
+
+def _load_tree(command: Command, before: Sequence[str]) -> MappingNode:
+    """Merge the layers that stand before the word; errors are left to the command itself."""
+    if command.takes_config:
+        words = [word for word in before if word != command.name]
+        invocation = parse_command(command, words).for_stage("fit", keep=())
+        with suppress(LightkitError, OSError):
+            return load_config(invocation._replace(errors=()), Problems()).resolved.tree
+    return MappingNode({}, Origin("default"))
+
+
+def _takes_value(command: Command, name: str) -> bool:
+    """Return whether an option, or a key with dashes, takes the next word."""
+    option = command.find_option(name)
+    if option is None:
+        return command.takes_config
+    return not option.is_switch and not option.is_optional
+
+
+def _list_values_of(command: Command, name: str, tree: MappingNode) -> Sequence[str]:
+    """List the values of an option or of a key."""
+    option = command.find_option(name)
+    if option is not None and not option.suffixes:
+        return _complete_option(option)
+    if not command.takes_config:
+        return ()
+    key = command.key_aliases.get(name, name.lstrip("-"))
+    return _KEY_VALUES.get(key) or _list_values(key, tree)
+
+
+def _complete_option(option: Option) -> Sequence[str]:
+    if option.name == "-c":
+        return [FILES, *(f"{PREFIX}{name}" for name in packaged_configs())]
+    return [*option.choices, *option.completes]
+
+
+def _list_words(command: Command, current: str, tree: MappingNode) -> Sequence[str]:
+    """List keys, options, and words without an option."""
+    keys: list[str] = []
+    if command.takes_config:
+        dashes = "--" if current.startswith("-") else ""
+        above = current.removeprefix("--").rpartition(".")[0]
+        keys = [f"{dashes}{key}" for key in _list_keys(above, tree)]
+        if command.name == "explain" and not dashes:  # its keys have no values
+            keys = [key.removesuffix("=") for key in keys]
+    inputs = () if current.startswith("-") or command.max_inputs == 0 else command.input_choices
+    return [*keys, *_list_options(command), *inputs]
+
+
+def _list_options(command: Command) -> list[str]:
+    names = ["--help"]
+    for option in command.options:
+        if not option.is_hidden or option.key == "ckpt_path":
+            names.append(option.name)
+        if option.spelling:
+            names.append(option.spelling.split()[0])
+    return names
 
 
 def _list_keys(above: str, tree: MappingNode) -> list[str]:
@@ -106,7 +146,7 @@ def _list_keys(above: str, tree: MappingNode) -> list[str]:
     if not above:
         nested = [*data["sections"], *data["bases"]]
         single = ["accelerator", "model", "data", "optimizer", "lr_scheduler", *data["top"]]
-        return [*(f"{name}." for name in nested), *(f"{name}=" for name in single if name not in OPTIONS)]
+        return [*(f"{name}." for name in nested), *(f"{name}=" for name in single if name != "ckpt_path")]
     if section in NAMED_CLASSES and not entry:
         entries = getattr(find(tree, (section,)), "entries", {})
         return [f"{above}.{name}." for name in {*NAMED_CLASSES[section], *entries}]
@@ -116,16 +156,16 @@ def _list_keys(above: str, tree: MappingNode) -> list[str]:
 
 
 def _list_values(key: str, tree: MappingNode) -> Sequence[str]:
-    """List the values that a key takes, where they can be listed; with `_FILES` where a file's name is one."""
+    """List the values that a key takes, where they can be listed; with `FILES` where a file's name is one."""
     above, _, name = key.removesuffix(".class_path").rpartition(".")
     section = (above or name).partition(".")[0]
     if section in load_schema().data["bases"] and (name == section or above in NAMED_CLASSES):
         names = [*NAMED_CLASSES.get(section, {}), *(name for name, _ in list_class_names(section))]
-        return [*names, *[_FILES] * (key == "model")]  # an exported one
+        return [*names, *[FILES] * (key == "model")]  # an exported one
     described = list_arguments(tree, tuple(above.split(".")) if above else (), imports=False)[1].get(name, {})
     branches = list_branches(described.get("schema", {}))
     choices = [str(value) for branch in branches for value in branch.get("enum", ()) if not isinstance(value, int)]
     for branch in branches:
         choices += {"boolean": ["true", "false"], "null": ["null"]}.get(str(branch.get("type")), [])
     takes_text = any(not branch or branch.get("type") == "string" for branch in branches)
-    return [*(choices if choices != ["null"] else []), *([_FILES] if takes_text else [])]
+    return [*(choices if choices != ["null"] else []), *([FILES] if takes_text else [])]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -11,32 +11,20 @@ from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
 from lightkit import config, runs
-from lightkit.cli.help import OWN_OPTIONS
-from lightkit.config.packaged import packaged_configs
+from lightkit.cli.command_line import Invocation
+from lightkit.cli.command_table import STAGES
+from lightkit.config.packaged import PREFIX, find_config, packaged_configs
 from lightkit.config.resolved import collect_errors, drop_paths
 from lightkit.config.secrets import HIDDEN
 from lightkit.config.tree import Leaf, MappingNode, Node, rebuild, to_plain
 from lightkit.errors import ConfigError
-from lightkit.export.formats import format_of, holds_weights_alone
+from lightkit.export.formats import holds_weights_alone
 from lightkit.hardware import Machine, this_machine
 from lightkit.launch.plan import LaunchSettings, check_engine, read_settings
 from lightkit.launch.ranks import this_rank
 from lightkit.launch.watchdog import read_watchdog
 from lightkit.registry.gate import read_gate
 
-Takes = Literal["value", "switch", "optional"]
-STAGES = ("fit", "validate", "test", "predict")
-WITH_MODEL = (*STAGES, "export")
-"""Commands that build a config's model."""
-OPTIONS: dict[str, Takes] = {
-    "run": "value",
-    "ckpt_path": "value",
-    "quiet": "switch",
-    "output": "value",
-    "print_config": "optional",
-    "trust": "switch",
-}
-"""Options of every stage."""
 _CALLBACK_ADDRESSES = (("init_args", "webhook_url"), ("init_args", "urls"))
 
 
@@ -45,49 +33,29 @@ class LoadedConfig:
     """A command line and its config.
 
     Args:
-        arguments: The command line, split.
+        invocation: The command line, parsed.
         resolved: The merged config, before its hardware keys are resolved.
         base: Run that `--run` names.
     """
 
-    arguments: config.Arguments
+    invocation: Invocation
     resolved: config.Resolved
     base: runs.Run | None
 
     @property
     def default_name(self) -> str:
         """Name of the job where the config has none: that of the base run, or of the first config file."""
-        files = (Path(file).stem for file in self.arguments.files if not is_yaml_text(file))
-        return self.base.name if self.base is not None else next(files, "default")
+        if self.base is not None:
+            return self.base.name
+        for file in self.invocation.files:
+            if not is_yaml_text(file):
+                return Path(file.removeprefix(PREFIX)).stem
+        return "default"
 
     @property
     def job_name(self) -> str:
         """Name of the job."""
         return str(self.resolved.section("run").get("name") or self.default_name)
-
-
-def options_of(command: str) -> dict[str, Takes]:
-    """Return the options of a command, those of every stage and those in its help, and whether each takes a value."""
-    found: dict[str, Takes] = {**OPTIONS, **({"artefact": "value"} if command == "predict" else {})}
-    for typed, _ in OWN_OPTIONS.get(command, ()):
-        words = typed.replace(",", "").split()  # such as --rtol --atol X
-        takes: Takes = "switch" if typed and words[-1].startswith("--") else "value"
-        names = [word[2:] for word in words if word.startswith("--")]
-        found |= {name: takes for name in names if name not in config.SECTIONS}
-    return found
-
-
-def read_artefact_option(args: Sequence[str]) -> list[str]:
-    """Write ``--model FILE`` as ``--artefact=FILE`` where FILE is an exported model: elsewhere it names a class."""
-    read: list[str] = []
-    for word in args:
-        if read and read[-1] == "--model" and format_of(word):
-            read[-1] = f"--artefact={word}"
-        elif word.startswith("--model=") and format_of(word):
-            read.append(f"--artefact={word.removeprefix('--model=')}")
-        else:
-            read.append(word)
-    return read
 
 
 def is_yaml_text(file: str) -> bool:
@@ -103,52 +71,38 @@ def spawns(strategy: Any) -> bool:
 
 
 def load_config(
-    command: str,
-    args: Sequence[str],
+    invocation: Invocation,
     problems: config.Problems,
     *,
-    options: Mapping[str, Takes] | None = None,
     class_sections: Sequence[str] = config.CLASS_SECTIONS,
     subcommands: Sequence[str] = STAGES,
-    takes_inputs: bool = False,
     environ: Mapping[str, str] = os.environ,
 ) -> LoadedConfig:
-    """Read the arguments of a command and merge all layers that they name.
+    """Merge all layers that a command line names.
 
     Args:
-        command: `fit`, `validate`, `test` or `predict`, whose block in a file applies; empty where there is none.
-        args: The command line after the command.
+        invocation: The command line. The block of its command in a file applies; its command is empty in a script that
+            runs none.
         problems: Collects the errors; the config is what is left without them.
-        options: Its options, and whether each takes a value; those of the command if None.
         class_sections: Top-level keys that hold one class each.
         subcommands: All commands.
-        takes_inputs: Whether words may stand alone, as those of `predict` do.
         environ: Environment variables.
 
     Raises:
         ConfigError: If `--run` names no run.
     """
-    options = options_of(command) if options is None else options
-    arguments = config.split_arguments(
-        read_artefact_option(args) if "artefact" in options else args,
-        options=options,
-        takes_inputs=takes_inputs or command == "predict",
-        problems=problems,
-    )
-
-    if command == "predict" and not (arguments.files or "run" in arguments.options):
-        arguments.options |= _find_run_of_weights(arguments)
+    for error in invocation.errors:
+        with problems.noted(leaves_gap=True):  # the word may have been meant for a file
+            raise error
+    command = invocation.command
+    reference = _find_reference(invocation)
     with TemporaryDirectory(prefix="lightkit-") as folder:
-        files = []
-        for number, file in enumerate(arguments.files):
-            files.append(Path(folder, f"config-{number}.yaml") if is_yaml_text(file) else Path(file))
-            if is_yaml_text(file):
-                files[-1].write_text(file, encoding="utf-8")
+        files = list(_list_files(invocation.files, Path(folder), problems))
 
         def resolve(below: Sequence[Path] = ()) -> config.Resolved:
             return config.resolve(
                 [*below, *files],
-                flags=arguments.flags,
+                flags=invocation.overrides,
                 environ=environ,
                 subcommand=command,
                 subcommands=subcommands,
@@ -156,36 +110,50 @@ def load_config(
                 problems=problems,
             )
 
-        if "run" in arguments.options:
-            if command == "fit":
-                raise ConfigError("fit takes no --run; to continue in a run's folder, use --run.resume=RUN")
-            reference, section = str(arguments.options["run"]), resolve().values.get("run")
-            section = section if isinstance(section, Mapping) else {}  # an error in its place is reported later
-            base = runs.find(reference, section.get("root") or "runs", section.get("name"))
-            if not base.config_path.is_file():
-                raise ConfigError(f"--run {reference}: {base.folder} has no config.yaml; it is not a run of lightkit")
-            layers = [base.config_path]
-            if _needs_several_machines(config.read_file(base.config_path)):
-                layers.append(packaged_configs()["accelerator/one_process"])
-            return LoadedConfig(arguments, _drop_hidden_addresses(resolve(layers)), base)
-        return LoadedConfig(arguments, resolve(), None)
+        if reference is None:
+            return LoadedConfig(invocation, resolve(), None)
+        if command == "fit":
+            raise ConfigError("fit takes no --run; to continue in a run's folder, use --run.resume=RUN")
+        section = resolve().values.get("run")
+        section = section if isinstance(section, Mapping) else {}  # an error in its place is reported later
+        base = runs.find(reference, section.get("root") or "runs", section.get("name"))
+        if not base.config_path.is_file():
+            raise ConfigError(f"--run {reference}: {base.folder} has no config.yaml; it is not a run of lightkit")
+        layers = [base.config_path]
+        if _needs_several_machines(config.read_file(base.config_path)):
+            layers.append(packaged_configs()["accelerator/one_process"])
+        return LoadedConfig(invocation, _drop_hidden_addresses(resolve(layers)), base)
 
 
-def _find_run_of_weights(arguments: config.Arguments) -> dict[str, str | bool]:
-    """Return ``--run`` for the weights of ``--model`` in a run's ``export`` folder, known by their place alone.
+def _list_files(files: Iterable[str], folder: Path, problems: config.Problems) -> Iterator[Path]:
+    """List the files of ``-c``; YAML text in place of one is written into ``folder``."""
+    for number, file in enumerate(files):
+        if is_yaml_text(file):
+            path = folder / f"config-{number}.yaml"
+            path.write_text(file, encoding="utf-8")
+            yield path
+            continue
+        with problems.noted(leaves_gap=True):
+            yield Path(find_config(file))
+
+
+def _find_reference(invocation: Invocation) -> str | None:
+    """Return the run that ``--run`` names; of weights in a run's ``export`` folder, known by their place, that run.
 
     Raises:
-        ConfigError: If they are elsewhere, and no key says which module they are for.
+        ConfigError: If weights are elsewhere, and no key says which module they are for.
     """
-    artefact = str(arguments.options.get("artefact", ""))
-    if not holds_weights_alone(artefact):
-        return {}
-    folder = Path(artefact).resolve().parent
+    if invocation.has("run"):
+        return str(invocation.options["run"])
+    weights = str(invocation.options.get("model", ""))
+    if invocation.files or not holds_weights_alone(weights):
+        return None
+    folder = Path(weights).resolve().parent
     if folder.name == "export" and (folder.parent / "config.yaml").is_file():
-        return {"run": str(folder.parent)}
-    if any(flag.key.partition(".")[0] == "model" for flag in arguments.flags):
-        return {}
-    raise ConfigError(f"--model {artefact}: this file has weights only; name their module with --run or -c.")
+        return str(folder.parent)
+    if any(flag.key.partition(".")[0] == "model" for flag in invocation.overrides):
+        return None
+    raise ConfigError(f"--model {weights}: this file has weights only; name their module with --run or -c.")
 
 
 def _needs_several_machines(saved: MappingNode) -> bool:

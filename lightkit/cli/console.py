@@ -31,20 +31,19 @@ _IGNORED_WARNINGS = (
 )
 
 
-def choose_output_mode(options: Mapping[str, str | bool], *, is_path: bool = False) -> OutputMode:
+def choose_output_mode(options: Mapping[str, Any], *, is_path: bool = False) -> OutputMode:
     """Choose from the options and from what standard output is connected to.
 
     Args:
         options: Of the command line.
-        is_path: Whether any other ``--output`` than json names a file or folder.
+        is_path: Whether ``--output`` names a file or folder.
 
     Raises:
-        ConfigError: If ``--output`` names an unknown form.
+        ConfigError: If ``--output`` has another value than json.
     """
-    form = options.get("output")
-    if form not in (None, "json") and not is_path:
-        raise ConfigError(f"--output: expected json, got {form!r}")
-    if form == "json":
+    if "output" in options and not is_path:
+        raise ConfigError(f"--output: expected json, got {options['output']!r}")
+    if options.get("json"):
         return "json"
     if options.get("quiet"):
         return "quiet"

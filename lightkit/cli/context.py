@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from lightkit import config, runs
-from lightkit.cli.config_loader import STAGES, LoadedConfig, Takes, load_config, resolve_settings, spawns
+from lightkit.cli.command_line import Invocation
+from lightkit.cli.command_table import STAGES
+from lightkit.cli.config_loader import LoadedConfig, load_config, resolve_settings, spawns
 from lightkit.cli.console import OutputMode, choose_output_mode
 from lightkit.cli.notifications import CommandNotifier
 from lightkit.cli.predict_options import parse_predict_options
@@ -38,11 +40,8 @@ class RunContext:
     """One invocation of a command, or of a script.
 
     Args:
-        command: `fit`, `validate`, `test`, `predict` or `export`; empty where a script runs no command.
-        args: The command line after the command.
-        options: The command's own options.
-        inputs: Positional arguments: the images of `predict`.
-        passthrough: Arguments that only print help.
+        invocation: The command line; its command is `fit`, `validate`, `test`, `predict` or `export`, and empty where a
+            script runs none.
         print_config: What to leave out of the config that is printed instead of a run: `skip_default`, `skip_unset`
             or `skip_null`, the first two as in LightningCLI; None runs the stage.
         is_script: Whether it is a script with a `LightkitCLI`, whose own parser decides which keys there are.
@@ -69,11 +68,7 @@ class RunContext:
         nothing_left: Whether the checkpoint of another run has left nothing to train.
     """
 
-    command: str
-    args: list[str]
-    options: Mapping[str, str | bool] = field(default_factory=dict)
-    inputs: Sequence[str] = ()
-    passthrough: list[str] = field(default_factory=list)
+    invocation: Invocation
     print_config: tuple[str, ...] | None = None
     is_script: bool = False
     only_checks: bool = False
@@ -99,6 +94,26 @@ class RunContext:
     nothing_left: bool = False
 
     @property
+    def command(self) -> str:
+        """The command: a stage, `export`, or empty where a script runs none."""
+        return self.invocation.command
+
+    @property
+    def options(self) -> Mapping[str, Any]:
+        """The command's own options."""
+        return self.invocation.options
+
+    @property
+    def inputs(self) -> Sequence[str]:
+        """Words without an option: the images of `predict`."""
+        return self.invocation.inputs
+
+    @property
+    def passthrough(self) -> Sequence[str]:
+        """Words that only print help."""
+        return self.invocation.passthrough
+
+    @property
     def only_prints(self) -> bool:
         """Whether help or the config is printed, and nothing runs."""
         return bool(self.passthrough) or self.print_config is not None
@@ -121,7 +136,7 @@ class RunContext:
     @property
     def weights(self) -> Path | None:
         """Exported weights in the place of a checkpoint."""
-        return Path(str(self.options["artefact"])) if "artefact" in self.options else None
+        return Path(self.options["model"]) if "model" in self.options else None
 
     def attach_notifier(self, notifier: CommandNotifier) -> None:
         """Let the command's notifier send the beginning, now that the config is known.
@@ -138,28 +153,24 @@ class RunContext:
 
 
 def load_context(
-    command: str,
-    args: Sequence[str],
+    invocation: Invocation,
     watch: SignalWatch,
     problems: config.Problems,
     *,
     class_sections: Sequence[str] = config.CLASS_SECTIONS,
     subcommands: Sequence[str] = STAGES,
     is_script: bool = False,
-    options: Mapping[str, Takes] | None = None,
     machine: Machine | Literal["this"] | None = "this",
 ) -> tuple[RunContext, LoadedConfig]:
-    """Read the arguments, merge the layers, and resolve them for this machine.
+    """Merge the layers of a command line, and resolve them for this machine.
 
     Args:
-        command: `fit`, `validate`, `test` or `predict`; empty where a script runs no command.
-        args: The command line after the command.
+        invocation: The command line.
         watch: Handler of SIGINT and SIGTERM.
         problems: Takes the errors.
         class_sections: Top-level keys that hold one class each.
         subcommands: All commands.
         is_script: Whether a script's own parser decides which keys there are.
-        options: Options, and whether each takes a value; those of the command if None.
         machine: Machine whose hardware the config must fit; None to check against none.
 
     Returns:
@@ -170,53 +181,78 @@ def load_context(
     """
     complete_torch_variables(os.environ)
     try:
-        loaded = load_config(
-            command, args, problems, options=options, class_sections=class_sections, subcommands=subcommands
-        )
+        loaded = load_config(invocation, problems, class_sections=class_sections, subcommands=subcommands)
     except ConfigError as error:  # nothing is left to check
         problems.add(error)
         raise problems.error() or error from None
     for problem in find_masked_values(loaded.resolved.tree):
         problems.add(problem)
+
+    command = invocation.command
     hardware, launch = resolve_settings(command, loaded, problems, machine)
-    given, resolved = loaded.arguments.options, hardware.resolved
     context = RunContext(
-        command=command,
-        args=list(args),
-        options=given,
-        inputs=tuple(loaded.arguments.inputs),
-        passthrough=loaded.arguments.passthrough,
+        invocation=invocation,
         is_script=is_script,
-        resolved=resolved,
+        resolved=hardware.resolved,
         hardware=hardware,
         launch=launch,
         job_name=loaded.job_name,
         base=loaded.base,
         watch=watch,
     )
-    if not is_script and command in STAGES and spawns(resolved.section("trainer").get("strategy")):
-        text = "trainer.strategy: its processes have no run folder; ddp trains the same and has one"
-        problems.add(error_at(text, resolved.origin_of("trainer.strategy")))
-    if (flags := given.get("print_config")) is not None:
-        context.print_config = tuple(flags.split(",")) if isinstance(flags, str) and flags else ()
-        if unknown := [flag for flag in context.print_config if flag not in _PRINT_FLAGS]:
-            problems.add(ConfigError(f"--print_config: expected {', '.join(_PRINT_FLAGS)}, got {unknown[0]!r}"))
+    if not is_script and command in STAGES:
+        _refuse_spawning(context.resolved, problems)
+    with problems.noted():
+        context.print_config = _read_print_flags(invocation)
     with problems.noted():
         if command == "predict":
-            parse_predict_options(given, context.inputs)
+            parse_predict_options(invocation.options, invocation.inputs)
         elif command == "export":
-            ExportOptions.parse(given)
+            ExportOptions.parse(invocation.options)
     with problems.noted():
-        context.mode = choose_output_mode(given, is_path=command in ("export", "predict"))
+        context.mode = choose_output_mode(invocation.options, is_path=command in ("export", "predict"))
     with problems.noted():
-        named = given.get("ckpt_path", resolved.values.get("ckpt_path"))
-        if context.base is not None and context.weights is None:
-            context.ckpt_path = str(find_checkpoint(context.base, "best" if named is None else str(named)))
-        elif named and context.weights is None:
-            context.ckpt_path = str(named)
+        context.ckpt_path = _find_named_checkpoint(context)
     if command not in ("", "export") and not problems:
         context.rank_context = join_launch(os.environ, context.run_root)
     return context, loaded
+
+
+def _refuse_spawning(resolved: config.Resolved, problems: config.Problems) -> None:
+    """Refuse a strategy that starts its processes from within the trainer."""
+    if spawns(resolved.section("trainer").get("strategy")):
+        text = "trainer.strategy: its processes have no run folder; ddp trains the same and has one"
+        problems.add(error_at(text, resolved.origin_of("trainer.strategy")))
+
+
+def _read_print_flags(invocation: Invocation) -> tuple[str, ...] | None:
+    """Read what ``--print_config`` leaves out; None without it.
+
+    Raises:
+        ConfigError: If there is no such flag.
+    """
+    given = invocation.options.get("print_config")
+    if given is None:
+        return None
+    flags = tuple(given.split(",")) if isinstance(given, str) and given else ()
+    for flag in flags:
+        if flag not in _PRINT_FLAGS:
+            raise ConfigError(f"--print_config: expected {', '.join(_PRINT_FLAGS)}, got {flag!r}")
+    return flags
+
+
+def _find_named_checkpoint(context: RunContext) -> str | None:
+    """Return the checkpoint that the command line or the config names; of a run by default the best.
+
+    Raises:
+        ConfigError: If the run has none of this name.
+    """
+    if context.weights is not None:
+        return None
+    named = context.options.get("ckpt_path", context.resolved.values.get("ckpt_path"))
+    if context.base is not None:
+        return str(find_checkpoint(context.base, "best" if named is None else str(named)))
+    return str(named) if named else None
 
 
 def read_run_settings(context: RunContext) -> RunSettings:

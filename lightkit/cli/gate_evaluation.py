@@ -24,6 +24,7 @@ from lightkit.callbacks import VerifiedCheckpointIO
 from lightkit.callbacks.class_names import read_trained_classes
 from lightkit.callbacks.metric_modes import find_metric_modes
 from lightkit.callbacks.prediction_recorder import PredictionRecorder, write_thumbnails
+from lightkit.cli.command_line import Invocation
 from lightkit.cli.console import configure_console, print_line, quiet_libraries
 from lightkit.cli.context import RunContext, read_run_settings
 from lightkit.cli.model_builder import build_model, translate_model_errors
@@ -322,6 +323,8 @@ class _Evaluation:
         if self.settings.is_against_run:
             run = runs.find(reference, self.run.root)
             checkpoint = find_checkpoint(run, "best")
+            if checkpoint.is_dir():
+                raise ConfigError(f"gate.baseline: {runs.refuse_folder(checkpoint)}")
             run_name = f"{run.name}/{run.id}"
             sha256 = runs.digest(checkpoint)
             return BaselineModel(f"run {run_name}", None, run.config_path, checkpoint, sha256, run_name)
@@ -566,9 +569,11 @@ class _Evaluation:
             kind=kind,
         )
         text = dump_yaml({"seed_everything": self._seed, "model": config.get("model"), "data": settings.section})
-        trust = ["--trust"] if runs.is_trusting() else []
+        options: dict[str, Any] = {"ckpt_path": str(model.checkpoint)}
+        if runs.is_trusting():
+            options["trust"] = True
         try:
-            context = open_run_context(["-c", text, "--ckpt_path", str(model.checkpoint), *trust])
+            context = open_run_context(Invocation("export", options=options, files=(text,)))
         except LightkitError as error:
             first = str(error).split("\n", 1)[0]
             raise ConfigError(

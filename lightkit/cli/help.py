@@ -1,42 +1,19 @@
-"""`lightkit fit --help` on one screen, 80 columns wide; `help_topics` explains sections, keys and classes.
+"""The help of lightkit and of its commands, from the table; `help_topics` explains sections, keys and classes.
 
-Apart from it, because the screen loads neither torch nor the package that reads configs.
+Apart from it, because this help loads neither torch nor the package that reads configs.
 """
 
 from __future__ import annotations
 
-OWN_OPTIONS: dict[str, tuple[tuple[str, str], ...]] = {
-    "fit": (
-        ("--if-changed", "train only if config, data or code changed; else code 6"),
-        ("--unchanged-ok", "with --if-changed: code 0 in place of 6"),
-        ("--deadline WHEN", "stop in time: 05:30, or a duration such as 4h or 90m"),
-    ),
-    "export": (
-        ("--format NAMES", "torch_export (model.pt2, the default), onnx,"),
-        ("", "torchscript, safetensors, with commas between; or all"),
-        ("--run RUN", "a run folder or latest, without -c; or an address"),
-        ("", "in MLflow, such as models:/flowers@champion"),
-        ("--ckpt_path WHICH", "best (the default of a run), last, or a file"),
-        ("--output DIR", "where the files go; default RUN/export, else ./export"),
-        ("--with-preprocessing", "uint8 images in, probabilities out"),
-        ("--input-shape SHAPE", "batch first: 1,3,8,8 or 1,9:int64; several: 1,3;1,8;"),
-        ("", "else example_input_array, or a batch of the data"),
-        ("--num-samples N", "validation samples that verify it; default 64"),
-        ("--rtol, --atol X", "how far outputs may be off; default by precision"),
-        ("--opset N", "of ONNX; default the newest that is tested"),
-        ("--half, --int8", "also model.half.onnx; model.int8.onnx, quantised"),
-    ),
-    "predict": (
-        ("IMAGES", "folders, files, 'globs', a table of paths; or -"),
-        ("--model FILE", "an exported model: .onnx, .pt2, .ts; .safetensors"),
-        ("", "with the config or run that its module is from"),
-        ("--output FILE", "predictions.csv, .parquet or .jsonl; - for CSV here"),
-        ("--contact-sheet FILE", "an HTML page of thumbnails, least certain first"),
-        ("--top-k N", "classes listed for each image; default 3"),
-        ("--ckpt_path WHICH", "best (the default of a run), last, or a file"),
-    ),
-}
-"""Options of single stages: what is typed, and its help; a row without the first continues the one above."""
+import textwrap
+from collections.abc import Iterable
+
+from lightkit.cli.command_line import Command
+from lightkit.cli.command_table import COMMANDS, GENERAL_OPTIONS, WITH_MODEL
+
+_WIDTH = 100  # columns, of a command that is no stage
+_SCREEN = 80  # of a stage, and of lightkit itself
+_MAX_NAME = 24  # columns; a longer name pushes its text to the right
 _KEYS = {
     "model": "ImageClassifier, Regressor, or my_module.Net",
     "data": "Flowers, FashionMNIST, ..., my_module.Data",
@@ -65,6 +42,7 @@ _KEYS = {
 }
 """Keys that are set often, with their defaults."""
 _TRAINING_KEYS = ("trainer.", "callbacks", "optimizer", "run.resume")
+_ALWAYS_SHOWN = "trainer.fast_dev_run=false"
 _EXPORT_KEYS = ("model", "data", "model.KEY, data.KEY", "run.root=runs", "seed_everything=true")
 _TOPICS = """\
   --help SECTION [KEY]   trainer, run, launch, watchdog, gate, accelerator: keys
@@ -76,34 +54,69 @@ _TOPICS = """\
 """
 
 
-def show_help(command: str, does: str) -> int:
-    """Print the help of a stage, and return the exit code.
+def format_general_help() -> str:
+    """Write the help of lightkit: its commands and the options that most of them have."""
+    commands = "\n".join(f"  {command.name:13}{command.summary}" for command in COMMANDS.values())
+    shown = ((option.describe(), option.help) for option in GENERAL_OPTIONS if not option.is_hidden)
+    options = _format_rows(shown, column=21, width=_SCREEN)
+    return (
+        "usage: lightkit COMMAND [-c FILE]... [--key=value]... [key=value]...\n\n"
+        "Train PyTorch Lightning models from layered YAML files.\n\n"
+        f"commands:\n{commands}\n\n{options}\nlightkit fit -c configs/flowers.yaml\n"
+    )
 
-    Args:
-        command: The stage.
-        does: Its purpose, as the list of commands has it.
-    """
-    events = "each step and the proof" if command == "export" else "the run's events"
-    options = [
-        *OWN_OPTIONS.get(command, ()),
-        ("-c FILE", "a layer of the config; later ones win over earlier ones"),
-        *([] if command in ("fit", "export") else [("--run RUN", "a run folder, or latest; needs no -c")]),
-        ("--print_config", "print the resolved config and stop"),
-        ("--trust", "let checkpoints and weights run code as they load"),
-        ("--quiet", "print warnings and errors only"),
-        ("--output json", f"print {events}, one JSON object a line"),
-    ]
-    keys = [key for key in _KEYS if not key.startswith(_TRAINING_KEYS) or key.startswith("trainer.fast_dev_run")]
-    keys = [*_EXPORT_KEYS] if command == "export" else [*_KEYS] if command == "fit" else keys
-    lines = [
-        f"usage: lightkit {command} {'[IMAGES]... ' * (command == 'predict')}[-c FILE]... [--KEY=VALUE]... "
-        "[KEY=VALUE]...",
-        f"\n{does[0].upper()}{does[1:]}.\n",
-        "options:",
-        *(f"  {typed:21}  {text}" for typed, text in options),
-        _TOPICS,
-        "keys and defaults; --KEY=VALUE or KEY=VALUE, in a file trainer: {max_epochs: 3}",
-        *(f"  {key:34}{_KEYS[key]}" for key in keys),
-    ]
-    print("\n".join(lines))
-    return 0
+
+def format_command_help(command: Command) -> str:
+    """Write the help of a command; of a stage on one screen, with the keys that are set most."""
+    if command.name in WITH_MODEL:
+        return _format_stage_help(command)
+    rows = _list_rows(command)
+    parts = [f"usage: {command.usage}", command.about]
+    if rows:
+        column = min(_MAX_NAME, 2 + max(len(name) for name, _ in rows)) + 2
+        parts.append(_format_rows(rows, column=column, width=_WIDTH).rstrip("\n"))
+    if command.ending:
+        parts.append(command.ending)
+    return "\n\n".join(parts) + "\n"
+
+
+def _format_stage_help(command: Command) -> str:
+    options = _format_rows(_list_rows(command), column=25, width=_SCREEN)
+    keys = "".join(f"  {key:34}{_KEYS[key]}\n" for key in _choose_keys(command.name))
+    return (
+        f"usage: {command.usage}\n\n{command.about}\n\noptions:\n{options}{_TOPICS}\n"
+        f"keys and defaults; --KEY=VALUE or KEY=VALUE, in a file trainer: {{max_epochs: 3}}\n{keys}"
+    )
+
+
+def _choose_keys(stage: str) -> list[str]:
+    if stage == "fit":
+        return list(_KEYS)
+    if stage == "export":
+        return list(_EXPORT_KEYS)
+    return [key for key in _KEYS if key == _ALWAYS_SHOWN or not key.startswith(_TRAINING_KEYS)]
+
+
+def _list_rows(command: Command) -> list[tuple[str, str]]:
+    """List what the help shows in columns: inputs, options and keys, each with its text."""
+    rows = [(each.name, each.help) for each in command.inputs]
+    rows += [(option.describe(), option.help) for option in command.options if not option.is_hidden]
+    rows += [(each.name, each.help) for each in command.keys]
+    return rows
+
+
+def _format_rows(rows: Iterable[tuple[str, str]], *, column: int, width: int) -> str:
+    """Write names and texts in two columns, the second of which begins at ``column``."""
+    lines = []
+    for name, text in rows:
+        head = f"  {name}".ljust(column - 1) + " "
+        lines += textwrap.wrap(
+            text,
+            width,
+            initial_indent=head,
+            subsequent_indent=" " * column,
+            break_long_words=False,
+            break_on_hyphens=False,
+            drop_whitespace=True,
+        )
+    return "".join(f"{line}\n" for line in lines)

@@ -29,7 +29,9 @@ from pytorch_lightning.cli import ArgsType, LightningArgumentParser, LightningCL
 from lightkit import config, data, loggers, models, runs  # noqa: F401
 from lightkit.callbacks.optimizer_settings import OptimizerSettings
 from lightkit.cli.argument_lookup import import_class
-from lightkit.cli.config_loader import is_yaml_text, options_of, spawns
+from lightkit.cli.command_line import Command, parse_command
+from lightkit.cli.command_table import COMMANDS, WITH_MODEL
+from lightkit.cli.config_loader import is_yaml_text, spawns
 from lightkit.cli.console import configure_console, quiet_libraries
 from lightkit.cli.context import RunContext, load_context
 from lightkit.cli.parser_errors import (
@@ -240,18 +242,18 @@ class LightkitCLI(LightningCLI):
             command, words = _find_command(words, parsers)
             files += _default_files(kwargs.get(command, {}))
         known = parsers.get(command) or next(iter(parsers.values()), parser)
-        own = {str(action.dest) for action in known._actions} - {*_SECTIONS, "ckpt_path", "print_config"}
         fixed = ["model"] * (not self.subclass_mode_model) + ["data"] * (not self.subclass_mode_data)
         problems = config.Problems()
+        invocation = parse_command(
+            _create_script_command(command, known), [*files, *_join_values(words, known)], is_script=True
+        )
         context, loaded = load_context(
-            command,
-            [*files, *_join_values(words, known)],
+            invocation,
             SignalWatch(owns_process=False),
             problems,
             class_sections=[section for section in config.CLASS_SECTIONS if section not in fixed],
             subcommands=[*LightningCLI.subcommands(), *parsers],
             is_script=True,
-            options={name: takes for name, takes in options_of(command).items() if name not in own},
         )
         problems.raise_any(loaded.resolved.masked)
         self.context = context
@@ -526,12 +528,20 @@ def _join_values(words: Sequence[str], parser: LightningArgumentParser) -> list[
     return joined
 
 
+def _create_script_command(name: str, parser: LightningArgumentParser) -> Command:
+    """Return a command for the parser of a script: lightkit's options, but for those whose names the script has."""
+    own = {str(action.dest) for action in parser._actions} - {*_SECTIONS, "ckpt_path", "print_config"}
+    command = COMMANDS[name if name in WITH_MODEL else "validate"]
+    options = [option for option in command.options if option.key not in own or option.suffixes]
+    return command._replace(name=name, options=tuple(options), key_aliases={})
+
+
 def _find_command(words: Sequence[str], commands: Mapping[str, Any]) -> tuple[str, list[str]]:
     """Return the command, which a word or a config file names, and the other words."""
     if (command := next((word for word in words if word in (*commands, _EXPORT)), None)) is not None:
         at = words.index(command)
         return command, [*words[:at], *words[at + 1 :]]
-    for file in config.split_arguments(words, problems=config.Problems()).files:
+    for file in parse_command(COMMANDS["fit"], words, is_script=True).files:
         try:
             values = yaml.safe_load(file if is_yaml_text(file) else Path(file).read_text(encoding="utf-8"))
         except (OSError, ValueError, yaml.YAMLError):  # the loader reports it

@@ -17,7 +17,7 @@ from pytorch_lightning.trainer.states import RunningStage, TrainerFn
 from lightkit import runs
 from lightkit.callbacks import VerifiedCheckpointIO
 from lightkit.callbacks.class_names import describe_other_classes, read_trained_classes
-from lightkit.cli.command_line import refuse_without_effect
+from lightkit.cli.command_line import Invocation, refuse_without_effect
 from lightkit.cli.console import (
     OutputMode,
     choose_output_mode,
@@ -28,7 +28,7 @@ from lightkit.cli.console import (
 )
 from lightkit.cli.notifications import IN_RETRAIN
 from lightkit.cli.validation import explain_unwritable
-from lightkit.config import Arguments, shown_path
+from lightkit.config import shown_path
 from lightkit.errors import ExportError, format_count
 from lightkit.export.bare_trainer import build_bare_trainer
 from lightkit.export.exporter import export
@@ -72,21 +72,21 @@ def export_model(context: RunContext, module: LightningModule, data: LightningDa
     _print_result(*export(target, folder, options, on_step=partial(print_step, context.mode)), folder, context.mode)
 
 
-def export_logged_model(arguments: Arguments) -> int:
+def export_logged_model(invocation: Invocation) -> int:
     """Export a model that is logged in MLflow, and return the exit code.
 
     Args:
-        arguments: The command line. Of keys, ``run.root`` alone has an effect: MLflow's default database is there.
+        invocation: The command line. Of keys, ``run.root`` alone has an effect: MLflow's default database is there.
 
     Raises:
         ConfigError: If an option is wrong or has no effect on such a model, or there is no such model.
         ServerAway: If MLflow does not answer.
         ExportError: If a file cannot be made, or differs from its model.
     """
-    given = arguments.options
+    given = invocation.options
     options, uri = ExportOptions.parse(given), str(given["run"])
     refuse_without_effect(
-        arguments,
+        invocation,
         f"{uri}, a model that is exported as it was logged; the variable MLFLOW_TRACKING_URI says where MLflow is",
         options=("ckpt_path", "print_config", "with-preprocessing", "input-shape", "int8"),
         keys=("run.root",),
@@ -97,7 +97,7 @@ def export_logged_model(arguments: Arguments) -> int:
     configure_console(mode)
     quiet_libraries()
     folder = _choose_folder(options, Path("export"))
-    root = next((flag.value for flag in reversed(arguments.flags) if flag.key == "run.root"), "runs")
+    root = next((flag.value for flag in reversed(invocation.overrides) if flag.key == "run.root"), "runs")
     target = load_logged_model(uri, trust=bool(given.get("trust")), root=Path(root), num_samples=options.num_samples)
     check_self_consistency(target)
     _print_target(target, folder, mode)

@@ -11,7 +11,9 @@ from contextlib import suppress
 from pydoc import locate
 from typing import TYPE_CHECKING, Any
 
-from lightkit.cli.config_loader import WITH_MODEL, load_config
+from lightkit.cli.command_line import Invocation
+from lightkit.cli.command_table import WITH_MODEL
+from lightkit.cli.config_loader import load_config
 from lightkit.config import KeyPath, Problems, Resolved, dotted, error_at, read_file, read_scalar
 from lightkit.config.interpolation import escape
 from lightkit.config.secrets import HIDDEN
@@ -36,13 +38,13 @@ class CommandNotifier:
     """Send the beginning and the end of a command.
 
     Args:
-        command: The command; empty in a script, whose end nothing sends.
-        args: The command line after it.
+        invocation: The command line; None in a script, whose end nothing sends.
     """
 
-    def __init__(self, command: str = "", args: Sequence[str] = ()) -> None:
+    def __init__(self, invocation: Invocation | None = None) -> None:
         rank = this_rank(os.environ)
-        self._command, self._args = command, args
+        self._invocation = invocation or Invocation("")
+        self._command = self._invocation.command
         self._is_first_rank = INHERITED not in os.environ and (rank is None or rank.rank == 0)
         self._is_supervised = LAUNCH in os.environ  # by a process that sends what goes wrong here
         self._heartbeat: DeadMansSwitch | None = None
@@ -129,9 +131,9 @@ class CommandNotifier:
             return []
         notifiers: list[Notifier] = []
         with suppress(LightkitError):  # the command has failed already, and prints why
-            only_prints = {"-h", "--help", "--print_config"} & {*self._args}
+            only_prints = self._invocation.passthrough or self._invocation.has("print_config")
             if self._resolved is None and self._command in WITH_MODEL and not only_prints:
-                loaded = load_config(self._command, self._args, Problems())
+                loaded = load_config(self._invocation, Problems())
                 self._resolved, self._job_name = loaded.resolved, loaded.job_name
                 self._open_heartbeat(loaded.resolved)
             if self._resolved is not None and not _is_trial(self._resolved):

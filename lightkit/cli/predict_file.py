@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from itertools import islice
@@ -16,11 +16,9 @@ import numpy as np
 from PIL import Image
 
 from lightkit import runs
-from lightkit.cli.command_line import refuse_without_effect
-from lightkit.cli.config_loader import options_of
+from lightkit.cli.command_line import Invocation, refuse_without_effect
 from lightkit.cli.console import choose_output_mode, configure_console
 from lightkit.cli.predict_options import parse_predict_options, print_predict_end
-from lightkit.config import split_arguments
 from lightkit.errors import ConfigError, DataError
 from lightkit.export.formats import FORMATS, Runner, first_line, format_of, open_model
 from lightkit.export.metadata import Metadata, check_digest, is_recorded, read_metadata
@@ -36,22 +34,22 @@ _MAX_PIXELS = 4_000_000  # of a batch whose images are resized in the graph, whi
 Array = np.ndarray[Any, Any]
 
 
-def predict_by_file(args: Sequence[str]) -> int:
+def predict_by_file(invocation: Invocation) -> int:
     """Predict the images that the command line names, and return the exit code.
 
     Raises:
         ConfigError: If an option is wrong, the file's runtime is not installed, or the file needs ``--trust``.
         DataError: If the file is damaged or takes no images, an image or folder is missing, or no image can be read.
     """
-    arguments = split_arguments(args, options=options_of("predict"), takes_inputs=True)
-    given = arguments.options
-    subject = f"an exported model, which --model {given['artefact']} names"
-    refuse_without_effect(arguments, subject, options=("ckpt_path", "print_config"))
-    options = parse_predict_options(given, arguments.inputs)
-    images = find_images(arguments.inputs)
+    invocation.raise_errors()
+    given = invocation.options
+    subject = f"an exported model, which --model {given['model']} names"
+    refuse_without_effect(invocation, subject, options=("ckpt_path", "print_config"))
+    options = parse_predict_options(given, invocation.inputs)
+    images = find_images(invocation.inputs)
     mode = choose_output_mode(given, is_path=True)
     configure_console(mode)
-    file, run = _find_file(str(given["artefact"]), given.get("run"))
+    file, run = _find_file(given["model"], given.get("run"))
     metadata = read_metadata(file)
     check_digest(file)
     num_values = check_image_model(metadata, file)

@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 from lightkit.cli.console import OutputMode
 from lightkit.cli.validation import explain_unwritable
@@ -57,7 +57,7 @@ class PredictOptions:
         return partial(write_predictions, self.output, top_k=self.top_k, contact_sheet=self.contact_sheet)
 
 
-def parse_predict_options(options: Mapping[str, str | bool], inputs: Sequence[str]) -> PredictOptions:
+def parse_predict_options(options: Mapping[str, Any], inputs: Sequence[str]) -> PredictOptions:
     """Parse where predictions are written, and check before anything is loaded that images are there.
 
     Args:
@@ -72,7 +72,7 @@ def parse_predict_options(options: Mapping[str, str | bool], inputs: Sequence[st
     from lightkit.images.inputs import find_images, find_named_files  # here: numpy, as above
     from lightkit.prediction.table import check_output_path
 
-    artefact, output, sheet, top_k = (options.get(name) for name in ("artefact", "output", "contact-sheet", "top-k"))
+    artefact, output, sheet, top_k = (options.get(name) for name in ("model", "output", "contact-sheet", "top-k"))
     if artefact and "ckpt_path" in options:
         raise ConfigError(f"--model {artefact}: --ckpt_path names other weights; leave one of the two out")
     if not inputs:
@@ -80,7 +80,7 @@ def parse_predict_options(options: Mapping[str, str | bool], inputs: Sequence[st
             raise ConfigError(
                 f"--model {artefact}: predict with an exported file needs IMAGES: files, folders or a table"
             )
-        given = {"contact-sheet": sheet, "top-k": top_k, "output": None if output == "json" else output}
+        given = {"contact-sheet": sheet, "top-k": top_k, "output": output}
         for name, value in given.items():
             if value is not None:
                 raise ConfigError(
@@ -91,11 +91,11 @@ def parse_predict_options(options: Mapping[str, str | bool], inputs: Sequence[st
     if top_k is not None and not (str(top_k).isdecimal() and int(top_k) > 0):
         raise ConfigError(f"--top-k {top_k}: expected a whole number of at least 1, of classes to tell of each image")
     parsed = PredictOptions(
-        check_output_path(_DEFAULT_OUTPUT if output in (None, "json") else str(output)),
+        check_output_path(_DEFAULT_OUTPUT if output is None else str(output)),
         sheet if sheet is None else check_output_path(str(sheet), option="--contact-sheet", suffixes=(".html", ".htm")),
         None if top_k is None else int(top_k),
     )
-    models = [Path(str(options[name])).expanduser() for name in ("artefact", "ckpt_path") if name in options]
+    models = [Path(str(options[name])).expanduser() for name in ("model", "ckpt_path") if name in options]
     read = [file for file in (*find_named_files(inputs), *models) if file.is_file()]
     for option, path in (("--output", parsed.output), ("--contact-sheet", parsed.contact_sheet)):
         if path is None or (path == parsed.output and parsed.is_stdout):

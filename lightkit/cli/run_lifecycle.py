@@ -130,7 +130,7 @@ def _record_start(context: RunContext, *, seed: int | None, is_trial: bool) -> d
     previous = runs.read_json(run.manifest_path)
     manifest = runs.build_manifest(
         subcommand=context.command,
-        command=["lightkit", context.command, *redact_command_line(context.resolved, context.args)],
+        command=["lightkit", context.command, *redact_command_line(context.resolved, context.invocation.words)],
         run=f"{run.name}/{run.id}",
         seed=seed,
         parent=None if start.parent is None else str(start.parent.folder),

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from lightkit.cli.command_line import CommandLine
+from lightkit.cli.command_line import Invocation
 from lightkit.cli.console import format_table
 from lightkit.config import near
 from lightkit.errors import visible
@@ -19,22 +19,23 @@ _MAX_WIDTH = 40
 _AGES = (("d", 86400.0), ("h", 3600.0), ("min", 60.0), ("s", 1.0))
 
 
-def get_root_and_job(line: CommandLine) -> tuple[Path, str | None]:
+def get_root_and_job(invocation: Invocation) -> tuple[Path, str | None]:
     """Return the folder of all runs, and the job that the command line names, if any.
 
     Raises:
         ConfigError: If the folder or the job does not exist.
     """
-    root, name = Path(line.options.get("--root", "runs")), next(iter(line.positionals), None)
+    root = Path(invocation.options.get("root", "runs"))
+    name = invocation.inputs[0] if invocation.inputs else None
     if not root.is_dir():
-        raise line.error(f"{root} is not a folder; name the folder of all runs with --root")
+        raise invocation.error(f"{root} is not a folder; name the folder of all runs with --root")
     jobs = sorted(path.name for path in root.iterdir() if path.is_dir() and not path.name.startswith("."))
     if name is not None and name not in jobs:
-        raise line.error(f"there is no job {name!r} in {root}{near(name, jobs)}")
+        raise invocation.error(f"there is no job {name!r} in {root}{near(name, jobs)}")
     return root, name
 
 
-def check_names(line: CommandLine, option: str, names: Iterable[str], known: Collection[str]) -> None:
+def check_names(invocation: Invocation, option: str, names: Iterable[str], known: Collection[str]) -> None:
     """Check that the runs have each metric or key that an option names; if ``known`` is empty, nothing is checked.
 
     Raises:
@@ -44,7 +45,7 @@ def check_names(line: CommandLine, option: str, names: Iterable[str], known: Col
         if known and name not in known:
             listing = f"; there are: {', '.join(sorted(known))}" if len(known) <= _MAX_LISTED else ""
             hints = (each for each in known if ".init_args." not in each)  # which may be left out
-            raise line.error(f"{option}: no run has {name!r}{near(name, hints) or listing}")
+            raise invocation.error(f"{option}: no run has {name!r}{near(name, hints) or listing}")
 
 
 def list_known_metrics(entries: Iterable[IndexedRun]) -> set[str]:

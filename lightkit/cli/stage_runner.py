@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import shutil
-from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -13,7 +12,8 @@ from pathlib import Path
 from typing import Literal
 
 from lightkit import runs
-from lightkit.cli.config_loader import WITH_MODEL, Takes
+from lightkit.cli.command_line import Invocation, parse_command
+from lightkit.cli.command_table import COMMANDS, OF_MODEL, RANK, WITH_MODEL
 from lightkit.cli.console import configure_console, format_traceback, print_error, quiet_libraries
 from lightkit.cli.context import RunContext, load_context
 from lightkit.cli.notifications import IN_RETRAIN, CommandNotifier, warn_of_lost_addresses
@@ -25,31 +25,32 @@ from lightkit.errors import CheckpointError, ConfigError, DataChanged, Interrupt
 from lightkit.hardware import Machine, this_machine
 from lightkit.hardware.processor import keep_memory
 from lightkit.launch.plan import Plan, plan_launch
+from lightkit.launch.queue_feeder import end_workers_that_cannot_send
 from lightkit.launch.ranks import complete_torch_variables, this_rank
 from lightkit.launch.supervisor import LaunchResult, Supervisor
+from lightkit.launch.torchrun import complete_settings
 from lightkit.launch.worker import DATA_CHANGED, INHERITED, PREEMPTING, join_launch
 from lightkit.runs.ci_report import CiReport
 from lightkit.runs.deadline import parse_deadline
 from lightkit.runs.signals import SignalWatch
 
 
-def run_stage(command: str, args: list[str], watch: SignalWatch, notifier: CommandNotifier | None = None) -> int:
+def run_stage(invocation: Invocation, watch: SignalWatch, notifier: CommandNotifier | None = None) -> int:
     """Run `fit`, `validate`, `test`, `predict` or `export`, and return the exit code.
 
     Args:
-        command: The stage.
-        args: The command line after it.
+        invocation: The command line.
         watch: Handler of the signals.
         notifier: Gets the run and the message of an error in another process, for a caller that goes on.
     """
-    notifier = notifier or CommandNotifier(command, args)
+    notifier = notifier or CommandNotifier(invocation)
     complete_torch_variables(os.environ)
     if (rank := this_rank(os.environ)) is not None and rank.engine == "slurm":
         for signum in PREEMPTING:  # before Slurm ends a job of `lightkit submit`
             watch.add(signum, patiently=True)
-    stage = partial(notifier.around, partial(_run_stage, command, args, watch, notifier))
+    stage = partial(notifier.around, partial(_run_stage, invocation, watch, notifier))
     if (rank_context := join_launch(os.environ)) is None:
-        if command != "fit" or INHERITED in os.environ:  # a rank of Lightning's own launcher
+        if invocation.command != "fit" or INHERITED in os.environ:  # a rank of Lightning's own launcher
             return stage()
         with CiReport("lightkit fit", None, case="fit", shares_page=True) as report:
             report.code = stage()
@@ -60,16 +61,11 @@ def run_stage(command: str, args: list[str], watch: SignalWatch, notifier: Comma
     return rank_context.run(stage, format_traceback)
 
 
-def _run_stage(command: str, args: list[str], watch: SignalWatch, notifier: CommandNotifier) -> int:
-    context = open_context(command, args, watch)
-    if (given := context.options.get("deadline")) is not None:
-        is_resolved = (
-            bool(os.environ.get(INHERITED) or os.environ.get(IN_RETRAIN)) or join_launch(os.environ) is not None
-        )
-        context.deadline = parse_deadline(str(given), is_resolved=is_resolved)
-        # from which ranks that start later count, too
-        context.args.append(f"--deadline={context.deadline.word}")
-        os.environ.update(context.deadline.environment())
+def _run_stage(invocation: Invocation, watch: SignalWatch, notifier: CommandNotifier) -> int:
+    context = open_context(invocation, watch)
+    command = invocation.command
+    if context.invocation.has("deadline"):
+        _set_deadline(context)
     context.attach_notifier(notifier)
     configure_console(context.mode, context.resolved.masked)
     if context.base is not None and command != "export":
@@ -89,9 +85,27 @@ def _run_stage(command: str, args: list[str], watch: SignalWatch, notifier: Comm
         return _start(context)
     except DataChanged as change:
         context.tell(f"begins a new run: {change}")
-        again = open_context(command, [*context.args, "--run.resume=never"], watch)
+        again = open_context(add_words(context.invocation, "--run.resume=never"), watch)
         again.notifier = notifier
         return _start(again)
+
+
+def _set_deadline(context: RunContext) -> None:
+    """Read ``--deadline``, and put the moment in its place, from which ranks that start later count, too."""
+    is_resolved = bool(os.environ.get(INHERITED) or os.environ.get(IN_RETRAIN)) or join_launch(os.environ) is not None
+    context.deadline = parse_deadline(str(context.options["deadline"]), is_resolved=is_resolved)
+    context.invocation = add_words(context.invocation, f"--deadline={context.deadline.word}")
+    os.environ.update(context.deadline.environment())
+
+
+def add_words(invocation: Invocation, *words: str) -> Invocation:
+    """Return an invocation with options or keys in addition, which win over those before."""
+    added = parse_command(COMMANDS[invocation.command], words)
+    return invocation._replace(
+        words=(*invocation.words, *words),
+        options={**invocation.options, **added.options},
+        overrides=(*invocation.overrides, *added.overrides),
+    )
 
 
 def _start(context: RunContext) -> int:
@@ -110,6 +124,7 @@ def run_in_process(context: RunContext) -> int:
     os.environ.update(context.hardware.environment)
     if context.command == "fit":
         keep_memory()
+    end_workers_that_cannot_send()
     # Late: they load torch and Lightning, which takes seconds.
     from lightkit.callbacks.checkpoint_io import missing_checkpoint
     from lightkit.cli.lightning_cli import LightkitCLI
@@ -157,7 +172,7 @@ def make_plan(context: RunContext) -> Plan | None:
     keys = (("launch", "engine"), ("launch", "processes"), ("launch", "hosts"), ("trainer", "strategy"))
     given = next((key for key in keys if resolved.section(key[0]).get(key[1]) is not None), None)
     return plan_launch(
-        context.launch,
+        complete_settings(context.launch, os.environ, num_devices=processes),
         strategy=hardware.strategy,
         processes=processes,
         uses_gpus=hardware.kind == "gpu",
@@ -199,8 +214,8 @@ def supervise(context: RunContext, plan: Plan) -> int:
             "to a table such as list.csv, or predict in one process, with --trainer.devices=1."
         )
     root = context.base.root if context.base else context.run_root
-    args, num_cores = [context.command, *context.args], this_machine().cores or 1
-    supervisor = Supervisor(plan, args, root=root, num_cores=num_cores)
+    words = [RANK, context.invocation.dump()]
+    supervisor = Supervisor(plan, words, root=root, num_cores=this_machine().cores or 1)
     try:
         result = supervisor.run()
         announced = supervisor.newest_run()
@@ -244,21 +259,17 @@ def _complete_run_folder(run: runs.Run, supervisor: Supervisor, result: LaunchRe
 
 
 def open_context(
-    command: str,
-    args: Sequence[str],
+    invocation: Invocation,
     watch: SignalWatch,
     *,
-    options: Mapping[str, Takes] | None = None,
     full: bool = False,
     machine: Machine | Literal["this"] | None = "this",
 ) -> RunContext:
     """Load the context of a command, and raise every error in its config.
 
     Args:
-        command: As for `load_context`, and so are the other arguments.
-        args: The command line after the command.
+        invocation: The command line.
         watch: Handler of SIGINT and SIGTERM.
-        options: Options, and whether each takes a value; those of the command if None.
         full: Whether jsonargparse is asked for more errors also where the schema describes every class.
         machine: Machine whose hardware the config must fit; None to check against none.
 
@@ -267,7 +278,8 @@ def open_context(
         DataError: If nothing is wrong but data is missing.
     """
     problems = Problems()
-    context, loaded = load_context(command, args, watch, problems, options=options, machine=machine)
+    context, loaded = load_context(invocation, watch, problems, machine=machine)
+    command = invocation.command
     if not context.passthrough:
         context.resolved, result = validate(command, loaded, context.resolved, problems)
         context.needs_imports = not result.is_final
@@ -280,17 +292,17 @@ def open_context(
     return context
 
 
-def open_run_context(args: Sequence[str], *, is_quiet: bool = False) -> RunContext:
+def open_run_context(invocation: Invocation, *, is_quiet: bool = False) -> RunContext:
     """Open a context on a finished run, for one process, wherever it was trained.
 
     Args:
-        args: Command line, with ``--run`` or ``--ckpt_path``.
+        invocation: Command line, with ``--run`` or ``--ckpt_path``; of any command that has them.
         is_quiet: Whether only warnings and errors are printed.
 
     Raises:
         ConfigError: If anything in it is wrong.
     """
-    context = open_context("export", args, SignalWatch())
+    context = open_context(invocation.for_stage("export", keep=OF_MODEL), SignalWatch())
     context.mode = "quiet" if is_quiet else context.mode
     return context
 

@@ -38,6 +38,7 @@ from lightkit.callbacks import (
     StopOnSignal,
     create_progress,
 )
+from lightkit.callbacks.checkpoint import is_sharded
 from lightkit.callbacks.checkpoint_io import CheckpointReader, read_checkpoint
 from lightkit.callbacks.checkpoint_plugin import build_checkpoint_io
 from lightkit.callbacks.descriptions import count_parameters, describe_data, describing
@@ -46,6 +47,7 @@ from lightkit.callbacks.interruption import StopAtDeadline, StopOnTime
 from lightkit.callbacks.notifiers import Notifier
 from lightkit.callbacks.prediction_recorder import PredictionRecorder
 from lightkit.callbacks.recorder import list_rates
+from lightkit.callbacks.sharded_checkpoint import watch_strategy
 from lightkit.cli.console import OutputMode, format_table, print_line
 from lightkit.cli.context import RunContext
 from lightkit.cli.monitors import find_config_modes
@@ -338,7 +340,9 @@ def finish_trainer(context: RunContext, trainer: Trainer) -> None:
         ConfigError: If the checkpoint is unreadable, needs code, or is not enough to resume from.
     """
     checkpoint = context.start.checkpoint
-    if checkpoint is not None and isinstance(trainer.strategy.checkpoint_io, CheckpointReader):
+    if checkpoint is not None and checkpoint.is_dir() and is_sharded(trainer):
+        pass  # its processes read it together
+    elif checkpoint is not None and isinstance(trainer.strategy.checkpoint_io, CheckpointReader):
         # Here, before data are prepared.
         read_checkpoint(checkpoint, mmap=True, goes_on=context.command == "fit")
     callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
@@ -348,6 +352,7 @@ def finish_trainer(context: RunContext, trainer: Trainer) -> None:
             callback.modes_of_config = find_config_modes(context.resolved)
         if isinstance(callback, ModelCheckpoint):
             callback.dirpath = callback.dirpath or str(context.run.checkpoints)
+    watch_strategy(trainer.strategy, mask=partial(redact, context.resolved), on_saved=context.recorder.checkpoint_saved)
     for logger in trainer.loggers:
         redact_hyperparameters(logger, context.resolved)
     notifiers = [callback for callback in callbacks if isinstance(callback, Notifier)]

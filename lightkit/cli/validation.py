@@ -12,7 +12,8 @@ from typing import Any
 
 from lightkit import runs
 from lightkit.cli.argument_lookup import import_class
-from lightkit.cli.config_loader import WITH_MODEL, LoadedConfig
+from lightkit.cli.command_table import WITH_MODEL
+from lightkit.cli.config_loader import LoadedConfig
 from lightkit.config import KeyPath, Origin, Problems, Resolved, dotted, error_at, near
 from lightkit.config.bounds import describe_bounds, find_bounds, is_within
 from lightkit.config.origins import near_files, shortened, shown_path
@@ -43,7 +44,7 @@ def validate(
     Returns:
         The config without what is wrong; and what was found, with the places that only an import can judge.
     """
-    _check_run_paths(command, resolved, loaded.arguments.options.get("ckpt_path"), problems)
+    _check_run_paths(command, resolved, loaded.invocation.options.get("ckpt_path"), problems)
     schema = load_schema()
     findings = _findings(loaded.resolved, schema, problems)
     for _, problem in findings.problems:
@@ -56,8 +57,8 @@ def validate(
 def _missing_model(loaded: LoadedConfig, command: str) -> ConfigError:
     """Describe how to name the model; where there is a checkpoint, by the config of its run."""
     from_files = any(origin.file is not None for origin in loaded.resolved.origins.values())
-    empty = "" if from_files or not loaded.arguments.files else f"; {', '.join(loaded.arguments.files)} sets nothing"
-    checkpoint = loaded.arguments.options.get("ckpt_path", loaded.resolved.values.get("ckpt_path"))
+    empty = "" if from_files or not loaded.invocation.files else f"; {', '.join(loaded.invocation.files)} sets nothing"
+    checkpoint = loaded.invocation.options.get("ckpt_path", loaded.resolved.values.get("ckpt_path"))
     by_run = "" if command == "fit" else "name a run with --run, or "
     if checkpoint is not None:
         empty += f"; --ckpt_path {checkpoint} brings weights, not the config"

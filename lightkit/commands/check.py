@@ -7,18 +7,18 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from lightkit.cli.config_loader import STAGES, Takes, options_of
+from lightkit.cli.command_line import Invocation
+from lightkit.cli.command_table import COMMANDS
 from lightkit.cli.console import configure_console
 from lightkit.cli.context import RunContext
 from lightkit.cli.monitors import list_mode_warnings
 from lightkit.cli.stage_runner import make_plan, open_context, parse_config
 from lightkit.cli.validation import check_inputs, require_forward
-from lightkit.config import Arguments, Origin, Problems, error_at, split_arguments
+from lightkit.config import Origin, Problems, error_at
 from lightkit.config.schedule import find_long_schedules
 from lightkit.errors import ConfigError, LightkitError
 from lightkit.hardware import Machine, this_machine
@@ -26,95 +26,90 @@ from lightkit.hardware.gpus import Gpu
 from lightkit.runs.ci_report import CiReport, check_cases, check_page
 from lightkit.runs.signals import SignalWatch
 
-HELP = """\
-usage: lightkit check [STAGE] -c FILE... [--full | --deep] [--no-hardware | --for gpu=N] [--key=value]... [key=value]...
-
-List all errors of a config, each with its place; build and write nothing. Every other
-command does the same before it begins. Where lightkit's schema describes every class that the config names, nothing is
-imported and the answer comes at once. Other classes, such as your own, are imported, and torch with them: seconds.
-
-  STAGE          the stage that the config is for: fit (the default), validate, test, predict
-  --run RUN      the config of a run, in the place of files
-  --full         import all classes and let jsonargparse parse the config too
-  --deep         also build everything on one CPU and run the first batch of training, validation and test (of the
-                 stage, where it is another) from the config's data; find metrics that are monitored, or judged by the
-                 gate, and never logged; say the smallest drop that the gate's samples can show; and compare what
-                 checkpoints and the batch take with the disk and the memory that are free
-  --no-hardware  do not ask whether this machine has the devices of the config
-  --for gpu=N    check for a machine with N GPUs in place of this one
-  --trust        let checkpoints and weights run code as they load
-  --output json  print one JSON object: the errors with their places, and the findings of a deep check
-  --junit FILE   write each error as a test case of JUnit, which CI systems read
-  --quiet        print errors and warnings only
-
-A deep check runs the config's own code, its callbacks included: what that code writes or sends, it writes and sends.
-Nothing else is kept: no run folder, no checkpoint (one is written to the temporary folder, to measure it), no record of
-a logger, no download. The values of `accelerator` and `launch`, progress bars, profilers and plugins are left out, as
-are callbacks that train by themselves.
-
-Where GITHUB_STEP_SUMMARY is set, the errors are added to that file too.
-Exit code 0: no errors; 2: errors.
-
-lightkit check -c configs/flowers.yaml
-lightkit check -c configs/flowers.yaml --deep
-"""
-_OPTIONS: Mapping[str, Takes] = {
-    "full": "switch",
-    "deep": "switch",
-    "no-hardware": "switch",
-    "for": "value",
-    "junit": "value",
-}
 _MISTAKES = 2
 _log = logging.getLogger("lightkit")
 
 
-def check(args: list[str]) -> int:
-    """Check the config that the arguments name, and return the exit code.
+def check(invocation: Invocation) -> int:
+    """Check the config that the command line names, and return the exit code.
 
     Args:
-        args: The command line after the command.
+        invocation: The command line.
     """
-    stage, args = (args[0], args[1:]) if args[:1] and args[0] in STAGES else ("fit", args)
-    options = {**options_of(stage), **_OPTIONS}
-    arguments = split_arguments(args, options=options, problems=Problems())
-    junit = arguments.options.get("junit")
-    with CiReport("lightkit check", None if junit is None else Path(str(junit)), case="check") as report:
-        return _check(stage, args, options, arguments, report)
+    junit = invocation.options.get("junit")
+    with CiReport("lightkit check", None if junit is None else Path(junit), case="check") as report:
+        return _check(invocation, report)
 
 
-def _check(stage: str, args: list[str], options: Mapping[str, Takes], arguments: Arguments, ci_report: CiReport) -> int:
-    began = time.monotonic()
-    files, own = arguments.files, arguments.options
-    if "deep" in own:
+def _check(invocation: Invocation, ci_report: CiReport) -> int:
+    began_s = time.monotonic()
+    if invocation.has("deep"):
         os.environ["HF_HUB_OFFLINE"] = "1"  # which huggingface_hub reads when the config's modules import it
     error = None
     try:
-        machine: Machine | None = _assume_machine(str(own["for"])) if "for" in own else this_machine()
-        machine = None if "no-hardware" in own else machine
-        context = open_context(stage, args, SignalWatch(), options=options, full="full" in own, machine=machine)
-        imports = "full" in own or "deep" in own or context.needs_imports
-        _check_config(context, imports=imports, plans=machine is not None)
-        report: dict[str, Any] = {"stage": context.command, "mistakes": []}
-        lines = ["no mistakes found; --deep builds everything and runs a batch, too"]
-        if "deep" in own:
-            from lightkit.cli.smoke_check import format_smoke_report, run_smoke_check  # here: torch takes seconds
-
-            try:
-                report = run_smoke_check(context)
-            except LightkitError as raised:
-                raise raised.reworded(context.resolved.masked) from raised
-            lines = [*format_smoke_report(report), "no mistakes found"]
-        if context.mode != "quiet":
-            print(context.resolved.masked(json.dumps(report) if context.mode == "json" else "\n".join(lines)))
+        _find_mistakes(invocation)
     except LightkitError as raised:
         print(f"error: {raised}", file=sys.stderr)
         error = raised
-        if own.get("output") == "json":
-            print(json.dumps({"stage": stage, "mistakes": _list_mistakes(raised)}))
-    ci_report.add_page(check_page(files, error))
-    ci_report.write(check_cases(files, error, time.monotonic() - began))
+        if invocation.has("json"):
+            print(json.dumps({"stage": _get_stage(invocation), "mistakes": _list_mistakes(raised)}))
+    ci_report.add_page(check_page(invocation.files, error))
+    ci_report.write(check_cases(invocation.files, error, time.monotonic() - began_s))
     return 0 if error is None else _MISTAKES
+
+
+def _get_stage(invocation: Invocation) -> str:
+    return invocation.inputs[0] if invocation.inputs else "fit"
+
+
+def _find_mistakes(invocation: Invocation) -> None:
+    """Check everything that is asked for, and print that there is no mistake.
+
+    Raises:
+        LightkitError: If there is one.
+    """
+    context = open_context(
+        _make_stage_invocation(invocation),
+        SignalWatch(),
+        full=invocation.has("full"),
+        machine=_choose_machine(invocation),
+    )
+    imports = invocation.has("full") or invocation.has("deep") or context.needs_imports
+    _check_config(context, imports=imports, plans=not invocation.has("no-hardware"))
+    report: dict[str, Any] = {"stage": context.command, "mistakes": []}
+    lines = ["no mistakes found; --deep builds everything and runs a batch, too"]
+    if invocation.has("deep"):
+        from lightkit.cli.smoke_check import format_smoke_report, run_smoke_check  # here: torch takes seconds
+
+        try:
+            report = run_smoke_check(context)
+        except LightkitError as raised:
+            raise raised.reworded(context.resolved.masked) from raised
+        lines = [*format_smoke_report(report), "no mistakes found"]
+    if context.mode != "quiet":
+        text = json.dumps(report) if context.mode == "json" else "\n".join(lines)
+        print(context.resolved.masked(text))
+
+
+def _make_stage_invocation(invocation: Invocation) -> Invocation:
+    """Return the command line of the stage for which the config is checked.
+
+    Raises:
+        ConfigError: If the stage lacks an option that is given.
+    """
+    stage = _get_stage(invocation)
+    known = {option.key for option in COMMANDS[stage].options}
+    for name in invocation.options:
+        option = COMMANDS["check"].find_option(f"--{name}")
+        if name not in known and option is not None and option.is_hidden:
+            raise ConfigError(f"check: --{name} is no option of {stage}; name the stage, as in lightkit check predict")
+    return invocation.for_stage(stage, keep=known)
+
+
+def _choose_machine(invocation: Invocation) -> Machine | None:
+    """Return the machine whose hardware the config must fit; None for any."""
+    machine = _assume_machine(invocation.options["for"]) if invocation.has("for") else this_machine()
+    return None if invocation.has("no-hardware") else machine
 
 
 def _list_mistakes(error: LightkitError) -> list[dict[str, Any]]:

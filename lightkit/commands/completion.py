@@ -1,28 +1,18 @@
 """`lightkit completion`: the script by which a shell completes commands, options, keys and their values.
 
-The script asks `lightkit completion words SHELL WORD...` at each press of the tab key. shtab, which jsonargparse
+The script asks `lightkit completion words SHELL -- WORD...` at each press of the tab key. shtab, which jsonargparse
 offers, writes every word into the script: it knows no ``key=`` with a value to follow, no key that depends on a class,
 and loads torch to build the parsers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from lightkit.cli.command_line import Invocation
 
-from lightkit.errors import ConfigError
-
-HELP = """\
-usage: lightkit completion SHELL
-
-Print the script that lets a shell complete commands, options, keys, classes and files.
-
-  bash   put into ~/.bashrc:                     eval "$(lightkit completion bash)"
-  zsh    put into ~/.zshrc, after its compinit:  eval "$(lightkit completion zsh)"
-"""
 _BASH = """\
 _lightkit() {
     local IFS=$'\\n' current="${COMP_WORDS[COMP_CWORD]}" before="" answer word
-    answer="$("$1" completion words bash "${COMP_WORDS[@]:1:COMP_CWORD}" 2> /dev/null)"
+    answer="$("$1" completion words bash -- "${COMP_WORDS[@]:1:COMP_CWORD}" 2> /dev/null)"
     [[ $current == "=" ]] && current=""
     [[ $current == *=* ]] && before="${current%%=*}=" current="${current#*=}"
     COMPREPLY=()
@@ -41,7 +31,7 @@ complete -F _lightkit lightkit
 _ZSH = """\
 #compdef lightkit
 _lightkit() {
-    local answer="$("${words[1]}" completion words zsh "${(@)words[2,CURRENT]}" 2> /dev/null)"
+    local answer="$("${words[1]}" completion words zsh -- "${(@)words[2,CURRENT]}" 2> /dev/null)"
     local -a choices open closed
     [[ -z $answer ]] && return 1
     choices=("${(@f)answer}")
@@ -60,23 +50,23 @@ compdef _lightkit lightkit
 _SCRIPTS = {"bash": _BASH, "zsh": _ZSH}
 
 
-def completion(args: list[str], commands: Mapping[str, str | None]) -> int:
+def completion(invocation: Invocation) -> int:
     """Print the script of a shell, or what can complete the last of several words, and return the exit code.
 
     Args:
-        args: The shell; or `words`, the shell, and the words of the command line up to the one under the cursor.
-        commands: The module of each command, which has its help; None for the stages.
+        invocation: The shell; or `words`, the shell, and the words of a command line up to the one under the cursor.
 
     Raises:
         ConfigError: If no shell is named that there is a script for.
     """
-    if args[:1] == ["words"] and len(args) > 1:
+    inputs = invocation.inputs
+    if inputs[:1] == ("words",) and len(inputs) > 1:
         from lightkit.cli.completion_choices import completion_choices  # here: printing the script loads nothing else
 
-        print("\n".join(completion_choices(args[2:], commands=commands, is_split=args[1] == "bash")))
+        print("\n".join(completion_choices(inputs[2:], is_split=inputs[1] == "bash")))
         return 0
-    if len(args) != 1 or args[0] not in _SCRIPTS:
-        got = f", got {' '.join(args)!r}" if args else ""
-        raise ConfigError(f"completion: expected a shell, {' or '.join(_SCRIPTS)}{got}\n{HELP.rstrip()}")
-    print(_SCRIPTS[args[0]], end="")
+    if len(inputs) != 1 or inputs[0] not in _SCRIPTS:
+        got = f", got {' '.join(inputs)!r}" if inputs else ""
+        raise invocation.error(f"expected a shell, {' or '.join(_SCRIPTS)}{got}")
+    print(_SCRIPTS[inputs[0]], end="")
     return 0

@@ -5,31 +5,19 @@ from __future__ import annotations
 import json
 from dataclasses import asdict
 
-from lightkit.cli.command_line import parse_options
+from lightkit.cli.command_line import Invocation
 from lightkit.hardware import Horovod, Machine, find_horovod, this_machine
 
-HELP = """\
-usage: lightkit devices [--json]
 
-Print what this machine has to train on: cores and instruction sets, memory, CUDA devices, XLA devices, what Horovod was
-built with, and versions. CUDA_VISIBLE_DEVICES and PJRT_DEVICE count.
-
-  --json   one JSON object
-"""
-
-
-def devices(args: list[str]) -> int:
+def devices(invocation: Invocation) -> int:
     """Print a table, or JSON, and return the exit code.
 
     Args:
-        args: The command line after the command.
-
-    Raises:
-        ConfigError: If a word is no option of this command.
+        invocation: The command line.
     """
-    line = parse_options(HELP, args)
-    machine, horovod = this_machine(), find_horovod()
-    if "--json" in line.options:
+    machine = this_machine()
+    horovod = find_horovod()
+    if invocation.has("json"):
         print(json.dumps({"schema": 1, **asdict(machine), "horovod": asdict(horovod)}, indent=2))
     else:
         for label, text in _list_rows(machine, horovod):

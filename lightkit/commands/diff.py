@@ -12,7 +12,7 @@ from typing import Any
 
 from lightkit import runs
 from lightkit.cli.argument_lookup import find_default
-from lightkit.cli.command_line import parse_options
+from lightkit.cli.command_line import Invocation
 from lightkit.cli.config_loader import load_config
 from lightkit.config import PREFIX, RESERVED_VARIABLES, KeyPath, Problems, dotted, resolve_hardware
 from lightkit.config.display import describe_node, format_column, iterate_leaves
@@ -23,23 +23,6 @@ from lightkit.errors import ConfigError
 from lightkit.runs.index import flatten
 from lightkit.runs.scores import keep_own_stages
 
-HELP = """\
-usage: lightkit diff A B [--root DIR] [--json] [--exit-code]
-
-Print what differs between two configs: the keys that were changed, taken out (-) or added (+), each value with its
-place. Of two runs also what differs in versions, commit, data, seed and hardware, and in the last metrics.
-
-  A, B          a config file, with what it extends; or a run: its folder, its id, NAME, NAME/ID, latest
-  --root DIR    folder of the runs; default: runs
-  --json        one JSON object
-  --exit-code   exit with 1 if anything differs
-
-A run has all values, a file some: compared with a run, a file has the defaults of its classes, your own too, for the
-others. LIGHTKIT_ variables do not count.
-Exit code 0: compared; 1: something differs, with --exit-code; 2: wrong arguments, or a config that cannot be read.
-
-lightkit diff runs/flowers/latest configs/flowers.yaml
-"""
 _MAX_LINE = 160
 _RECORDED = {
     "manifest": ("lightkit", "python", "packages", "git", "data", "seed", "hardware"),
@@ -52,30 +35,28 @@ _Value = Mapping[str, Any]
 _Values = dict[KeyPath, _Value]
 
 
-def diff(words: list[str]) -> int:
+def diff(invocation: Invocation) -> int:
     """Print what differs, and return the exit code.
 
     Args:
-        words: The command line after the command.
+        invocation: The command line.
 
     Raises:
         ConfigError: If the arguments are wrong, or an input is missing or cannot be read.
     """
-    line = parse_options(HELP, words, most=len(words))
-    if len(line.positionals) != 2:
-        raise line.error(f"expected two configs or runs, got {len(line.positionals) or 'none'}")
-    names, trees, values, are_runs = zip(
-        *(_read_input(name, line.options.get("--root", "runs")) for name in line.positionals), strict=True
-    )
+    if len(invocation.inputs) != 2:
+        raise invocation.error(f"expected two configs or runs, got {len(invocation.inputs) or 'none'}")
+    root = invocation.options.get("root", "runs")
+    names, trees, values, are_runs = zip(*(_read_input(name, root) for name in invocation.inputs), strict=True)
     changes = _list_changes(trees, values, are_runs)
     old, new = names
-    if "--json" in line.options:
+    if invocation.has("json"):
         print(json.dumps({"schema": 1, "a": old, "b": new, "changes": changes}, indent=2))
     elif changes:
         print(_format_changes(old, new, changes), end="")
     else:
         print(f"no difference between {old} and {new}")
-    return 1 if changes and "--exit-code" in line.options else 0
+    return 1 if changes and invocation.has("exit-code") else 0
 
 
 def _read_input(name: str, root: str) -> tuple[str, MappingNode, _Values, bool]:
@@ -88,10 +69,12 @@ def _read_input(name: str, root: str) -> tuple[str, MappingNode, _Values, bool]:
         ConfigError: If it is missing, or cannot be read.
     """
     is_run = not (name.endswith(NESTED_FILES) or Path(name).is_file())
-    args, recorded = ["-c", name], dict[KeyPath, Any]()
+    invocation = Invocation("fit", files=(name,))
+    recorded = dict[KeyPath, Any]()
     if is_run:
         run = runs.find(name, root)
-        name, args = shown_path(run.folder), ["--run", str(run.folder)]
+        name = shown_path(run.folder)
+        invocation = Invocation("validate", options={"run": str(run.folder)})
         if not run.config_path.is_file():
             raise ConfigError(f"{name} has no {run.config_path.name}; it is not a run of lightkit")
         manifest = runs.read_json(run.manifest_path) or {}
@@ -101,8 +84,7 @@ def _read_input(name: str, root: str) -> tuple[str, MappingNode, _Values, bool]:
     problems = Problems()
     environ = {key: value for key, value in os.environ.items() if key[: len(PREFIX)] != PREFIX}
     environ |= {key: os.environ[key] for key in RESERVED_VARIABLES if key in os.environ}
-    stage = "validate" if is_run else "fit"
-    loaded = load_config(stage, args, problems, options={"run": "value"}, environ=environ)
+    loaded = load_config(invocation, problems, environ=environ)
     if problems.is_incomplete:  # other errors are no reason not to compare it
         problems.raise_any()
     hardware, resolved = collect_errors(loaded.resolved, partial(resolve_hardware, environ={}), problems)

@@ -5,15 +5,17 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from lightkit.cli.argument_lookup import find_default, list_arguments
-from lightkit.cli.config_loader import STAGES, LoadedConfig, Takes, load_config
-from lightkit.config import KeyPath, Origin, Problems, Resolved, dotted, near, resolve_hardware, split_arguments
+from lightkit.cli.command_line import Invocation
+from lightkit.cli.command_table import STAGES
+from lightkit.cli.config_loader import LoadedConfig, load_config
+from lightkit.config import KeyPath, Origin, Problems, Resolved, dotted, near, resolve_hardware
 from lightkit.config.accelerator.vocabulary import BLOCK_KEYS, OLD_TRAINER_KEYS, TRAINER_DEFAULTS
 from lightkit.config.display import (
     describe_node,
@@ -30,69 +32,86 @@ from lightkit.config.tree import Items, Leaf, MappingNode, Node, descend, find, 
 from lightkit.errors import ConfigError, ConfigErrors, LightkitError
 from lightkit.hardware import this_machine
 
-HELP = """\
-usage: lightkit explain [STAGE] -c FILE... [--key=value]... [KEY]... [--json]
-
-Say where a value comes from: what set it, and what that replaced, lowest layer first. Without KEY, print the whole
-config as YAML with the place of each value in a comment.
-
-  KEY         a dotted key: trainer.max_epochs, callbacks.early_stopping.patience, callbacks, model
-  STAGE       the stage whose block in a file counts: fit (the default), validate, test, predict
-  --run RUN   the config of a run, with the other layers over it
-  --json      one JSON object
-
-Exit code 0: explained; 2: there is no such key, or the config cannot be read.
-
-lightkit explain -c configs/flowers.yaml trainer.max_epochs
-"""
-_OPTIONS: Mapping[str, Takes] = {"run": "value", "json": "switch", "quiet": "switch"}
 _HARDWARE_KEYS: list[KeyPath] = [("accelerator", key) for key in BLOCK_KEYS]
 _HARDWARE_KEYS += [("trainer", key) for key in (*OLD_TRAINER_KEYS, *TRAINER_DEFAULTS)]
 
 
-def explain(args: list[str]) -> int:
+def explain(invocation: Invocation) -> int:
     """Explain the keys that the arguments name, or the whole config, and return the exit code.
 
     Args:
-        args: The command line after the command.
+        invocation: The command line.
 
     Raises:
         ConfigError: If there is no such key, or the config cannot be read.
     """
-    arguments = split_arguments(args, options=_OPTIONS, takes_inputs=True)
-    if file := next((word for word in arguments.inputs if word.endswith(NESTED_FILES)), None):
-        raise ConfigError(f"explain: a config file comes after -c: -c {file}")
-    stages = dict.fromkeys(word for word in arguments.inputs if word in STAGES)
-    if len(stages) > 1:
-        raise ConfigError(f"explain: expected one stage, got {' and '.join(stages)}")
-    stage = next(iter(stages), "validate" if "run" in arguments.options else "fit")
-    keys = [word for word in arguments.inputs if word not in STAGES]
+    invocation.raise_errors()
+    stage = _choose_stage(invocation)
     problems = Problems()
-    loaded = load_config(stage, args, problems, options=_OPTIONS, takes_inputs=True)
+    loaded = load_config(invocation.for_stage(stage, keep=("run",)), problems)
     if problems.is_incomplete:
         problems.raise_any()
     resolved, complete = _resolve(loaded, problems)
-    found, errors = list[tuple[dict[str, Any], str]](), list[ConfigError]()
-    for key in keys:
-        try:
-            found.append(_explain_key(resolved, complete, key))
-        except ConfigError as error:
-            errors.append(error.reworded(resolved.masked))
-    if "json" in arguments.options and (found or not keys):
-        whole = {} if keys else {"config": redact_node(resolved, resolved.tree, ())}
-        fields = [each for each, _ in found] if keys else _explain_leaves(resolved, complete, (), resolved.tree)
-        print(json.dumps({"schema": 1, **whole, "keys": fields}, indent=2))
+    keys = [word for word in invocation.inputs if word not in STAGES]
+    found, errors = _explain_keys(resolved, complete, keys)
+    if invocation.has("json") and (found or not keys):
+        print(json.dumps(_describe_json(resolved, complete, [fields for fields, _ in found]), indent=2))
     elif keys:
         print("\n".join(_format(fields, yaml) for fields, yaml in found), end="")
     else:
         print(format_annotated(resolved, resolved.tree, ()), end="")
     sys.stdout.flush()
-    if num_mistakes := len(list(problems)):
-        count = "is a mistake" if num_mistakes == 1 else f"are {num_mistakes} mistakes"
-        print(f"note: there {count} in this config; `lightkit check` lists them", file=sys.stderr)
+    _print_note(problems)
     if errors:
         raise ConfigErrors(errors)
     return 0
+
+
+def _choose_stage(invocation: Invocation) -> str:
+    """Return the stage that the words name; by default that of a run's evaluation, or `fit`.
+
+    Raises:
+        ConfigError: If they name several, or a config file stands without ``-c``.
+    """
+    for word in invocation.inputs:
+        if word.endswith(NESTED_FILES):
+            raise ConfigError(f"explain: a config file comes after -c: -c {word}")
+    stages = list(dict.fromkeys(word for word in invocation.inputs if word in STAGES))
+    if len(stages) > 1:
+        raise ConfigError(f"explain: expected one stage, got {' and '.join(stages)}")
+    if stages:
+        return stages[0]
+    return "validate" if invocation.has("run") else "fit"
+
+
+def _explain_keys(
+    resolved: Resolved, complete: Resolved, keys: Sequence[str]
+) -> tuple[list[tuple[dict[str, Any], str]], list[ConfigError]]:
+    """Explain each key; return what was found, and the errors of keys that there are not."""
+    found: list[tuple[dict[str, Any], str]] = []
+    errors: list[ConfigError] = []
+    for key in keys:
+        try:
+            found.append(_explain_key(resolved, complete, key))
+        except ConfigError as error:
+            errors.append(error.reworded(resolved.masked))
+    return found, errors
+
+
+def _describe_json(resolved: Resolved, complete: Resolved, found: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the fields of the keys, or without any the whole config with those of all its values."""
+    if found:
+        return {"schema": 1, "keys": found}
+    config = redact_node(resolved, resolved.tree, ())
+    return {"schema": 1, "config": config, "keys": _explain_leaves(resolved, complete, (), resolved.tree)}
+
+
+def _print_note(problems: Problems) -> None:
+    """Print how many mistakes the config has, if it has any."""
+    num_mistakes = len(list(problems))
+    if num_mistakes:
+        count = "is a mistake" if num_mistakes == 1 else f"are {num_mistakes} mistakes"
+        print(f"note: there {count} in this config; `lightkit check` lists them", file=sys.stderr)
 
 
 def _resolve(loaded: LoadedConfig, problems: Problems) -> tuple[Resolved, Resolved]:

@@ -4,27 +4,21 @@ from __future__ import annotations
 
 from argparse import ArgumentError
 
+from lightkit.cli.command_line import Invocation
 from lightkit.cli.console import configure_console, quiet_libraries
 from lightkit.cli.parser_errors import explain_lightning_errors, explain_parser_error, unwrap_errors
 from lightkit.cli.stage_runner import open_context
 from lightkit.errors import ConfigError
 from lightkit.runs.signals import SignalWatch
 
-HELP = """\
-usage: lightkit fetch -c FILE... [--data.KEY=value]...
 
-Download what the data module of a config needs, into the folder that the config names. A broken download goes on where
-it stopped; a complete one is not repeated.
-"""
-
-
-def fetch(args: list[str]) -> int:
+def fetch(invocation: Invocation) -> int:
     """Download what the config's data module needs, and return the exit code.
 
     Raises:
         ConfigError: If the config names no data module, or one that has nothing to fetch.
     """
-    context = open_context("fetch", args, SignalWatch())
+    context = open_context(invocation, SignalWatch())
     configure_console(context.mode, context.resolved.masked)
     section = context.resolved.values.get("data")
     if section is None:

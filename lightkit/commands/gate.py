@@ -8,55 +8,19 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from lightkit.cli.command_line import RUN_OPTIONS, get_run_argument, parse_options
+from lightkit.cli.command_line import Invocation
 from lightkit.cli.console import OutputMode, format_table, print_line
 from lightkit.cli.stage_runner import open_run_context
+from lightkit.config import Flag
 from lightkit.errors import GateFailed, format_count
 from lightkit.registry.gate import explain_refusal, read_gate, require_rule
 from lightkit.runs.ci_report import Case, CiReport, markdown_table
 from lightkit.runs.files import finite
 
-HELP = """\
-usage: lightkit gate RUN [--baseline MODEL] [-c FILE]... [--gate.KEY=value]...
-
-Judge a run's best checkpoint by the config's `gate` block: its thresholds, those of single classes, the model that it
-is compared with (the champion), and the best of the models promoted of late. Both models are scored in this process
-by their own test or validation steps, on the same samples in the same order: those of the run's data as it is now,
-prepared for each model as its own config says, with the classes of its own checkpoint.
-The decision is written to gate.json in the run folder.
-
-  RUN                 a run or latest
-  --run RUN           the same
-  --baseline MODEL    what it is compared with: an alias or a version of the registered model, a run, or null
-  --ckpt_path CKPT    best, last or a file; default: best
-  --tracking-uri URI  where MLflow is; default: where the training was tracked, else mlflow.db in the run root
-  --json              print the decision as one JSON object
-  --junit FILE        write each condition as a test case of JUnit
-  --allow-empty       pass a run that there is no rule for: gate.metric alone, or nothing, in the config
-  --trust             load checkpoints that hold more than tensors and plain values, and so may run code
-  -c FILE             a layer on top of the run's config
-  --quiet             print warnings and errors only
-
-gate:
-  metric: test/accuracy              # its first part names the split: test or val
-  min: 0.8
-  margin: 0.02                       # shown to be less than this worse than the baseline
-  confidence: 0.95                   # of the margin, one-sided
-  baseline: champion
-  slices: {roses: 0.7}               # the value that a class has of the metric
-  drift: {window: 5, max_drop: 0.03} # below the best of the last 5 promoted models
-
-`lightkit fit --help gate` describes each key. Where nothing is promoted yet, the
-thresholds decide alone.
-Exit code 0: good enough; 2: wrong arguments, or the baseline cannot be had; 3: unknown classes in the data; 4: not good
-enough; 75: MLflow does not answer, try again later.
-
-lightkit gate latest --gate.metric=test/accuracy --gate.min=0.8
-"""
 _COLUMNS = ("metric", "challenger", "baseline", "expected", "verdict")
 
 
-def gate(args: list[str]) -> int:
+def gate(invocation: Invocation) -> int:
     """Judge a run, and return the exit code.
 
     Raises:
@@ -64,19 +28,22 @@ def gate(args: list[str]) -> int:
         GateFailed: If the run is not good enough.
         ServerAway: If MLflow does not answer.
     """
-    line = parse_options(HELP, args, config=RUN_OPTIONS, most=1)
-    run, options = get_run_argument(line), line.options
-    baseline = [f"--gate.baseline={options['--baseline']}"] if "--baseline" in options else []
-    junit = Path(options["--junit"]) if options.get("--junit") else None
+    invocation.raise_errors()
+    options = invocation.options
+    of_run = invocation.with_options(run=invocation.get_run())
+    if "baseline" in options:
+        baseline = Flag("gate.baseline", options["baseline"], f"--gate.baseline={options['baseline']}")
+        of_run = of_run._replace(overrides=(*of_run.overrides, baseline))
+    junit = Path(options["junit"]) if options.get("junit") else None
     with CiReport("lightkit gate", junit, case="gate") as report:
-        context = open_run_context(["--run", run, *line.config_args, *baseline], is_quiet="--json" in options)
-        if "--allow-empty" not in options:
+        context = open_run_context(of_run, is_quiet=invocation.has("json"))
+        if not invocation.has("allow-empty"):
             require_rule(read_gate(context.resolved), " --allow-empty passes a run all the same.")
         from lightkit.cli.gate_evaluation import evaluate_gate  # it loads torch
 
         began = time.monotonic()
-        record = evaluate_gate(context, tracking_uri=options.get("--tracking-uri"))
-        is_json = "--json" in options
+        record = evaluate_gate(context, tracking_uri=options.get("tracking-uri"))
+        is_json = invocation.has("json")
         _report(record, context.mode, report, seconds=time.monotonic() - began, is_json=is_json)
         if not record["passed"]:
             assert context.base is not None  # the run that is judged

@@ -9,10 +9,10 @@ import re
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
 from lightkit import runs
-from lightkit.cli.command_line import CommandLine, parse_options
+from lightkit.cli.command_line import Invocation
 from lightkit.cli.console import configure_console
 from lightkit.cli.run_table import check_names, format_run, get_root_and_job, list_known_metrics
 from lightkit.errors import ConfigError
@@ -22,107 +22,123 @@ from lightkit.registry.store import address_of_root, open_registry, tracked_run
 from lightkit.runs.deadline import parse_duration
 from lightkit.runs.files import in_bytes
 from lightkit.runs.index import PROMOTED, IndexedRun, index_runs
-from lightkit.runs.retention import RetentionRules, delete_runs, plan_deletions
+from lightkit.runs.retention import DeletionPlan, RetentionRules, delete_runs, plan_deletions
 
-HELP = """\
-usage: lightkit gc [NAME] [--keep-last N] [--keep-best N] [--max-size SIZE] [--older-than TIME] [--dry-run]
-
-Delete the runs that no rule keeps, and print what they were. Never deleted are: a run that a process works on; one
-with a record that cannot be read; one whose model an alias in MLflow's registry points to, or which a rollback would
-bring back; one that was promoted in a registry that is not asked; the newest good training of each job; one that the
-next start would resume; one from whose checkpoint a kept run began; and a folder without manifest.json.
-
-  NAME                runs of this job only
-  --keep-last N       keep the newest N of each job
-  --keep-best N       keep the best N trainings of each job that have a good checkpoint, by each metric that was used
-  --max-size SIZE     delete only until all runs fit into SIZE, the oldest first; 50G, 500M (powers of 1000)
-  --older-than TIME   keep what is younger; 30d, 12h
-  --metric METRIC     what is best, such as test/accuracy; default: what the best checkpoint was chosen by
-  --mode MODE         min or max of --metric is best; default: as the config or the metric's object said, else its name
-  --dry-run           delete nothing, and print what would be deleted
-  --tracking-uri URI  where MLflow is; default: where the runs were tracked, MLFLOW_TRACKING_URI, mlflow.db in the root
-  --root FOLDER       folder of all runs; default: runs
-  --json              print one JSON object, with the reason why each other run is kept
-  --quiet             print warnings and errors only
-
-At least one of the first four rules must be given. A registry that cannot be read ends it before anything is deleted.
-Exit code 0: done, or nothing to do; 2: wrong arguments; 75: MLflow does not answer, try again later.
-
-lightkit gc --keep-last 5 --keep-best 2 --max-size 50G --dry-run
-"""
-_RULES = ("--keep-last", "--keep-best", "--max-size", "--older-than")
+_RULES = ("keep-last", "keep-best", "max-size", "older-than")
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)b?", re.IGNORECASE)
+_T = TypeVar("_T")
 _log = logging.getLogger("lightkit")
 
 
-def collect(args: list[str]) -> int:
+def collect(invocation: Invocation) -> int:
     """Delete runs, and return the exit code.
 
     Raises:
         ConfigError: If a word is wrong, a run cannot be deleted, or it is unknown which runs the registry needs.
         ServerAway: If MLflow does not answer.
     """
-    line = parse_options(HELP, args, most=1)
-    options = line.options
-    rules = _parse_rules(line)
-    root, name = get_root_and_job(line)
-    is_dry, is_json, is_quiet = (option in options for option in ("--dry-run", "--json", "--quiet"))
+    rules = _parse_rules(invocation)
+    root, name = get_root_and_job(invocation)
+    is_json = invocation.has("json")
+    is_quiet = invocation.has("quiet")
     configure_console("quiet" if is_quiet or is_json else "plain")
     now = time.time()
-    entries = index_runs(root, metric=rules.metric)
-    if rules.metric is not None:
-        check_names(line, "--metric", [rules.metric], list_known_metrics(entries))
-    plan = plan_deletions(entries, rules, name=name, now=now)
-    if plan.deleted:  # each that the registry keeps may let another go, for --max-size
-        of_jobs = [each for each in entries if name in (None, each.run.name)]
-        promoted = _ask_registries(root, options.get("--tracking-uri"), of_jobs)
-        plan = plan_deletions(entries, rules, name=name, promoted=promoted, now=now)
+    plan = _plan(invocation, rules, root, name, now=now)
+    for each in plan.unknown:
+        _log.warning(
+            "%s cannot be read, so that it is not known from which run %s began: all that are older are kept. Repair "
+            "the file, or delete the folder.",
+            each.run.manifest_path,
+            each.key,
+        )
+
+    # What other processes have locked meanwhile stays, so that fewer may be deleted than planned.
     jobs = [name] if name else [path.name for path in root.iterdir() if path.is_dir() and not path.is_symlink()]
+    is_dry = invocation.has("dry-run")
     deleted = plan.deleted if is_dry else delete_runs(root, jobs, plan.deleted)
     freed_bytes = sum(each.size_bytes for each in deleted)
     left_bytes = plan.left_bytes + sum(each.size_bytes for each in plan.deleted) - freed_bytes
     if rules.max_size_bytes is not None and left_bytes > rules.max_size_bytes:
         _log.warning("the runs that are left are larger than --max-size, and other rules keep all of them")
+
     if is_json:
-        report = {"deleted": [each.fields(now=now) for each in deleted], "kept": plan.kept}
-        print(json.dumps({**report, "freed_bytes": freed_bytes, "left_bytes": left_bytes, "dry_run": is_dry}, indent=2))
+        report = {
+            "deleted": [each.fields(now=now) for each in deleted],
+            "kept": plan.kept,
+            "freed_bytes": freed_bytes,
+            "left_bytes": left_bytes,
+            "dry_run": is_dry,
+        }
+        print(json.dumps(report, indent=2))
     elif not is_quiet:
         for each in deleted:
             print(f"{'would delete' if is_dry else 'deleted'}  {format_run(each, now=now)}")
-        left = _count_runs(len(plan.kept) + len(plan.deleted) - len(deleted))
-        if deleted:
-            freed = f"{_count_runs(len(deleted))}, {in_bytes(freed_bytes)}"
-            print(f"{'would free' if is_dry else 'freed'}  {freed}; {left} left, {in_bytes(left_bytes)}")
-        else:
-            print(f"nothing to delete: {left}, {in_bytes(left_bytes)}")
+        num_left = len(plan.kept) + len(plan.deleted) - len(deleted)
+        print(_format_sum(len(deleted), freed_bytes, num_left, left_bytes, is_dry=is_dry))
     return 0
 
 
-def _parse_rules(line: CommandLine) -> RetentionRules:
-    if not any(rule in line.options for rule in _RULES):
-        raise line.error(f"give at least one rule: {', '.join(_RULES)}")
+def _plan(invocation: Invocation, rules: RetentionRules, root: Path, name: str | None, *, now: float) -> DeletionPlan:
+    """Plan what is deleted, after asking the registries, if anything is.
 
-    def parse(option: str, expected: str, read: Callable[[str], Any]) -> Any:
-        given = line.options.get(option)
-        if given is not None and (value := read(given)) is None:
-            raise line.error(f"{option}: expected {expected}, got {given!r}")
-        return None if given is None else value
+    Raises:
+        ConfigError: If no run has the metric, or the address of a registry is unknown.
+    """
+    entries = index_runs(root, metric=rules.metric)
+    if rules.metric is not None:
+        check_names(invocation, "--metric", [rules.metric], list_known_metrics(entries))
+    plan = plan_deletions(entries, rules, name=name, now=now)
+    if not plan.deleted:
+        return plan
+    # Each run that the registry keeps may let another go, for --max-size.
+    of_jobs = [each for each in entries if name in (None, each.run.name)]
+    promoted = _ask_registries(root, invocation.options.get("tracking-uri"), of_jobs)
+    return plan_deletions(entries, rules, name=name, promoted=promoted, now=now)
 
-    def read_count(text: str) -> int | None:
-        return int(text) if text.isdecimal() else None
 
-    def read_size(text: str) -> int | None:
-        match = _SIZE.fullmatch(text.strip())
-        return None if match is None else int(float(match[1]) * 1000 ** " kmgt".index(match[2].lower() or " "))
+def _format_sum(num_deleted: int, freed_bytes: int, num_left: int, left_bytes: int, *, is_dry: bool) -> str:
+    if not num_deleted:
+        return f"nothing to delete: {_count_runs(num_left)}, {in_bytes(left_bytes)}"
+    freed = f"{_count_runs(num_deleted)}, {in_bytes(freed_bytes)}"
+    verb = "would free" if is_dry else "freed"
+    return f"{verb}  {freed}; {_count_runs(num_left)} left, {in_bytes(left_bytes)}"
 
+
+def _parse_rules(invocation: Invocation) -> RetentionRules:
+    options = invocation.options
+    if not any(rule in options for rule in _RULES):
+        raise invocation.error(f"give at least one rule: {', '.join(f'--{rule}' for rule in _RULES)}")
     return RetentionRules(
-        keep_last=parse("--keep-last", "a whole number", read_count),
-        keep_best=parse("--keep-best", "a whole number", read_count),
-        max_size_bytes=parse("--max-size", "a size such as 50G or 500M", read_size),
-        older_than_s=parse("--older-than", "a time such as 30d or 12h", parse_duration),
-        metric=line.options.get("--metric"),
-        mode=line.get_choice("--mode", ("min", "max")),
+        keep_last=options.get("keep-last"),
+        keep_best=options.get("keep-best"),
+        max_size_bytes=_parse(invocation, "max-size", "a size such as 50G or 500M", _read_size),
+        older_than_s=_parse(invocation, "older-than", "a time such as 30d or 12h", parse_duration),
+        metric=options.get("metric"),
+        mode=options.get("mode"),
     )
+
+
+def _parse(invocation: Invocation, option: str, expected: str, read: Callable[[str], _T | None]) -> _T | None:
+    """Read the value of an option; None where it is not given.
+
+    Raises:
+        ConfigError: If it cannot be read.
+    """
+    given = invocation.options.get(option)
+    if given is None:
+        return None
+    value = read(given)
+    if value is None:
+        raise invocation.error(f"--{option}: expected {expected}, got {given!r}")
+    return value
+
+
+def _read_size(text: str) -> int | None:
+    match = _SIZE.fullmatch(text.strip())
+    if match is None:
+        return None
+    power = " kmgt".index(match[2].lower() or " ")
+    return int(float(match[1]) * 1000**power)
 
 
 def _count_runs(count: int) -> str:

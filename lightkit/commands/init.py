@@ -14,7 +14,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from lightkit.cli.command_line import parse_options
+from lightkit.cli.command_line import Invocation
 from lightkit.config.origins import near_files, shown_path
 from lightkit.errors import ConfigError, DataError, format_count
 from lightkit.images.image_file import IMAGE_SUFFIXES
@@ -23,23 +23,6 @@ from lightkit.images.inputs import COLUMNS as PATH_COLUMNS
 from lightkit.images.splits import split_named
 from lightkit.images.table_format import RECIPES, explain_other_format
 
-HELP = """\
-usage: lightkit init [--template NAME]
-       lightkit init --data FOLDER [--output FILE]
-
-Write a starter project into this folder. It asks nothing and overwrites nothing.
-
-  --template NAME   module (default): a config, a LightningModule and a data module, which train in seconds
-                    image: a config for photos in photos/, one folder per class
-                    ci: module, and a workflow that checks pull requests
-                    cron: module, and a crontab that retrains each night, with a gate
-  --data FOLDER     look at images in class folders (or in train/, val/, test/), or at a Parquet or Delta table, and
-                    write FOLDER.yaml with settings for them, each with its reason as a comment
-  --output FILE     name of that config, in place of FOLDER.yaml
-
-lightkit init --data photos
-lightkit fit -c photos.yaml
-"""
 _TEMPLATES = {"module": ("module",), "image": ("image",), "ci": ("module", "ci"), "cron": ("module", "cron")}
 _NUM_SIZES = 200  # images whose size is looked at
 _LABELS = ("label", "class", "target", "category", "y")
@@ -66,31 +49,31 @@ class ImageData:
     found: str
 
 
-def init(arguments: Sequence[str]) -> int:
+def init(invocation: Invocation) -> int:
     """Write the files and return the exit code.
 
     Raises:
         ConfigError: If the arguments are wrong, or a file exists.
         DataError: If the folder holds no images in classes.
     """
-    line = parse_options(HELP, arguments)
-    if {"--template", "--data"} <= {*line.options}:
-        raise line.error("expected --template or --data, got both")
-    if "--output" in line.options and "--data" not in line.options:
-        raise line.error("--output names the config of --data; the files of a template have names of their own")
-    if "--data" in line.options:
-        folder = Path(line.options["--data"])
-        name = line.options.get("--output", f"{folder.absolute().name}.yaml")
+    options = invocation.options
+    if "template" in options and "data" in options:
+        raise invocation.error("expected --template or --data, got both")
+    if "output" in options and "data" not in options:
+        raise invocation.error("--output names the config of --data; the files of a template have names of their own")
+    if "data" in options:
+        folder = Path(options["data"])
+        name = options.get("output", f"{folder.absolute().name}.yaml")
         files = {name: starter_config(summarize_images(folder), name)}
     else:
-        template = line.options.get("--template", "module")
+        template = options.get("template", "module")
         if template not in _TEMPLATES:
             raise ConfigError(f"init: there is no template {template!r}; choose from {', '.join(_TEMPLATES)}")
         files = _read_templates(_TEMPLATES[template])
     existing = [name for name in files if Path(name).exists()]
     if existing:
         listed = "\n".join(f"  {name}" for name in existing)
-        remedy = "Name another file with --output." if "--data" in line.options else "Try an empty folder."
+        remedy = "Name another file with --output." if "data" in options else "Try an empty folder."
         raise ConfigError(f"init: it overwrites nothing, and this folder already has:\n{listed}\n{remedy}")
     for name, text in files.items():
         Path(name).parent.mkdir(parents=True, exist_ok=True)

@@ -6,31 +6,14 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from lightkit.cli.command_line import Takes, parse_options
+from lightkit.cli.command_line import Invocation
 from lightkit.cli.config_loader import load_config
 from lightkit.cli.console import choose_output_mode, configure_console, print_line
 from lightkit.cli.notifications import build_notifiers, create_heartbeat
-from lightkit.config import Problems, Resolved, near
+from lightkit.config import Problems, Resolved
 from lightkit.errors import ConfigError
 from lightkit.runs.webhook import Deliver, DeliveryError, Sign
 
-HELP = """\
-usage: lightkit notify-test -c FILE... [--kind KIND]... [--key=value]...
-
-Send one message of each kind through every notifier of a config, such as callbacks.slack and callbacks.webhook, and
-each sign of its dead-man's switch (run.heartbeat_url), and wait for the answers. The messages say that they are tests.
-Neither model nor data are built, and nothing is written. What the events of a notifier leave out is not sent.
-
-  -c FILE      a layer of the config
-  --run RUN    a run, in the place of files
-  --kind KIND  start, epoch, end, failure or gate only; several with commas
-  --quiet      print only what did not arrive
-
-A switch gets start, failure and end, in this order, so that it ends well. Each message is tried once.
-Exit code 0: all have arrived; 1: some have not; 2: the config is wrong, or has no receiver.
-
-lightkit notify-test -c configs/flowers.yaml -c configs/notify/slack.yaml
-"""
 _METRICS = {"val/loss": 0.25, "val/accuracy": 0.9}
 _GATE = {"metric": "test/accuracy", "passed": True, "scores": {"challenger": {"test/accuracy": 0.9}}, "reasons": []}
 _MESSAGES: dict[str, dict[str, Any]] = {
@@ -41,28 +24,24 @@ _MESSAGES: dict[str, dict[str, Any]] = {
     "gate": {"status": "passed", "exit_code": 0, "gate": _GATE},
 }
 """A message of each kind."""
-_CONFIG_OPTIONS: Mapping[str, Takes] = {"-c": "value", "--config": "value", "--run": "value"}
 _SIGNS: Mapping[str, Sign] = {"start": "start", "failure": "fail", "end": "ok"}
 
 
-def notify_test(args: list[str]) -> int:
+def notify_test(invocation: Invocation) -> int:
     """Send the messages, print a line for each, and return the exit code.
 
     Args:
-        args: The command line after the command.
+        invocation: The command line.
 
     Raises:
         ConfigError: If the arguments or the config are wrong, or there is no receiver.
     """
-    line = parse_options(HELP, args, config=_CONFIG_OPTIONS)
-    kinds = line.options["--kind"].split(",") if "--kind" in line.options else [*_MESSAGES]
-    for kind in kinds:
-        if kind not in _MESSAGES:
-            raise ConfigError(f"--kind: expected {', '.join(_MESSAGES)}, got {kind!r}{near(kind, _MESSAGES)}")
-    mode = choose_output_mode({"quiet": "--quiet" in line.options})
+    invocation.raise_errors()
+    kinds = invocation.options.get("kind", tuple(_MESSAGES))
+    mode = choose_output_mode(invocation.options)
     problems = Problems()
-    is_of_run = "--run" in (word.partition("=")[0] for word in line.config_args)
-    loaded = load_config("test" if is_of_run else "fit", line.config_args, problems)  # whose data need not exist
+    stage = "test" if invocation.has("run") else "fit"  # whose data need not exist
+    loaded = load_config(invocation.for_stage(stage, keep=("run",)), problems)
     problems.raise_any(loaded.resolved.masked)
     configure_console(mode, loaded.resolved.masked)
     tests = list(_list_tests(loaded.resolved, kinds, f"{loaded.job_name} (test of lightkit notify-test)"))

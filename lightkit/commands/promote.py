@@ -7,7 +7,7 @@ import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any
 from filelock import FileLock, Timeout
 
 from lightkit import runs
-from lightkit.cli.command_line import RUN_OPTIONS, CommandLine, get_run_argument, parse_options
+from lightkit.cli.command_line import Invocation
 from lightkit.cli.console import configure_console, print_line, quiet_libraries
 from lightkit.cli.context import RunContext, read_run_settings
 from lightkit.cli.redaction import redact
 from lightkit.cli.stage_runner import open_run_context
-from lightkit.config import shown_path, split_arguments
+from lightkit.config import shown_path
 from lightkit.errors import ConfigError, GateFailed, LightkitError, RunLocked
 from lightkit.registry.gate import RECORD, GateSettings, explain_refusal, read_gate
 from lightkit.registry.promotion import (
@@ -57,47 +57,8 @@ from lightkit.runs.index import PROMOTED
 if TYPE_CHECKING:
     from mlflow.entities.model_registry import ModelVersion
 
-HELP = """\
-usage: lightkit promote RUN [--name NAME] [--alias champion] [--reason TEXT] [--force]
-       lightkit promote --hold NAME [--alias champion] [--reason TEXT]
-       lightkit promote --release NAME [--alias champion]
 
-Let an alias of MLflow's registry, the champion, point to a run's model. The run must have passed its gate with this
-checkpoint, these settings and today's champion; where gate.json is of others, older than a day, or missing, it is
-judged now. What was rolled back is promoted by --force alone, also where another training has made it again: the same
-weights, or the same config, data and code. A run that is not registered is registered first, as `lightkit register`
-does, with the alias challenger. The move is written to the promotion log in the registry once it is done. If the
-command is killed in between, the same command writes what is missing.
-
-An alias that is held stays where it is: until it is released, promote and retrain end with 4, also with --force.
-`lightkit rollback` moves it all the same.
-
-  RUN                 a run or latest
-  --run RUN           the same
-  --name NAME         of the registered model; default: gate.name, else the run's name
-  --alias ALIAS       the alias that moves; default: champion
-  --reason TEXT       for the log
-  --force             promote a run that has not passed or was rolled back; the log records it
-  --hold NAME         keep the alias of this registered model where it is
-  --release NAME      let it move again
-  --tracking-uri URI  where MLflow is; default: where the training was tracked, else mlflow.db in the run root
-  --ckpt_path CKPT    best, last or a file; default: best
-  --json              print what was done as one JSON object
-  --junit FILE        write it as a test case of JUnit
-  --trust             load checkpoints that hold more than tensors and plain values, and so may run code
-  -c FILE             a layer on top of the run's config
-  --quiet             print warnings and errors only
-
-`lightkit history NAME` prints the log, and `lightkit rollback NAME` goes back.
-Exit code 0: it is the champion; 2: wrong arguments, or MLflow refuses; 4: not good enough, rolled back before, or the
-alias is held; 5: the model cannot be written so that it answers as before; 75: MLflow does not answer, or another
-process promotes; try again later.
-
-lightkit promote latest --name flowers --reason "retrained on the photos of November"
-"""
-
-
-def promote(args: list[str]) -> int:
+def promote(invocation: Invocation) -> int:
     """Promote a run, and return the exit code.
 
     Raises:
@@ -107,21 +68,22 @@ def promote(args: list[str]) -> int:
         RunLocked: If another process promotes.
         ServerAway: If MLflow does not answer.
     """
-    line = parse_options(HELP, args, config=RUN_OPTIONS, most=1)
-    junit = Path(line.options["--junit"]) if line.options.get("--junit") else None
+    invocation.raise_errors()
+    options = invocation.options
+    junit = Path(options["junit"]) if options.get("junit") else None
     began = time.monotonic()
     with CiReport("lightkit promote", junit, case="promote") as report:
-        if "--name" in line.options:
-            check_name(line.options["--name"])
-        check_alias(line.options.get("--alias", "champion"))
-        if {"--hold", "--release"} & {*line.options}:
-            text = _hold_or_release(line)
+        if "name" in options:
+            check_name(options["name"])
+        check_alias(options.get("alias", "champion"))
+        if "hold" in options or "release" in options:
+            text = _hold_or_release(invocation)
         else:
-            run = get_run_argument(line)
-            context = open_run_context(["--run", run, *line.config_args], is_quiet="--json" in line.options)
+            of_run = invocation.with_options(run=invocation.get_run())
+            context = open_run_context(of_run, is_quiet=invocation.has("json"))
             try:
                 with _lock_promotion(context):
-                    text = context.resolved.masked(_promote(context, line.options))
+                    text = context.resolved.masked(_promote(context, options))
             except LightkitError as error:
                 raise error.reworded(context.resolved.masked) from error
         report.write([Case("promote", time.monotonic() - began, output=text)])
@@ -156,140 +118,279 @@ def _lock_promotion(context: RunContext) -> Iterator[None]:
         lock.release()
 
 
-def _hold_or_release(line: CommandLine) -> str:
+def _hold_or_release(invocation: Invocation) -> str:
     """Keep an alias where it is, or let it move again, and return what was done.
 
     Raises:
         ConfigError: If the arguments are wrong, or there is no such model.
         ServerAway: If MLflow does not answer.
     """
-    options = line.options
-    if {"--hold", "--release"} <= {*options}:
-        raise line.error("expected --hold or --release, got both")
-    option = "--hold" if "--hold" in options else "--release"
-    given = {"--run", "--name", "--force"} & {*options}
-    if line.positionals or given:
-        raise line.error(f"{option} takes the name of a model, and no run: {[*line.positionals, *sorted(given)][0]!r}")
-    if option == "--release" and "--reason" in options:
-        raise line.error("--reason has no effect with --release")
-    flags = {flag.key: flag.value for flag in split_arguments(line.config_args, options={"quiet": "switch"}).flags}
+    options = invocation.options
+    option = _choose_hold_option(invocation)
+    flags = {flag.key: flag.value for flag in invocation.overrides}
     name = options[option]
-    alias = options.get("--alias", "champion")
-    address = address_of_root(options.get("--tracking-uri"), Path(flags.get("run.root", "runs")))
+    alias = options.get("alias", "champion")
+    address = address_of_root(options.get("tracking-uri"), Path(flags.get("run.root", "runs")))
 
     quiet_libraries()
     with open_registry(address, creates=False) as registry:
         check_model(registry, name)
-        if option == "--hold":
-            hold = hold_alias(registry, name, alias, reason=options.get("--reason", ""))
+        if option == "hold":
+            hold = hold_alias(registry, name, alias, reason=options.get("reason", ""))
             text = hold.describe(name, alias)
         else:
             ended = release_alias(registry, name, alias)
             text = f"{name}@{alias} was not held"
             if ended is not None:
                 text = f"{name}@{alias} may move again; it was held by {ended.by} since {ended.time}"
-    if "--json" in options:
+    if invocation.has("json"):
         print(json.dumps({"name": name, "alias": alias, "message": text}, ensure_ascii=False))
-    elif "--quiet" not in line.config_args:
+    elif not invocation.has("quiet"):
         print(text)
     return text
 
 
-def _promote(context: RunContext, options: Mapping[str, str]) -> str:
+def _choose_hold_option(invocation: Invocation) -> str:
+    """Return `hold` or `release`.
+
+    Raises:
+        ConfigError: If both are given, or words that do not go with it.
+    """
+    if invocation.has("hold") and invocation.has("release"):
+        raise invocation.error("expected --hold or --release, got both")
+    option = "hold" if invocation.has("hold") else "release"
+    given = [*invocation.inputs, *(f"--{name}" for name in ("force", "name", "run") if invocation.has(name))]
+    if given:
+        raise invocation.error(f"--{option} takes the name of a model, and no run: {given[0]!r}")
+    if option == "release" and invocation.has("reason"):
+        raise invocation.error("--reason has no effect with --release")
+    return option
+
+
+@dataclass(frozen=True)
+class _Request:
+    """One promotion: the run, the model and alias that it is for, and the gate.
+
+    Args:
+        context: The command on the run.
+        run: The run.
+        checkpoint: File of its weights.
+        sha256: Digest of that file.
+        settings: The gate.
+        name: The registered model.
+        alias: The alias that moves.
+        tracking_uri: Address of MLflow where it was given.
+        reason: Text for the log, without secrets.
+        is_forced: Whether `--force` was given.
+    """
+
+    context: RunContext
+    run: runs.Run
+    checkpoint: str
+    sha256: str
+    settings: GateSettings
+    name: str
+    alias: str
+    tracking_uri: str | None
+    reason: str
+    is_forced: bool
+
+    def reopen(self, *, is_quiet: bool) -> RunContext:
+        """Open the same context once more: one builds its model once."""
+        return open_run_context(self.context.invocation.with_options(run=str(self.run.folder)), is_quiet=is_quiet)
+
+    def find_version(self, registry: Registry) -> ModelVersion | None:
+        """Return the newest version that was registered with this checkpoint; None where there is none."""
+        found = None
+        for version in list_versions(registry, self.name):
+            if version.tags.get("checkpoint_sha256") == self.sha256:
+                found = version
+        return found
+
+
+def _promote(context: RunContext, options: Mapping[str, Any]) -> str:
     """Evaluate the gate, register, keep the checkpoint, and move the alias, as far as needed; return what was done."""
-    run, resolved, mode = context.base, context.resolved, context.mode
+    configure_console(context.mode, context.resolved.masked)
+    quiet_libraries()
+    request = _read_request(context, options)
+    run = request.run
+    with open_registry(address_of_run(request.tracking_uri, run, context.resolved)) as registry:
+        # Read first: if another process moves the alias from here on, the gate's decision is not about its champion.
+        before = alias_version(registry, request.name, request.alias)
+        version = request.find_version(registry)
+        weights = None if version is None else version.tags.get(WEIGHTS)
+        weights = weights or _digest_weights(request.checkpoint)
+        inputs = digests_of_inputs(runs.read_json(run.manifest_path))
+        _require_allowed(registry, request, version=version, weights=weights, inputs=inputs)
+        decision = _decide(registry, request)
+
+        if version is None:
+            version = _register(registry, request)
+        print_line(f"model {request.name} version {version.version}", context.mode)
+        _keep_model(registry, version, [run.config_path, Path(request.checkpoint)], weights=weights)
+
+        move = _build_move(request, decision, before=before, to=str(version.version))
+        move = replace(move, weights=weights, inputs=inputs)
+        move, is_new = _move(registry, request, move)
+    return _report_move(request, move, before=before, is_new=is_new, mode=decision.get("mode"), options=options)
+
+
+def _read_request(context: RunContext, options: Mapping[str, Any]) -> _Request:
+    run = context.base
     assert run is not None  # the command asks for a run, which names both
     assert context.ckpt_path is not None
-    configure_console(mode, resolved.masked)
-    quiet_libraries()
-    settings = read_gate(resolved)
-    name = check_name(options.get("--name") or settings.name or run.name)
-    alias, tracking_uri = options.get("--alias", "champion"), options.get("--tracking-uri")
-    is_forced, sha256 = "--force" in options, runs.digest(context.ckpt_path)
+    settings = read_gate(context.resolved)
+    return _Request(
+        context=context,
+        run=run,
+        checkpoint=context.ckpt_path,
+        sha256=runs.digest(context.ckpt_path),
+        settings=settings,
+        name=check_name(options.get("name") or settings.name or run.name),
+        alias=options.get("alias", "champion"),
+        tracking_uri=options.get("tracking-uri"),
+        reason=context.resolved.masked(options.get("reason", "")),
+        is_forced="force" in options,
+    )
 
-    def reopen(*, is_quiet: bool) -> RunContext:
-        """Open the same context once more: one builds its model once."""
-        return open_run_context(["--run", str(run.folder), *context.args[2:]], is_quiet=is_quiet)
 
-    def find_own_version() -> ModelVersion | None:
-        versions = [each for each in list_versions(registry, name) if each.tags.get("checkpoint_sha256") == sha256]
-        return versions[-1] if versions else None
+def _require_allowed(
+    registry: Registry, request: _Request, *, version: ModelVersion | None, weights: str, inputs: Mapping[str, str]
+) -> None:
+    """Refuse to move an alias that is held, or to a model that was rolled back.
 
-    with open_registry(address_of_run(tracking_uri, run, resolved)) as registry:
-        # read first: if another process moves the alias from here on, the gate's decision is not about its champion
-        before, version = alias_version(registry, name, alias), find_own_version()
-        is_known = read_aliases(registry, name) is not None
-        if is_known:
-            require_no_hold(registry, name, alias)
-        weights = None if version is None else version.tags.get(WEIGHTS)
-        weights = weights or _digest_weights(context.ckpt_path)
-        inputs = digests_of_inputs(runs.read_json(run.manifest_path))
-        if is_known and not is_forced:
-            number = None if version is None else str(version.version)
-            _require_not_rejected(registry, name, alias, version=number, weights=weights, inputs=inputs)
-        decision = runs.read_json(run.folder / RECORD) or {}
-        is_compared = settings.baseline is not None and not settings.is_against_run
-        against = find_version(registry, name, str(settings.baseline)) if is_compared else None
-        number = None if against is None else str(against.version)
-        holds = decision_holds(decision, settings, name=name, sha256=sha256, baseline=number)
-        if is_forced:
-            decision = decision if holds else {}
-        elif not holds:
-            what = f"{RECORD} is missing, older than a day, or of another checkpoint, champion or gate"
-            print_line(f"gate  is asked: {what}", mode)
-            from lightkit.cli.gate_evaluation import evaluate_gate  # it loads torch
+    Raises:
+        GateFailed: If one of them is so.
+    """
+    if read_aliases(registry, request.name) is None:
+        return  # no such model yet
+    require_no_hold(registry, request.name, request.alias)
+    if not request.is_forced:
+        number = None if version is None else str(version.version)
+        _require_not_rejected(registry, request.name, request.alias, version=number, weights=weights, inputs=inputs)
 
-            decision = evaluate_gate(reopen(is_quiet=mode == "quiet"), tracking_uri=tracking_uri, name=name)
-        if not is_forced and not decision.get("passed"):
-            refusal = explain_refusal(decision, run)
-            raise GateFailed(f"{refusal}. Nothing was promoted; --force promotes all the same.")
-        if version is None:
-            print_line(f"makes a version of {name} (challenger)", mode)
-            from lightkit.cli.registration import register_run  # it loads torch
 
-            register_run(reopen(is_quiet=True), name, ["challenger"], form="torch_export", tracking_uri=tracking_uri)
-            version = find_own_version()
-        assert version is not None
-        print_line(f"model {name} version {version.version}", mode)
-        _keep_model(registry, version, [run.config_path, Path(context.ckpt_path)], weights=weights)
-        metric, scores = decision.get("metric"), decision.get("scores") or {}
-        move = Move(
-            "promote",
-            alias,
-            before,
-            str(version.version),
-            reason=resolved.masked(options.get("--reason", "")),
-            run=f"{run.name}/{run.id}",
-            metric=metric,
-            scores={key: (scores.get(key) or {}).get(metric) for key in ("challenger", "baseline")} if metric else {},
-            data=(decision.get("data") or {}).get("fingerprint"),
-            num_samples=decision.get("num_samples"),
-            forced=is_forced,
-            weights=weights,
-            inputs=inputs,
-        )
-        noted = runs.read_json(run.folder / PROMOTED) or {}
-        with registry.attempt(f"move {name}@{alias}"):
-            move = move_alias(registry, name, move)
-        is_new = (noted.get("name"), noted.get("number")) != (name, move.number)  # also after a kill
-        if is_new:
-            note_in_run_folders(registry, name, move)
-            if (run.folder / RECORD).exists() and read_run_settings(context).report:
-                write_gate_page(run)
-    text = f"{name}@{alias} is version {move.to} {'already' if before == move.to else 'now'}"
-    text += f"; it was version {before}" if before not in (None, move.to) else ""
+def _decide(registry: Registry, request: _Request) -> Mapping[str, Any]:
+    """Return the decision of the gate: that of gate.json where it still holds, else a new one.
+
+    With `--force` nothing is judged: the decision is empty where the old one does not hold.
+
+    Raises:
+        GateFailed: If it says no.
+    """
+    settings = request.settings
+    baseline = None
+    if settings.baseline is not None and not settings.is_against_run:
+        found = find_version(registry, request.name, str(settings.baseline))
+        baseline = None if found is None else str(found.version)
+    decision: Mapping[str, Any] = runs.read_json(request.run.folder / RECORD) or {}
+    holds = decision_holds(decision, settings, name=request.name, sha256=request.sha256, baseline=baseline)
+    if request.is_forced:
+        return decision if holds else {}
+
+    if not holds:
+        mode = request.context.mode
+        what = f"{RECORD} is missing, older than a day, or of another checkpoint, champion or gate"
+        print_line(f"gate  is asked: {what}", mode)
+        from lightkit.cli.gate_evaluation import evaluate_gate  # it loads torch
+
+        context = request.reopen(is_quiet=mode == "quiet")
+        decision = evaluate_gate(context, tracking_uri=request.tracking_uri, name=request.name)
+    if not decision.get("passed"):
+        refusal = explain_refusal(decision, request.run)
+        raise GateFailed(f"{refusal}. Nothing was promoted; --force promotes all the same.")
+    return decision
+
+
+def _register(registry: Registry, request: _Request) -> ModelVersion:
+    """Register the run as a version with the alias challenger."""
+    print_line(f"makes a version of {request.name} (challenger)", request.context.mode)
+    from lightkit.cli.registration import register_run  # it loads torch
+
+    context = request.reopen(is_quiet=True)
+    register_run(context, request.name, ["challenger"], form="torch_export", tracking_uri=request.tracking_uri)
+    version = request.find_version(registry)
+    assert version is not None
+    return version
+
+
+def _build_move(request: _Request, decision: Mapping[str, Any], *, before: str | None, to: str) -> Move:
+    """Build the entry of the log, with the scores by which the gate decided."""
+    metric = decision.get("metric")
+    scores = {}
+    if metric:
+        for which in ("challenger", "baseline"):
+            scores[which] = ((decision.get("scores") or {}).get(which) or {}).get(metric)
+    return Move(
+        "promote",
+        request.alias,
+        before,
+        to,
+        reason=request.reason,
+        run=f"{request.run.name}/{request.run.id}",
+        metric=metric,
+        scores=scores,
+        data=(decision.get("data") or {}).get("fingerprint"),
+        num_samples=decision.get("num_samples"),
+        forced=request.is_forced,
+    )
+
+
+def _move(registry: Registry, request: _Request, move: Move) -> tuple[Move, bool]:
+    """Move the alias, and note it in the run folders and the gate's page.
+
+    Returns:
+        The move as the log has it, and whether it was not noted in the run's folder yet, as also after a kill.
+    """
+    run = request.run
+    noted = runs.read_json(run.folder / PROMOTED) or {}
+    with registry.attempt(f"move {request.name}@{request.alias}"):
+        move = move_alias(registry, request.name, move)
+    is_new = (noted.get("name"), noted.get("number")) != (request.name, move.number)
     if is_new:
-        fields = {"alias": alias, "from": move.before, "to": move.to, "by": move.by, "reason": move.reason}
-        runs.EventStream(run.events_path).write("promotion", name=name, **redact(resolved, fields))
-    if "--json" in options:
+        note_in_run_folders(registry, request.name, move)
+        if (run.folder / RECORD).exists() and read_run_settings(request.context).report:
+            write_gate_page(run)
+    return move, is_new
+
+
+def _report_move(
+    request: _Request,
+    move: Move,
+    *,
+    before: str | None,
+    is_new: bool,
+    mode: str | None,
+    options: Mapping[str, Any],
+) -> str:
+    """Print what was done, record it as an event of the run, and warn about a worse model.
+
+    Args:
+        request: The promotion.
+        move: Its entry in the log.
+        before: Version that the alias pointed to before.
+        is_new: Whether it is noted in the run for the first time.
+        mode: Whether large or small values of the metric are good, where the gate has decided.
+        options: Of the command line.
+    """
+    name = request.name
+    text = f"{name}@{request.alias} is version {move.to} {'already' if before == move.to else 'now'}"
+    if before not in (None, move.to):
+        text += f"; it was version {before}"
+    if is_new:
+        fields = {"alias": request.alias, "from": move.before, "to": move.to, "by": move.by, "reason": move.reason}
+        events = runs.EventStream(request.run.events_path)
+        events.write("promotion", name=name, **redact(request.context.resolved, fields))
+    if "json" in options:
         done = move.as_dict() if is_new else {}
         print(json.dumps({"name": name, "message": text, **done}, ensure_ascii=False, default=str))
     else:
-        print_line(f"moved {text}" if is_new else f"note  {text}", mode)
-    best_is = decision.get("mode") or settings.mode
-    if is_new and (worse := describe_worse(move, settings, mode=best_is)):
-        logging.getLogger("lightkit").warning("%s", worse)
-        text += f"; {worse}"
+        print_line(f"moved {text}" if is_new else f"note  {text}", request.context.mode)
+    if is_new:
+        worse = describe_worse(move, request.settings, mode=mode or request.settings.mode)
+        if worse:
+            logging.getLogger("lightkit").warning("%s", worse)
+            text += f"; {worse}"
     return text
 
 

@@ -7,69 +7,63 @@ from pathlib import Path
 from string import ascii_uppercase
 
 from lightkit import runs
-from lightkit.cli.command_line import parse_options
+from lightkit.cli.command_line import Invocation
 from lightkit.config import shown_path
 from lightkit.errors import ConfigError
 from lightkit.runs.files import write_text
 
-HELP = """\
-usage: lightkit report RUN... [--output FILE] [--root FOLDER] [--quiet]
 
-Write the report of a run, report.html in its folder: one HTML file that needs no network and no other file. It is made
-of the files in the run folder, also of a run that is training, has failed or was killed; the gate's decision, if there
-is one, has a page of its own, gate.html. Of several runs a comparison, comparison.html in the first one's folder: what
-differs in config, data, code and versions; metrics with intervals and curves; and by their predictions, in each metric
-of the task, whether each is better than the first beyond noise, which is printed too.
-
-  --output FILE  where the page is written; the run folder, which may be read-only, is left as it is
-  --root FOLDER  folder of all runs; default: runs
-  --quiet        print warnings and errors only
-
-lightkit report latest
-lightkit report latest flowers/20261123-184026-270b
-"""
-
-
-def report(words: list[str]) -> int:
+def report(invocation: Invocation) -> int:
     """Write the page, and return the exit code.
 
     Raises:
         ConfigError: If a word is wrong, there is no such run, or the file cannot be written.
     """
-    line = parse_options(HELP, words, most=26)
-    if not line.positionals:
-        raise line.error("expected at least one run, got none; expected latest, or the folder of one")
-    root = Path(line.options.get("--root", "runs"))
-    found = [runs.find(name, root) for name in line.positionals]
-    if len({run.folder.resolve() for run in found}) < len(found):
-        raise line.error(f"expected different runs, got {' and '.join(line.positionals)}, of which two are the same")
-    output = Path(line.options["--output"]) if line.options.get("--output") else None
+    found = _find_runs(invocation)
+    given = invocation.options.get("output")
+    output = Path(given) if given else None
+    path = output or found[0].folder / ("comparison.html" if len(found) > 1 else "report.html")
     verdicts: list[tuple[str, str]] = []
-    path = output or found[0].folder / ("comparison.html" if found[1:] else "report.html")
     try:
-        if found[1:]:
-            from lightkit.reports.comparison import list_verdicts, render_comparison  # here: they load numpy
-            from lightkit.reports.facts import read_facts
-
-            facts = [read_facts(run) for run in found]
-            write_text(path, render_comparison(facts), durable=False)
-            verdicts = list_verdicts(facts)
+        if len(found) > 1:
+            verdicts = _write_comparison(found, path)
         else:
-            from lightkit.reports.gate_page import write_gate_page
-            from lightkit.reports.pages import write_run_report
-
-            if output is None and (found[0].folder / "gate.json").exists():  # whose page the report refers to
-                write_gate_page(found[0])
-            write_run_report(found[0], output)
+            _write_report(found[0], output)
     except OSError as error:
         raise ConfigError(
             f"report: {path} cannot be written: {error.strerror or error}. Give --output FILE."
         ) from error
-    if "--quiet" not in line.options:
+    if not invocation.has("quiet"):
         print(shown_path(path))
         if found[1:]:
             _print_verdicts(found, verdicts)
     return 0
+
+
+def _find_runs(invocation: Invocation) -> list[runs.Run]:
+    """Return the runs that the command line names.
+
+    Raises:
+        ConfigError: If there is none, or two are the same.
+    """
+    names = invocation.inputs
+    if not names:
+        raise invocation.error("expected at least one run, got none; expected latest, or the folder of one")
+    root = Path(invocation.options.get("root", "runs"))
+    found = [runs.find(name, root) for name in names]
+    if len({run.folder.resolve() for run in found}) < len(found):
+        raise invocation.error(f"expected different runs, got {' and '.join(names)}, of which two are the same")
+    return found
+
+
+def _write_comparison(found: Sequence[runs.Run], path: Path) -> list[tuple[str, str]]:
+    """Write the comparison, and return the verdict on each run but the first, with its details."""
+    from lightkit.reports.comparison import list_verdicts, render_comparison  # here: they load numpy
+    from lightkit.reports.facts import read_facts
+
+    facts = [read_facts(run) for run in found]
+    write_text(path, render_comparison(facts), durable=False)
+    return list_verdicts(facts)
 
 
 def _print_verdicts(compared: Sequence[runs.Run], verdicts: Sequence[tuple[str, str]]) -> None:
@@ -84,3 +78,12 @@ def _print_verdicts(compared: Sequence[runs.Run], verdicts: Sequence[tuple[str, 
             "Whether a run without predictions of the same samples differs is unknown; lightkit test --run RUN records"
         )
         print("them.")
+
+
+def _write_report(run: runs.Run, output: Path | None) -> None:
+    from lightkit.reports.gate_page import write_gate_page  # here: they load numpy
+    from lightkit.reports.pages import write_run_report
+
+    if output is None and (run.folder / "gate.json").exists():  # whose page the report refers to
+        write_gate_page(run)
+    write_run_report(run, output)

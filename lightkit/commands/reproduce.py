@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from lightkit import runs
-from lightkit.cli.command_line import get_run_argument, parse_options
+from lightkit.cli.command_line import Invocation
+from lightkit.cli.command_table import parse
 from lightkit.cli.console import configure_console, format_table
 from lightkit.cli.context import RunContext
 from lightkit.cli.stage_runner import open_context, run_stage
@@ -25,66 +26,49 @@ from lightkit.runs.files import finite
 from lightkit.runs.signals import SignalWatch
 from lightkit.version import __version__
 
-HELP = """\
-usage: lightkit reproduce RUN [--anyway] [--root DIR] [--json] [--quiet] [--trust]
-
-Train a run again, with its config and its seed, and compare the two: the metrics of each epoch, and the weights of
-last.ckpt and best.ckpt, bit for bit. Before that, code (git commit, lightkit, Python files), packages, data and
-hardware are compared with the run's records; if any differs, nothing is trained and all differences are listed.
-
-  RUN          a run: its folder, its id, NAME, NAME/ID or latest
-  --run RUN    the same
-  --anyway     train all the same, with a warning
-  --root DIR   folder of the runs; default: runs
-  --json       print the result as one JSON object
-  --quiet      print nothing but warnings, errors and differences
-  --trust      load checkpoints that hold more than tensors and plain values, and so may run code
-
-The new run has a name of its own, NAME-reproduced, so that the job's newest run stays what it was. If this command is
-interrupted, the same command goes on. LIGHTKIT_ variables do not count: the run's config has their values.
-Exit code 0: equal; 1: it differs, or has crashed; 2: the run cannot be reproduced here, or wrong arguments; 3: only the
-data differs, or is missing; 75: interrupted, the same command goes on.
-
-lightkit reproduce flowers/latest
-"""
 _SUFFIX = "-reproduced"
 _NOT_COMPARED = {"epoch", "epoch_seconds", "samples_per_s"}
 _MAX_ROWS = 20
 _log = logging.getLogger("lightkit")
 
 
-def reproduce(args: list[str]) -> int:
+def reproduce(invocation: Invocation) -> int:
     """Train a run again, compare the two, and return the exit code.
 
     Args:
-        args: The command line after the command.
+        invocation: The command line.
 
     Raises:
         ConfigError: If the arguments are wrong, there is no such run, it is no finished fit, it had no seed, or its
             code, packages or hardware differ from those here.
         DataError: If only its data differs.
     """
-    line = parse_options(HELP, args, most=1)
-    is_json, is_quiet, is_trusting = (option in line.options for option in ("--json", "--quiet", "--trust"))
-    run = runs.find(get_run_argument(line), line.options.get("--root", "runs"))
+    is_json = invocation.has("json")
+    is_quiet = invocation.has("quiet")
+    is_trusting = invocation.has("trust")
+    run = runs.find(invocation.get_run(), invocation.options.get("root", "runs"))
     manifest = _read_manifest(run)
-    fit_args = _list_fit_args(run, manifest) + ["--quiet"] * (is_quiet or is_json) + ["--trust"] * is_trusting
+    fit = parse(["fit", *_list_fit_args(run, manifest)])
+    if is_quiet or is_json:
+        fit = fit.with_options(quiet=True)
+    if is_trusting:
+        fit = fit.with_options(trust=True)
     for name in [*os.environ]:
         if name.startswith(PREFIX) and name not in RESERVED_VARIABLES:
             del os.environ[name]  # the run's config has the values that they had when it was trained
     with SignalWatch() as watch:
-        context = open_context("fit", fit_args, watch)
+        context = open_context(fit, watch)
         configure_console(context.mode, context.resolved.masked)
         where = shown_path(run.folder)
         if differences := _list_differences(run, manifest, context):
             listing = "\n".join(f"  {name:<9} {each}" for name, lines in differences.items() for each in lines)
-            if "--anyway" not in line.options:
+            if not invocation.has("anyway"):
                 raise (DataError if list(differences) == ["data"] else ConfigError)(
                     f"reproduce: {where} cannot be reproduced here, because this differs:\n{listing}\n"
                     "Put it back as it was, or use --anyway to train nevertheless."
                 )
             _log.warning("%s is trained again though not all is as it was:\n%s", where, listing)
-        if (code := run_stage("fit", fit_args, watch)) != 0:
+        if (code := run_stage(fit, watch)) != 0:
             return code
     again = runs.list_runs(run.root, f"{run.name}{_SUFFIX}")[0]
     origin = {"parent": str(run.folder), "reproduces": run.id}
@@ -141,47 +125,79 @@ def _list_fit_args(run: runs.Run, manifest: Mapping[str, Any]) -> list[str]:
 
 def _list_differences(run: runs.Run, manifest: Mapping[str, Any], context: RunContext) -> dict[str, list[str]]:
     """List the differences from a run's records, under ``code``, ``packages``, ``data`` and ``hardware``."""
-    recorded = {name: manifest.get(name) for name in ("lightkit", "python")} | (manifest.get("packages") or {})
-    here = {"lightkit": __version__, "python": platform.python_version(), **describe_packages()}
-    commits = [
-        f"{str(each.get('commit') or 'none')[:10]}{' with uncommitted files' * bool(each.get('dirty'))}"
-        for each in (manifest.get("git") or {}, runs.describe_git() or {})
-    ]
-    code = [f"git commit {commits[0]} -> {commits[1]}"] if commits[0] != commits[1] else []
-    packages = [
-        f"{name} {recorded.get(name) or '(none)'} -> {here.get(name) or '(none)'}"
-        for name in {**recorded, **here}
-        if recorded.get(name) != here.get(name)
-    ]
-    data: list[str] = []
-    if (before := runs.read_inputs(run.folder)) is None:
-        code.append("the run has no record of its code and its data")
-    else:
-        now = compute_inputs(context, salt=before.salt, asked=before.data is not None)
-        seen = replace(
-            now,
-            config=before.config,
-            hidden={key: now.hidden.get(key, digest) for key, digest in before.hidden.items()},
-            data={key: files for key, files in (now.data or {}).items() if key in (before.data or {})},
-            code={file: digest for file, digest in now.code.items() if file in before.code},
-        )
-        for change in runs.list_changes(before, seen):
-            if change.startswith("code: "):
-                code.append(change.removeprefix("code: "))
-            else:
-                data.append(change)
-        data += [f"the data behind {key} cannot be seen" for key in before.unseen]
-    hardware_before, hardware_here = manifest.get("hardware") or {}, runs.describe_hardware()
-    hardware = [
-        f"{name} {hardware_before[name]} -> {hardware_here[name]}"
-        for name in ("cpu", "cores")
-        if hardware_before.get(name) is not None and hardware_before[name] != hardware_here[name]
-    ]
-    gpus = [gpu.name for gpu in this_machine().gpus or ()]
-    if missing := [name for name in hardware_before.get("gpus") or () if name not in gpus]:
-        hardware.append(f"GPU {', '.join(missing)} -> {', '.join(gpus) or 'none'}")
-    differences = {"code": code, "packages": packages, "data": data, "hardware": hardware}
+    code, data = _list_changed_inputs(run, context)
+    differences = {
+        "code": [*_list_changed_commits(manifest), *code],
+        "packages": _list_changed_packages(manifest),
+        "data": data,
+        "hardware": _list_changed_hardware(manifest.get("hardware") or {}),
+    }
     return {name: lines for name, lines in differences.items() if lines}
+
+
+def _list_changed_commits(manifest: Mapping[str, Any]) -> list[str]:
+    before = _describe_commit(manifest.get("git") or {})
+    here = _describe_commit(runs.describe_git() or {})
+    return [] if before == here else [f"git commit {before} -> {here}"]
+
+
+def _describe_commit(git: Mapping[str, Any]) -> str:
+    commit = str(git.get("commit") or "none")[:10]
+    return f"{commit} with uncommitted files" if git.get("dirty") else commit
+
+
+def _list_changed_packages(manifest: Mapping[str, Any]) -> list[str]:
+    recorded: dict[str, Any] = {name: manifest.get(name) for name in ("lightkit", "python")}
+    recorded.update(manifest.get("packages") or {})
+    here = {"lightkit": __version__, "python": platform.python_version(), **describe_packages()}
+    lines = []
+    for name in {**recorded, **here}:
+        if recorded.get(name) != here.get(name):
+            lines.append(f"{name} {recorded.get(name) or '(none)'} -> {here.get(name) or '(none)'}")
+    return lines
+
+
+def _list_changed_inputs(run: runs.Run, context: RunContext) -> tuple[list[str], list[str]]:
+    """Compare the files of code and data with those that the run was made from.
+
+    Returns:
+        The changes of the code, and those of the data.
+    """
+    before = runs.read_inputs(run.folder)
+    if before is None:
+        return ["the run has no record of its code and its data"], []
+    now = compute_inputs(context, salt=before.salt, asked=before.data is not None)
+
+    # Only what the run has recorded is compared.
+    comparable = replace(
+        now,
+        config=before.config,
+        hidden={key: now.hidden.get(key, digest) for key, digest in before.hidden.items()},
+        data={key: files for key, files in (now.data or {}).items() if key in (before.data or {})},
+        code={file: digest for file, digest in now.code.items() if file in before.code},
+    )
+    code = []
+    data = []
+    for change in runs.list_changes(before, comparable):
+        if change.startswith("code: "):
+            code.append(change.removeprefix("code: "))
+        else:
+            data.append(change)
+    data.extend(f"the data behind {key} cannot be seen" for key in before.unseen)
+    return code, data
+
+
+def _list_changed_hardware(before: Mapping[str, Any]) -> list[str]:
+    here = runs.describe_hardware()
+    lines = []
+    for name in ("cpu", "cores"):
+        if before.get(name) is not None and before[name] != here[name]:
+            lines.append(f"{name} {before[name]} -> {here[name]}")
+    gpus = [gpu.name for gpu in this_machine().gpus or ()]
+    missing = [name for name in before.get("gpus") or () if name not in gpus]
+    if missing:
+        lines.append(f"GPU {', '.join(missing)} -> {', '.join(gpus) or 'none'}")
+    return lines
 
 
 def compare_runs(run: runs.Run, again: runs.Run, *, is_trusting: bool = False) -> dict[str, Any]:

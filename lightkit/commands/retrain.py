@@ -27,8 +27,8 @@ from typing import Any, NoReturn
 import psutil
 
 from lightkit import runs
-from lightkit.cli.command_line import Takes, parse_options
-from lightkit.cli.config_loader import options_of
+from lightkit.cli.command_line import Invocation
+from lightkit.cli.command_table import OF_FIT
 from lightkit.cli.console import configure_console, print_error, print_line, printed_errors, quiet_libraries
 from lightkit.cli.context import RunContext, create_job_lock, read_run_settings
 from lightkit.cli.notifications import IN_RETRAIN, CommandNotifier, pass_on_notifiers
@@ -55,40 +55,6 @@ from lightkit.runs.deadline import Deadline, format_duration, parse_deadline, pa
 from lightkit.runs.resume import RunSettings
 from lightkit.runs.signals import SignalWatch
 
-HELP = """\
-usage: lightkit retrain -c FILE... [--deadline WHEN] [--skip STAGE]... [--key=value]... [key=value]...
-
-Fit, test, export, gate and promote, as a schedule does at night. -c and keys are those of lightkit fit. Each stage is a
-process, forked from one that has imported torch once; the run's retrain.json says how far they have come. After a kill
-the same command goes on with the stage that was not finished: nothing is trained or promoted twice. It holds the job's
-lock from the first stage to the last. The gate takes the scores of test where it can. Without gate.metric nothing is
-judged, and nothing promoted. Nothing is trained while the champion is held (lightkit promote --hold), or where the
-training would repeat one whose model was rolled back.
-
-  -c FILE              a layer of the config; later ones win over earlier ones
-  --deadline WHEN      be done by then: 05:30 (the next), a duration such as 4h, 90m or 1h30m, or 2026-11-23T05:30.
-                       Training stops in time for what follows; what does not fit any more is left to the next start
-  --reserve DURATION   time to leave for what follows the training; default: one and a half times what it took in the
-                       last retrains, and 10 s; the first time a quarter of the time there is, at most 15m
-  --skip STAGE...      leave out test, export, or promote; may be given again
-  --export-format FORMAT  as for lightkit export; default: torch_export
-  --if-changed         train only if config, data or code changed since the last run that ended well; else code 6.
-                       Where the gate alone has changed, that run is judged again without a training
-  --unchanged-ok       with --if-changed: code 0 in place of 6
-  --reason TEXT        why, for the log of promotions
-  --junit FILE         write a case for each stage, for CI systems
-  --ckpt_path CKPT     start the training from a checkpoint: best, last or a file
-  --trust              load a checkpoint that holds more than tensors and plain values, and so may run code
-  --quiet              print warnings and errors only
-  --output json        print the events of all stages, one JSON object a line
-
-Exit code 0: done; 4: the gate failed, and the next start trains anew, or nothing may be promoted: the champion is held,
-or the model was rolled back before; 6: nothing has changed; 75: interrupted, out of time, or another process runs the
-job: the same command goes on; another: that of the stage that failed, at which the same command goes on until it has
-failed three times.
-
-lightkit retrain -c configs/flowers.yaml --gate.metric test/accuracy --gate.min 0.8 --deadline 05:30
-"""
 STAGES = ("fit", "test", "export", "gate", "promote")
 _SKIPPABLE = ("test", "export", "promote")
 _FILE = "retrain.json"
@@ -108,7 +74,7 @@ _PRELOAD = [
 ]  # not onnxruntime: a fork waits forever for its threads
 
 
-def retrain(args: list[str]) -> int:
+def retrain(invocation: Invocation) -> int:
     """Run the stages that are left, and return the exit code.
 
     Raises:
@@ -116,62 +82,55 @@ def retrain(args: list[str]) -> int:
         OutOfTime: If the deadline leaves no time for the next stage.
         RunLocked: If another process runs the job.
     """
-    options, fit_args = _parse(args)
-    notifier = CommandNotifier("fit", fit_args)
-    junit = Path(options["--junit"]).expanduser() if "--junit" in options else None
+    _check_options(invocation)
+    options = invocation.options
+    fit = invocation.for_stage("fit", keep=OF_FIT)
+    notifier = CommandNotifier(fit)
+    junit = Path(options["junit"]).expanduser() if "junit" in options else None
     with CiReport("lightkit retrain", junit, case="retrain") as report:
-        report.code = notifier.around(lambda: _retrain(fit_args, options, notifier, report))
+        report.code = notifier.around(lambda: _retrain(fit, options, notifier, report))
         return report.code
 
 
-def _parse(args: Sequence[str]) -> tuple[Mapping[str, str], list[str]]:
-    """Split the arguments into this command's options and the arguments of `fit`.
+def _check_options(invocation: Invocation) -> None:
+    """Check what would end the retrain only after hours of training.
 
     Raises:
-        ConfigError: If one is wrong.
+        ConfigError: If an option is wrong.
     """
-    if "--run" in (word.partition("=")[0] for word in args):
+    invocation.raise_errors()
+    options = invocation.options
+    if "run" in options:
         raise ConfigError("retrain: --run is no option of it; to go on in a run's folder, give --run.resume=RUN")
-    of_fit: dict[str, Takes] = {
-        f"--{name}": "switch" if takes == "switch" else "value"
-        for name, takes in options_of("fit").items()
-        if name not in ("deadline", "if-changed", "unchanged-ok", "print_config")
-    }
-    line = parse_options(HELP, args, config={"-c": "value", "--config": "value", **of_fit})
-    given = line.options
-    if "--unchanged-ok" in given and "--if-changed" not in given:
-        raise line.error("--unchanged-ok has no effect without --if-changed")
-    formats = parse_formats("export-format", given.get("--export-format", "torch_export"))
+    if "unchanged-ok" in options and "if-changed" not in options:
+        raise invocation.error("--unchanged-ok has no effect without --if-changed")
+    formats = parse_formats("export-format", options.get("export-format", "torch_export"))
     ExportOptions.parse({"format": ",".join(formats)})  # which refuses those whose packages are missing
-    if "--reserve" in given and parse_duration(given["--reserve"]) is None:
-        raise ConfigError(f"--reserve: expected a duration such as 10m, 90s or 1h30m, got {given['--reserve']!r}")
-    for stage in _list_skipped(given):
+    if "reserve" in options and parse_duration(options["reserve"]) is None:
+        raise ConfigError(f"--reserve: expected a duration such as 10m, 90s or 1h30m, got {options['reserve']!r}")
+    for stage in options.get("skip", ()):
         if stage not in _SKIPPABLE:
             text = "; nothing is promoted that was not judged" if stage == "gate" else near(stage, _SKIPPABLE)
             raise ConfigError(f"--skip: expected {', '.join(_SKIPPABLE)}, got {stage!r}{text}")
-    return given, list(line.config_args)
 
 
-def _list_skipped(options: Mapping[str, str]) -> list[str]:
-    return [stage.strip() for stage in options.get("--skip", "").split(",") if stage]
-
-
-def _retrain(args: list[str], options: Mapping[str, str], notifier: CommandNotifier, report: CiReport) -> int:
-    deadline = parse_deadline(options["--deadline"]) if "--deadline" in options else None
-    context = open_context("fit", args, SignalWatch())
+def _retrain(fit: Invocation, options: Mapping[str, Any], notifier: CommandNotifier, report: CiReport) -> int:
+    deadline = parse_deadline(options["deadline"]) if "deadline" in options else None
+    context = open_context(fit, SignalWatch())
     configure_console(context.mode, context.resolved.masked)
     settings = read_run_settings(context)
     # errors that would end the retrain only after hours of training
-    resolved, gate = context.resolved, read_gate(context.resolved)
-    if (plain_secret := next(find_plain_secrets(resolved.tree, resolved.references), None)) is not None:
+    resolved = context.resolved
+    gate = read_gate(resolved)
+    for plain_secret in find_plain_secrets(resolved.tree, resolved.references):
         raise plain_secret
     if gate.metric is not None:
         require_rule(gate)
-        if "promote" not in _list_skipped(options):
+        if "promote" not in options.get("skip", ()):
             require_forward(resolved)
-    elif "--reason" in options:
+    elif "reason" in options:
         raise ConfigError("--reason: nothing is promoted without gate.metric; leave it out, or set gate.metric.")
-    with StageProcesses(preloads="--if-changed" not in options) as processes:  # with it, perhaps nothing needs torch
+    with StageProcesses(preloads="if-changed" not in options) as processes:  # with it, perhaps nothing needs torch
         context.attach_notifier(notifier)
         with create_job_lock(context, settings) as lock:
             return Retrain(context, options, settings, deadline, processes, lock, report).run()
@@ -391,7 +350,7 @@ class Retrain:
     def __init__(
         self,
         context: RunContext,
-        options: Mapping[str, str],
+        options: Mapping[str, Any],
         settings: RunSettings,
         deadline: Deadline | None,
         processes: StageProcesses,
@@ -402,8 +361,8 @@ class Retrain:
         self._processes, self._lock, self._ci = processes, lock, report
         self._earlier = runs.list_runs(lock.path.parent.parent, lock.path.parent.name)
         self._gate = read_gate(context.resolved)
-        self._flags = [option for option in ("--if-changed", "--unchanged-ok") if option in options]
-        self._skipped = {stage: f"--skip {stage}" for stage in _list_skipped(options)}
+        self._flags = [f"--{option}" for option in ("if-changed", "unchanged-ok") if option in options]
+        self._skipped = {stage: f"--skip {stage}" for stage in options.get("skip", ())}
         if self._gate.metric is None:
             self._skipped |= {"gate": "gate.metric is not set", "promote": "nothing is promoted that was not judged"}
         values = context.resolved.with_references(context.resolved.values)
@@ -586,7 +545,7 @@ class Retrain:
         """
         before = None if folder is None else runs.read_inputs(folder)
         salt = "" if before is None else before.salt
-        now = compute_inputs(self._context, salt=salt, asked="--if-changed" in self._options)
+        now = compute_inputs(self._context, salt=salt, asked="if-changed" in self._options)
         if before is None:  # on another machine: equal only if nothing in the config is secret
             return digests_of_inputs({"inputs": now.digests}) == dict(rejection.inputs)
         is_known = now.data is not None and before.data is not None and not now.unseen
@@ -619,16 +578,16 @@ class Retrain:
         """Build the command line of a stage."""
         options, mode = self._options, self._context.mode
         if stage == "fit":
-            return ["fit", *self._context.args, *self._flags]
+            return ["fit", *self._context.invocation.words, *self._flags]
         assert self._run is not None
         args = [stage, f"--run={self._run.folder}", *["--trust"] * bool(self._context.options.get("trust"))]
         args += self._notifiers[0]
         if stage in ("test", "export"):
-            args += [f"--format={options.get('--export-format', 'torch_export')}"] if stage == "export" else []
-            return args + {"json": ["--output=json"], "quiet": ["--quiet"]}.get(mode, [])
+            args += [f"--format={options.get('export-format', 'torch_export')}"] if stage == "export" else []
+            return args + {"json": ["--json"], "quiet": ["--quiet"]}.get(mode, [])
         # Today's conditions, which may differ from those of the run's config; null first, or its slices would stay
         args += ["--gate=null", f"--gate={json.dumps(self._gate.__dict__)}"]
-        args += ["--reason", options["--reason"]] if stage == "promote" and "--reason" in options else []
+        args += ["--reason", options["reason"]] if stage == "promote" and "reason" in options else []
         return args + ["--quiet"] * (mode in ("json", "quiet"))
 
     def _plan_time(self, stage: str) -> list[str]:
@@ -652,8 +611,8 @@ class Retrain:
             when = f"in {format_duration(left_s)}" if left_s > 0 else "over"
             raise OutOfTime(f"The deadline is {when}; {needs}the same command goes on with {stage}.")
         later = [each for each in STAGES[1:] if each not in self._skipped]
-        if "--reserve" in self._options:
-            reserve_s = parse_duration(self._options["--reserve"]) or 0.0
+        if "reserve" in self._options:
+            reserve_s = parse_duration(self._options["reserve"]) or 0.0
         elif any(each not in usual_s for each in later):
             reserve_s = min(_MAX_FIRST_RESERVE_S, _FIRST_RESERVE_SHARE * left_s)
         else:

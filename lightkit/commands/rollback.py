@@ -6,7 +6,7 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
-from lightkit.cli.command_line import parse_options
+from lightkit.cli.command_line import Invocation
 from lightkit.cli.console import quiet_libraries
 from lightkit.errors import ConfigError
 from lightkit.registry.promotion import (
@@ -20,29 +20,8 @@ from lightkit.registry.promotion import (
 )
 from lightkit.registry.store import address_of_root, check_alias, check_model, list_versions, open_registry
 
-HELP = """\
-usage: lightkit rollback NAME [--to VERSION] [--reason TEXT] [--alias champion]
 
-Let the champion be the version before, by the promotion log. Twice goes back two: a version that was rolled back
-is skipped, and is promoted again only with --force. A version that was deleted is skipped too.
-
-  NAME                the registered model
-  --to VERSION        go to this version instead
-  --reason TEXT       for the log
-  --alias ALIAS       the alias that moves; default: champion
-  --root FOLDER       the run root, in whose mlflow.db the registry is by default; default: runs
-  --tracking-uri URI  where MLflow is; default: MLFLOW_TRACKING_URI, else mlflow.db in the run root
-  --json              print what was done as one JSON object
-  --quiet             print warnings and errors only
-
-Exit code 0: done; 2: wrong arguments, or there is no version to go back to; 75: MLflow does not answer, or another
-process promotes; try again later.
-
-lightkit rollback flowers --reason "roses are taken for tulips"
-"""
-
-
-def rollback(args: list[str]) -> int:
+def rollback(invocation: Invocation) -> int:
     """Move an alias back, and return the exit code.
 
     Raises:
@@ -50,17 +29,16 @@ def rollback(args: list[str]) -> int:
         RunLocked: If another process promotes.
         ServerAway: If MLflow does not answer.
     """
-    line = parse_options(HELP, args, most=1)
-    name = line.get_positional("the name of a registered model")
-    options = line.options
-    alias = check_alias(options.get("--alias", "champion"))
-    address = address_of_root(options.get("--tracking-uri"), Path(options.get("--root", "runs")))
+    options = invocation.options
+    name = invocation.get_input("the name of a registered model")
+    alias = check_alias(options.get("alias", "champion"))
+    address = address_of_root(options.get("tracking-uri"), Path(options.get("root", "runs")))
     quiet_libraries()
     with open_registry(address, creates=False) as registry:
         check_model(registry, name)
         versions = {str(version.version): version for version in list_versions(registry, name)}
         with registry.attempt(f"move {name}@{alias}"):
-            current, moves, to = alias_version(registry, name, alias), read_moves(registry, name), options.get("--to")
+            current, moves, to = alias_version(registry, name, alias), read_moves(registry, name), options.get("to")
             if current is None:
                 raise ConfigError(f"rollback: {name} has no {alias}. `lightkit promote RUN --name {name}` makes one.")
             if to is None:
@@ -78,7 +56,7 @@ def rollback(args: list[str]) -> int:
                 raise ConfigError(f"rollback: --to: {name} has no version {to}. Its versions: {', '.join(versions)}.")
             if to == current:
                 raise ConfigError(f"rollback: --to: {name}@{alias} is version {current} already.")
-            run, reason = versions[to].tags.get("run"), options.get("--reason", "")
+            run, reason = versions[to].tags.get("run"), options.get("reason", "")
             move = Move("rollback", alias, current, to, reason=reason, run=run)
             if (scored := last_scored(moves, to)) is not None:  # with the score that it was promoted with
                 scores = {which: score for which, score in scored.scores.items() if which == "challenger"}
@@ -87,8 +65,8 @@ def rollback(args: list[str]) -> int:
                 )
             move = move_alias(registry, name, move)
         note_in_run_folders(registry, name, move)
-    if "--json" in options:
+    if invocation.has("json"):
         print(json.dumps({"name": name, **move.as_dict()}, ensure_ascii=False))
-    elif "--quiet" not in options:
+    elif not invocation.has("quiet"):
         print(f"moved {name}@{alias} from version {move.before} back to version {move.to}")
     return 0

@@ -7,9 +7,9 @@ import json
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
-from lightkit.cli.command_line import CommandLine, parse_options
+from lightkit.cli.command_line import Invocation
 from lightkit.cli.run_table import check_names, format_runs, get_root_and_job, list_known_metrics
 from lightkit.config import near
 from lightkit.runs.files import finite
@@ -24,33 +24,6 @@ from lightkit.runs.index import (
 )
 from lightkit.runs.metric_mode import rank_value
 
-HELP = """\
-usage: lightkit runs [NAME] [--sort KEY] [--filter KEY=VALUE]... [--metric METRIC,...] [--columns KEY,...]
-                     [--output csv|json] [--root FOLDER]
-
-Print a table of the runs, the newest first: name, id, status, metric, size and age. A run is marked `locked` while a
-process works on it, with the alias that points to its model, such as `champion`, and `promoted` where one did before. A
-run whose process was killed has the status `killed`, and one with a record that is damaged `unreadable`.
-
-  NAME             runs of this job only
-  --metric METRIC...  metrics that are shown, such as val/accuracy,test/loss; default: what the best checkpoint was
-                   chosen by
-  --columns KEY...  keys of the config that are shown, too, such as optimizer.lr,model.backbone; `init_args` may be left
-                   out; or of the run's records: manifest.git.commit, summary.durations.fit
-  --sort KEY       age (default: the newest first), name, status, size (the largest first), metric; or a metric (the
-                   best first: the largest of an accuracy, the smallest of a loss; what is not finite is worst) or a key
-                   of the config (the smallest first), which is then shown, too; -KEY turns the order round; runs
-                   without a value are last
-  --mode MODE      min or max is best; default: as the config or the metric's object said, else by its name
-  --filter KEY=VALUE...  only runs with it: status=done, name=flowers, locked=true, promoted=true
-  --root FOLDER    folder of all runs; default: runs
-  --output FORMAT  csv: a header and a line a run; json: one array of objects
-  --json           the same as --output json
-  --quiet          print warnings and errors only
-
-lightkit runs flowers --sort metric --filter status=done
-lightkit runs --metric val/accuracy,val/loss --columns optimizer.lr,model.backbone --sort val/accuracy
-"""
 _VALUES = {
     "status": ("running", "done", "failed", "interrupted", "preempted", KILLED, UNREADABLE),
     "locked": ("true", "false"),
@@ -66,66 +39,119 @@ _SORT_KEYS: dict[str, Callable[[IndexedRun], Any]] = {
 }
 
 
-def show_runs(words: list[str]) -> int:
+def show_runs(invocation: Invocation) -> int:
     """Print the runs, and return the exit code.
 
     Raises:
         ConfigError: If a word is wrong, or there is no such job, metric or key.
     """
-    line = parse_options(HELP, words, most=1)
-    options, now = line.options, time.time()
-    mode = line.get_choice("--mode", ("min", "max"))
-    form = line.get_choice("--output", ("csv", "json"), "json" if "--json" in options else None)
-    metrics, columns, filters = (
-        [each for each in options.get(option, "").split(",") if each]
-        for option in ("--metric", "--columns", "--filter")
-    )
-    root, name = get_root_and_job(line)
+    now = time.time()
+    options = invocation.options
+    metrics = list(options.get("metric", ()))
+    root, name = get_root_and_job(invocation)
     entries = index_runs(root, name, metric=metrics[0] if metrics else None)
-    sort = options.get("--sort", "age")
-    key, known = sort.removeprefix("-"), list_known_metrics(entries)
-    needs_configs = columns or key not in (*_SORT_KEYS, *known)
-    configs = {each.key: read_config_values(each.run) if needs_configs else {} for each in entries}
-    keys = {name for config in configs.values() for name in config}
-    if key not in (*_SORT_KEYS, *known, *keys):
-        expected = f"{', '.join(_SORT_KEYS)}, a metric or a key of the config"
-        raise line.error(f"--sort: expected {expected}, got {key!r}{near(key, {*_SORT_KEYS, *known, *keys})}")
-    check_names(line, "--metric", metrics, known)
-    check_names(line, "--columns", columns, keys)
-    if key not in _SORT_KEYS:
-        (metrics if key in known else columns).append(key)
-    values = {each: {entry.key: find_metric(each, entry.summary) for entry in entries} for each in metrics}
-    values |= {each: {entry.key: configs[entry.key].get(each) for entry in entries} for each in columns}
+    sort = options.get("sort", "age")
+    key = sort.removeprefix("-")
 
-    if key == "metric" or key in metrics:
-        order = _rank_by_metric(line, entries, key, mode)
-    else:
-        order = _SORT_KEYS.get(key, lambda each: _rank_value(values[key][each.key]))
-    entries = sorted(_filter_runs(line, entries, filters, now=now), key=_SORT_KEYS["age"])
-    ranked = sorted((each for each in entries if order(each) is not None), key=order, reverse=sort != key)
-    entries = [*ranked, *(each for each in entries if order(each) is None)]
-    if form is None:
-        if "--quiet" not in options:
-            print(format_runs(entries, values, has_metrics=bool(metrics), now=now) if entries else f"no runs in {root}")
-        return 0
-    records = [each.fields(now=now) for each in entries]
-    for record, entry in zip(records, entries, strict=True):
-        for kind, names in (("metrics", metrics), ("columns", columns)):
-            found = {each: values[each][entry.key] for each in names}
-            record.update({kind: found} if form == "json" and names else found)
-    if form == "json":
+    values = _collect_values(invocation, entries, key)
+    order = _choose_order(invocation, entries, key, values)
+    entries = _filter_runs(invocation, entries, options.get("filter", ()), now=now)
+    entries = _sort_runs(entries, order, is_reversed=sort != key)
+
+    if options.get("json"):
+        records = [_describe_json(entry, values, now=now) for entry in entries]
         print(json.dumps(finite(records), indent=2))
-    elif records:
-        table = csv.writer(sys.stdout, lineterminator="\n")
-        table.writerow(records[0])
-        for record in records:
-            cells = {**record, "aliases": " ".join(record["aliases"])}.values()
-            table.writerow([json.dumps(each) if isinstance(each, (bool, list, dict)) else each for each in cells])
+    elif options.get("output") == "csv":
+        _print_csv(entries, values, now=now)
+    elif not invocation.has("quiet"):
+        has_metrics = bool(values.metrics)
+        columns = {**values.metrics, **values.columns}
+        print(format_runs(entries, columns, has_metrics=has_metrics, now=now) if entries else f"no runs in {root}")
     return 0
 
 
+class _Values(NamedTuple):
+    """Values of the runs by `IndexedRun.key`, of the metrics and of the keys of the config that are shown."""
+
+    metrics: dict[str, dict[str, Any]]
+    columns: dict[str, dict[str, Any]]
+
+
+def _collect_values(invocation: Invocation, entries: Sequence[IndexedRun], key: str) -> _Values:
+    """Collect the values that are shown, and those by which the runs are sorted.
+
+    Raises:
+        ConfigError: If no run has one of them.
+    """
+    metrics = list(invocation.options.get("metric", ()))
+    columns = list(invocation.options.get("columns", ()))
+    known = list_known_metrics(entries)
+    configs: dict[str, dict[str, Any]] = {entry.key: {} for entry in entries}
+    if columns or (key not in _SORT_KEYS and key not in known):
+        configs = {entry.key: read_config_values(entry.run) for entry in entries}
+    keys = {name for config in configs.values() for name in config}
+
+    sortable = {*_SORT_KEYS, *known, *keys}
+    if key not in sortable:
+        expected = f"{', '.join(_SORT_KEYS)}, a metric or a key of the config"
+        raise invocation.error(f"--sort: expected {expected}, got {key!r}{near(key, sortable)}")
+    check_names(invocation, "--metric", metrics, known)
+    check_names(invocation, "--columns", columns, keys)
+    if key in known and key not in _SORT_KEYS:
+        metrics.append(key)
+    elif key not in _SORT_KEYS:
+        columns.append(key)
+    return _Values(
+        {each: {entry.key: find_metric(each, entry.summary) for entry in entries} for each in metrics},
+        {each: {entry.key: configs[entry.key].get(each) for entry in entries} for each in columns},
+    )
+
+
+def _choose_order(
+    invocation: Invocation, entries: Sequence[IndexedRun], key: str, values: _Values
+) -> Callable[[IndexedRun], Any]:
+    """Return the sorting key; None for runs without a value."""
+    if key == "metric" or key in values.metrics:
+        return _rank_by_metric(invocation, entries, key, invocation.options.get("mode"))
+    if key in _SORT_KEYS:
+        return _SORT_KEYS[key]
+    return lambda entry: _rank_value(values.columns[key][entry.key])
+
+
+def _sort_runs(
+    entries: Iterable[IndexedRun], order: Callable[[IndexedRun], Any], *, is_reversed: bool
+) -> list[IndexedRun]:
+    """Sort runs, those of one rank by age; those without a rank come last."""
+    by_age = sorted(entries, key=_SORT_KEYS["age"])
+    ranked = [each for each in by_age if order(each) is not None]
+    rest = [each for each in by_age if order(each) is None]
+    return [*sorted(ranked, key=order, reverse=is_reversed), *rest]
+
+
+def _describe_json(entry: IndexedRun, values: _Values, *, now: float) -> dict[str, Any]:
+    record = entry.fields(now=now)
+    for kind, found in values._asdict().items():
+        if found:
+            record[kind] = {name: of_runs[entry.key] for name, of_runs in found.items()}
+    return record
+
+
+def _print_csv(entries: Sequence[IndexedRun], values: _Values, *, now: float) -> None:
+    """Print a header and a line a run; nothing without runs."""
+    if not entries:
+        return
+    columns = {**values.metrics, **values.columns}
+    table = csv.writer(sys.stdout, lineterminator="\n")
+    table.writerow([*entries[0].fields(now=now), *columns])
+    for entry in entries:
+        fields = entry.fields(now=now)
+        fields["aliases"] = " ".join(fields["aliases"])
+        cells = [*fields.values(), *(of_runs[entry.key] for of_runs in columns.values())]
+        table.writerow([json.dumps(each) if isinstance(each, (bool, list, dict)) else each for each in cells])
+
+
 def _filter_runs(
-    line: CommandLine, entries: Sequence[IndexedRun], filters: Iterable[str], *, now: float
+    invocation: Invocation, entries: Sequence[IndexedRun], filters: Iterable[str], *, now: float
 ) -> Sequence[IndexedRun]:
     """Return the runs that have each ``KEY=VALUE``.
 
@@ -137,10 +163,10 @@ def _filter_runs(
         key, is_pair, value = given.partition("=")
         if not is_pair or key not in known:
             expected = f"expected KEY=VALUE, such as status=done, KEY being {', '.join(known)}"
-            raise line.error(f"--filter: {expected}, got {given!r}{near(key, known)}")
+            raise invocation.error(f"--filter: {expected}, got {given!r}{near(key, known)}")
         if value not in known[key]:
             hint = near(value, known[key])
-            raise line.error(f"--filter {key}: expected {' or '.join(sorted(known[key]))}, got {value!r}{hint}")
+            raise invocation.error(f"--filter {key}: expected {' or '.join(sorted(known[key]))}, got {value!r}{hint}")
         entries = [each for each in entries if str(each.fields(now=now)[key]) in (value, value.capitalize())]
     return entries
 
@@ -152,12 +178,12 @@ def _rank_value(value: Any) -> tuple[bool, Any] | None:
 
 
 def _rank_by_metric(
-    line: CommandLine, entries: Sequence[IndexedRun], metric: str, mode: str | None
+    invocation: Invocation, entries: Sequence[IndexedRun], metric: str, mode: str | None
 ) -> Callable[[IndexedRun], Any]:
     """Return the sorting key with which the best is first; None for runs without the metric.
 
     Args:
-        line: The command line.
+        invocation: The command line.
         entries: The runs.
         metric: The metric; ``metric`` for that of each run.
         mode: Whether the smallest or the largest is best; None: as each job's runs or the name say.
@@ -174,7 +200,7 @@ def _rank_by_metric(
         of_job = [other for other in entries if other.run.name == each.run.name]
         known = infer_mode_of_runs(name, of_job, explicit=mode)
         if known is None:
-            raise line.error(
+            raise invocation.error(
                 f"--sort {metric}: neither the runs of {each.run.name} nor its name tell whether a small or a "
                 f"large {name} is good. Say --mode min or --mode max."
             )

@@ -7,8 +7,8 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from lightkit.cli.command_line import parse_options
-from lightkit.cli.config_loader import STAGES
+from lightkit.cli.command_line import Invocation
+from lightkit.cli.command_table import STAGES
 from lightkit.config import NAMED_CLASSES, SECTIONS, shown_path
 from lightkit.config.accelerator.vocabulary import (
     KEY_HELP,
@@ -24,23 +24,6 @@ from lightkit.config.schema import Schema, list_branches, load_schema
 from lightkit.errors import ConfigError
 from lightkit.runs.summary import SUMMARY_SCHEMA
 
-HELP = """\
-usage: lightkit schema [-o FILE] [--summary]
-
-Print the JSON Schema of a config file, by which an editor completes keys and class names, shows what they mean, and
-marks what is wrong. Classes of your own are taken as they are.
-
-  --output FILE  write it there
-  --summary      print that of summary.json instead, the file with the end of a run
-
-With an editor that has the YAML language server, such as VS Code with Red Hat's YAML extension:
-
-  lightkit schema -o lightkit.schema.json
-
-and as first line of a config:
-
-  # yaml-language-server: $schema=lightkit.schema.json
-"""
 _REFERENCE = {"$ref": "#/$defs/reference"}
 _FILE = {"type": "string", "pattern": r"\.(yaml|yml|json)$", "description": "A file that holds the section"}
 _DIGITS: dict[str, Schema] = {
@@ -68,21 +51,20 @@ _ENTRIES = {
 }
 
 
-def schema(args: list[str]) -> int:
+def schema(invocation: Invocation) -> int:
     """Print the schema or write it to a file, and return the exit code.
 
     Args:
-        args: The command line after the command.
+        invocation: The command line.
 
     Raises:
-        ConfigError: If a word is no option of this command, or the file cannot be written.
+        ConfigError: If the file cannot be written.
     """
-    line = parse_options(HELP, args)
-    if "--summary" in line.options:
+    if invocation.has("summary"):
         text = SUMMARY_SCHEMA.read_text(encoding="utf-8")
     else:
         text = json.dumps(_Writer().write_config(), ensure_ascii=False) + "\n"
-    name = line.options.get("--output")
+    name = invocation.options.get("output")
     if name is None:
         print(text, end="")
         return 0
@@ -92,7 +74,7 @@ def schema(args: list[str]) -> int:
     except OSError as error:
         raise ConfigError(f"schema: {shown_path(file)} cannot be written: {error.strerror or error}") from None
     print(f"{shown_path(file)} is written")
-    if "--summary" not in line.options:
+    if not invocation.has("summary"):
         print(f"as first line of a config:\n# yaml-language-server: $schema={shown_path(file)}")
     return 0
 

@@ -3,50 +3,32 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from pathlib import Path
 
+from lightkit.cli.command_line import Invocation
+from lightkit.cli.command_table import parse
 from lightkit.cli.context import RunContext
-from lightkit.cli.stage_runner import count_devices, make_plan, open_context
+from lightkit.cli.stage_runner import add_words, count_devices, make_plan, open_context
 from lightkit.config import error_at, read_scalar, shown_path
 from lightkit.config.secrets import mask_line
 from lightkit.errors import ConfigError
 from lightkit.launch.slurm import batch_script, submit
 from lightkit.runs.signals import SignalWatch
 
-HELP = """\
-usage: lightkit submit -c FILE... [--dry-run] [--key=value]... [key=value]...
 
-Put lightkit fit with the same arguments into the queue of Slurm, one task for each process. A job that is preempted, or
-reaches its time limit, saves, goes back into the queue and resumes.
-
-  --dry-run                    print the batch script and do not submit it
-  --launch.nodes=N             machines
-  --launch.processes=N         processes on each machine; default: its devices
-  --launch.threads=N           cores of each process
-  --launch.slurm.OPTION=VALUE  options of sbatch: partition, time, account, mem, ...
-
-lightkit submit -c configs/flowers.yaml --launch.slurm.time=2:00:00
-"""
-
-
-def submit_fit(args: list[str]) -> int:
+def submit_fit(invocation: Invocation) -> int:
     """Submit `lightkit fit` with these arguments, or print its script, and return the exit code.
 
     Raises:
         ConfigError: If the config is wrong, or Slurm cannot run it.
     """
-    is_dry = "--dry-run" in args
-    args = [word for word in args if word != "--dry-run"]
+    fit = parse(["fit", *(word for word in invocation.words if word != "--dry-run")])
     # The flag: what the config asks for must be on the cluster's machines, not on this one.
-    context = open_context("fit", [*args, "--launch.engine=slurm"], SignalWatch())
-    pairs = [f"{word}={following}" for word, following in itertools.pairwise(args) if word.startswith("--")]
-    if (secret := next((word for word in (*args, *pairs) if mask_line(word) != word), None)) is not None:
-        raise ConfigError(
-            f"submit: {mask_line(secret)}: Slurm keeps the command line, and shows it to others; write "
-            f"${{oc.env:NAME}} there, and set that variable where the job runs"
-        )
-    script, output = _make_script(context, args)
-    if is_dry:
+    context = open_context(add_words(fit, "--launch.engine=slurm"), SignalWatch())
+    _refuse_secrets(fit.words)
+    script, output = _make_script(context, fit.words)
+    if invocation.has("dry-run"):
         print(script, end="")
         return 0
     Path(output).parent.mkdir(parents=True, exist_ok=True)  # Slurm makes no folders
@@ -55,7 +37,22 @@ def submit_fit(args: list[str]) -> int:
     return 0
 
 
-def _make_script(context: RunContext, args: list[str]) -> tuple[str, str]:
+def _refuse_secrets(words: Sequence[str]) -> None:
+    """Refuse a command line with a secret in it.
+
+    Raises:
+        ConfigError: If it has one.
+    """
+    pairs = [f"{word}={following}" for word, following in itertools.pairwise(words) if word.startswith("--")]
+    for word in (*words, *pairs):
+        if mask_line(word) != word:
+            raise ConfigError(
+                f"submit: {mask_line(word)}: Slurm keeps the command line, and shows it to others; write "
+                f"${{oc.env:NAME}} there, and set that variable where the job runs"
+            )
+
+
+def _make_script(context: RunContext, words: Sequence[str]) -> tuple[str, str]:
     """Write the batch script; return it with the file that takes its output."""
     make_plan(context)  # refuses what Slurm cannot start
     name = context.job_name
@@ -85,4 +82,4 @@ def _make_script(context: RunContext, args: list[str]) -> tuple[str, str]:
         "chdir": str(Path.cwd()),
         "output": output,
     }
-    return batch_script(["fit", *args], own, context.launch.slurm or {}), output
+    return batch_script(["fit", *words], own, context.launch.slurm or {}), output

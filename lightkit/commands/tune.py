@@ -9,13 +9,13 @@ import resource
 import shlex
 import sys
 import warnings
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lightkit.cli.command_line import Takes, parse_options
+from lightkit.cli.command_line import Invocation
 from lightkit.cli.console import configure_console, format_table, quiet_libraries
 from lightkit.cli.parser_errors import explain_lightning_errors
 from lightkit.cli.stage_runner import open_context
@@ -33,80 +33,48 @@ from lightkit.runs.signals import SignalWatch
 
 if TYPE_CHECKING:
     from lightkit.cli.context import RunContext
-    from lightkit.tuning.benchmark import Benchmark
+    from lightkit.cli.model_builder import TrialBuilder
+    from lightkit.tuning.benchmark import Benchmark, Variant
 
-HELP = """\
-usage: lightkit tune -c FILE... [--output FILE] [--batch-size] [--learning-rate] [--budget SECONDS] [--key=value]...
-
-Measure how the config's model trains fastest on this machine, in short fits of the real model on real batches, and
-write a layer with the settings that gain. Tried is what the config does not fix, or leaves to auto: precision,
-memory_format, compile, fused, threads and num_workers, on CUDA tf32 too. A setting is taken only if the losses of the
-first steps stay within a stated tolerance of float32's.
-
-  -c FILE           a layer of the config
-  --output FILE     the layer to write; default: tuned.yaml
-  --batch-size      find the largest batch that fits into memory, by Lightning's Tuner; taken if it gains
-  --learning-rate   find a learning rate, by the range test of Lightning's Tuner
-  --budget SECONDS  try no other setting after so many seconds; default: as many as it takes
-  --json            print one JSON object: all measurements, and what is chosen
-  --quiet           print the layer only
-  --trust           let checkpoints and weights run code as they load
-
-Nothing is trained and no run is left. Use what was found with another -c.
-Exit code 0: measured; 1: the model raises an error; 2: the config is wrong; 3: the data is wrong or missing.
-
-lightkit tune -c configs/flowers.yaml
-lightkit fit -c configs/flowers.yaml -c tuned.yaml
-"""
-_CONFIG: dict[str, Takes] = {"-c": "value", "--config": "value", "--quiet": "switch", "--trust": "switch"}
 _HEAD = ("setting", "ms a step", "samples/s", "gain", "")
 _LEAST_GAIN = 1.05
 """A larger batch is worth its memory where it gives more than this times as many samples a second."""
 
 
-def tune(args: list[str]) -> int:
+def tune(invocation: Invocation) -> int:
     """Measure, print what was found, write the layer, and return the exit code.
 
     Args:
-        args: The command line after the command.
+        invocation: The command line.
 
     Raises:
         LightkitError: If the arguments, the config or the data are wrong.
     """
-    if "--run" in (word.partition("=")[0] for word in args):
+    if invocation.has("run"):
         raise ConfigError("tune: --run is no option of it; -c RUN/config.yaml names the config of a run")
-    line = parse_options(HELP, args, config=_CONFIG)
-    budget_s = line.get_number("--budget", math.inf)
-    output = Path(line.options.get("--output", "tuned.yaml"))
-    if output.is_dir() or not output.parent.is_dir():
-        raise ConfigError(f"tune: --output {output}: expected a file in a folder that exists")
-    if (unwritable := explain_unwritable(output.parent, setting="tune: --output")) is not None:
-        raise unwritable
+    output = Path(invocation.options.get("output", "tuned.yaml"))
+    _check_output(output)
     with SignalWatch() as watch:
         keep_memory()  # as fit does
-        context = open_context("fit", line.config_args, watch)
+        context = open_context(invocation.for_stage("fit", keep=("quiet", "trust")), watch)
         configure_console(context.mode, context.resolved.masked)
         for notice in context.hardware.notices:
             logging.getLogger("lightkit").warning(notice)
         context.rank_context = None
         keys = _list_open_keys(context)
-        found = [option for option in ("--batch-size", "--learning-rate") if option in line.options]
-        for option in found:  # an error if the config's classes have no such argument
-            key = option.removeprefix("--").replace("-", "_")
-            setting = RawSetting(("accelerator", key), Leaf("auto", Origin("flag", option)))
-            target_key(key, setting, context.resolved)
+        found = _list_searches(invocation, context)
         if not keys and not found:
             raise ConfigError("tune: the config fixes all settings for speed; set accelerator.precision: auto")
         quiet_libraries()
         explained = explain_lightning_errors(context.resolved)
         with context.stack, redirect_stdout(sys.stderr), explained:  # what the user's code prints is no measurement
-            lines, benchmark = _measure(context, keys, found, budget_s=budget_s)
+            lines, benchmark = _measure(context, keys, found, budget_s=invocation.options.get("budget", math.inf))
     rows = [f"  {dump_yaml({key: value}).strip()}  # {text}\n" for key, (value, text) in lines.items()]
     block = f"accelerator:\n{''.join(rows)}" if rows else "accelerator: {}  # nothing that was tried gains\n"
-    head = f"# {shlex.join(['lightkit', 'tune', *args])}\n# measured on {this_machine().cpu}\n"
+    head = f"# {shlex.join(['lightkit', 'tune', *invocation.words])}\n# measured on {this_machine().cpu}\n"
     layer = context.resolved.masked(f"{head}{block}")
     output.write_text(layer, encoding="utf-8")
-    if "--json" in line.options:
+    if invocation.has("json"):
         print(context.resolved.masked(json.dumps(_describe(lines, benchmark), indent=2)))
         return 0
     if context.mode != "quiet":
@@ -114,6 +82,33 @@ def tune(args: list[str]) -> int:
         print(f"\n{shown_path(output)}:")
     print(layer, end="")
     return 0
+
+
+def _check_output(output: Path) -> None:
+    """Check that the layer can be written.
+
+    Raises:
+        ConfigError: If it cannot.
+    """
+    if output.is_dir() or not output.parent.is_dir():
+        raise ConfigError(f"tune: --output {output}: expected a file in a folder that exists")
+    unwritable = explain_unwritable(output.parent, setting="tune: --output")
+    if unwritable is not None:
+        raise unwritable
+
+
+def _list_searches(invocation: Invocation, context: RunContext) -> list[str]:
+    """List what Lightning's Tuner is to find.
+
+    Raises:
+        ConfigError: If the config's classes have no such argument.
+    """
+    found = [option for option in ("batch-size", "learning-rate") if invocation.has(option)]
+    for option in found:
+        key = option.replace("-", "_")
+        setting = RawSetting(("accelerator", key), Leaf("auto", Origin("flag", f"--{option}")))
+        target_key(key, setting, context.resolved)
+    return found
 
 
 def _list_open_keys(context: RunContext) -> list[str]:
@@ -139,7 +134,7 @@ def _list_open_keys(context: RunContext) -> list[str]:
 def _measure(
     context: RunContext, keys: list[str], options: Collection[str], *, budget_s: float
 ) -> tuple[dict[str, tuple[Any, str]], Benchmark]:
-    """Measure what is open: memory format and precision together, since some gain only together; then one by one.
+    """Measure the open settings: memory format and precision together, since some gain only together; then one by one.
 
     Returns:
         By key of the section `accelerator`: the value that gained, and its number as text; and all trials.
@@ -148,11 +143,9 @@ def _measure(
 
     from lightkit.callbacks.computation import missing_for_compiling
     from lightkit.cli.model_builder import TrialBuilder
-    from lightkit.tuning.benchmark import Benchmark, Variant, find_batch_size, find_learning_rate
+    from lightkit.tuning.benchmark import Benchmark, Variant, find_learning_rate
 
-    warnings.simplefilter("ignore")  # the training warns of the same
-    for name in ("pytorch_lightning", "lightning_fabric", "lightkit.data", "lightkit.models"):
-        logging.getLogger(name).setLevel(logging.ERROR)
+    _silence_trials()
     builder = TrialBuilder(context=context)
     section = builder.config["fit"]
     precision = str(section["trainer"]["precision"] or "32-true")
@@ -162,8 +155,6 @@ def _measure(
         threads=context.launch.threads or torch.get_num_threads(),
     )
     device = builder.build(base)[0].strategy.root_device.type
-    machine = this_machine()
-    cores = machine.cores or 1
     keys = [key for key in keys if key != "compile" or missing_for_compiling(device) is None]
 
     def measure(base: Variant) -> Benchmark:
@@ -171,44 +162,101 @@ def _measure(
         seed = int(section["seed_everything"] or 0)
         return Benchmark(builder.build, base, reference=reference, seed=seed, budget_s=budget_s, report=context.tell)
 
+    # The batch size comes first: the other settings are measured with it.
     lines: dict[str, tuple[Any, str]] = {}
-    if "--batch-size" in options:
-        first = builder.data_arguments.get("batch_size")
-        if not isinstance(first, int):
-            raise ConfigError("tune: --batch-size: the config's data has no argument batch_size")
-        with _limit_memory():
-            size = find_batch_size(builder.build(base), first)
-        trials = [measure(replace(base, batch_size=each)).best for each in (first, size)]
-        rates = [(trial.batch_size or 0) / trial.step_s for trial in trials]
-        if rates[1] > _LEAST_GAIN * rates[0]:
-            size = trials[1].batch_size or size  # the data may have fewer samples
-            text = f"{rates[1]:.4g} samples/s, with {first} {rates[0]:.4g}; the learning rate is not scaled"
-            base, lines["batch_size"] = replace(base, batch_size=size), (size, text)
+    if "batch-size" in options:
+        base, gained = _measure_batch_size(builder, base, measure)
+        if gained is not None:
+            lines["batch_size"] = gained
+
     benchmark = measure(base)
-    lower = choose_settings({"cuda": "gpu"}.get(device, device), machine, processes=1)[1]["precision"]
-    formats = ("channels_last", "contiguous") if "memory_format" in keys else (base.memory_format,)
-    for precision in dict.fromkeys((lower or "32-true", "32-true")) if "precision" in keys else (base.precision,):
-        for memory_format in formats:
-            benchmark.consider(precision=precision, memory_format=memory_format)
-    numbers = [number for number in (cores, cores - 1, cores // 2) if number > 0] if device == "cpu" else []
-    changes: list[tuple[str, Any]] = [("fused", True), *[("tf32", True)] * (device == "cuda"), ("compile", True)]
-    for key, value in (*changes, *(("threads", number) for number in numbers)):
-        if key in keys:
-            benchmark.consider(**{key: value})
+    _consider_formats(benchmark, base, keys, device)
+    _consider_changes(benchmark, keys, device)
     best = benchmark.best.variant
     if "num_workers" in keys and "num_workers" in builder.data_arguments:
+        cores = this_machine().cores or 1
         benchmark.start_loading(builder.data_arguments["num_workers"])
         for number in sorted({0, 1, cores // 2, cores - 1}):
             benchmark.consider(num_workers=number)
-    # but for what was changed, and back again
-    lines |= {key: gained for key, gained in benchmark.gained.items() if gained[0] != getattr(base, key)}
-    if "--learning-rate" in options:
+    for key, found in benchmark.gained.items():
+        if found[0] != getattr(base, key):  # a setting may have been changed, and back again
+            lines[key] = found
+
+    if "learning-rate" in options:
         rate, text = find_learning_rate(builder.build(best))
         if rate is None:
             logging.getLogger("lightkit").warning("tune: no learning rate was found: %s", text)
         else:
-            lines["learning_rate"] = rate, f"a tenth of the rate of the least loss: {text}"
+            lines["learning_rate"] = (rate, f"a tenth of the rate of the least loss: {text}")
     return lines, benchmark
+
+
+def _silence_trials() -> None:
+    """Silence the warnings of the trials; the training has them too."""
+    warnings.simplefilter("ignore")
+    for name in ("pytorch_lightning", "lightning_fabric", "lightkit.data", "lightkit.models"):
+        logging.getLogger(name).setLevel(logging.ERROR)
+
+
+def _measure_batch_size(
+    builder: TrialBuilder, base: Variant, measure: Callable[[Variant], Benchmark]
+) -> tuple[Variant, tuple[int, str] | None]:
+    """Measure the largest batch size that fits into memory beside the config's.
+
+    Args:
+        builder: Builds the model and data of a trial.
+        base: The settings of the config.
+        measure: Measures variants of settings.
+
+    Returns:
+        The settings to go on with; and, if it is faster, the size with its number as text.
+
+    Raises:
+        ConfigError: If the data has no argument `batch_size`.
+    """
+    from lightkit.tuning.benchmark import find_batch_size  # here: it loads torch
+
+    first = builder.data_arguments.get("batch_size")
+    if not isinstance(first, int):
+        raise ConfigError("tune: --batch-size: the config's data has no argument batch_size")
+    with _limit_memory():
+        size = find_batch_size(builder.build(base), first)
+    trials = [measure(replace(base, batch_size=each)).best for each in (first, size)]
+    first_rate, rate = [(trial.batch_size or 0) / trial.step_s for trial in trials]
+    if rate <= _LEAST_GAIN * first_rate:
+        return base, None
+    size = trials[1].batch_size or size  # the data may have fewer samples
+    text = f"{rate:.4g} samples/s, with {first} {first_rate:.4g}; the learning rate is not scaled"
+    return replace(base, batch_size=size), (size, text)
+
+
+def _consider_formats(benchmark: Benchmark, base: Variant, keys: Collection[str], device: str) -> None:
+    """Measure each precision with each memory format."""
+    precisions: list[str] = [base.precision]
+    if "precision" in keys:
+        accelerator = {"cuda": "gpu"}.get(device, device)
+        lower = choose_settings(accelerator, this_machine(), processes=1)[1]["precision"]
+        precisions = list(dict.fromkeys((lower or "32-true", "32-true")))
+    memory_formats: list[str | None] = [base.memory_format]
+    if "memory_format" in keys:
+        memory_formats = ["channels_last", "contiguous"]
+    for precision in precisions:
+        for memory_format in memory_formats:
+            benchmark.consider(precision=precision, memory_format=memory_format)
+
+
+def _consider_changes(benchmark: Benchmark, keys: Collection[str], device: str) -> None:
+    """Measure the other settings of the computation one by one."""
+    cores = this_machine().cores or 1
+    changes: list[tuple[str, Any]] = [("fused", True)]
+    if device == "cuda":
+        changes.append(("tf32", True))
+    changes.append(("compile", True))
+    if device == "cpu":
+        changes.extend(("threads", number) for number in (cores, cores - 1, cores // 2) if number > 0)
+    for key, value in changes:
+        if key in keys:
+            benchmark.consider(**{key: value})
 
 
 @contextmanager

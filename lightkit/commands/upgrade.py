@@ -6,41 +6,26 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from lightkit.cli.command_line import parse_options
+from lightkit.cli.command_line import Invocation
 from lightkit.config import shown_path
 from lightkit.config.upgrade import Upgraded, upgrade_file
 from lightkit.errors import ConfigError
 from lightkit.runs.files import write_text
 
-HELP = """\
-usage: lightkit upgrade OLD.yaml [-o NEW.yaml] [--force]
 
-Rewrite a config of Lightning 1.x for today's version: gpus and tpu_cores, strategies, precision, arguments that the
-trainer has no more or that stand outside of it, paths and arguments of Lightning's classes. Comments, order and quotes
-stay; spaces and wrapped lists are evened out. What was changed is listed with the lines of OLD.yaml. A config that
-holds something without an equivalent is refused, with all the reasons, and nothing is written. What is upgraded already
-is left as it is, byte for byte.
-
-  --output NEW.yaml  write there, or to OLD.yaml itself; default: print it, and list the changes on standard error
-  --force            replace NEW.yaml where it is another file that exists
-
-lightkit upgrade configs/old.yaml -o configs/new.yaml
-"""
-
-
-def upgrade(args: list[str]) -> int:
+def upgrade(invocation: Invocation) -> int:
     """Upgrade one file, and return the exit code.
 
     Raises:
         ConfigError: If a word is wrong, the config cannot be read or upgraded, or the new one cannot be written.
     """
-    command = parse_options(HELP, args, most=1)
-    old, output = Path(command.get_positional("one config")), command.options.get("--output")
+    old = Path(invocation.get_input("one config"))
+    output = invocation.options.get("output")
     new = None if output is None else Path(output)
     if new is not None and new.is_dir():
         raise ConfigError(f"upgrade: --output takes the name of a file, and {shown_path(new)} is a folder")
     is_in_place = new is not None and new.exists() and old.exists() and new.samefile(old)
-    if new is not None and "--force" not in command.options and new.is_file() and not is_in_place:
+    if new is not None and not invocation.has("force") and new.is_file() and not is_in_place:
         raise ConfigError(f"upgrade: {shown_path(new)} exists; use --force to replace it, or -o with another name")
     upgraded = upgrade_file(old)
     if new is None:

@@ -2,13 +2,11 @@
 
 ::
 
-    arguments = split_arguments(words, options={"run": "value", "quiet": "switch"})
-    resolved = resolve(arguments.files, flags=arguments.flags, environ=os.environ, subcommand="fit")
+    resolved = resolve(files, flags=flags, environ=os.environ, subcommand="fit")
     resolved.lightning_values        # what LightningCLI takes
     resolved.origin_of("trainer.max_epochs").render()
     dump_yaml(resolved.with_references(resolved.name_entries(dumped)))  # what is saved
 
-- `split_arguments` parts a command line into config files, flags, the caller's options, and what jsonargparse reads.
 - `resolve` merges the layers and gives a `Resolved`.
 - `resolve_hardware` turns hardware keys, ``accelerator: {gpus: 2}`` and those of Lightning 1.x, into the trainer's.
 - `dump_yaml` and `read_scalar` write and read YAML as jsonargparse does; `read_file` reads a file with its places.
@@ -23,10 +21,11 @@ Apart, and without torch, so that mistakes in a config are reported before anyth
 from lightkit.config.accelerator import Hardware, resolve_hardware
 from lightkit.config.loader import SECTIONS, resolve
 from lightkit.config.merge import CLASS_SECTIONS, NAMED_CLASSES
-from lightkit.config.origins import KeyPath, Origin, Problems, dotted, error_at, near, shown_path
-from lightkit.config.overrides import PREFIX, RESERVED_VARIABLES, Arguments, Flag, split_arguments
+from lightkit.config.origins import KeyPath, Origin, Problems, dotted, error_at, shown_path
+from lightkit.config.overrides import PREFIX, RESERVED_VARIABLES, Flag
 from lightkit.config.resolved import Resolved
 from lightkit.config.yaml_reader import dump_yaml, read_file, read_scalar
+from lightkit.errors import near
 
 __all__ = [
     "CLASS_SECTIONS",
@@ -34,7 +33,6 @@ __all__ = [
     "PREFIX",
     "RESERVED_VARIABLES",
     "SECTIONS",
-    "Arguments",
     "Flag",
     "Hardware",
     "KeyPath",
@@ -50,5 +48,4 @@ __all__ = [
     "resolve",
     "resolve_hardware",
     "shown_path",
-    "split_arguments",
 ]

@@ -8,10 +8,10 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from lightkit.config.origins import KeyPath, Problems, dotted, error_at, near, shortened
+from lightkit.config.origins import KeyPath, Problems, dotted, error_at, shortened
 from lightkit.config.tree import Items, Leaf, MappingNode, Node, find, graft, rebuild, to_plain, walk
 from lightkit.config.yaml_reader import MAX_DEPTH, MAX_NODES, TOO_LARGE
-from lightkit.errors import ConfigError
+from lightkit.errors import ConfigError, near
 
 _REFERENCE = re.compile(r"\$\{\s*(\.*)([^${}:,\s]+)\s*\}")
 _SHORTEST_SECRET = 4  # characters; masking "3" in a log would mask half of its numbers
@@ -149,6 +149,46 @@ def _is_valid(path: KeyPath, leaf: Leaf, problems: Problems) -> bool:
     return True
 
 
+@dataclass
+class _Resolution:
+    """Values, references and secrets of the texts that were resolved, and the texts that cannot be.
+
+    Args:
+        values: The values, by path.
+        references: The texts of those that use environment variables.
+        secrets: What stands for a text from the environment that may be a secret.
+        failures: Errors, each with whether the text is itself the cause.
+        cycle: Texts that refer to themselves.
+    """
+
+    values: dict[KeyPath, Any] = field(default_factory=dict)
+    references: dict[KeyPath, str] = field(default_factory=dict)
+    secrets: dict[str, str] = field(default_factory=dict)
+    failures: list[tuple[bool, ConfigError]] = field(default_factory=list)
+    cycle: list[tuple[KeyPath, Leaf]] = field(default_factory=list)
+
+    def note_variables(self, path: KeyPath, text: str, value: Any, used: Mapping[str, str | None]) -> None:
+        """Note the environment variables that a text uses: their values are written as references."""
+        self.references[path] = text
+        given = {found: f"${{oc.env:{name}}}" for name, found in used.items() if found is not None}
+        if isinstance(value, str) and given:
+            given.setdefault(value, text)
+        for found, reference in given.items():
+            if len(found) >= _SHORTEST_SECRET:
+                self.secrets[found] = reference
+
+    def report(self, problems: Problems) -> None:
+        """Add the errors: the causes, or where there are none all; and one for the texts of a cycle."""
+        causes = [error for is_cause, error in self.failures if is_cause]
+        for failure in causes or [failure for _, failure in self.failures]:
+            problems.add(failure)
+        if self.cycle:
+            path, leaf = self.cycle[0]
+            what = "it refers to itself" if len(self.cycle) == 1 else "it leads back to itself through other keys"
+            message = f"{dotted(path)}: cannot resolve {shortened(leaf.value)}: {what}"
+            problems.add(error_at(message, *(leaf.origin for _, leaf in self.cycle[:_MAX_CYCLE_PLACES])))
+
+
 def _resolve(
     tree: MappingNode, texts: Mapping[KeyPath, Leaf], environ: Mapping[str, str], problems: Problems
 ) -> tuple[dict[KeyPath, Any], dict[KeyPath, str], dict[str, str]]:
@@ -161,19 +201,18 @@ def _resolve(
     from omegaconf.errors import InterpolationKeyError, OmegaConfBaseException
     from omegaconf.resolvers import oc
 
-    values: dict[KeyPath, Any] = {}
-    references: dict[KeyPath, str] = {}
-    secrets: dict[str, str] = {}
-    failures: list[tuple[bool, ConfigError]] = []
-    cycle: list[tuple[KeyPath, Leaf]] = []
+    found = _Resolution()
     used: dict[str, str | None] = {}
 
     def read_variable(name: Any, default: Any = _NO_DEFAULT) -> str | None:
         """Stand in for OmegaConf's ``oc.env``, with the same rules."""
-        used[name] = value = environ.get(str(name))
-        if value is None and default is _NO_DEFAULT:
+        value = environ.get(str(name))
+        used[name] = value
+        if value is not None:
+            return value
+        if default is _NO_DEFAULT:
             raise KeyError(f"Environment variable '{name}' not found")
-        return value if value is not None else None if default is None else str(default)
+        return None if default is None else str(default)
 
     container = OmegaConf.create(to_plain(tree), flags={"allow_objects": True})
     with _RESOLVER_LOCK:
@@ -182,34 +221,30 @@ def _resolve(
             for path, leaf in texts.items():
                 used.clear()
                 try:
-                    node: Any = container
-                    for key in path:
-                        node = node[key]
-                    value = OmegaConf.to_container(node, resolve=True) if OmegaConf.is_config(node) else node
+                    value = _read_value(container, path)
                 except (OmegaConfBaseException, RecursionError) as error:
                     if isinstance(error, RecursionError) or "Recursive interpolation" in str(error):
-                        cycle.append((path, leaf))
+                        found.cycle.append((path, leaf))
                     elif not (problems.is_incomplete and isinstance(error, InterpolationKeyError)):
-                        failures.append(_explain(tree, path, leaf, error, used))
+                        found.failures.append(_explain(tree, path, leaf, error, used))
                     continue
-                values[path] = value
+                found.values[path] = value
                 if used:
-                    references[path] = leaf.value
-                    given = {found: f"${{oc.env:{name}}}" for name, found in used.items() if found is not None}
-                    if isinstance(value, str) and given:
-                        given.setdefault(value, leaf.value)
-                    secrets |= {found: text for found, text in given.items() if len(found) >= _SHORTEST_SECRET}
+                    found.note_variables(path, leaf.value, value, used)
         finally:
             OmegaConf.register_resolver("oc.env", oc.env, replace=True)
-    causes = [error for is_cause, error in failures if is_cause]
-    for failure in causes or [failure for _, failure in failures]:
-        problems.add(failure)
-    if cycle:
-        path, leaf = cycle[0]
-        what = "it refers to itself" if len(cycle) == 1 else "it leads back to itself through other keys"
-        message = f"{dotted(path)}: cannot resolve {shortened(leaf.value)}: {what}"
-        problems.add(error_at(message, *(leaf.origin for _, leaf in cycle[:_MAX_CYCLE_PLACES])))
-    return values, references, secrets
+    found.report(problems)
+    return found.values, found.references, found.secrets
+
+
+def _read_value(container: Any, path: KeyPath) -> Any:
+    """Return the value at a path of an OmegaConf container, with everything in it resolved."""
+    from omegaconf import OmegaConf  # late, as above
+
+    node = container
+    for key in path:
+        node = node[key]
+    return OmegaConf.to_container(node, resolve=True) if OmegaConf.is_config(node) else node
 
 
 def _explain(

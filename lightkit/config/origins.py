@@ -12,7 +12,7 @@ from typing import Any, Literal
 from unicodedata import combining, east_asian_width
 
 from lightkit.config.secrets import mask_line
-from lightkit.errors import ConfigError, ConfigErrors, DataError, LightkitError
+from lightkit.errors import ConfigError, ConfigErrors, DataError, LightkitError, cut, near
 
 KeyPath = tuple[Any, ...]
 """Keys from the top of a config down to a value: strings, list indices, and other scalars that YAML allows as keys."""
@@ -83,11 +83,6 @@ def error_at(text: str, *origins: Origin | None) -> ConfigError:
     return ConfigError("\n".join(rendered), places=places)
 
 
-def cut(text: str, length: int = _LONGEST_SOURCE_LINE) -> str:
-    """Leave out the middle of a text that is too long to be read."""
-    return text if len(text) <= length else f"{text[: length * 3 // 4]} ... {text[-length // 4 :]}"
-
-
 def _width(text: str) -> int:
     """Count the columns that a text takes on a terminal, where Chinese characters and most pictures take two."""
     widths = (2 if east_asian_width(letter) in "WF" else 0 if combining(letter) else 1 for letter in text)
@@ -97,12 +92,6 @@ def _width(text: str) -> int:
 def dotted(path: Iterable[Any]) -> str:
     """Write a path as users do: ``trainer.callbacks.0.patience``."""
     return ".".join(str(key) for key in path)
-
-
-def near(word: str, choices: Iterable[str]) -> str:
-    """Say ``; did you mean 'x'?`` with the choices that look most like ``word``, or nothing where none does."""
-    close = difflib.get_close_matches(word, sorted(set(choices)), n=3, cutoff=0.6)
-    return f"; did you mean {' or '.join(repr(choice) for choice in close)}?" if close else ""
 
 
 def near_files(file: Path) -> str:

@@ -1,29 +1,20 @@
-"""The layers above the files: environment variables and command-line flags, and the split of a command line."""
+"""The layers above the files: environment variables and the flags of the command line."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Literal
+from dataclasses import dataclass
 
-from lightkit.config.origins import NESTED_FILES, Origin, Problems, cut, error_at, near
-from lightkit.config.packaged import find_config
+from lightkit.config.origins import Origin, Problems, error_at
 from lightkit.config.secrets import mask_line
 from lightkit.config.tree import Leaf, MappingNode, Node, graft, to_plain
 from lightkit.config.yaml_reader import MAX_DEPTH, TOO_LARGE, YamlSyntaxError, read_text
-from lightkit.errors import ConfigError
+from lightkit.errors import ConfigError, cut
 
 PREFIX = "LIGHTKIT_"
 RESERVED_VARIABLES = ("LIGHTKIT_DATA",)
 """Variables with the prefix that are no layer. ``LIGHTKIT_DATA`` is the folder of `Flowers`' photos."""
 
-_KEY = re.compile(r"[A-Za-z_][^\s=+]*")
-_NEGATIVE_NUMBER = re.compile(r"-\.?\d|-\.?(inf|Inf|INF)")
-_HELP = ("help", "print_config")
-_NEAR = ("config", "help", "trainer", "model", "data", "callbacks", "logger", "optimizer", "lr_scheduler")
-"""What a misspelt word may mean, in addition to the options of its command."""
 _NULLS = ("~", "null", "Null", "NULL")
 
 
@@ -42,102 +33,6 @@ class Flag:
     value: str
     text: str
     append: bool = False
-
-
-@dataclass
-class Arguments:
-    """A split command line.
-
-    Args:
-        files: Config files of ``-c``, in order.
-        flags: Keys that flags set, in order.
-        options: Values of the options that the caller knows, by name; ``True`` for a switch, and for an option
-            with an optional value that has none. The last of two wins.
-        passthrough: Arguments that jsonargparse itself reads: ``--help``, ``--model.help Net``, ``--print_config``.
-        inputs: Words that stand alone, such as the images of ``predict``.
-    """
-
-    files: list[str] = field(default_factory=list)
-    flags: list[Flag] = field(default_factory=list)
-    options: dict[str, str | bool] = field(default_factory=dict)
-    passthrough: list[str] = field(default_factory=list)
-    inputs: list[str] = field(default_factory=list)
-
-
-def split_arguments(
-    arguments: Sequence[str],
-    *,
-    options: Mapping[str, Literal["value", "switch", "optional"]] | None = None,
-    takes_inputs: bool = False,
-    problems: Problems | None = None,
-) -> Arguments:
-    """Split the arguments that follow the subcommand.
-
-    Args:
-        arguments: Words of the command line.
-        options: Names of the options that the caller knows, without dashes, and whether each takes a value. An
-            ``optional`` value comes after ``=`` only. Names are taken whole: ``--ckpt`` is not ``--ckpt_path``.
-        takes_inputs: Whether words may stand alone, all of them after a ``--``.
-        problems: Collects the errors; they are raised where it is None.
-
-    Raises:
-        ConfigError: If a word is no option and sets no key, or an option lacks its value.
-    """
-    found = Problems() if problems is None else problems
-    options, words, result = options or {}, list(arguments), Arguments()
-
-    def take_value(word: str, hint: str = "") -> str:
-        if not words:
-            raise ConfigError(f"{cut(word)}: expected a value after it, got the end of the command line{hint}")
-        if len(words[0]) > 1 and words[0].startswith("-") and not _NEGATIVE_NUMBER.match(words[0]):
-            text = f"{cut(word)}: expected a value after it, got {cut(words[0])!r}{hint}"
-            raise ConfigError(f"{text}; a value that starts with a dash is written {cut(word)}=VALUE")
-        return words.pop(0)
-
-    def read(word: str) -> None:
-        name, equals, given = word.removeprefix("--").partition("=")
-        key, value = name.removesuffix("+"), given if equals else None
-        is_option, is_short = word.startswith("--") and len(word) > 2, re.match("-c(?!onfig)", word) is not None
-        if is_option and name in options:
-            if options[name] == "switch" and value is not None:
-                raise ConfigError(f"{cut(word)}: --{name} takes no value")
-            value = take_value(word) if options[name] == "value" and value is None else value
-            result.options[name] = True if value is None else value
-        elif word == "-h" or (is_option and (name in _HELP or name.endswith(".help"))):
-            result.passthrough.append(word)
-            if name.endswith(".help") and value is None and words and words[0][:1] != "-" and "=" not in words[0]:
-                result.passthrough.append(words.pop(0))
-        elif is_short or (is_option and name == "config"):
-            value = word[2:].removeprefix("=") if is_short and len(word) > 2 else value
-            file = take_value("-c" if is_short else "--config") if value is None else value
-            if not file:  # an unset variable of the shell
-                raise ConfigError(f"{'-c' if is_short else '--config'}: expected a config file, got nothing")
-            result.files.append(str(find_config(file)))
-        elif word == "--" and takes_inputs:
-            result.inputs += words
-            words.clear()
-        elif (is_option or equals) and _KEY.fullmatch(key):
-            if value is None:
-                value = take_value(word, near(key, [*options, *_NEAR]) if "." not in key else "")
-                word = f"{word} {value}"
-            result.flags.append(Flag(key, value, word, append=name.endswith("+")))
-        elif takes_inputs and (word == "-" or not word.startswith("-")):
-            result.inputs.append(word)
-        else:
-            text = f"unexpected argument {cut(mask_line(word))!r}: expected --OPTION, --KEY=VALUE or KEY=VALUE"
-            hint = near(cut(word.lstrip("-").partition("=")[0]), [*options, *_NEAR])
-            if word.endswith(NESTED_FILES):
-                hint = f"; a config file comes after -c: -c {cut(word)}"
-            elif Path(word).is_dir():
-                hint = f"; `lightkit init --data {cut(word)}` writes a config for the images in it"
-            raise ConfigError(text + hint)
-
-    while words:
-        with found.noted(leaves_gap=True):  # the word may have been meant for a file
-            read(words.pop(0))
-    if problems is None:
-        found.raise_any()
-    return result
 
 
 def flag_layers(flags: Iterable[Flag], problems: Problems) -> list[MappingNode]:

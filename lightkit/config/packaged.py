@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from lightkit.config.origins import near
-from lightkit.errors import ConfigError
+from lightkit.errors import ConfigError, near
 
 PREFIX = "lightkit:"
 

@@ -25,7 +25,7 @@ from lightkit.config.accelerator.vocabulary import (
     TRAINER_DEFAULTS,
 )
 from lightkit.config.merge import CLASS_SECTIONS, SPEC_KEYS, STEPPING_KEYS, is_append
-from lightkit.config.origins import NESTED_FILES, KeyPath, Origin, cut, dotted, error_at, near, shortened
+from lightkit.config.origins import NESTED_FILES, KeyPath, Origin, dotted, error_at, shortened
 from lightkit.config.resolved import Resolved, original_path
 from lightkit.config.schedule import AUTO, COUNTS, PLATEAU, SECTION, STEPPING_SCHEMAS
 from lightkit.config.schema import (
@@ -40,7 +40,7 @@ from lightkit.config.schema import (
 from lightkit.config.tree import Items, Leaf, MappingNode, Node, to_plain, walk
 from lightkit.config.upgrade_rules import OLD_ARGUMENTS, find_class
 from lightkit.config.yaml_reader import read_scalar
-from lightkit.errors import ConfigError
+from lightkit.errors import ConfigError, cut, near
 from lightkit.lightning_namespace import real_name
 
 _ENTRIES = ("callbacks", "logger")
@@ -119,46 +119,60 @@ class _Validator:
 
     def check_top_level(self, key: Any, node: Node) -> None:
         """Check a top-level key and all below it."""
-        data = self._schema.data
         if not isinstance(key, str):
             self._report_key_type((key,), node)
+        elif key in (*_ELSEWHERE, *_DROPPED) or "." in key:
             return
-        if key in (*_ELSEWHERE, *_DROPPED) or "." in key:
-            return
-        if key in CLASS_SECTIONS and key not in self._resolved.class_sections:  # its class is fixed in Python
-            self.result.undescribed.add("")
         elif key in CLASS_SECTIONS:
-            self._check_value((key,), node, {"schema": {"anyOf": [{"class": base} for base in data["bases"][key]]}})
+            self._check_class_section(key, node)
         elif key in _ENTRIES:
-            for name, entry in _entries(node).items():
-                if isinstance(entry, MappingNode) and "class_path" in entry.entries:  # else `resolve` has reported it
-                    self._check_class((key, name), entry, [{"class": base} for base in data["bases"][key]])
-        elif key in data["sections"]:
+            self._check_entries(key, node)
+        elif key in self._schema.data["sections"]:
             self._check_section(key, node)
         elif "pytorch_lightning" in self._schema.trusted and key.removesuffix("+") not in _ENTRIES:
             self._check_top_value(key, node)
 
+    def _check_class_section(self, key: str, node: Node) -> None:
+        if key not in self._resolved.class_sections:  # its class is fixed in Python
+            self.result.undescribed.add("")
+            return
+        bases = [{"class": base} for base in self._schema.data["bases"][key]]
+        self._check_value((key,), node, {"schema": {"anyOf": bases}})
+
+    def _check_entries(self, key: str, node: Node) -> None:
+        bases = [{"class": base} for base in self._schema.data["bases"][key]]
+        for name, entry in _entries(node).items():
+            if isinstance(entry, MappingNode) and "class_path" in entry.entries:  # else `resolve` has reported it
+                self._check_class((key, name), entry, bases)
+
     def _check_top_value(self, key: str, node: Node) -> None:
-        data, command = self._schema.data, self._resolved.subcommand or None
-        top = {name for name, key in data["top"].items() if command in (None, *key.get("commands", (command,)))}
-        if key in top:
-            self._check_value((key,), node, data["top"][key])
-            seed = read_scalar(str(to_plain(node))) if key == "seed_everything" else None
+        data = self._schema.data
+        command = self._resolved.subcommand or None
+        top = {name for name, each in data["top"].items() if command in (None, *each.get("commands", (command,)))}
+        if key not in top:
+            known = {*top, *CLASS_SECTIONS, *_ENTRIES, *data["sections"], "ckpt_path", "extends"}
+            self._report((key,), f"no such key{self._hint_at_key(key, known, node)}", node, at_key=True)
+            return
+        self._check_value((key,), node, data["top"][key])
+        if key == "seed_everything":
+            seed = read_scalar(str(to_plain(node)))
             if isinstance(seed, int) and not 0 <= seed <= _MAX_SEED:
                 text = f"expected true, false or an integer from 0 to {_MAX_SEED}, got {cut(str(seed))}"
                 self._report((key,), text, node)
-            return
-        known = {*top, *CLASS_SECTIONS, *_ENTRIES, *data["sections"], "ckpt_path", "extends"}
+
+    def _hint_at_key(self, key: str, known: Collection[str], node: Node) -> str:
+        """Return what to write in place of a top-level key that there is not; empty where nothing is near."""
         if key == "trust":
-            hint = "; --trust is given on the command line, and by no config"
-        elif key in OLD_ARGUMENTS:
-            hint = self._note_outdated(OLD_ARGUMENTS[key], node)
-        elif key == "config":
-            hint = "; files below this one stand under extends"
-        elif not (hint := near(key, known)):
-            inside = self._keys_by_word.get(key)
-            hint = f"; did you mean {' or '.join(map(repr, inside))}?" if inside else ""
-        self._report((key,), f"no such key{hint}", node, at_key=True)
+            return "; --trust is given on the command line, and by no config"
+        if key in OLD_ARGUMENTS:
+            return self._note_outdated(OLD_ARGUMENTS[key], node)
+        if key == "config":
+            return "; files below this one stand under extends"
+        hint = near(key, known)
+        if hint:
+            return hint
+        inside = self._keys_by_word.get(key)
+        return f"; did you mean {' or '.join(map(repr, inside))}?" if inside else ""
 
     @cached_property
     def _keys_by_word(self) -> dict[str, list[str]]:
@@ -181,28 +195,37 @@ class _Validator:
         return {word: sorted(each, key=lambda key: not key.endswith(f".{word}"))[:3] for word, each in found.items()}
 
     def _check_section(self, key: str, node: Node) -> None:
-        is_trainer = key == "trainer"
         if not isinstance(node, MappingNode):
-            if to_plain(node) is not None and not self._is_unresolved((key,)):
-                owner = "the trainer's" if is_trainer else f"{key}'s"
-                text = f"expected a mapping of {owner} arguments, got {cut(repr(to_plain(node)))}"
-                is_squeezed = isinstance(node, Leaf) and re.match(r"\w+:\S", str(node.value)) is not None
-                self._report((key,), text + "; a space is missing after the colon" * is_squeezed, node)
+            self._report_no_section(key, node)
             return
+        is_trainer = key == "trainer"
         if is_trainer and "pytorch_lightning" not in self._schema.trusted:
             return
-        known, entries = self._schema.data["sections"][key]["arguments"], dict(node.entries)
-        for name in (*OLD_TRAINER_KEYS, *TRAINER_DEFAULTS) if is_trainer else ():
-            child = entries.pop(name, None)
-            if child is not None and (not isinstance(child, Leaf) or "." in str(child.value)):  # settings of a class
-                self.result.is_final = False
+        known = self._schema.data["sections"][key]["arguments"]
+        entries = dict(node.entries)
+        if is_trainer:
+            for name in (*OLD_TRAINER_KEYS, *TRAINER_DEFAULTS):
+                child = entries.pop(name, None)
+                if child is not None and not _is_word(child):  # settings of a class
+                    self.result.is_final = False
+        owner = "the trainer has" if is_trainer else "there is"
         for name, child in self._check_known((key,), entries, known):
             base = name.removesuffix("+")
             hint = f"; {base} takes no list" if base in known else near(base, known)
             if is_trainer and name in OLD_ARGUMENTS:
                 hint = self._note_outdated(OLD_ARGUMENTS[name], child)
-            owner = "the trainer has" if is_trainer else "there is"
             self._report((key, name), f"{owner} no such argument{hint}", child, at_key=True)
+
+    def _report_no_section(self, key: str, node: Node) -> None:
+        """Report a section that is no mapping; an empty one is right."""
+        value = to_plain(node)
+        if value is None or self._is_unresolved((key,)):
+            return
+        owner = "the trainer's" if key == "trainer" else f"{key}'s"
+        text = f"expected a mapping of {owner} arguments, got {cut(repr(value))}"
+        if isinstance(node, Leaf) and re.match(r"\w+:\S", str(node.value)):
+            text += "; a space is missing after the colon"
+        self._report((key,), text, node)
 
     def _check_known(
         self, path: KeyPath, entries: Mapping[Any, Node], known: Mapping[str, Argument]
@@ -234,32 +257,24 @@ class _Validator:
     # -- values ------------------------------------------------------------------------------------------------
 
     def _check_value(self, path: KeyPath, node: Node, argument: Argument) -> None:
-        value, default = to_plain(node), argument.get("default")
+        value = to_plain(node)
+        default = argument.get("default")
         is_default = type(value) is type(default) and value == default  # jsonargparse takes its text, of any type
-        if value is None or is_default or (self._is_unresolved(path) and not isinstance(node, MappingNode)):
+        if value is None or is_default:
+            return
+        if self._is_unresolved(path) and not isinstance(node, MappingNode):
             return
         branches = list_branches(argument["schema"])
         if any(not branch or branch.get("callable") for branch in branches):
             self.result.is_final = False
         if is_append(path[-1]) and not isinstance(node, Items):  # one element, or a class that becomes one
             branches = [item for branch in branches for item in list_branches(branch.get("items", branch))]
-        if any(
-            "class" not in branch and not (_has_classes(branch) and isinstance(value, list)) and accepts(branch, value)
-            for branch in branches
-        ):
+        if any(_accepts_without_classes(branch, value) for branch in branches):
             return
+
         classes = [branch for branch in branches if "class" in branch]
         if isinstance(node, MappingNode) and classes:
-            is_of_section = any(classes[0]["class"] in bases for bases in self._schema.data["bases"].values())
-            needs_class = is_of_section and default is None and not self._resolved.is_incomplete
-            if "class_path" in node.entries:
-                self._check_class(path, node, classes)
-            elif needs_class and _entries(node.entries.get("init_args")):
-                self._report(path, "expected a class_path next to init_args", node)
-            elif needs_class and path in _FIXED_BY_A_SCRIPT and node.entries.keys() - {*SPEC_KEYS}:
-                self._report_arguments_alone(path, node)
-            else:
-                self.result.is_final = False  # jsonargparse takes it for arguments of the base or the default
+            self._check_class_mapping(path, node, classes, has_default=default is not None)
         elif isinstance(node, Items) and any(map(_has_classes, branches)) and None not in value:
             lists = [branch.get("items", {}) for branch in branches if branch.get("type") == "array"]
             for index, item in enumerate(node.items):
@@ -268,6 +283,22 @@ class _Validator:
             self._check_class_name(path, node, value, classes, argument)
         else:
             self._report_value(path, node, argument)
+
+    def _check_class_mapping(
+        self, path: KeyPath, node: MappingNode, classes: Sequence[Schema], *, has_default: bool
+    ) -> None:
+        """Check a mapping where a class may stand: it names the class, or has arguments of a known one."""
+        if "class_path" in node.entries:
+            self._check_class(path, node, classes)
+            return
+        is_of_section = any(classes[0]["class"] in bases for bases in self._schema.data["bases"].values())
+        needs_class = is_of_section and not has_default and not self._resolved.is_incomplete
+        if needs_class and _entries(node.entries.get("init_args")):
+            self._report(path, "expected a class_path next to init_args", node)
+        elif needs_class and path in _FIXED_BY_A_SCRIPT and node.entries.keys() - {*SPEC_KEYS}:
+            self._report_arguments_alone(path, node)
+        else:
+            self.result.is_final = False  # jsonargparse takes it for arguments of the base or the default
 
     def _report_arguments_alone(self, path: KeyPath, node: MappingNode) -> None:
         """Report arguments without their class, as a config of a script with `LightningCLI(Model, Data)` has them."""
@@ -328,47 +359,66 @@ class _Validator:
         if read_scalar(name) is None:  # null in quotes
             self.result.is_final = False
             return
+        self._check_spec_keys(path, entry, name)
+        found = self._find_class(place, named, name, bases)
+        if found is not None:
+            if self._schema.classes[found].get("check_installed"):
+                self.result.is_final = False
+            self._check_arguments(path, entry, found, named, num_given=max(base.get("given", 0) for base in bases))
+
+    def _check_spec_keys(self, path: KeyPath, entry: MappingNode, name: str) -> None:
+        """Check the keys next to `class_path`, and that its arguments are mappings with names."""
         for key, text in (("init_args", "{}'s arguments"), ("dict_kwargs", "arguments that {} passes on")):
             given = entry.entries.get(key)
-            if given is not None and not isinstance(given, MappingNode) and (key == "init_args" or to_plain(given)):
+            is_wrong = given is not None and not isinstance(given, MappingNode)
+            if given is not None and is_wrong and (key == "init_args" or to_plain(given)):
                 what = text.format(_short(name))
                 self._report((*path, key), f"expected a mapping of {what}, got {_format_value(to_plain(given))}", given)
             for argument, node in _entries(given).items():
                 if not isinstance(argument, str):
                     self._report_key_type((*path, key, argument), node)
+        known = [*SPEC_KEYS, *_DROPPED]
+        if path == (SECTION,):
+            known.extend(STEPPING_KEYS)
         for key, node in entry.entries.items():
             if not isinstance(key, str):
                 self._report_key_type((*path, key), node)
-            elif key not in (*SPEC_KEYS, *_DROPPED, *(STEPPING_KEYS if path == (SECTION,) else ())):
+            elif key not in known:
                 self._report((*path, key), "stands next to class_path; put it under init_args", node, at_key=True)
-        if (found := self._find_class(place, named, name, bases)) is not None:
-            if self._schema.classes[found].get("check_installed"):
-                self.result.is_final = False
-            self._check_arguments(path, entry, found, named, num_given=max(base.get("given", 0) for base in bases))
 
     def _find_class(self, place: KeyPath, named: Node, name: str, bases: Sequence[Schema]) -> str | None:
         """Find a class that the schema describes, and whose installed version is the described one."""
-        schema, wanted = self._schema, [base["class"] for base in bases]
-        makes_function = any(base.get("callable") for base in bases)
+        schema = self._schema
+        wanted = [base["class"] for base in bases]
         found = schema.path_of(name, wanted)
         if found is None and "." not in name and not self._may_mean(name, wanted):  # maybe it belongs elsewhere
-            found = next(filter(None, (schema.path_of(name, [base]) for base in schema.data["names"])), None)
+            elsewhere = [schema.path_of(name, [base]) for base in schema.data["names"]]
+            found = next((path for path in elsewhere if path is not None), None)
         if found is None or not schema.is_valid_for(found):
             self._report_unknown_class(place, named, name, wanted)
             return None
+        makes_function = any(base.get("callable") for base in bases)
+        fault = self._describe_wrong_class(found, wanted, place, makes_function=makes_function)
+        if fault is not None:
+            self._report(place, fault, named)
+            return None
+        return found
+
+    def _describe_wrong_class(
+        self, found: str, wanted: Sequence[str], place: KeyPath, *, makes_function: bool
+    ) -> str | None:
+        """Describe why a class cannot stand at a place; None if it can."""
+        schema = self._schema
         described = schema.classes[found]
-        has_all_bases = found in schema.imported or {*wanted} <= {*schema.data["names"]}
         if "error" in described:  # what its import raised
-            text = described["error"]
-        elif not makes_function and has_all_bases and not {*described["bases"]} & {*wanted}:
+            return str(described["error"])
+        has_all_bases = found in schema.imported or {*wanted} <= {*schema.data["names"]}
+        if not makes_function and has_all_bases and not {*described["bases"]} & {*wanted}:
             section = schema.section_of(found)
             goes = f"; it goes under {section}" if section and section != place[0] else ""
-            text = f"{_short(found)} is no {join_alternatives(map(_short, wanted))}{goes}"
-        elif described.get("abstract"):
-            text = f"{_short(found)} is a base class, which cannot be used by itself; name a class that derives from it"
-        else:
-            return found
-        self._report(place, text, named)
+            return f"{_short(found)} is no {join_alternatives(map(_short, wanted))}{goes}"
+        if described.get("abstract"):
+            return f"{_short(found)} is a base class, which cannot be used by itself; name a class that derives from it"
         return None
 
     def _report_unknown_class(self, place: KeyPath, named: Node, name: str, bases: Collection[str]) -> None:
@@ -391,35 +441,52 @@ class _Validator:
         self._report(place, text, named)
 
     def _check_arguments(self, path: KeyPath, entry: MappingNode, found: str, named: Node, *, num_given: int) -> None:
+        """Check the arguments of a class.
+
+        Args:
+            path: Place of the class.
+            entry: Its mapping.
+            found: Path of the class.
+            named: Its name.
+            num_given: Number of its first arguments that its caller gives.
+        """
         described = self._schema.classes[found]
         known: Mapping[str, Argument] = described["arguments"]
         given = entry.entries.get("init_args")
-        free = {
-            name: node for name, node in _entries(entry.entries.get("dict_kwargs")).items() if isinstance(name, str)
-        }
+        free = _named_entries(entry.entries.get("dict_kwargs"))
         if free:  # they may be for others
             self.result.is_final = False
         if not described.get("open") and len(path) <= _CALLED.get(path[0], 0):
             for name in free.keys() - known.keys():
                 self._report_argument((*path, "dict_kwargs", name), free[name], found, named)
-        named_here = {name: node for name, node in _entries(given).items() if isinstance(name, str)}
+
+        named_here = _named_entries(given)
         if path == (SECTION,):
             named_here = self._check_schedule(entry, found, named, named_here)
         for name, node in self._check_known((*path, "init_args"), named_here, known):
             self._report_argument((*path, "init_args", name), node, found, named)
-        if self._resolved.is_incomplete or (given is not None and not isinstance(given, MappingNode)):
-            return
+        if given is None or isinstance(given, MappingNode):
+            required = [name for name, argument in [*known.items()][num_given:] if argument["required"]]
+            missing = [name for name in required if not _is_set(name, {**free, **_entries(given)})]
+            self._report_missing(path, entry, found, named, missing)
+
+    def _report_missing(
+        self, path: KeyPath, entry: MappingNode, found: str, named: Node, missing: Sequence[str]
+    ) -> None:
+        """Report required arguments that are not set, unless one was left out because it was wrong."""
         whole = (*path, "init_args")
-        if whole in self._resolved.unresolved:
+        if self._resolved.is_incomplete or whole in self._resolved.unresolved:
             return
-        for name, argument in [*known.items()][num_given:]:  # the first ones are given by who calls a function
-            if not argument["required"] or _is_set(name, {**free, **_entries(given)}):
-                continue
+        for name in missing:
             if self._is_unresolved((*whole, name)) or self._is_removed((*whole, name)):
                 continue
-            kind = f", {describe_type(argument['schema'])}" if argument["schema"] else ""
-            what = argument["help"].partition(". ")[0].rstrip(".")
-            text = f"{_short(found)} needs {name}{kind}{f': {what}' if what else ''}"
+            argument = self._schema.classes[found]["arguments"][name]
+            text = f"{_short(found)} needs {name}"
+            if argument["schema"]:
+                text += f", {describe_type(argument['schema'])}"
+            help_text = argument["help"].partition(". ")[0].rstrip(".")
+            if help_text:
+                text += f": {help_text}"
             by_name = named.origin.kind == "default"  # the class is that of the entry's name
             self._report(path, text, entry if by_name else named, at_key=by_name)
 
@@ -429,30 +496,30 @@ class _Validator:
         """Check what only a schedule may have, and return the other arguments."""
         described = self._schema.classes[found]
         known: Mapping[str, Argument] = described["arguments"]
-        others = {
-            name: node
-            for name, node in given.items()
-            if not (name in COUNTS and name in known and to_plain(node) == AUTO)
-        }
+        others = {}
+        for name, node in given.items():
+            is_counted = name in COUNTS and name in known and to_plain(node) == AUTO
+            if not is_counted:
+                others[name] = node
 
         # An argument of such a name belongs to the class.
         for key in STEPPING_KEYS:
-            if (node := entry.entries.get(key)) is not None:
-                self._check_value((SECTION, key), node, known.get(key) or {"schema": STEPPING_SCHEMAS[key]})
+            stepping = entry.entries.get(key)
+            if stepping is not None:
+                self._check_value((SECTION, key), stepping, known.get(key) or {"schema": STEPPING_SCHEMAS[key]})
 
         # A plateau class that does not take a metric gets it from Lightning.
+        is_built = self._uses_schedule() and not self._resolved.is_incomplete
         if PLATEAU in (found, *described["bases"]) and "monitor" not in known:
             monitor = others.pop("monitor", None)
-            if monitor is None and self._uses_schedule() and not self._resolved.is_incomplete:
+            if monitor is None and is_built:
                 self._report((SECTION,), f"{_short(found)} needs monitor, text: the metric that it goes by", named)
 
         # Arguments of which torch asks for some, without a sign of it in the signature.
         choices = _NEEDED.get(found, ())
-        is_complete = (
-            isinstance(entry.entries.get("init_args", entry), MappingNode) and not self._resolved.is_incomplete
-        )
         has_one = any(all(_is_set(name, given) for name in each) for each in choices)
-        if choices and not has_one and is_complete and self._uses_schedule():
+        takes_arguments = isinstance(entry.entries.get("init_args", entry), MappingNode)
+        if choices and not has_one and takes_arguments and is_built:
             words = ", or ".join(" and ".join(each) for each in choices)
             self._report((SECTION,), f"{_short(found)} needs {words}; total_steps: {AUTO} counts them", named)
         return others
@@ -562,6 +629,18 @@ def _describe_no_class(name: str, choices: Collection[str]) -> str:
     return f"no class {name!r}{hint}; a class of your own is named with its module: my_models.{name}"
 
 
+def _accepts_without_classes(branch: Schema, value: Any) -> bool:
+    """Check whether a value is right by a branch of a schema that names no class."""
+    if "class" in branch or (_has_classes(branch) and isinstance(value, list)):
+        return False
+    return accepts(branch, value)
+
+
+def _is_word(node: Node) -> bool:
+    """Check whether a value is a word or number without dots, and no path of a class or mapping."""
+    return isinstance(node, Leaf) and "." not in str(node.value)
+
+
 def _takes_lists(argument: Argument) -> bool:
     return any(not branch or branch.get("type") == "array" for branch in list_branches(argument["schema"]))
 
@@ -580,6 +659,10 @@ def _is_set(name: str, given: Mapping[Any, Node]) -> bool:
 
 def _entries(node: Node | None) -> Mapping[Any, Node]:
     return node.entries if isinstance(node, MappingNode) else {}
+
+
+def _named_entries(node: Node | None) -> dict[str, Node]:
+    return {name: child for name, child in _entries(node).items() if isinstance(name, str)}
 
 
 def _short(path: str) -> str:

@@ -52,7 +52,7 @@ class ExportOptions:
     atol: float | None = None
 
     @classmethod
-    def parse(cls, given: Mapping[str, str | bool]) -> ExportOptions:
+    def parse(cls, given: Mapping[str, Any]) -> ExportOptions:
         """Parse the options of the command line, and refuse what cannot be written.
 
         Raises:
@@ -143,7 +143,7 @@ _parse_count = partial(_parse_number, kind=int, least=1)
 _parse_tolerance = partial(_parse_number, kind=float, least=0)
 _PARSERS: Mapping[str, tuple[str, Callable[[str, str], Any]]] = {
     "format": ("formats", parse_formats),
-    "output": ("output", lambda _, text: None if text == "json" else Path(text).expanduser()),
+    "output": ("output", lambda _, text: Path(text).expanduser()),
     "input-shape": ("input_shapes", _parse_shapes),
     "opset": ("opset", _parse_opset),
     "num-samples": ("num_samples", _parse_count),

@@ -19,7 +19,7 @@ from lightkit.errors import DataError, join_names, visible
 from lightkit.images.image_file import IMAGE_SUFFIXES, walk_files
 from lightkit.images.progress import is_first_rank, show_progress
 from lightkit.images.splits import Split, split_named, split_of
-from lightkit.images.verdicts import judge_images
+from lightkit.images.verdicts import Verdict, judge_images
 from lightkit.runs.bad_images import BadImage, most_frequent, write_bad_images
 
 log = logging.getLogger("lightkit.data")
@@ -116,17 +116,58 @@ def index_images(
     _list_classes(root)
     given = find_split_folders(root)
     _warn_of_other_folders(root, given)
+    folders = given or {"train": root}
+    class_names, files = _list_files(folders)
+
+    # A later scan decodes only content that is new.
+    judged, defects = _judge_files(files)
+    num_files = sum(map(len, files.values()))
+    check_defects(defects, num_files, what=f"images in {root}", on_bad=on_bad_image, max_fraction=max_bad_fraction)
+    if runs.current() is None and is_first_rank():  # a run lists them in its folder
+        _warn_of_defects(defects)
+    _require_usable_classes(folders["train"], class_names, judged["train"])
+
+    photos = {split: _list_photos(each) for split, each in judged.items()}
+    _warn_of_copies(photos, class_names)
+    for split in given:
+        _warn_of_missing_classes(split, folders[split], photos[split], class_names)
+
+    # The content of the photos decides where no folders do.
+    splits: dict[Split, list[Photo]] = {"train": [], "val": [], "test": [], **photos}
+    if not given:
+        splits |= _divide(photos["train"], class_names, val_fraction=val_fraction, test_fraction=test_fraction)
+    elif "val" not in given:
+        parts = _divide(photos["train"], class_names, val_fraction=val_fraction, test_fraction=0.0)
+        splits["train"] = parts["train"]
+        splits["val"] = parts["val"]
+    wanted: list[Split] = ["train"]
+    if val_fraction > 0:
+        wanted.append("val")
+    if test_fraction > 0 and not given:
+        wanted.append("test")
+    _require_splits(root, splits, wanted)
+    return ImageIndex(class_names, splits, defects, [*given])
+
+
+_Judged = tuple[Path, int, Verdict]
+"""A file, the label of its class, and the verdict on its content."""
+
+
+def _list_files(folders: Mapping[Split, Path]) -> tuple[list[str], dict[Split, list[tuple[Path, int]]]]:
+    """List the images of each split with their labels, and warn of other files and of links that are not followed.
+
+    The training split has the classes; another one may lack some of them.
+
+    Returns:
+        The names of the classes; and by split the files, each with its label.
+    """
     passed_over = Counter[str]()
     unfollowed = list[Path]()
-    folders = given or {"train": root}
-
-    # the training split has the classes; another one may lack some of them
     class_names, of_train = class_files(folders["train"], passed_over, unfollowed)
-    found: dict[Split, list[tuple[Path, int]]] = {"train": of_train}
+    files: dict[Split, list[tuple[Path, int]]] = {"train": of_train}
     for split, folder in folders.items():
         if split != "train":
-            _, found[split] = class_files(folder, passed_over, unfollowed, trained=class_names)
-
+            _, files[split] = class_files(folder, passed_over, unfollowed, trained=class_names)
     if unfollowed:
         log.warning(
             "%d links that lead back up or to another class, whose images would get a wrong label, are not followed: "
@@ -134,49 +175,72 @@ def index_images(
         )  # fmt: skip
     if passed_over:
         log.warning("%s", _describe_others(passed_over))
-    paths = [path for files in found.values() for path, _ in files]
-    # a later scan decodes only content that is new
+    return class_names, files
+
+
+def _judge_files(
+    files: Mapping[Split, Sequence[tuple[Path, int]]],
+) -> tuple[dict[Split, list[_Judged]], list[Defect]]:
+    """Decode each image once, or read the verdict on its content; return the verdicts, and the files with a defect."""
+    paths = [path for of_split in files.values() for path, _ in of_split]
     verdicts = iter([*show_progress(judge_images(paths), len(paths), "images checked")])
-    judged = {split: [(*file, next(verdicts)) for file in files] for split, files in found.items()}
-    every = [(path, verdict) for files in judged.values() for path, _, verdict in files]
-    defects = [Defect(str(path), verdict.defect) for path, verdict in every if verdict.defect is not None]
-    check_defects(defects, len(every), what=f"images in {root}", on_bad=on_bad_image, max_fraction=max_bad_fraction)
-    if defects and runs.current() is None and is_first_rank():  # a run lists them in its folder
-        images = "image" if len(defects) == 1 else "images"
-        frequent = most_frequent(defect.reason for defect in defects)
-        log.warning("%d %s cannot be used and will be left out (%s)", len(defects), images, frequent)
+    judged: dict[Split, list[_Judged]] = {}
+    defects = []
+    for split, of_split in files.items():
+        judged[split] = []
+        for path, label in of_split:
+            verdict = next(verdicts)
+            judged[split].append((path, label, verdict))
+            if verdict.defect is not None:
+                defects.append(Defect(str(path), verdict.defect))
+    return judged, defects
+
+
+def _warn_of_defects(defects: Sequence[Defect]) -> None:
+    if not defects:
+        return
+    images = "image" if len(defects) == 1 else "images"
+    frequent = most_frequent(defect.reason for defect in defects)
+    log.warning("%d %s cannot be used and will be left out (%s)", len(defects), images, frequent)
+
+
+def _require_usable_classes(folder: Path, class_names: Sequence[str], judged: Sequence[_Judged]) -> None:
+    """Check that each class has an image to train on.
+
+    Raises:
+        DataError: If none of the images of a class can be used.
+    """
     for label, name in enumerate(class_names):
-        reasons = [verdict.defect for _, its_label, verdict in judged["train"] if its_label == label]
+        reasons = [verdict.defect for _, its_label, verdict in judged if its_label == label]
         if None not in reasons:
             raise DataError(
-                f"{folders['train'] / name}: none of the {len(reasons)} images of this class can be used "
+                f"{folder / name}: none of the {len(reasons)} images of this class can be used "
                 f"({most_frequent(map(str, reasons))}). Replace them, or remove the folder."
             )
-    photos = {
-        split: [
-            Photo(path, label, verdict.digest, verdict.height, verdict.width)
-            for path, label, verdict in files
-            if verdict.defect is None
-        ]
-        for split, files in judged.items()
-    }
-    _warn_of_copies(photos, class_names)
-    for split in given:
-        _warn_of_missing_classes(split, folders[split], photos[split], class_names)
-    splits: dict[Split, list[Photo]] = {"train": [], "val": [], "test": [], **photos}
-    if not given or "val" not in given:
-        held_out = {"val_fraction": val_fraction, "test_fraction": 0.0 if given else test_fraction}
-        parts = _divide(photos["train"], class_names, **held_out)
-        splits |= parts if not given else {"train": parts["train"], "val": parts["val"]}
-    wanted: dict[Split, bool] = {"train": True, "val": val_fraction > 0, "test": test_fraction > 0 and not given}
-    for split, is_wanted in wanted.items():
-        if is_wanted and not splits[split]:
-            fraction = "test_fraction" if split == "test" else "val_fraction"
-            raise DataError(
-                f"{root}: the {split} split is empty. Its {sum(map(len, splits.values()))} photos are too few for "
-                f"val_fraction and test_fraction: add photos, or change data.init_args.{fraction} (0 goes without)."
-            )
-    return ImageIndex(class_names, splits, defects, [*given])
+
+
+def _list_photos(judged: Sequence[_Judged]) -> list[Photo]:
+    return [
+        Photo(path, label, verdict.digest, verdict.height, verdict.width)
+        for path, label, verdict in judged
+        if verdict.defect is None
+    ]
+
+
+def _require_splits(root: Path, splits: Mapping[Split, Sequence[Photo]], wanted: Sequence[Split]) -> None:
+    """Check that each split that is wanted has photos.
+
+    Raises:
+        DataError: If one has none.
+    """
+    for split in wanted:
+        if splits[split]:
+            continue
+        fraction = "test_fraction" if split == "test" else "val_fraction"
+        raise DataError(
+            f"{root}: the {split} split is empty. Its {sum(map(len, splits.values()))} photos are too few for "
+            f"val_fraction and test_fraction: add photos, or change data.init_args.{fraction} (0 goes without)."
+        )
 
 
 def _warn_of_missing_classes(split: Split, folder: Path, photos: Sequence[Photo], class_names: Sequence[str]) -> None:

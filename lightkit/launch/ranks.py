@@ -73,7 +73,9 @@ def complete_torch_variables(environ: MutableMapping[str, str]) -> None:
 
     `RANK`, `WORLD_SIZE` and `MASTER_ADDR` are what `torch.distributed` needs, and all that Kubeflow's PyTorchJob, Ray's
     TorchTrainer and others set. Lightning 2.6 recognises torchrun by `TORCHELASTIC_RUN_ID` alone, and would take the
-    first rank of each machine for rank 0. Other launchers' ranks stay as they are.
+    first rank of each machine for rank 0. Other launchers' ranks stay as they are, and so does a node whose ranks are
+    still to be started: beside torchrun's variables for its agent (`PET_NNODES`) Kubeflow's PyTorchJob sets `RANK` too,
+    to the number of the node.
 
     Args:
         environ: Environment variables. Where `LOCAL_WORLD_SIZE` is not set, all ranks are on this machine if they meet
@@ -83,7 +85,8 @@ def complete_torch_variables(environ: MutableMapping[str, str]) -> None:
         ConfigError: If the number of processes on this machine is needed and not known.
     """
     has_torchs = {"RANK", "WORLD_SIZE", "MASTER_ADDR"} <= environ.keys()
-    if not has_torchs or any(signs <= environ.keys() for signs, _, _ in _LAUNCHERS.values()):
+    is_node = "PET_NNODES" in environ and "LOCAL_RANK" not in environ
+    if not has_torchs or is_node or any(signs <= environ.keys() for signs, _, _ in _LAUNCHERS.values()):
         return
     rank = int(environ["RANK"])
     size = int(environ["WORLD_SIZE"])

@@ -20,6 +20,7 @@ from lightkit.launch.cluster import Job
 from lightkit.launch.plan import THREADS, Plan
 from lightkit.launch.process_tree import ProcessTree, search_path
 from lightkit.launch.ranks import LAUNCH
+from lightkit.launch.torchrun import agent_command
 from lightkit.launch.worker import RankStatus, list_ranks, log_path, make_launch_folder, request_stop
 from lightkit.runs.files import read_json
 
@@ -236,18 +237,7 @@ def launcher_command(plan: Plan, words: Sequence[str], *, folder: Path, environm
             *rank,
         ]
     if plan.engine == "torchrun":
-        meeting = [
-            *("--rdzv-backend", "c10d", "--rdzv-endpoint", str(settings.rendezvous), "--rdzv-id", "lightkit"),
-            *("--rdzv-conf", f"join_timeout={round(settings.timeout_s)}"),
-        ]
-        is_alone = settings.num_nodes[1] == 1 and settings.rendezvous is None
-        return [
-            *(sys.executable, "-m", "torch.distributed.run", *(["--standalone"] if is_alone else meeting)),
-            *("--nnodes", str(settings.nodes), "--nproc-per-node", str(plan.local_processes)),
-            *("--max-restarts", str(settings.max_restarts), "--monitor-interval", "0.5"),
-            *("--log-dir", str(folder / "torchrun")),
-            *("-m", "lightkit", *words),
-        ]
+        return agent_command(plan, words, folder=folder, environ=os.environ)
     return rank
 
 

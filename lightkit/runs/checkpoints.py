@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from lightkit.errors import join_names
+from lightkit.runs.fence import aside_of
 from lightkit.runs.files import atomic_write, flush, write_text
 
 _log = logging.getLogger("lightkit")
@@ -87,18 +88,21 @@ def write_aside(
 
 
 def write_link(path: Path, name: Path) -> None:
-    """Give a file that `write_aside` wrote another name in the same folder too, replacing the file of that name.
+    """Give a file that `write_aside` wrote, or a folder of shards, another name in the same folder too.
 
-    A kill at any moment leaves the old or the new file under that name, verified. It takes no more space; where the
-    file system has no links it is a copy.
+    It replaces what has that name. A kill at any moment leaves the old or the new file there, verified; of folders it
+    may leave none. It takes no more space; where the file system has no links it is a copy.
 
     Args:
-        path: The file, whose digest is beside it.
+        path: The file or folder, whose digests are beside it.
         name: The other name.
 
     Raises:
         OSError: If it cannot be written, or the copy does not read back as the file; nothing is replaced.
     """
+    if path.is_dir():
+        _link_folder(path, name)
+        return
     digests = _read_digests(path)
     value = digests[0] if len(digests) == 1 else digest(path)
     with atomic_write(name) as aside:
@@ -112,6 +116,30 @@ def write_link(path: Path, name: Path) -> None:
                 raise OSError(f"it does not read back as {path.name}") from None
         _write_digests(name, [*_read_digests(name), value])
     _write_digests(name, [value])
+
+
+def _link_folder(folder: Path, name: Path) -> None:
+    """Give a folder of shards another name in the same folder too, replacing the folder of that name."""
+    aside = aside_of(name)
+
+    def link(source: str, target: str) -> None:
+        try:
+            os.link(source, target)
+        except OSError:  # a file system without links
+            shutil.copyfile(source, target)
+            flush(Path(target))
+
+    shutil.copytree(folder, aside, copy_function=link)
+    make_way_for_folder(name)
+    name.unlink(missing_ok=True)
+    aside.rename(name)
+    _write_renamed_digests(folder, name)
+
+
+def _write_renamed_digests(folder: Path, name: Path) -> None:
+    """Write the digests of a folder of shards beside another name of it."""
+    lines = sidecar(folder).read_text(encoding="utf-8")
+    write_text(sidecar(name), lines.replace(f"  {folder.name}/", f"  {name.name}/"))
 
 
 def _keep(path: Path, previous: Path) -> None:
@@ -164,7 +192,7 @@ def choose_good(checkpoints: Path | str) -> tuple[Path | None, list[tuple[Path, 
 
 def _list_newest_first(checkpoints: Path) -> list[Path]:
     """List ``last.ckpt``, then the others from the newest to the oldest, without what no training goes on from."""
-    paths = [path for path in checkpoints.glob("*.ckpt") if path.is_file() and path.name != "final.ckpt"]
+    paths = [path for path in checkpoints.glob("*.ckpt") if path.exists() and path.name != "final.ckpt"]
     return sorted(paths, key=lambda p: (p.name != "last.ckpt", -p.stat().st_mtime, p.name != "best.ckpt", p.name))
 
 
@@ -190,12 +218,82 @@ def write_digest(path: Path) -> None:
     _write_digests(path, [digest(path)])
 
 
+def write_folder_digests(folder: Path, *, on_progress: Callable[[], object] = lambda: None) -> None:
+    """Write the digest of each file of a folder of shards beside the folder, as they are on the disk now.
+
+    Args:
+        folder: The checkpoint.
+        on_progress: Called after each file.
+
+    Raises:
+        OSError: If one cannot be read, or the digests cannot be written.
+    """
+    lines = []
+    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
+        flush(path)
+        lines.append(f"{digest(path)}  {path.relative_to(folder.parent)}\n")
+        on_progress()
+    write_text(sidecar(folder), "".join(lines))
+
+
+def make_way_for_folder(path: Path) -> None:
+    """Take away a folder of shards that is about to be written again: `last.ckpt` becomes `last-1.ckpt`.
+
+    The files of a folder cannot be replaced as one. One that is being written has no digests, so that no training goes
+    on from it.
+
+    Raises:
+        OSError: If that is not allowed.
+    """
+    if not path.is_dir():
+        return
+    if path.name != "last.ckpt" or find_fault(path) is not None:  # what was kept before is worth more then
+        sidecar(path).unlink(missing_ok=True)
+        shutil.rmtree(path)
+        return
+    previous = path.with_name("last-1.ckpt")
+    sidecar(previous).unlink(missing_ok=True)
+    if previous.is_dir():
+        shutil.rmtree(previous)
+    previous.unlink(missing_ok=True)
+    path.rename(previous)
+    _write_renamed_digests(path, previous)
+    sidecar(path).unlink()
+
+
+def refuse_folder(path: Path | str) -> str:
+    """Format the error for a folder of shards where a file is needed."""
+    return (
+        f"{path} is a folder of shards: fit, validate, test and predict with the strategy that wrote it read it, and "
+        f"nothing else does. Expected a file, which FSDPStrategy writes with state_dict_type: full and "
+        f"ModelParallelStrategy with save_distributed_checkpoint: false."
+    )
+
+
+def _find_folder_fault(folder: Path) -> str | None:
+    """Describe how a folder of shards differs from what was written."""
+    try:
+        lines = sidecar(folder).read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError):
+        return f"it has no {sidecar(folder).name}, so that some of its files may be missing or cut short"
+    for line in lines:
+        value, _, name = line.partition("  ")
+        path = folder.parent / name
+        if not path.is_file():
+            return f"{name} is missing"
+        if digest(path) != value:
+            return f"the digest of {name} differs from that in {sidecar(folder).name}"
+    return None
+
+
 def find_fault(path: Path) -> str | None:
     """Describe how a checkpoint differs from what was written: by its digest, else by the checksums in its archive.
 
     Raises:
         OSError: If it cannot be read.
     """
+    if path.is_dir():
+        return _find_folder_fault(path)
     if digests := _read_digests(path):
         return None if digest(path) in digests else f"its digest differs from that in {sidecar(path).name}"
     with path.open("rb") as stream:

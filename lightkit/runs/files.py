@@ -170,7 +170,10 @@ def finite(value: Any) -> Any:
 def remove_leftovers(folder: Path | str, name: str = "*") -> None:
     """Delete what killed writers of a file left under names of `aside_of`; only where no writer of it can be alive."""
     for path in Path(folder).glob(f".{name}.*.aside"):
-        path.unlink(missing_ok=True)
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
 
 
 def flush(path: Path) -> None:

@@ -26,6 +26,7 @@ UNREADABLE = "unreadable"
 """Status of a run with a record that is damaged, so that nothing is known of it for sure."""
 PROMOTED = "promoted.json"
 """File in a run that was promoted: the registered models, each with its version."""
+_LONGEST_PATH = 4096
 _RECORDS = ("manifest.json", "summary.json", "retrain.json", PROMOTED, "mlflow.json")
 """Files that say what a run is, and who needs it."""
 
@@ -46,6 +47,7 @@ class IndexedRun:
         is_promoted: Whether its model was promoted.
         aliases: Aliases of the registry that point to its model since the last move by lightkit on this machine.
         needs: Paths of the checkpoint that it started from, and of its parent.
+        began_in: Working directory of its first process, to which paths in its config are relative.
         in_retrain: Whether a `lightkit retrain` in it is unfinished.
         summary: What its summary.json holds; of its stages, those of its best checkpoint and own data alone.
         damage: File that cannot be read, and why; None if each can.
@@ -62,6 +64,7 @@ class IndexedRun:
     is_promoted: bool = False
     aliases: tuple[str, ...] = ()
     needs: tuple[str, ...] = ()
+    began_in: Path = Path()
     in_retrain: bool = False
     summary: Mapping[str, Any] = field(default_factory=dict)
     damage: str | None = None
@@ -114,6 +117,21 @@ def index_run(run: Run) -> IndexedRun:
 def promoted_aliases(run: Run) -> tuple[str, ...]:
     """List the aliases of the registry that point to a run's model since the last move by lightkit on this machine."""
     return _list_aliases(read_json(run.folder / PROMOTED))
+
+
+def has_unknown_needs(each: IndexedRun) -> bool:
+    """Check whether it is unknown from which run a run began: its manifest is damaged, or lost."""
+    if each.run.manifest_path.exists():
+        return inspect_json(each.run.manifest_path)[1] is not None
+    return next(each.run.checkpoints.glob("*.ckpt"), None) is not None  # else it was killed before it had anything
+
+
+def list_needs(each: IndexedRun) -> Iterator[Path]:
+    """List the paths of what a run began from, and all that its config names, such as weights or a teacher."""
+    yield from map(Path, each.needs)
+    for _, value in flatten(read_config(each.run)):
+        if isinstance(value, str) and "/" in value and len(value) < _LONGEST_PATH and "\0" not in value:
+            yield each.began_in / value
 
 
 def _list_aliases(promoted: Mapping[str, Any] | None) -> tuple[str, ...]:
@@ -174,6 +192,7 @@ def _index_run(run: Run, holder: Mapping[str, Any] | None, metric: str | None) -
         is_promoted=(run.folder / PROMOTED).is_file(),
         aliases=_list_aliases(records[PROMOTED]),
         needs=tuple(str(began_in / str(manifest[key])) for key in ("ckpt_path", "parent") if manifest.get(key)),
+        began_in=began_in,
         in_retrain=retrain is not None and retrain.get("ended") is None,
         summary=summary,
         damage=next(iter(damages), None),

@@ -114,11 +114,11 @@ def locate_checkpoint(run: runs.Run, choice: str) -> Path | None:
     """Return the `best` or `last` checkpoint of a run, which a `ModelCheckpoint` of the user's may have named."""
     recorded = ((runs.read_json(run.summary_path) or {}).get("paths") or {}).get(f"{choice}_checkpoint")
     named = run.checkpoints / f"{choice}.ckpt"
-    return next((path for path in (named, run.folder / (recorded or named)) if path.is_file()), None)
+    return next((path for path in (named, run.folder / (recorded or named)) if path.exists()), None)
 
 
 def find_checkpoint(run: runs.Run, choice: str) -> Path:
-    """Return the checkpoint of a run that `best`, `last` or a path names.
+    """Return the checkpoint of a run that `best`, `last` or a path names; a folder where a strategy writes shards.
 
     Raises:
         ConfigError: If it is not there, or is not what was written.
@@ -198,13 +198,21 @@ def open_named_run(reference: str, root: Path | str, name: str | None) -> runs.R
         raise ConfigError(f"run.resume: expected auto, never, latest or a run's folder; {error}") from error
 
 
+_OF_SHARDS = ("meta.pt", "checkpoint")
+"""What the folder of a checkpoint has that FSDP or ModelParallel (Lightning 2.6), or DeepSpeed, has written."""
+
+
 def check_checkpoint_file(path: str) -> Path:
-    """Give a file that the user names as a checkpoint.
+    """Return a file, or a folder of shards, that the user names as a checkpoint.
 
     Raises:
         ConfigError: If there is none, or it is none.
     """
     file = Path(path)
+    if file.is_dir() and any((file / name).exists() for name in _OF_SHARDS):
+        if runs.sidecar(file).exists() and (fault := runs.find_fault(file)) is not None:
+            raise ConfigError(f"--ckpt_path: {path} is not a valid checkpoint: {fault}.")
+        return file
     if not file.is_file():
         raise ConfigError(f"--ckpt_path: {path} is {'a folder' if file.is_dir() else 'not a file'}. {_there(file)}")
     try:

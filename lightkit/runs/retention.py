@@ -15,7 +15,7 @@ from pathlib import Path
 from lightkit.errors import ConfigError
 from lightkit.runs.checkpoints import choose_good
 from lightkit.runs.folder import list_runs, point_latest
-from lightkit.runs.index import IndexedRun, infer_mode_of_runs
+from lightkit.runs.index import IndexedRun, has_unknown_needs, infer_mode_of_runs, list_needs
 from lightkit.runs.metric_mode import rank_value
 
 _log = logging.getLogger("lightkit")
@@ -52,11 +52,13 @@ class DeletionPlan:
         deleted: Runs to be deleted.
         kept: Reason by run, as ``NAME/ID``; of several, the first that holds.
         left_bytes: Size of all that are kept.
+        unknown: Runs of which it cannot be read from which they began, so that all older ones are kept.
     """
 
     deleted: list[IndexedRun] = field(default_factory=list)
     kept: dict[str, str] = field(default_factory=dict)
     left_bytes: int = 0
+    unknown: list[IndexedRun] = field(default_factory=list)
 
 
 def plan_deletions(
@@ -70,7 +72,8 @@ def plan_deletions(
     """Decide which runs are deleted.
 
     Never one that a process works on, that cannot be read, was promoted or has no manifest, the newest good training of
-    a job, an interrupted one that the next start would resume, nor one from whose checkpoint a kept run started.
+    a job, an interrupted one that the next start would resume, one from whose checkpoint a kept run started or which
+    its config names, nor one that is older than a run whose manifest cannot be read.
 
     Args:
         entries: All runs of all jobs, the newest first: any may have started from a run of the job.
@@ -92,19 +95,16 @@ def plan_deletions(
     for job in jobs.values():
         for each, reason in [*_list_protected(job, promoted), *_apply_rules(job, rules, now)]:
             kept.setdefault(each.key, reason)
-    by_folder = {each.run.folder: each for each in entries}
-    to_follow = [each for each in entries if each.key in kept]
-    while to_follow:
-        each = to_follow.pop()
-        for path in map(Path.resolve, map(Path, each.needs)):
-            needed = next((by_folder[folder] for folder in (path, *path.parents) if folder in by_folder), None)
-            if needed is not None and needed.key not in kept:
-                kept[needed.key] = f"{each.key} began from it"
-                to_follow.append(needed)
+    unknown = [each for each in entries if has_unknown_needs(each)]
+    for each in unknown:
+        for older in (other for other in entries if other.run.id < each.run.id):
+            kept.setdefault(older.key, f"{each.key}, whose manifest.json cannot be read, may have begun from it")
+    _keep_needed(entries, kept)
     of_jobs = [each for each in entries if each.run.name in jobs]
     plan = DeletionPlan(
         kept={each.key: kept[each.key] for each in of_jobs if each.key in kept},
         left_bytes=sum(each.size_bytes for each in of_jobs),
+        unknown=unknown,
     )
     for each in sorted(of_jobs, key=lambda each: each.run.id):
         if each.key not in kept and rules.max_size_bytes is not None and plan.left_bytes <= rules.max_size_bytes:
@@ -113,6 +113,24 @@ def plan_deletions(
             plan.deleted.append(each)
             plan.left_bytes -= each.size_bytes
     return plan
+
+
+def _keep_needed(entries: Sequence[IndexedRun], kept: dict[str, str]) -> None:
+    """Keep what kept runs need, and what that needs in its turn.
+
+    Args:
+        entries: All runs.
+        kept: Reason by run; the needed ones are added.
+    """
+    by_folder = {each.run.folder: each for each in entries}
+    to_follow = [each for each in entries if each.key in kept]
+    while to_follow:
+        each = to_follow.pop()
+        for path in map(Path.resolve, list_needs(each)):
+            needed = next((by_folder[folder] for folder in (path, *path.parents) if folder in by_folder), None)
+            if needed is not None and needed.key not in kept:
+                kept[needed.key] = f"{each.key} began from it"
+                to_follow.append(needed)
 
 
 def _list_protected(job: Sequence[IndexedRun], promoted: Collection[str]) -> Iterator[tuple[IndexedRun, str]]:

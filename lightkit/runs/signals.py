@@ -104,12 +104,17 @@ class SignalWatch:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Put the handlers back that were there before."""
+        """Put the handlers back that were there before.
+
+        At the end of a whole program, signals that could wait for as long as it takes are ignored from here on: nothing
+        is left to save, and Slurm's, in the seconds until the process has ended, would make a failure of a success.
+        """
         if self._to_the_end and self.received is not None:
             return
         self._over.set()
         for signum, handler in self._previous.items():
-            signal.signal(signum, handler)
+            is_over = self._to_the_end and signum in self._patient
+            signal.signal(signum, signal.SIG_IGN if is_over else handler)
         self._previous.clear()
         if self._pipe is not None:
             signal.set_wakeup_fd(self._wakeup_before)

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from lightkit.cli.command_table import parse
 from lightkit.cli.context import RunContext
 from lightkit.cli.stage_runner import open_context
 from lightkit.cli.up_to_date import compute_code_digests, compute_inputs
@@ -37,7 +38,7 @@ def write(folder: Path, *names: str) -> None:
 
 def session_of(class_path: str, *words: str, **given: Any) -> RunContext:
     data = [f"--data={class_path}", *(f"--data.init_args.{name}={value}" for name, value in given.items())]
-    return open_context("fit", ["--model=ImageClassifier", *data, *words], SignalWatch())
+    return open_context(parse(["fit", "--model=ImageClassifier", *data, *words]), SignalWatch())
 
 
 def digests_of(session: RunContext) -> Inputs:

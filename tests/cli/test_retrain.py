@@ -15,6 +15,7 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from lightkit import runs
+from lightkit.cli.command_table import parse
 from lightkit.cli.config_loader import load_config
 from lightkit.cli.console import configure_console
 from lightkit.cli.context import create_job_lock, read_run_settings
@@ -94,17 +95,17 @@ class Stagehands(StageProcesses):
         *words: str,
         left_s: float | None = None,
         may_continue: bool = True,
-        options: Mapping[str, str] = MappingProxyType({}),
+        options: Mapping[str, Any] = MappingProxyType({}),
     ) -> int:
         """Run a retrain in this process."""
-        session = open_context("fit", ["-c", "small.yaml", *words], SignalWatch())
+        session = open_context(parse(["fit", "-c", "small.yaml", *words]), SignalWatch())
         configure_console(session.mode)
         self.gate = read_gate(session.resolved).__dict__
         deadline = None if left_s is None else parse_deadline(f"{left_s:g}s")
         settings = RunSettings(name="small", resume="auto" if may_continue else "never", report=False)
         self.received = None
         self.notifier = session.notifier
-        junit = Path(options["--junit"]) if "--junit" in options else None
+        junit = Path(options["junit"]) if "junit" in options else None
         with create_job_lock(session, settings) as lock, CiReport("lightkit retrain", junit, case="retrain") as report:
             report.code = Retrain(session, options, settings, deadline, self, lock, report).run()
             return report.code
@@ -141,7 +142,7 @@ def test_a_gate_that_says_no_ends_the_retrain_and_the_next_start_trains_anew(
     hands: Stagehands, capsys: pytest.CaptureFixture[str]
 ) -> None:
     hands.codes["gate"] = 4
-    assert hands.retrain(*JUDGED, options={"--junit": "j.xml"}) == 4
+    assert hands.retrain(*JUDGED, options={"junit": "j.xml"}) == 4
     assert hands.stages == ["fit", "test", "export", "gate"]
     assert hands.record["outcome"] == "not promoted"
     assert hands.states["promote"] == "skipped"
@@ -242,7 +243,7 @@ def test_what_does_not_change_the_training_is_no_other_config(hands: Stagehands,
 @pytest.mark.usefixtures("house")
 def test_what_flags_say_of_the_run_is_read() -> None:
     words = ["-c", "small.yaml", "--run.report=false", "--run.wait_s=5", "--run.name=3"]
-    settings = read_run_settings(open_context("fit", words, SignalWatch()))
+    settings = read_run_settings(open_context(parse(["fit", *words]), SignalWatch()))
     assert (settings.report, settings.wait_s, settings.name) == (False, 5, "3")
 
 
@@ -254,14 +255,14 @@ def test_a_slip_in_the_gate_costs_no_training(hands: Stagehands) -> None:
     hands.calls = []
 
     assert (
-        hands.retrain("--gate.metric=test/accuracy", '--gate.slices={"roses": 0.5}', options={"--if-changed": ""}) == 0
+        hands.retrain("--gate.metric=test/accuracy", '--gate.slices={"roses": 0.5}', options={"if-changed": True}) == 0
     )
     folder = runs.list_runs("runs", "small")[0].folder
     assert len(runs.list_runs("runs", "small")) == 1
     assert [words[:2] for words in hands.calls] == [["gate", f"--run={folder}"], ["promote", f"--run={folder}"]]
     judged_by = []
     for _, _, *words in hands.calls:
-        laid = load_config("test", ["--run", str(folder), *words], Problems())
+        laid = load_config(parse(["test", "--run", str(folder), *words]), Problems())
         judged_by.append(read_gate(laid.resolved))
     expected = GateSettings(metric="test/accuracy", slices={"roses": 0.5})
     assert judged_by == [expected, expected]
@@ -280,14 +281,14 @@ def test_stages_are_left_out_on_request_and_made_up_for_later(
     hands: Stagehands, capsys: pytest.CaptureFixture[str]
 ) -> None:
     hands.codes["gate"] = 75
-    assert hands.retrain(*JUDGED, options={"--skip": "test,export"}) == 75
+    assert hands.retrain(*JUDGED, options={"skip": ("test", "export")}) == 75
     assert hands.stages == ["fit", "gate"]
     capsys.readouterr()
-    assert hands.retrain(*JUDGED, options={"--skip": "test,export"}) == 75
+    assert hands.retrain(*JUDGED, options={"skip": ("test", "export")}) == 75
     assert "goes on with gate" in capsys.readouterr().err
     hands.codes.clear()
     hands.calls = []
-    assert hands.retrain(*JUDGED, options={"--skip": "test"}) == 0
+    assert hands.retrain(*JUDGED, options={"skip": ("test",)}) == 0
     assert hands.stages == ["export", "gate", "promote"]
     assert hands.states["test"] == "skipped"
 
@@ -342,7 +343,7 @@ def test_training_is_given_less_time_than_there_is(hands: Stagehands) -> None:
     assert hands.retrain(left_s=1000.0) == 0
     assert _seconds_before(hands, 1000.0) == pytest.approx(1.5 * (51 + 51) + 10, abs=5)  # medians of two
     hands.calls = []
-    assert hands.retrain(left_s=1000.0, options={"--reserve": "33s"}) == 0
+    assert hands.retrain(left_s=1000.0, options={"reserve": "33s"}) == 0
     assert _seconds_before(hands, 1000.0) == pytest.approx(33, abs=5)
 
 
@@ -353,7 +354,7 @@ def test_what_does_not_fit_any_more_is_left_to_the_next_start(
     assert hands.retrain() == 0
     hands.calls = []
     with pytest.raises(OutOfTime, match=r"test takes about 50 s; the same command goes on with test\."):
-        hands.retrain(left_s=30.0, options={"--reserve": "1s", "--junit": "j.xml"})
+        hands.retrain(left_s=30.0, options={"reserve": "1s", "junit": "j.xml"})
     assert hands.stages == ["fit"]
     assert "the same command goes on with test" in capsys.readouterr().out
     skipped = [case.get("name") for case in ET.parse("j.xml").iter("testcase") if case.find("skipped") is not None]
@@ -394,7 +395,7 @@ def test_junit_and_the_page_agree_with_the_code_of_each_stage(
 
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", "page.md")
     hands.meanwhile, hands.codes[stage] = remove_folder, code
-    returned = hands.retrain(*JUDGED, options={"--junit": "j.xml"})
+    returned = hands.retrain(*JUDGED, options={"junit": "j.xml"})
 
     cases = {str(case.get("name")): case for case in ET.parse("j.xml").iter("testcase")}
     failed = {name: each for name, case in cases.items() if (each := case.find("failure")) is not None}
@@ -412,7 +413,7 @@ def test_junit_and_the_page_agree_with_the_code_of_each_stage(
 
 def test_nothing_to_do_with_code_0_is_no_failure(hands: Stagehands) -> None:
     hands.trains = False
-    assert hands.retrain(options={"--junit": "j.xml"}) == 0  # of --unchanged-ok
+    assert hands.retrain(options={"junit": "j.xml"}) == 0  # of --unchanged-ok
     assert ET.parse("j.xml").getroot().get("failures") == "0"
     assert ET.parse("j.xml").getroot().get("skipped") == "5"
 
@@ -423,7 +424,7 @@ def test_a_reason_of_the_stage_is_that_of_the_retrain(hands: Stagehands, code: i
         hands.reason = "photos: no such folder\n  --> small.yaml:3"
 
     hands.meanwhile, hands.codes["fit"] = tell, code
-    assert hands.retrain(options={"--junit": "j.xml"}) == code
+    assert hands.retrain(options={"junit": "j.xml"}) == code
     (failure,) = ET.parse("j.xml").iter("failure")
     assert failure.get("message") == f"fit has ended with exit code {code}: photos: no such folder"
     assert "--> small.yaml:3" in str(failure.text)
@@ -491,11 +492,11 @@ def judge(run: runs.Run, session: Any, **changes: Any) -> None:
 def test_a_gate_alone_that_has_changed_is_judged_again_without_a_training(
     hands: Stagehands, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    changed = {"--if-changed": ""}
+    changed = {"if-changed": True}
     assert hands.retrain(*JUDGED) == 0
     (run,) = runs.list_runs("runs", "small")
     monkeypatch.setattr("lightkit.commands.retrain.find_unchanged_run", lambda _context: run)
-    judge(run, open_context("fit", ["-c", "small.yaml", *JUDGED], SignalWatch()))
+    judge(run, open_context(parse(["fit", "-c", "small.yaml", *JUDGED]), SignalWatch()))
     hands.calls = []
 
     hands.codes["fit"] = 6
@@ -508,6 +509,6 @@ def test_a_gate_alone_that_has_changed_is_judged_again_without_a_training(
     assert hands.states == dict.fromkeys(STAGES, "done")
     assert "only the gate has changed" in capsys.readouterr().err
 
-    judge(run, open_context("fit", ["-c", "small.yaml", *JUDGED, "--gate.max=8"], SignalWatch()))
+    judge(run, open_context(parse(["fit", "-c", "small.yaml", *JUDGED, "--gate.max=8"]), SignalWatch()))
     assert hands.retrain(*JUDGED, "--gate.max=8", options=changed) == 6
     assert hands.stages == ["fit"]

@@ -8,13 +8,14 @@ from typing import Any
 import pytest
 from jsonargparse import ArgumentParser
 
-from lightkit.config import Resolved, dump_yaml, resolve, split_arguments
+from lightkit.cli.command_table import parse
+from lightkit.config import Resolved, dump_yaml, resolve
 from lightkit.errors import ConfigError
 
 
 def resolved_from(folder: Path, text: str, *flags: str) -> Resolved:
     (folder / "x.yaml").write_text(text)
-    flag_list = split_arguments(flags).flags
+    flag_list = parse(["fit", *flags]).overrides
     return resolve([folder / "x.yaml"], flags=flag_list, environ={}, subcommand="fit")
 
 

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from lightkit.config import Resolved, resolve, split_arguments
+from lightkit.cli.command_table import parse
+from lightkit.config import Resolved, resolve
 from lightkit.config.tree import Node, find, to_plain
 from lightkit.errors import ConfigError
 
@@ -44,7 +45,7 @@ class Rule:
             (folder / name).write_text(text)
         return resolve(
             [folder / f"layer{i}.yaml" for i in range(len(self.layers))],
-            flags=split_arguments(self.flags).flags,
+            flags=parse(["fit", *self.flags]).overrides,
             environ=self.environ,
             subcommand=self.subcommand,
             subcommands=("fit", "test"),

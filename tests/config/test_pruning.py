@@ -6,14 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from lightkit.config import Problems, Resolved, error_at, resolve, split_arguments
+from lightkit.cli.command_table import parse
+from lightkit.config import Problems, Resolved, error_at, resolve
 from lightkit.config.resolved import FollowUpError, collect_errors, drop_origins, drop_paths, original_path
 from lightkit.errors import ConfigError
 
 
 def laid(tmp_path: Path, text: str, *words: str) -> Resolved:
     (tmp_path / "c.yaml").write_text(text)
-    return resolve([tmp_path / "c.yaml"], environ={}, flags=split_arguments(words).flags)
+    return resolve([tmp_path / "c.yaml"], environ={}, flags=parse(["fit", *words]).overrides)
 
 
 def refuse_text(resolved: Resolved) -> int:

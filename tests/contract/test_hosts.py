@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 
 from tests.contract.conftest import Once
 from tests.contract.rank_jobs import (
@@ -24,9 +26,12 @@ from tests.contract.rank_jobs import (
     wait_until_nobody_works_in,
     write_job,
 )
-from tests.contract.workspace import Process, Workspace, read_json
+from tests.contract.workspace import Process, Workspace, read_events, read_json
 
+CONFIGS = Path(__file__).parents[2] / "configs"
 NAMES = ("hosta", "hostb")
+PODS = ("flowers-node-0-0.flowers", "flowers-node-0-1.flowers")
+"""The same hosts by the names that a JobSet gives to the pods of a TrainJob."""
 ADDRESSES = ("10.77.0.1", "10.77.0.2")
 RENDEZVOUS = "hosta:29511"
 
@@ -81,7 +86,8 @@ class Hosts:
             OSError: If files in /etc/netns cannot be written.
             subprocess.CalledProcessError: If `ip` refuses.
         """
-        table = "127.0.0.1 localhost\n" + "".join(f"{a} {n}\n" for a, n in zip(ADDRESSES, NAMES, strict=True))
+        lines = [" ".join(words) for words in zip(ADDRESSES, NAMES, PODS, strict=True)]
+        table = "\n".join(["127.0.0.1 localhost", *lines, ""])
         for namespace in self.namespaces.values():
             ip("netns", "add", namespace)
             folder = Path("/etc/netns") / namespace  # `ip netns exec` lays its files over those of /etc
@@ -107,6 +113,14 @@ class Hosts:
         command = [sys.executable, "-m", "lightkit", *words]
         environ: dict[str, str | None] = {} if path is None else {"PATH": path}
         return workspace.start(self.namespaces[host], host, *command, script="on_host.py", environ=environ)
+
+    def start_container(self, host: str, workspace: Workspace, script: str, environ: dict[str, str]) -> Process:
+        """Start a shell script on a host, with the workspace as the shared disk at /mnt/work."""
+        workspace.write("on_host.py", ON_HOST)
+        mount = f"mount -t tmpfs none /mnt && mkdir /mnt/work && mount --bind {workspace.folder} /mnt/work && {script}"
+        path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+        words = (self.namespaces[host], host, "bash", "-c", mount)
+        return workspace.start(*words, script="on_host.py", environ={"PATH": path, **environ})
 
 
 @pytest.fixture
@@ -211,3 +225,62 @@ def test_a_slow_link_that_loses_packets_changes_no_number(hosts: Hosts, workspac
     assert [process.wait(timeout_s=200) for process in start_both(hosts, workspace)] == [0, 0]
     assert_same_weights(workspace.only_run, alone)
     assert processes_in(workspace.folder) == []
+
+
+def start_train_job(hosts: Hosts, workspace: Workspace) -> list[Process]:
+    """Start the pods of the TrainJob, with the variables that Kubeflow Trainer 2.3 sets for its runtime `torch`."""
+    runtime, job = yaml.safe_load_all((CONFIGS / "kubernetes" / "train_job.yml").read_text(encoding="utf-8"))
+    (replicated,) = runtime["spec"]["template"]["spec"]["replicatedJobs"]
+    (container,) = replicated["template"]["spec"]["template"]["spec"]["containers"]
+    name, trainer = job["metadata"]["name"], job["spec"]["trainer"]
+    environ = {
+        "PET_NNODES": str(trainer["numNodes"]),
+        "PET_NPROC_PER_NODE": str(trainer["numProcPerNode"]),
+        "PET_MASTER_ADDR": f"{name}-node-0-0.{name}",
+        "PET_MASTER_PORT": "29500",
+    }
+    script = f"cd {container['workingDir']} && exec {shlex.join(trainer['command'])}"
+    return [
+        hosts.start_container(host, workspace, script, {**environ, "PET_NODE_RANK": str(rank)})
+        for rank, host in enumerate(NAMES)
+    ]
+
+
+def start_skypilot_task(hosts: Hosts, workspace: Workspace) -> list[Process]:
+    """Start the task on both hosts, with the variables that SkyPilot sets."""
+    task = yaml.safe_load((CONFIGS / "skypilot" / "task.yml").read_text(encoding="utf-8"))
+    environ = {"SKYPILOT_NUM_NODES": str(task["num_nodes"]), "SKYPILOT_NODE_IPS": "\n".join(ADDRESSES)}
+    return [
+        hosts.start_container(host, workspace, f"(\n{task['run']})", {**environ, "SKYPILOT_NODE_RANK": str(rank)})
+        for rank, host in enumerate(NAMES)
+    ]
+
+
+@pytest.mark.parametrize("start", [start_train_job, start_skypilot_task], ids=["kubernetes", "skypilot"])
+def test_two_hosts_of_a_manifest_train_the_weights_of_one_process(
+    start: Callable[[Hosts, Workspace], list[Process]], hosts: Hosts, workspace: Workspace, alone: Path
+) -> None:
+    workspace.write("flowers.yaml", {**JOB, "run": {**JOB["run"], "name": "job"}})
+    first, second = [process.result() for process in start(hosts, workspace)]
+    assert (first.code, second.code) == (0, 0), first.err + second.err
+    assert "on 2 devices" in first.out
+    assert "epoch" not in second.out
+    assert_same_weights(workspace.only_run, alone)
+    assert_same_metrics(workspace.only_run, alone)
+
+
+@pytest.mark.long
+def test_a_pod_that_is_evicted_ends_both_with_75_and_their_next_start_resumes(
+    hosts: Hosts, workspace: Workspace, alone: Path
+) -> None:
+    callbacks = {**JOB["callbacks"], "hold": {"class_path": "my_project.Hold"}}
+    workspace.write("flowers.yaml", {**JOB, "run": {**JOB["run"], "name": "job"}, "callbacks": callbacks})
+    workspace.write("hold", "4")
+    first, second = start_train_job(hosts, workspace)
+    first.wait_for((workspace.folder / "held").exists)
+    second.signal(signal.SIGTERM)
+    (workspace.folder / "hold").unlink()
+    assert (first.wait(), second.wait()) == (75, 75), first.err + second.err
+    assert [process.wait() for process in start_train_job(hosts, workspace)] == [0, 0]
+    assert len(read_events(workspace.only_run, "resume")) == 1
+    assert_same_weights(workspace.only_run, alone)

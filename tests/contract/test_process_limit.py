@@ -40,6 +40,28 @@ def take_threads(_worker):
     threading.Thread.start = start
 
 
+def take_second_thread(worker):
+    """Leave one thread, which sends the batches; the second one hands over their memory."""
+    first = threading.Thread.start
+
+    def start(self):
+        take_threads(worker)
+        first(self)
+
+    threading.Thread.start = start
+
+
+def collate_unsendable(rows):
+    return torch.stack([row for row, in rows]), lambda: rows
+
+
+WORKERS = {
+    "worker": {"worker_init_fn": take_threads},
+    "second": {"worker_init_fn": take_second_thread},
+    "batch": {"collate_fn": collate_unsendable},
+}
+
+
 class Data(pl.LightningDataModule):
     def __init__(self, train: str = "", val: str = ""):
         super().__init__()
@@ -47,8 +69,8 @@ class Data(pl.LightningDataModule):
 
     def _loader(self, split):
         data = TensorDataset(torch.randn(16, 3))
-        if self.how[split] == "worker":
-            return DataLoader(data, batch_size=4, num_workers=1, worker_init_fn=take_threads)
+        if self.how[split] in WORKERS:
+            return DataLoader(data, batch_size=4, num_workers=1, **WORKERS[self.how[split]])
         loader = (Refuses if self.how[split] else DataLoader)(data, batch_size=4)
         loader.how = self.how[split]
         return loader
@@ -80,6 +102,11 @@ FIRST = {
     "value": "ValueError: rows are out of stock",
     "disk": "OSError: [Errno 5] Input/output error",
 }
+WORKERS = {
+    "worker": "can't start new thread",
+    "second": "can't start new thread",
+    "batch": "Can't pickle local object",
+}
 SPLITS = ("train", "val")
 
 
@@ -91,7 +118,7 @@ def answers(tmp_path_factory: pytest.TempPathFactory, fork_server: ForkServer) -
     trainer = {"accelerator": "cpu", "devices": 1, "max_epochs": 1, "logger": False, "num_sanity_val_steps": 0}
     job = {"model": {"class_path": "parts.Net"}, "data": {"class_path": "parts.Data"}, "trainer": trainer}
     workspace.write("job.yaml", job)
-    ways = [f"{split}={how}" for split in SPLITS for how in (*FIRST, "worker")]
+    ways = [f"{split}={how}" for split in SPLITS for how in (*FIRST, *WORKERS)]
     commands = {way: Command(("fit", "-c", "job.yaml", "--run.resume=never", f"--data.{way}")) for way in ways}
     yield run_batch(workspace, commands)
     workspace.close()
@@ -115,9 +142,13 @@ def test_a_limit_of_processes_is_an_error_in_words(split: str, how: str, answers
         assert advice in answer.err
 
 
+@pytest.mark.timeout(600)  # else a training that waits for a lost batch is ended by its watchdog after 20 minutes
+@pytest.mark.parametrize("how", WORKERS)
 @pytest.mark.parametrize("split", SPLITS)
-def test_a_loading_process_that_cannot_start_a_thread_ends_the_run(split: str, answers: dict[str, Answer]) -> None:
-    answer = answers[f"{split}=worker"]
+def test_a_loading_process_that_cannot_send_a_batch_ends_the_run(
+    split: str, how: str, answers: dict[str, Answer]
+) -> None:
+    answer = answers[f"{split}={how}"]
     assert answer.code == 1
-    assert "can't start new thread" in answer.err
+    assert WORKERS[how] in answer.err
     assert "exited unexpectedly" in answer.err

@@ -246,12 +246,31 @@ def _begin_from(day: int, other: int) -> Change:
     return change
 
 
+def _name_weights(day: int, other: int) -> Change:
+    def change(root: Path) -> None:
+        weights = root / "job" / run_id(other) / "checkpoints" / "best.ckpt"
+        with (root / "job" / run_id(day) / "config.yaml").open("a", encoding="utf-8") as config:
+            config.write(f"teacher: {weights}\n")
+
+    return change
+
+
+def _cut_manifest(day: int) -> Change:
+    def change(root: Path) -> None:
+        manifest = root / "job" / run_id(day) / "manifest.json"
+        manifest.write_bytes(manifest.read_bytes()[:-20])
+
+    return change
+
+
 COLLECTED: dict[str, tuple[tuple[str, ...], Change | None, list[int]]] = {
     "newest": (("--keep-last=2",), None, [3, 4]),
     "best": (("--keep-last=1", "--keep-best=1"), None, [1, 4]),
     "newest good one": (("--keep-last=0",), None, [4]),
     "what the next start resumes": (("--keep-last=0",), _fail(4), [3, 4]),
     "what a kept run began from": (("--keep-last=0",), _begin_from(4, 2), [2, 4]),
+    "what the config of a kept run names": (("--keep-last=0",), _name_weights(4, 2), [2, 4]),
+    "what an unreadable one may have begun from": (("--keep-last=0",), _cut_manifest(2), [1, 2, 4]),
     "older": (("--older-than=1d",), None, [4]),
     "younger": (("--older-than=9000d",), None, [1, 2, 3, 4]),
     "nothing fits": (("--max-size=1k",), None, [4]),
@@ -281,6 +300,12 @@ def test_gc_deletes_what_no_rule_keeps(name: str, collected: dict[str, tuple[Ans
     answer, job = collected[name]
     answer.ok()
     assert {path.name for path in job.iterdir()} == {run_id(day) for day in COLLECTED[name][2]}
+
+
+def test_gc_names_the_file_for_which_it_keeps_every_older_run(collected: dict[str, tuple[Answer, Path]]) -> None:
+    answer, _ = collected["what an unreadable one may have begun from"]
+    assert f"{run_id(2)}/manifest.json cannot be read, so that it is not known from which run" in answer.err
+    assert "all that are older are kept. Repair the file, or delete the folder." in answer.err
 
 
 def test_programs_get_what_was_deleted_and_why_others_were_kept(four: Workspace) -> None:

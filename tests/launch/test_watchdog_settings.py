@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from lightkit.cli.command_table import parse
 from lightkit.cli.stage_runner import open_context
 from lightkit.config import Flag, resolve
 from lightkit.errors import ConfigError, ConfigErrors
@@ -50,6 +51,6 @@ def test_each_error_is_reported_once(tmp_path: Path) -> None:
     file = tmp_path / "job.yaml"
     file.write_text("watchdog: {floor: 3, factor: much, on_nonfinite: ignore}\n", encoding="utf-8")
     with SignalWatch() as watch, pytest.raises(ConfigErrors) as caught:
-        open_context("fit", ["-c", str(file), "--watchdog.floor_s=-1"], watch)
+        open_context(parse(["fit", "-c", str(file), "--watchdog.floor_s=-1"]), watch)
     told = [str(problem) for problem in caught.value.problems if "watchdog" in str(problem)]
     assert len(told) == 4

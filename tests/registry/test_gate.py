@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lightkit.config import resolve, split_arguments
+from lightkit.cli.command_table import parse
+from lightkit.config import resolve
 from lightkit.config.resolved import Resolved
 from lightkit.errors import ConfigError
 from lightkit.registry.gate import GateSettings, ModelScores, decide, read_gate, split_of
@@ -127,11 +128,11 @@ def test_without_a_metric_nothing_is_judged() -> None:
     assert (decision["passed"], decision["checks"], decision["metric"]) == (True, [], None)
 
 
-def resolved(folder: Path, gate: str, *flags: str) -> Resolved:
+def resolved(folder: Path, gate: str, *words: str) -> Resolved:
     """A config file with a gate block, and flags on top."""
     (folder / "job.yaml").write_text(f"gate: {gate}\n", encoding="utf-8")
-    arguments = split_arguments(["-c", str(folder / "job.yaml"), *flags], options={})
-    return resolve([*map(Path, arguments.files)], flags=arguments.flags, environ={})
+    flags = parse(["fit", *words]).overrides
+    return resolve([folder / "job.yaml"], flags=flags, environ={})
 
 
 def test_what_flags_say_is_read_as_numbers_on_top_of_the_file(tmp_path: Path) -> None:

@@ -285,3 +285,45 @@ def check_job(of_job: list[IndexedRun], gone: set[str], good: set[str], rules: R
 
 def is_good(each: IndexedRun) -> bool:
     return each.is_training and choose_good(each.run.checkpoints)[0] is not None
+
+
+@pytest.mark.parametrize("damage", ["cut", "lost"])
+def test_what_a_run_may_have_begun_from_whose_manifest_cannot_be_read_is_kept(damage: str, tmp_path: Path) -> None:
+    plant(tmp_path, "base", day=1)
+    plant(tmp_path, "base", day=2)
+    unreadable = plant(tmp_path, day=3, parent=tmp_path / "base" / run_id(1))
+    plant(tmp_path, "base", day=4)
+    plant(tmp_path, "base", day=5)
+    rules = RetentionRules(keep_last=1)
+    assert days_of(planned(tmp_path, rules)) == [run_id(2), run_id(4)], "the first one is needed"
+    manifest = unreadable / "manifest.json"
+    manifest.write_bytes(manifest.read_bytes()[:-9])
+    if damage == "lost":
+        manifest.unlink()
+    plan = planned(tmp_path, rules)
+    assert days_of(plan) == [run_id(4)], "both that are older may be needed"
+    said = f"job/{run_id(3)}, whose manifest.json cannot be read, may have begun from it"
+    assert plan.kept[f"base/{run_id(2)}"] == said
+    assert [each.run.folder for each in plan.unknown] == [unreadable]
+    assert planned(tmp_path, rules, name="base").kept[f"base/{run_id(1)}"] == said
+
+
+def test_a_folder_without_a_manifest_and_without_checkpoints_keeps_no_older_run(tmp_path: Path) -> None:
+    plant(tmp_path, day=1)
+    plant(tmp_path, day=2)
+    plant(tmp_path, day=3, subcommand=None, status=None, checkpoint=None)
+    assert days_of(planned(tmp_path, RetentionRules(keep_last=1))) == [run_id(1)]
+
+
+@pytest.mark.parametrize("is_relative", [True, False], ids=["relative", "absolute"])
+def test_a_run_whose_weights_a_kept_run_names_in_its_config_is_kept(is_relative: bool, tmp_path: Path) -> None:
+    base = plant(tmp_path, "base", day=1)
+    plant(tmp_path, "base", day=2)
+    plant(tmp_path, "base", day=3)
+    tuned = plant(tmp_path, day=4, working_directory=str(tmp_path.parent))
+    weights = base / "checkpoints" / "last.ckpt"
+    named = weights.relative_to(tmp_path.parent) if is_relative else weights
+    (tuned / "config.yaml").write_text(f"model: {{init_args: {{weights: {named}}}}}\n", encoding="utf-8")
+    plan = planned(tmp_path, RetentionRules(keep_last=1))
+    assert days_of(plan) == [run_id(2)]
+    assert plan.kept[f"base/{run_id(1)}"] == f"job/{run_id(4)} began from it"

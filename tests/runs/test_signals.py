@@ -74,6 +74,14 @@ def test_a_patient_signal_waits_for_as_long_as_it_takes(monkeypatch: pytest.Monk
     assert signal.getsignal(signal.SIGUSR1) is signal.SIG_DFL
 
 
+def test_a_patient_signal_after_the_end_of_a_whole_program_does_not_make_it_fail() -> None:
+    ended = _program(
+        "with SignalWatch(to_the_end=True) as watch:\n  watch.add(signal.SIGUSR1, patiently=True)\n"
+        "os.kill(os.getpid(), signal.SIGUSR1)\nprint('went on')\n"
+    )
+    assert (ended.returncode, ended.stdout) == (0, "went on\n"), ended.stderr
+
+
 def test_a_block_that_must_not_be_cut_off_is_not() -> None:
     with SignalWatch() as watch:
         with watch.deferring():

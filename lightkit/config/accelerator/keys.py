@@ -20,12 +20,12 @@ from lightkit.config.accelerator.vocabulary import (
     TRAINER_DEFAULTS,
 )
 from lightkit.config.merge import class_of
-from lightkit.config.origins import KeyPath, Origin, dotted, error_at, near
+from lightkit.config.origins import KeyPath, Origin, dotted, error_at
 from lightkit.config.resolved import Resolved
 from lightkit.config.schema import load_schema
 from lightkit.config.tree import MappingNode, Node, find, graft, to_plain
 from lightkit.config.yaml_reader import read_scalar
-from lightkit.errors import ConfigError
+from lightkit.errors import ConfigError, near
 from lightkit.hardware import Machine
 from lightkit.hardware.cores import find_user_threads, workers_by_rule
 

@@ -38,10 +38,11 @@ from lightkit.config.accelerator.vocabulary import (
     XLA_STRATEGIES,
 )
 from lightkit.config.merge import class_of
-from lightkit.config.origins import Origin, dotted, error_at, near
+from lightkit.config.origins import Origin, dotted, error_at
 from lightkit.config.resolved import Resolved
 from lightkit.config.tree import Items, Leaf, MappingNode, Node, find, graft, put, rebuild, to_plain
 from lightkit.config.yaml_reader import read_scalar
+from lightkit.errors import near
 from lightkit.hardware import Machine
 
 _REMOTE_ENGINES = ("spark", "ray", "slurm")

@@ -488,7 +488,7 @@ def _list_length(table: Snapshot, name: str) -> int:
 
 
 class _Findings(NamedTuple):
-    """What the rows of a row group turn out to be.
+    """Codes, class counts and bad rows of a row group.
 
     Args:
         codes: Of the rows, as in the index.
@@ -516,68 +516,128 @@ def _scan(group: RowGroup, given: Split | None, rules: _Rules) -> _Findings:
     Raises:
         DataError: If the file is damaged, or the split column has other words than the splits' names.
     """
-    columns, where = rules.columns, rules.where
     codes = np.full(group.num_rows, _LEFT_OUT, np.uint8)
     found = _Findings(codes, [Counter() for _ in SPLITS], [], {})
-    weight = 0.0
-    num_null_keys = 0
-    if where is not None and not group.may_match(where.row_groups):
+    if rules.where is not None and not group.may_match(rules.where.row_groups):
         return found
     is_hashed = given in (None, "train") and (rules.val_fraction > 0 or rules.test_fraction > 0)
-    names = [*(where.columns if where else ()), *columns.features]
-    names += [name for name in (columns.label, columns.weight, columns.split, columns.key) if name]
-    if columns.image and ((is_hashed and columns.key is None) or group.may_have_nulls(columns.image)):
-        names.append(columns.image)
+    names = _list_scanned(group, rules, is_hashed=is_hashed)
     if not names:  # all rows are alike
         codes[:] = SPLITS.index(given or "train")
         return found
+
+    # Batch by batch; columns are hashed apart, so that the digest does not depend on the size of batches.
     digests: dict[str, Any] = defaultdict(hashlib.sha256)
+    weight = 0.0
+    num_null_keys = 0
     at = 0
-    for batch in group.read(list(dict.fromkeys(names)), batch_rows=_rows_at_once(group)):
+    for batch in group.read(names, batch_rows=_rows_at_once(group)):
         part = codes[at : at + batch.num_rows]
-        _, features, labels, weights, reasons = values = _convert(batch, columns, rules.shapes)
-        if labels is not None:
-            texts = "".join(f"{label!r}\0" for label in labels.to_pylist())
-            digests["labels"].update(texts.encode("utf-8", "surrogateescape"))
-        if weights is not None:
-            digests["weights"].update(weights.tobytes())
-        if features is not None:
-            digests["features"].update(np.ascontiguousarray(features).data)
-        passed = where.passes(batch) if where else np.ones(len(part), np.bool_)
-        part[passed] = SPLITS.index(given or "train")
-        for rows, reason in reasons:
-            bad = np.flatnonzero(rows & passed & (part != _BAD))
-            part[bad] = _BAD
-            found.bad.extend(Defect(name, reason) for name in group.row_names(at + bad[:_NUM_LISTED]))
-        if columns.split:
-            good = np.flatnonzero(part == 0)
-            encoded = plain_column(batch, columns.split).take(pa.array(good)).dictionary_encode("encode")
-            words = [str(word).strip().lower() for word in encoded.dictionary.to_pylist()]
-            splits = [split_named(word) for word in words]
-            if unknown := [word for word, split in zip(words, splits, strict=True) if split is None]:
-                raise DataError(
-                    f"{group.file.path}: column {columns.split!r} names the split {unknown[0]!r}. Expected train, val "
-                    "(or valid, validation) or test, or another usual name of theirs; data.init_args.filter leaves out "
-                    "other rows."
-                )
-            places = [SPLITS.index(split) for split in splits if split is not None]
-            part[good] = np.array(places, np.uint8)[np.asarray(encoded.indices)]
+        values = _convert(batch, rules.columns, rules.shapes)
+        _digest_values(values, digests)
+        for rows, reason in _sort_rows(batch, part, given, rules, values):
+            found.bad.extend(Defect(name, reason) for name in group.row_names(at + rows[:_NUM_LISTED]))
+        if rules.columns.split:
+            _split_by_column(batch, part, rules.columns.split, group)
         if is_hashed and (part == 0).any():
             contents, num_nulls = _split_by_hash(batch, part, rules, values)
             digests["contents"].update(contents)
             num_null_keys += num_nulls
-        if labels is not None and columns.target == "class":
-            for code, of_split in enumerate(found.classes):
-                counted = labels.filter(pa.array(part == code)).value_counts().to_pylist()
-                of_split.update({format_class(one["values"]): one["counts"] for one in counted})
-        if weights is not None:
-            weight += float(weights[part == 0].sum(dtype=np.float64))
+        if rules.columns.target == "class":
+            _count_classes(values, part, found.classes)
+        if values.weights is not None:
+            weight += float(values.weights[part == 0].sum(dtype=np.float64))
         if at == 0:
             found.rounded.update(_find_rounded(batch, np.flatnonzero(part < _LEFT_OUT), rules))
         at += batch.num_rows
+
     lines = [f"{name}\0{of_name.hexdigest()}\n" for name, of_name in sorted(digests.items())]
     digest = hashlib.sha256(codes.tobytes() + "".join(lines).encode()).hexdigest()
     return found._replace(digest=digest, weight=weight, num_null_keys=num_null_keys)
+
+
+def _list_scanned(group: RowGroup, rules: _Rules, *, is_hashed: bool) -> list[str]:
+    """List the columns of a row group that must be read to sort its rows, each once."""
+    columns = rules.columns
+    names: list[str] = []
+    if rules.where is not None:
+        names.extend(rules.where.columns)
+    names.extend(columns.features)
+    for name in (columns.label, columns.weight, columns.split, columns.key):
+        if name:
+            names.append(name)
+    if columns.image:
+        is_hashed_by_image = is_hashed and columns.key is None
+        if is_hashed_by_image or group.may_have_nulls(columns.image):
+            names.append(columns.image)
+    return list(dict.fromkeys(names))
+
+
+def _digest_values(values: _Values, digests: Mapping[str, Any]) -> None:
+    """Add the values of a batch to the digests, by kind."""
+    if values.labels is not None:
+        texts = "".join(f"{label!r}\0" for label in values.labels.to_pylist())
+        digests["labels"].update(texts.encode("utf-8", "surrogateescape"))
+    if values.weights is not None:
+        digests["weights"].update(values.weights.tobytes())
+    if values.features is not None:
+        digests["features"].update(np.ascontiguousarray(values.features).data)
+
+
+def _sort_rows(
+    batch: pa.RecordBatch, part: Codes, given: Split | None, rules: _Rules, values: _Values
+) -> Iterator[tuple[npt.NDArray[np.int64], str]]:
+    """Mark the rows that the filter passes as those of a split, and those that cannot be used as bad.
+
+    Args:
+        batch: The rows.
+        part: Their codes, changed in place.
+        given: Split of the whole file, where its name says it.
+        rules: With the filter.
+        values: Of the batch.
+
+    Yields:
+        Rows that are bad for a reason, and the reason; each row once.
+    """
+    passed = np.ones(len(part), np.bool_)
+    if rules.where is not None:
+        passed = rules.where.passes(batch)
+    part[passed] = SPLITS.index(given or "train")
+    for rows, reason in values.reasons:
+        bad = np.flatnonzero(rows & passed & (part != _BAD))
+        part[bad] = _BAD
+        yield bad, reason
+
+
+def _split_by_column(batch: pa.RecordBatch, part: Codes, column: str, group: RowGroup) -> None:
+    """Put the rows that are trained on into the splits that a column names; the codes are changed in place.
+
+    Raises:
+        DataError: If a word of the column names no split.
+    """
+    good = np.flatnonzero(part == 0)
+    encoded = plain_column(batch, column).take(pa.array(good)).dictionary_encode("encode")
+    places = []
+    for value in encoded.dictionary.to_pylist():
+        word = str(value).strip().lower()
+        split = split_named(word)
+        if split is None:
+            raise DataError(
+                f"{group.file.path}: column {column!r} names the split {word!r}. Expected train, val "
+                "(or valid, validation) or test, or another usual name of theirs; data.init_args.filter leaves out "
+                "other rows."
+            )
+        places.append(SPLITS.index(split))
+    part[good] = np.array(places, np.uint8)[np.asarray(encoded.indices)]
+
+
+def _count_classes(values: _Values, part: Codes, classes: Sequence[Counter[str]]) -> None:
+    """Add the rows of a batch to the counts of each class, of each split."""
+    if values.labels is None:
+        return
+    for code, of_split in enumerate(classes):
+        counted = values.labels.filter(pa.array(part == code)).value_counts().to_pylist()
+        of_split.update({format_class(one["values"]): one["counts"] for one in counted})
 
 
 def _find_rounded(

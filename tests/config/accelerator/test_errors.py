@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from lightkit.config import split_arguments
+from lightkit.cli.command_table import parse
 from lightkit.config.accelerator import resolve_hardware
 from lightkit.config.loader import resolve
 from lightkit.config.overrides import Flag
@@ -268,4 +268,4 @@ def test_an_error_names_the_flag(tmp_path: Path) -> None:
     resolved = resolve(flags=[Flag("accelerator.gpus", "x", "--accelerator.gpus=x")], environ={})
     with pytest.raises(ConfigError, match=r"got 'x'\n  --> --accelerator.gpus=x$"):
         resolve_hardware(resolved, environ={})
-    assert split_arguments(["accelerator.gpus=2"]).flags[0].key == "accelerator.gpus"
+    assert parse(["fit", "accelerator.gpus=2"]).overrides[0].key == "accelerator.gpus"

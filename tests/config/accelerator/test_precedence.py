@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from lightkit.config import Hardware, resolve, resolve_hardware, split_arguments
+from lightkit.cli.command_table import parse
+from lightkit.config import Hardware, resolve, resolve_hardware
 from lightkit.errors import ConfigError
 from lightkit.hardware import Machine
 from tests.config.accelerator.test_resolve import FOUR, HOROVOD, TPU, trainer_of, two
@@ -22,7 +23,7 @@ def layered(folder: Path, *layers: str, machine: Machine | None = None) -> Hardw
     for number, text in enumerate(layer for layer in layers if not layer.endswith(".yaml") and layer[:2] != "--"):
         files.append(folder / f"{number}.yaml")
         files[-1].write_text(text)
-    flags = split_arguments([layer for layer in layers if layer[:2] == "--"]).flags
+    flags = parse(["fit", *(layer for layer in layers if layer[:2] == "--")]).overrides
     return resolve_hardware(resolve(files, flags=flags, environ={}), machine, environ={})
 
 

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 import yaml
 
-from lightkit.config import Hardware, Resolved, resolve, resolve_hardware, split_arguments
+from lightkit.cli.command_table import parse
+from lightkit.config import Hardware, Resolved, resolve, resolve_hardware
 from lightkit.config.yaml_reader import read_scalar
 from lightkit.hardware import Gpu, Machine, Xla
 
@@ -20,7 +21,7 @@ NOTHING = Machine(versions={"torch": "2.15.0"})
 
 def config_from(folder: Path, text: str, *flags: str, environ: dict[str, str] | None = None) -> Resolved:
     (folder / "x.yaml").write_text(text)
-    return resolve([folder / "x.yaml"], flags=split_arguments(flags).flags, environ=environ or {}, subcommand="fit")
+    return resolve([folder / "x.yaml"], flags=parse(["fit", *flags]).overrides, environ=environ or {}, subcommand="fit")
 
 
 def hardware_of(folder: Path, text: str, *flags: str, machine: Machine | None = None, **environ: str) -> Hardware:

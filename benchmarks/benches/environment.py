@@ -27,7 +27,7 @@ def build_environment(threads: int = 1) -> dict[str, str]:
     """
     counts = {name: str(threads) for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS")}
     quiet = {"JSONARGPARSE_DEPRECATION_WARNINGS": "off", "PYTHONWARNINGS": "ignore"}
-    paths = os.pathsep.join([str(_ROOT / "scripts"), *filter(None, [os.environ.get("PYTHONPATH")])])
+    paths = os.pathsep.join([str(_ROOT / "benchmarks"), *filter(None, [os.environ.get("PYTHONPATH")])])
     own = {**counts, **quiet, "CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": paths}
     # An installed package is compiled once; with this variable a checkout would be compiled at each start.
     return {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"} | own

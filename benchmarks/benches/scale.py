@@ -35,7 +35,7 @@ def run(words: Sequence[str]) -> int:
     Args:
         words: See `--help`.
     """
-    parser = argparse.ArgumentParser(prog="scripts/bench scale", description=__doc__, allow_abbrev=False)
+    parser = argparse.ArgumentParser(prog="benchmarks/bench scale", description=__doc__, allow_abbrev=False)
     parser.add_argument("--files", type=int, default=20_000, help="files of each table (default: 20000)")
     parser.add_argument("--rows", type=int, nargs="+", default=[10**6, 10**7, 10**8], help="rows of the tables")
     parser.add_argument("--formats", nargs="+", default=["delta", "parquet"], choices=["delta", "parquet"])

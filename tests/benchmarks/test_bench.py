@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-BENCH = Path(__file__).parents[2] / "scripts" / "bench"
+BENCH = Path(__file__).parents[2] / "benchmarks" / "bench"
 
 
 @pytest.mark.long

@@ -19,7 +19,7 @@ class Bench:
         against: What lightkit is compared with.
         target: What the ratio is to target, in words.
         minutes: That it takes on two idle cores, about.
-        words: That `scripts/bench all` adds.
+        words: That `benchmarks/bench all` adds.
     """
 
     purpose: str

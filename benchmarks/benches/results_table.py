@@ -31,7 +31,7 @@ def run(words: Sequence[str]) -> int:
         0, or 2 where there are no results.
     """
     output = (run.__doc__ or "").partition("\n")[0]
-    parser = argparse.ArgumentParser(prog="scripts/bench table", description=output, allow_abbrev=False)
+    parser = argparse.ArgumentParser(prog="benchmarks/bench table", description=output, allow_abbrev=False)
     parser.add_argument("--results", type=Path, default=RESULTS, help="folder with NAME.json of each bench")
     parser.add_argument("--page", type=Path, default=PAGE, help="file that holds the table between two comments")
     parser.add_argument("--write", action="store_true", help="write it there instead of printing it")
@@ -59,7 +59,7 @@ def read_results(folder: Path) -> list[dict[str, Any]]:
     if not files:
         names = f"{next(iter(BENCHES))}.json"
         raise BenchError(
-            f"{folder} holds no results, such as {names}; scripts/bench all --results {folder} stores them"
+            f"{folder} holds no results, such as {names}; benchmarks/bench all --results {folder} stores them"
         )
     return [_read(file) for file in files]
 

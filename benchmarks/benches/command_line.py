@@ -24,7 +24,7 @@ def create_parser(name: str, description: str | None, *, repeat: int) -> argpars
         repeat: Rounds, unless said otherwise.
     """
     description = (description or "").partition("\n")[0]
-    parser = argparse.ArgumentParser(prog=f"scripts/bench {name}", description=description, allow_abbrev=False)
+    parser = argparse.ArgumentParser(prog=f"benchmarks/bench {name}", description=description, allow_abbrev=False)
     parser.add_argument("--json", action="store_true", help="print the numbers as JSON")
     parser.add_argument("--out", type=Path, metavar="FILE", help="write the JSON into this file too")
     parser.add_argument("--repeat", type=int, default=repeat, help=f"rounds that count (default: {repeat})")

@@ -1,0 +1,1 @@
+"""What `benchmarks/bench` can measure, a module each."""

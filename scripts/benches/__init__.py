@@ -1,1 +1,0 @@
-"""What `scripts/bench` can measure, a module each."""

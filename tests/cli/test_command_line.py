@@ -1,0 +1,192 @@
+"""Parsing the command line by the table of commands."""
+# ruff: noqa: E501 - an error's words read best on one line
+
+from __future__ import annotations
+
+import pytest
+
+from lightkit.cli.command_line import Invocation, parse_command
+from lightkit.cli.command_table import COMMANDS, EXPORT_FORMATS, EXPORT_SUFFIXES, RANK, parse
+from lightkit.cli.help import format_command_help
+from lightkit.config import Flag
+from lightkit.errors import ConfigError
+from lightkit.export.formats import FORMATS
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("test", {}),
+        ("test -c a --config b --config=c -c=d -ce", {"files": ("a", "b", "c", "d", "e")}),
+        (
+            "test --trainer.max_epochs=3 --trainer.x 3 trainer.y=z",
+            {
+                "overrides": (
+                    Flag("trainer.max_epochs", "3", "--trainer.max_epochs=3"),
+                    Flag("trainer.x", "3", "--trainer.x 3"),
+                    Flag("trainer.y", "z", "trainer.y=z"),
+                )
+            },
+        ),
+        (
+            "test --a+=1 a+=2 --a+ 3",
+            {
+                "overrides": (
+                    Flag("a", "1", "--a+=1", append=True),
+                    Flag("a", "2", "a+=2", append=True),
+                    Flag("a", "3", "--a+ 3", append=True),
+                )
+            },
+        ),
+        ("test --x.y -3 --z -.5 --w -inf", {"overrides": (Flag("x.y", "-3", "--x.y -3"), Flag("z", "-.5", "--z -.5"), Flag("w", "-inf", "--w -inf"))}),
+        ("test --x - --y=--z", {"overrides": (Flag("x", "-", "--x -"), Flag("y", "--z", "--y=--z"))}),
+        ("test --run latest --quiet --run other", {"options": {"run": "other", "quiet": True}}),
+        ("test --print_config", {"options": {"print_config": True}}),
+        ("test --print_config=skip_null", {"options": {"print_config": "skip_null"}}),
+        ("test --print_config a=1", {"options": {"print_config": True}, "overrides": (Flag("a", "1", "a=1"),)}),
+        ("test --model.help Net --data.help=Flowers --trainer.logger.help", {"passthrough": ("--model.help", "Net", "--data.help=Flowers", "--trainer.logger.help")}),
+        ("test --model.help a=1", {"passthrough": ("--model.help",), "overrides": (Flag("a", "1", "a=1"),)}),
+        ("test --root there", {"overrides": (Flag("run.root", "there", "--root there"),)}),
+        ("-c a test --run.name=x", {"files": ("a",), "overrides": (Flag("run.name", "x", "--run.name=x"),)}),
+        ("runs --run.root there -o csv", {"options": {"root": "there", "output": "csv"}}),
+        ("runs --metric a,b --metric c --sort -val/loss", {"options": {"metric": ("a", "b", "c"), "sort": "-val/loss"}}),
+        ("gc --keep-last 3", {"options": {"keep-last": 3}}),
+        ("predict - a.jpg -- --odd.jpg", {"inputs": ("-", "a.jpg", "--odd.jpg")}),
+        ("predict --model Net x.png", {"inputs": ("x.png",), "overrides": (Flag("model", "Net", "--model Net"),)}),
+        ("predict --model=Net.ONNX x.png", {"inputs": ("x.png",), "options": {"model": "Net.ONNX"}}),
+        ("check test --run latest --deep", {"inputs": ("test",), "options": {"run": "latest", "deep": True}}),
+        ("completion words bash -- fit --qu", {"inputs": ("words", "bash", "fit", "--qu")}),
+        ("devices --traceback", {"options": {"traceback": True}}),
+    ],
+    ids=[
+        "nothing", "files", "overrides", "appends", "negative-numbers", "dashes", "the-last-wins", "optional-without",
+        "optional-with", "optional-before-an-override", "class-help", "class-help-without", "alias-of-a-key",
+        "file-before-the-command", "alias-of-an-option", "lists", "counts", "inputs", "class", "file", "stage", "raw",
+        "general",
+    ],
+)  # fmt: skip
+def test_words_are_sorted(line: str, expected: dict[str, object]) -> None:
+    invocation = parse(line.split())
+    empty = Invocation(invocation.command, invocation.words, usage=invocation.usage)
+    assert invocation == empty._replace(**expected)
+
+
+UNEXPECTED = "expected --OPTION, --KEY=VALUE or KEY=VALUE"
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        (
+            "test configs/x.yaml",
+            f"unexpected argument 'configs/x.yaml': {UNEXPECTED}; a config file comes after -c: -c configs/x.yaml",
+        ),
+        ("test trianer", f"unexpected argument 'trianer': {UNEXPECTED}; did you mean 'trainer'?"),
+        ("test -q", f"unexpected argument '-q': {UNEXPECTED}"),
+        ("test -config", f"unexpected argument '-config': {UNEXPECTED}; did you mean 'config' or 'print_config'?"),
+        ("test --", f"unexpected argument '--': {UNEXPECTED}"),
+        ("test -", f"unexpected argument '-': {UNEXPECTED}"),
+        ("test =3", f"unexpected argument '=3': {UNEXPECTED}"),
+        ("test --=3", f"unexpected argument '--=3': {UNEXPECTED}"),
+        ("test --config=", "--config: expected a config file, got nothing"),
+        ("test --a.b", "--a.b: expected a value after it, got the end of the command line"),
+        (
+            "test --ckpt",
+            "--ckpt: expected a value after it, got the end of the command line; did you mean 'ckpt_path'?",
+        ),
+        (
+            "test --a.b --c=1",
+            "--a.b: expected a value after it, got '--c=1'; a value that starts with a dash is written --a.b=VALUE",
+        ),
+        (
+            "test --run -c x",
+            "--run: expected a value after it, got '-c'; a value that starts with a dash is written --run=VALUE",
+        ),
+        ("test --quiet=1", "--quiet=1: --quiet takes no value"),
+        ("test -c", "-c: expected a value after it, got the end of the command line"),
+        ("test --ckpt=x", "unexpected argument '--ckpt=x'; did you mean 'ckpt_path'?"),
+        ("gate latest --reson x", "unexpected argument '--reson'; did you mean 'json'?"),
+        ("promote latest --reson x", "unexpected argument '--reson'; did you mean 'reason' or 'json'?"),
+        ("check other", f"unexpected argument 'other': {UNEXPECTED}"),
+        ("runs a b", "runs: unexpected argument 'b'\nusage: lightkit runs"),
+        ("gc --keep-last=-1", "--keep-last: expected a whole number, got '-1'"),
+        ("runs --mode=least", "--mode: expected min or max, got 'least'"),
+        ("convert a b --partitions=0", "--partitions: expected a whole number of at least 1, got '0'"),
+        ("tune --budget=soon", "--budget: expected a number, got 'soon'"),
+        ("devices --output=xml", "--output: expected json, got 'xml'"),
+        (
+            "notify-test --kind=end,gates",
+            "--kind: expected start, epoch, end, failure, gate, got 'gates'; did you mean 'gate'?",
+        ),
+    ],
+    ids=lambda value: value if value.startswith(tuple(COMMANDS)) else "",
+)
+def test_a_wrong_word_is_reported(line: str, says: str) -> None:
+    errors = parse(line.split()).errors
+    assert str(errors[0]).startswith(says)
+
+
+def test_all_wrong_words_are_reported() -> None:
+    assert len(parse(["fit", "-x", "--trainer.max_epochs", "--quiet=3"]).errors) == 3
+
+
+@pytest.mark.parametrize("command", [name for name in COMMANDS if COMMANDS[name].find_option("--json")])
+def test_both_spellings_of_json_mean_the_same_in_every_command(command: str) -> None:
+    for words in (["--json"], ["--output", "json"], ["--output=json"], ["-o", "json"]):
+        invocation = parse([command, *words])
+        assert (invocation.options, invocation.errors) == ({"json": True}, ())
+
+
+def test_a_run_called_json_is_kept() -> None:
+    invocation = parse(["gate", "json", "--output", "json"])
+    assert (invocation.get_run(), invocation.options) == ("json", {"json": True})
+
+
+def test_events_and_a_file_can_be_asked_for_together() -> None:
+    assert parse(["predict", "a.png", "--output", "x.csv", "--output", "json"]).options == {
+        "output": "x.csv",
+        "json": True,
+    }
+
+
+def test_a_rank_gets_the_invocation_as_it_was_parsed() -> None:
+    invocation = parse(["fit", "-c", "a", "--x.y", "1", "--trust", "--deadline=4h"])
+    assert parse([RANK, invocation.dump()]) == invocation
+
+
+@pytest.mark.parametrize(
+    ("line", "topics"),
+    [
+        ("fit --help", ()),
+        ("help fit", ()),
+        ("fit -c a -h", ()),
+        ("fit --help trainer max_epochs --quiet", ("trainer", "max_epochs")),
+        ("fit --help=trainer", ("trainer",)),
+        ("fit --trainer.help", ("trainer",)),
+        ("devices --help", ()),
+    ],
+)
+def test_topics_of_the_help_are_found(line: str, topics: tuple[str, ...]) -> None:
+    assert parse(line.split()).topics == topics
+
+
+def test_a_script_has_its_own_options_and_help() -> None:
+    invocation = parse_command(COMMANDS["fit"], ["--help", "--deadlin", "x"], is_script=True)
+    assert invocation.passthrough == ("--help",)
+    assert [flag.key for flag in invocation.overrides] == ["deadlin"]
+
+
+def test_an_unknown_command_is_an_error() -> None:
+    with pytest.raises(ConfigError, match="'fitt' is not a command; did you mean 'fit'"):
+        parse(["fitt"])
+
+
+def test_the_table_names_what_there_is() -> None:
+    assert set(EXPORT_FORMATS) == {*FORMATS, "all"}
+    assert {f".{each.file.rpartition('.')[2]}" for each in FORMATS.values()} == set(EXPORT_SUFFIXES)
+
+
+@pytest.mark.parametrize("command", COMMANDS.values(), ids=COMMANDS)
+def test_the_help_of_a_command_fits_its_columns(command: object) -> None:
+    text = format_command_help(command)  # type: ignore[arg-type]
+    assert max(map(len, text.splitlines())) <= 102
