@@ -104,15 +104,20 @@ def describe_class(cls: type) -> dict[str, Any]:
     }
 
 
+_SECTION_HEADS = ("Args:", "Arguments:", "Parameters")
+"""How a docstring begins that describes the arguments alone."""
+
+
 def _own_docstring(cls: type) -> str:
     """Return the docstring of a class, or of its constructor; empty where it has neither.
 
     That of a base class, as `inspect.getdoc` returns it then, says nothing of the class: of `ModelPruning` it is
     "Abstract base class used to build new callbacks".
     """
-    for owner in (cls, vars(cls).get("__init__")):
-        text = vars(owner).get("__doc__") if isinstance(owner, type) else getattr(owner, "__doc__", None)
-        if text:
+    constructor = vars(cls).get("__init__")
+    texts = [vars(cls).get("__doc__"), None if constructor is None else constructor.__doc__]
+    for text in texts:
+        if isinstance(text, str) and not text.strip().startswith(_SECTION_HEADS):
             return inspect.cleandoc(text)
     return ""
 

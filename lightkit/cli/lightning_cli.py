@@ -264,6 +264,8 @@ class LightkitCLI(LightningCLI):
         if args is None:  # a program of its own, which is as quiet as a command
             configure_console(context.mode, context.resolved.masked)
             quiet_libraries()
+            # of which a command warns itself, with the place; see `warn_of_schedule`
+            warnings.filterwarnings("default", message=".*configure_optimizers` will be overridden by")
         return context
 
     def _parse(self, parser: LightningArgumentParser, command: list[str], resolved: config.Resolved) -> Any:

@@ -141,7 +141,8 @@ def describe_difference(
     )
     if not tested:
         return f"Whether {names[0]} and {names[1]} differ is unknown.", detail
-    better, worse = [], []
+    better: list[str] = []
+    worse: list[str] = []
     for metric, found in tested.items():
         if found["counts"]:
             is_better = (found["difference"] < 0) == compared[metric][0].is_loss

@@ -326,7 +326,7 @@ def describe_verdict(facts: RunFacts) -> str:
     text = f"{score.metric} is {score.value:.4g}"
     if score.interval is not None:
         low, high = score.interval
-        text += f" (95 % interval {low:.3g} to {high:.3g}, {format_count(score.num_samples, 'sample')})"
+        text += f" (95 % interval {low:.3g} to {high:.3g}, {format_count(score.num_samples or 0, 'sample')})"
         if score.chance is not None:
             beats_chance = high < score.chance if score.is_loss else low > score.chance
             text += f", {'better' if beats_chance else 'not better'} than chance ({score.chance:.3g})"
