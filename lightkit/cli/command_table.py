@@ -1179,10 +1179,10 @@ def parse(words: Sequence[str]) -> Invocation:
         words = [words[1], "--help", *words[2:]]
 
     at = _find_command(words)
-    asks_for_help = _is_help(words[:1]) or (at == len(words) and "help" in _list_general(words))
-    if not words or asks_for_help:
+    general = _list_general(words[:1] if at < len(words) else words)
+    if not words or "help" in general:
         return Invocation("", tuple(words), topics=())
-    if words[0] in ("-V", "--version"):
+    if _list_general(words[:1]) == ["version"]:
         return Invocation("", tuple(words), options={"version": True})
     if at == len(words):
         raise ConfigError(f"No command among {' '.join(words)!r}{_near_option(words)} {_list_commands()}")

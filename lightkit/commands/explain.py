@@ -55,12 +55,12 @@ def explain(invocation: Invocation) -> int:
     keys = [word for word in invocation.inputs if word not in STAGES]
     found, errors = _explain_keys(resolved, complete, keys)
     if invocation.has("json") and (found or not keys):
-        print(json.dumps(_describe_json(resolved, complete, [fields for fields, _ in found]), indent=2))
+        text = json.dumps(_describe_json(resolved, complete, [fields for fields, _ in found]), indent=2) + "\n"
     elif keys:
-        print("\n".join(_format(fields, yaml) for fields, yaml in found), end="")
+        text = "\n".join(_format(fields, yaml) for fields, yaml in found)
     else:
-        print(format_annotated(resolved, resolved.tree, ()), end="")
-    sys.stdout.flush()
+        text = format_annotated(resolved, resolved.tree, ())
+    print(text, end="", flush=True)
     _print_note(problems)
     if errors:
         raise ConfigErrors(errors)
