@@ -1161,6 +1161,8 @@ GENERAL_OPTIONS = (
     OUTPUT_JSON,
 )
 _GENERAL = Command("", options=GENERAL_OPTIONS)
+_TRACEBACK = "--traceback"
+"""The only option that may stand anywhere."""
 
 
 def parse(words: Sequence[str]) -> Invocation:
@@ -1174,7 +1176,14 @@ def parse(words: Sequence[str]) -> Invocation:
     """
     if words[:1] == [RANK]:
         return Invocation.load(words[1])
-    words, is_traceback = _take_switch(words, "--traceback")
+    shown = [word for word in words if word != _TRACEBACK]
+    invocation = _parse_command(shown)
+    if len(shown) == len(words):
+        return invocation
+    return invocation.with_options(traceback=True)
+
+
+def _parse_command(words: list[str]) -> Invocation:
     if _is_help(words[:1]) and words[1:] and not words[1].startswith("-"):
         words = [words[1], "--help", *words[2:]]
 
@@ -1190,15 +1199,7 @@ def parse(words: Sequence[str]) -> Invocation:
     if name not in COMMANDS:
         raise ConfigError(f"{name!r} is not a command{near(name, COMMANDS)}\n{_list_commands()}")
 
-    invocation = parse_command(COMMANDS[name], [*words[:at], *words[at + 1 :]])
-    if is_traceback:
-        invocation = invocation._replace(options={**invocation.options, "traceback": True})
-    return invocation
-
-
-def _take_switch(words: Sequence[str], switch: str) -> tuple[list[str], bool]:
-    left = [word for word in words if word != switch]
-    return left, len(left) < len(words)
+    return parse_command(COMMANDS[name], [*words[:at], *words[at + 1 :]])
 
 
 def _is_help(words: Sequence[str]) -> bool:

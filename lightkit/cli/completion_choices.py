@@ -58,7 +58,11 @@ def _list_choices(before: Sequence[str], current: str) -> Sequence[str]:
     previous = before[-1] if before else ""
     if not named:
         return _list_commands(previous)
-    command = COMMANDS[named[0]]
+    return _list_choices_of(COMMANDS[named[0]], before, previous, current)
+
+
+def _list_choices_of(command: Command, before: Sequence[str], previous: str, current: str) -> Sequence[str]:
+    """List what a word after a command can become."""
     if previous == "--help" and command.name in WITH_MODEL:
         data = load_schema().data
         return [*data["sections"], *data["bases"], "all"]

@@ -50,9 +50,7 @@ def collect(invocation: Invocation) -> int:
     deleted = plan.deleted if is_dry else delete_runs(root, _list_jobs(root, name), plan.deleted)
     freed_bytes = sum(each.size_bytes for each in deleted)
     left_bytes = plan.left_bytes + sum(each.size_bytes for each in plan.deleted) - freed_bytes
-    if rules.max_size_bytes is not None and left_bytes > rules.max_size_bytes:
-        _log.warning("the runs that are left are larger than --max-size, and other rules keep all of them")
-
+    _warn_of_size(rules, left_bytes)
     num_left = len(plan.kept) + len(plan.deleted) - len(deleted)
     if is_json:
         report: dict[str, Any] = {"deleted": [each.fields(now=now) for each in deleted], "kept": plan.kept}
@@ -62,6 +60,11 @@ def collect(invocation: Invocation) -> int:
         _print_runs(deleted, is_dry=is_dry, now=now)
         print(_format_sum(len(deleted), freed_bytes, num_left, left_bytes, is_dry=is_dry))
     return 0
+
+
+def _warn_of_size(rules: RetentionRules, left_bytes: int) -> None:
+    if rules.max_size_bytes is not None and left_bytes > rules.max_size_bytes:
+        _log.warning("the runs that are left are larger than --max-size, and other rules keep all of them")
 
 
 def _list_jobs(root: Path, name: str | None) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -38,25 +39,17 @@ def rollback(invocation: Invocation) -> int:
         check_model(registry, name)
         versions = {str(version.version): version for version in list_versions(registry, name)}
         with registry.attempt(f"move {name}@{alias}"):
-            current, moves, to = alias_version(registry, name, alias), read_moves(registry, name), options.get("to")
+            current = alias_version(registry, name, alias)
+            moves = read_moves(registry, name)
             if current is None:
                 raise ConfigError(f"rollback: {name} has no {alias}. `lightkit promote RUN --name {name}` makes one.")
-            if to is None:
-                earlier = champions(moves, alias)
-                if current in earlier:  # else the alias was moved by another program
-                    earlier = earlier[: len(earlier) - 1 - earlier[::-1].index(current)]
-                earlier = [version for version in earlier if version in versions]  # the others were deleted
-                if not earlier:
-                    raise ConfigError(
-                        f"rollback: the promotion log of {name} has no version before {current}. Name one with --to; "
-                        f"there are {', '.join(versions)}."
-                    )
-                to = earlier[-1]
+            to = options.get("to") or _find_version_before(current, champions(moves, alias), versions, name=name)
             if to not in versions:
                 raise ConfigError(f"rollback: --to: {name} has no version {to}. Its versions: {', '.join(versions)}.")
             if to == current:
                 raise ConfigError(f"rollback: --to: {name}@{alias} is version {current} already.")
-            run, reason = versions[to].tags.get("run"), options.get("reason", "")
+            run = versions[to].tags.get("run")
+            reason = options.get("reason", "")
             move = Move("rollback", alias, current, to, reason=reason, run=run)
             if (scored := last_scored(moves, to)) is not None:  # with the score that it was promoted with
                 scores = {which: score for which, score in scored.scores.items() if which == "challenger"}
@@ -70,3 +63,28 @@ def rollback(invocation: Invocation) -> int:
     elif not invocation.has("quiet"):
         print(f"moved {name}@{alias} from version {move.before} back to version {move.to}")
     return 0
+
+
+def _find_version_before(current: str, earlier: Sequence[str], versions: Collection[str], *, name: str) -> str:
+    """Return the champion before the current one, of the versions that were not deleted.
+
+    Args:
+        current: Today's version.
+        earlier: The champions by the promotion log, the last one last.
+        versions: All versions.
+        name: The registered model, for the error.
+
+    Raises:
+        ConfigError: If there is none.
+    """
+    before = list(earlier)
+    if current in before:  # else the alias was moved by another program
+        last = len(before) - 1 - before[::-1].index(current)
+        before = before[:last]
+    kept = [version for version in before if version in versions]
+    if not kept:
+        raise ConfigError(
+            f"rollback: the promotion log of {name} has no version before {current}. Name one with --to; "
+            f"there are {', '.join(versions)}."
+        )
+    return kept[-1]

@@ -6,7 +6,7 @@ import csv
 import json
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from lightkit.cli.command_line import Invocation
@@ -89,10 +89,7 @@ def _collect_values(invocation: Invocation, entries: Sequence[IndexedRun], key: 
     configs = _read_configs(entries) if columns or key not in {*_SORT_KEYS, *known} else {}
     keys = {name for config in configs.values() for name in config}
 
-    sortable = {*_SORT_KEYS, *known, *keys}
-    if key not in sortable:
-        expected = f"{', '.join(_SORT_KEYS)}, a metric or a key of the config"
-        raise invocation.error(f"--sort: expected {expected}, got {key!r}{near(key, sortable)}")
+    _check_sort_key(invocation, key, {*_SORT_KEYS, *known, *keys})
     check_names(invocation, "--metric", metrics, known)
     check_names(invocation, "--columns", columns, keys)
     if key in known and key not in _SORT_KEYS:
@@ -103,8 +100,14 @@ def _collect_values(invocation: Invocation, entries: Sequence[IndexedRun], key: 
     for name in metrics:
         values.metrics[name] = {entry.key: find_metric(name, entry.summary) for entry in entries}
     for name in columns:
-        values.columns[name] = {key: config.get(name) for key, config in configs.items()}
+        values.columns[name] = {each: config.get(name) for each, config in configs.items()}
     return values
+
+
+def _check_sort_key(invocation: Invocation, key: str, known: Collection[str]) -> None:
+    if key not in known:
+        expected = f"{', '.join(_SORT_KEYS)}, a metric or a key of the config"
+        raise invocation.error(f"--sort: expected {expected}, got {key!r}{near(key, known)}")
 
 
 def _read_configs(entries: Sequence[IndexedRun]) -> dict[str, Mapping[str, Any]]:
