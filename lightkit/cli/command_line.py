@@ -100,12 +100,18 @@ class Option(NamedTuple):
             return _read_number(self.name, text)
         if self.kind == "count":
             return _read_count(self.name, text, least=self.least)
-        words = tuple(part.strip() for part in text.split(",") if part.strip()) if self.is_list else (text,)
+        if not self.is_list:
+            self._check_choice(text)
+            return text
+        words = tuple(part.strip() for part in text.split(",") if part.strip())
         for word in words:
-            if self.choices and word not in self.choices:
-                expected = (" or " if len(self.choices) == 2 else ", ").join(self.choices)
-                raise ConfigError(f"{self.name}: expected {expected}, got {word!r}{near(word, self.choices)}")
-        return words if self.is_list else text
+            self._check_choice(word)
+        return words
+
+    def _check_choice(self, word: str) -> None:
+        if self.choices and word not in self.choices:
+            expected = (" or " if len(self.choices) == 2 else ", ").join(self.choices)
+            raise ConfigError(f"{self.name}: expected {expected}, got {word!r}{near(word, self.choices)}")
 
 
 class Input(NamedTuple):
@@ -372,15 +378,11 @@ class _Parser:
         name, equals, text = _split(word)
         value = text if equals else None
         option = self._command.find_option(name)
+        if option is not None:
+            self._read_option(option, word, name, value)
+            return
         key = self._command.key_aliases.get(name, name.removeprefix("--"))
-
-        if option is not None and option.name == "-c":
-            self._read_file(name, value)
-        elif option is not None and option.suffixes:
-            self._read_file_or_key(option, word, value)
-        elif option is not None:
-            self._read_option(option, name, value)
-        elif name in _HELP or (name.startswith("--") and name.endswith(".help")):
+        if name in _HELP or (name.startswith("--") and name.endswith(".help")):
             self._read_help(word, has_value=bool(equals))
         elif word == "--" and self._command.max_inputs != 0:
             self._inputs += self._left
@@ -408,14 +410,19 @@ class _Parser:
         else:
             self._add_override(option.key, value, word)
 
-    def _read_option(self, option: Option, name: str, value: str | None) -> None:
-        if option.is_switch and value is not None:
-            raise ConfigError(f"{cut(f'{name}={value}')}: {name} takes no value")
-        if option.is_switch or (option.is_optional and value is None):
+    def _read_option(self, option: Option, word: str, name: str, value: str | None) -> None:
+        if option.name == "-c":
+            self._read_file(name, value)
+        elif option.suffixes:
+            self._read_file_or_key(option, word, value)
+        elif option.is_switch and value is not None:
+            raise ConfigError(f"{cut(word)}: {name} takes no value")
+        elif option.is_switch or (option.is_optional and value is None):
             self._options[option.key] = True
-            return
-        text = self._take_value(name) if value is None else value
+        else:
+            self._set_option(option, self._take_value(name) if value is None else value)
 
+    def _set_option(self, option: Option, text: str) -> None:
         # Every command that prints JSON takes both spellings, also where another value of --output names a file.
         if option.key == "output" and text == "json" and self._command.find_option("--json") is not None:
             self._options["json"] = True

@@ -1168,6 +1168,8 @@ GENERAL_OPTIONS = (
     OUTPUT_JSON,
 )
 _GENERAL = Command("", options=GENERAL_OPTIONS)
+_TRACEBACK = "--traceback"
+"""The only option that may stand anywhere."""
 
 
 def parse(words: Sequence[str]) -> Invocation:
@@ -1181,15 +1183,22 @@ def parse(words: Sequence[str]) -> Invocation:
     """
     if words[:1] == [RANK]:
         return Invocation.load(words[1])
-    words, is_traceback = _take_switch(words, "--traceback")
+    shown = [word for word in words if word != _TRACEBACK]
+    invocation = _parse_command(shown)
+    if len(shown) == len(words):
+        return invocation
+    return invocation.with_options(traceback=True)
+
+
+def _parse_command(words: list[str]) -> Invocation:
     if _is_help(words[:1]) and words[1:] and not words[1].startswith("-"):
         words = [words[1], "--help", *words[2:]]
 
     at = _find_command(words)
-    asks_for_help = _is_help(words[:1]) or (at == len(words) and "help" in _list_general(words))
-    if not words or asks_for_help:
+    general = _list_general(words[:1] if at < len(words) else words)
+    if not words or "help" in general:
         return Invocation("", tuple(words), topics=())
-    if words[0] in ("-V", "--version"):
+    if _list_general(words[:1]) == ["version"]:
         return Invocation("", tuple(words), options={"version": True})
     if at == len(words):
         raise ConfigError(f"No command among {' '.join(words)!r}{_near_option(words)} {_list_commands()}")
@@ -1197,15 +1206,7 @@ def parse(words: Sequence[str]) -> Invocation:
     if name not in COMMANDS:
         raise ConfigError(f"{name!r} is not a command{near(name, COMMANDS)}\n{_list_commands()}")
 
-    invocation = parse_command(COMMANDS[name], [*words[:at], *words[at + 1 :]])
-    if is_traceback:
-        invocation = invocation._replace(options={**invocation.options, "traceback": True})
-    return invocation
-
-
-def _take_switch(words: Sequence[str], switch: str) -> tuple[list[str], bool]:
-    left = [word for word in words if word != switch]
-    return left, len(left) < len(words)
+    return parse_command(COMMANDS[name], [*words[:at], *words[at + 1 :]])
 
 
 def _is_help(words: Sequence[str]) -> bool:

@@ -57,23 +57,34 @@ def _list_choices(before: Sequence[str], current: str) -> Sequence[str]:
     named = [word for word in before if word in COMMANDS]
     previous = before[-1] if before else ""
     if not named:
-        option = Command("", options=GENERAL_OPTIONS).find_option(previous)
-        if option is not None and option.completes:
-            return _complete_option(option)
-        return [*COMMANDS, "help", "--help", "--version"]
+        return _list_commands(previous)
+    return _list_choices_of(COMMANDS[named[0]], before, previous, current)
 
-    command = COMMANDS[named[0]]
+
+def _list_choices_of(command: Command, before: Sequence[str], previous: str, current: str) -> Sequence[str]:
+    """List what a word after a command can become."""
     if previous == "--help" and command.name in WITH_MODEL:
         data = load_schema().data
         return [*data["sections"], *data["bases"], "all"]
     tree = _load_tree(command, before)
     if "=" in current:
         name = current.partition("=")[0]
-        values = _list_values_of(command, name, tree)
-        return [value if value in _ON_DISK else f"{name}={value}" for value in values]
+        return _put_after(f"{name}=", _list_values_of(command, name, tree))
     if previous.startswith("-") and not current.startswith("-") and _takes_value(command, previous):
         return _list_values_of(command, previous, tree)
     return _list_words(command, current, tree)
+
+
+def _list_commands(previous: str) -> Sequence[str]:
+    """List the commands, or the values of an option before them."""
+    option = Command("", options=GENERAL_OPTIONS).find_option(previous)
+    if option is not None and option.completes:
+        return _complete_option(option)
+    return [*COMMANDS, "help", "--help", "--version"]
+
+
+def _put_after(head: str, values: Sequence[str]) -> list[str]:
+    return [value if value in _ON_DISK else f"{head}{value}" for value in values]
 
 
 def _load_tree(command: Command, before: Sequence[str]) -> MappingNode:

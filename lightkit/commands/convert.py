@@ -28,24 +28,9 @@ def convert(invocation: Invocation) -> int:
         RunLocked: If another process is writing the same table.
     """
     options = invocation.options
-    inputs = invocation.inputs
-    if len(inputs) != 2:
-        found = f"got {', '.join(map(repr, inputs)) or 'none'}"
-        raise invocation.error(f"expected a folder of images and the table to write, {found}")
-    if "://" in inputs[1]:
-        raise ConfigError(
-            f"convert: expected the name of a folder to write, got the address {inputs[1]}. Write the table "
-            "to a folder, and copy that as a whole: nothing in it says where it is."
-        )
-    images, table = (Path(word).expanduser() for word in inputs)
-    table = table.resolve() if table.name in ("", "..") else table
-    row_group_bytes = int(options.get("row-group-mb", 32) * 1e6)
-    if row_group_bytes < 1:
-        raise invocation.error(f"--row-group-mb: expected a number of MB above 0, got {options['row-group-mb']:g}")
-    defaults = {"val": 0.2, "test": 0.1, "max-bad": 0.05}
-    fractions = {name: options.get(f"{name}-fraction", share) for name, share in defaults.items()}
-    if not 0 <= fractions["max-bad"] <= 1:
-        raise invocation.error(f"--max-bad-fraction: expected a number from 0 to 1, got {fractions['max-bad']:g}")
+    images, table = _read_inputs(invocation)
+    row_group_bytes = _read_row_group_bytes(invocation)
+    fractions = _read_fractions(invocation)
     mode = choose_output_mode(options)
     configure_console(mode, _rename_arguments)
     # here: they load pyarrow and Pillow, and help does without
@@ -91,6 +76,45 @@ def convert(invocation: Invocation) -> int:
     print_line(f"{name}: {format_count(len(rows), 'row')}, {num_bytes / 1e6:.1f} MB, {num_files}{of_delta}", mode)
     print_line(f"lightkit fit -c configs/flowers.yaml --data=lightkit.data.Table --data.path={shlex.quote(name)}", mode)
     return 0
+
+
+def _read_inputs(invocation: Invocation) -> tuple[Path, Path]:
+    """Return the folder of images and that of the table.
+
+    Raises:
+        ConfigError: If there are not two words, or the table is an address.
+    """
+    inputs = invocation.inputs
+    if len(inputs) != 2:
+        found = f"got {', '.join(map(repr, inputs)) or 'none'}"
+        raise invocation.error(f"expected a folder of images and the table to write, {found}")
+    if "://" in inputs[1]:
+        raise ConfigError(
+            f"convert: expected the name of a folder to write, got the address {inputs[1]}. Write the table "
+            "to a folder, and copy that as a whole: nothing in it says where it is."
+        )
+    images, table = (Path(word).expanduser() for word in inputs)
+    return images, table.resolve() if table.name in ("", "..") else table
+
+
+def _read_row_group_bytes(invocation: Invocation) -> int:
+    size_mb = invocation.options.get("row-group-mb", 32)
+    if size_mb * 1e6 < 1:
+        raise invocation.error(f"--row-group-mb: expected a number of MB above 0, got {size_mb:g}")
+    return int(size_mb * 1e6)
+
+
+def _read_fractions(invocation: Invocation) -> dict[str, float]:
+    """Return the shares of the splits, and the largest share of bad files.
+
+    Raises:
+        ConfigError: If the last is no share.
+    """
+    defaults = {"val": 0.2, "test": 0.1, "max-bad": 0.05}
+    fractions = {name: invocation.options.get(f"{name}-fraction", share) for name, share in defaults.items()}
+    if not 0 <= fractions["max-bad"] <= 1:
+        raise invocation.error(f"--max-bad-fraction: expected a number from 0 to 1, got {fractions['max-bad']:g}")
+    return fractions
 
 
 def _decode(name: str) -> str:

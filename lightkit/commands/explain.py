@@ -54,13 +54,9 @@ def explain(invocation: Invocation) -> int:
     resolved, complete = _resolve(loaded, problems)
     keys = [word for word in invocation.inputs if word not in STAGES]
     found, errors = _explain_keys(resolved, complete, keys)
-    if invocation.has("json") and (found or not keys):
-        print(json.dumps(_describe_json(resolved, complete, [fields for fields, _ in found]), indent=2))
-    elif keys:
-        print("\n".join(_format(fields, yaml) for fields, yaml in found), end="")
-    else:
-        print(format_annotated(resolved, resolved.tree, ()), end="")
-    sys.stdout.flush()
+    if found or not keys:
+        is_json = invocation.has("json")
+        print(_format_all(resolved, complete, found, is_json=is_json), end="", flush=True)
     _print_note(problems)
     if errors:
         raise ConfigErrors(errors)
@@ -96,6 +92,18 @@ def _explain_keys(
         except ConfigError as error:
             errors.append(error.reworded(resolved.masked))
     return found, errors
+
+
+def _format_all(
+    resolved: Resolved, complete: Resolved, found: list[tuple[dict[str, Any], str]], *, is_json: bool
+) -> str:
+    """Write what was found of the keys; without any the whole config."""
+    if is_json:
+        fields = _describe_json(resolved, complete, [fields for fields, _ in found])
+        return json.dumps(fields, indent=2) + "\n"
+    if found:
+        return "\n".join(_format(fields, yaml) for fields, yaml in found)
+    return format_annotated(resolved, resolved.tree, ())
 
 
 def _describe_json(resolved: Resolved, complete: Resolved, found: list[dict[str, Any]]) -> dict[str, Any]:

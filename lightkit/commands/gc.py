@@ -9,7 +9,7 @@ import re
 import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from lightkit import runs
 from lightkit.cli.command_line import Invocation
@@ -54,29 +54,37 @@ def collect(invocation: Invocation) -> int:
         )
 
     # What other processes have locked meanwhile stays, so that fewer may be deleted than planned.
-    jobs = [name] if name else [path.name for path in root.iterdir() if path.is_dir() and not path.is_symlink()]
     is_dry = invocation.has("dry-run")
-    deleted = plan.deleted if is_dry else delete_runs(root, jobs, plan.deleted)
+    deleted = plan.deleted if is_dry else delete_runs(root, _list_jobs(root, name), plan.deleted)
     freed_bytes = sum(each.size_bytes for each in deleted)
     left_bytes = plan.left_bytes + sum(each.size_bytes for each in plan.deleted) - freed_bytes
+    _warn_of_size(rules, left_bytes)
+    num_left = len(plan.kept) + len(plan.deleted) - len(deleted)
+    if is_json:
+        report: dict[str, Any] = {"deleted": [each.fields(now=now) for each in deleted], "kept": plan.kept}
+        report |= {"freed_bytes": freed_bytes, "left_bytes": left_bytes, "dry_run": is_dry}
+        print(json.dumps(report, indent=2))
+    elif not is_quiet:
+        _print_runs(deleted, is_dry=is_dry, now=now)
+        print(_format_sum(len(deleted), freed_bytes, num_left, left_bytes, is_dry=is_dry))
+    return 0
+
+
+def _warn_of_size(rules: RetentionRules, left_bytes: int) -> None:
     if rules.max_size_bytes is not None and left_bytes > rules.max_size_bytes:
         _log.warning("the runs that are left are larger than --max-size, and other rules keep all of them")
 
-    if is_json:
-        report = {
-            "deleted": [each.fields(now=now) for each in deleted],
-            "kept": plan.kept,
-            "freed_bytes": freed_bytes,
-            "left_bytes": left_bytes,
-            "dry_run": is_dry,
-        }
-        print(json.dumps(report, indent=2))
-    elif not is_quiet:
-        for each in deleted:
-            print(f"{'would delete' if is_dry else 'deleted'}  {format_run(each, now=now)}")
-        num_left = len(plan.kept) + len(plan.deleted) - len(deleted)
-        print(_format_sum(len(deleted), freed_bytes, num_left, left_bytes, is_dry=is_dry))
-    return 0
+
+def _list_jobs(root: Path, name: str | None) -> list[str]:
+    if name:
+        return [name]
+    return [path.name for path in root.iterdir() if path.is_dir() and not path.is_symlink()]
+
+
+def _print_runs(deleted: Sequence[IndexedRun], *, is_dry: bool, now: float) -> None:
+    verb = "would delete" if is_dry else "deleted"
+    for each in deleted:
+        print(f"{verb}  {format_run(each, now=now)}")
 
 
 def _plan(invocation: Invocation, rules: RetentionRules, root: Path, name: str | None, *, now: float) -> DeletionPlan:

@@ -56,20 +56,7 @@ def init(invocation: Invocation) -> int:
         ConfigError: If the arguments are wrong, or a file exists.
         DataError: If the folder holds no images in classes.
     """
-    options = invocation.options
-    if "template" in options and "data" in options:
-        raise invocation.error("expected --template or --data, got both")
-    if "output" in options and "data" not in options:
-        raise invocation.error("--output names the config of --data; the files of a template have names of their own")
-    if "data" in options:
-        folder = Path(options["data"])
-        name = options.get("output", f"{folder.absolute().name}.yaml")
-        files = {name: starter_config(summarize_images(folder), name)}
-    else:
-        template = options.get("template", "module")
-        if template not in _TEMPLATES:
-            raise ConfigError(f"init: there is no template {template!r}; choose from {', '.join(_TEMPLATES)}")
-        files = _read_templates(_TEMPLATES[template])
+    files = _compose_files(invocation)
     existing = [name for name in files if Path(name).exists()]
     if existing:
         listed = "\n".join(f"  {name}" for name in existing)
@@ -83,6 +70,27 @@ def init(invocation: Invocation) -> int:
     config = next(name for name in files if name.endswith(".yaml"))
     print(f"next  lightkit fit -c {shlex.quote(config)}")
     return 0
+
+
+def _compose_files(invocation: Invocation) -> dict[str, str]:
+    """Return the text of each file by its name.
+
+    Raises:
+        ConfigError: If the options do not go together, or there is no such template.
+    """
+    options = invocation.options
+    if "template" in options and "data" in options:
+        raise invocation.error("expected --template or --data, got both")
+    if "output" in options and "data" not in options:
+        raise invocation.error("--output names the config of --data; the files of a template have names of their own")
+    if "data" in options:
+        folder = Path(options["data"])
+        name = options.get("output", f"{folder.absolute().name}.yaml")
+        return {name: starter_config(summarize_images(folder), name)}
+    template = options.get("template", "module")
+    if template not in _TEMPLATES:
+        raise ConfigError(f"init: there is no template {template!r}; choose from {', '.join(_TEMPLATES)}")
+    return _read_templates(_TEMPLATES[template])
 
 
 def _read_templates(folders: Sequence[str]) -> dict[str, str]:

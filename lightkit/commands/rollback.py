@@ -40,11 +40,11 @@ def rollback(invocation: Invocation) -> int:
         check_model(registry, name)
         versions = {str(version.version): version for version in list_versions(registry, name)}
         with registry.attempt(f"move {name}@{alias}"):
-            current, moves, to = alias_version(registry, name, alias), read_moves(registry, name), options.get("to")
+            current = alias_version(registry, name, alias)
+            moves = read_moves(registry, name)
             if current is None:
                 raise ConfigError(f"rollback: {name} has no {alias}. `lightkit promote RUN --name {name}` makes one.")
-            if to is None:
-                to = _find_version_before(current, champions(moves, alias), versions, name=name)
+            to = options.get("to") or _find_version_before(current, champions(moves, alias), versions, name=name)
             if to not in versions:
                 raise ConfigError(f"rollback: --to: {name} has no version {to}. Its versions: {', '.join(versions)}.")
             if to == current:

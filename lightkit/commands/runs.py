@@ -6,7 +6,7 @@ import csv
 import json
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from lightkit.cli.command_line import Invocation
@@ -55,18 +55,18 @@ def show_runs(invocation: Invocation) -> int:
 
     values = _collect_values(invocation, entries, key)
     order = _choose_order(invocation, entries, key, values)
-    entries = _filter_runs(invocation, entries, options.get("filter", ()), now=now)
-    entries = _sort_runs(entries, order, is_reversed=sort != key)
+    chosen = _filter_runs(invocation, entries, options.get("filter", ()), now=now)
+    shown = _sort_runs(chosen, order, is_reversed=sort != key)
 
     if options.get("json"):
-        records = [_describe_json(entry, values, now=now) for entry in entries]
+        records = [_describe_json(entry, values, now=now) for entry in shown]
         print(json.dumps(finite(records), indent=2))
     elif options.get("output") == "csv":
-        _print_csv(entries, values, now=now)
+        _print_csv(shown, values, now=now)
     elif not invocation.has("quiet"):
         has_metrics = bool(values.metrics)
         columns = {**values.metrics, **values.columns}
-        print(format_runs(entries, columns, has_metrics=has_metrics, now=now) if entries else f"no runs in {root}")
+        print(format_runs(shown, columns, has_metrics=has_metrics, now=now) if shown else f"no runs in {root}")
     return 0
 
 
@@ -86,25 +86,33 @@ def _collect_values(invocation: Invocation, entries: Sequence[IndexedRun], key: 
     metrics = list(invocation.options.get("metric", ()))
     columns = list(invocation.options.get("columns", ()))
     known = list_known_metrics(entries)
-    configs: dict[str, dict[str, Any]] = {entry.key: {} for entry in entries}
-    if columns or (key not in _SORT_KEYS and key not in known):
-        configs = {entry.key: read_config_values(entry.run) for entry in entries}
+    configs = _read_configs(entries) if columns or key not in {*_SORT_KEYS, *known} else {}
     keys = {name for config in configs.values() for name in config}
 
-    sortable = {*_SORT_KEYS, *known, *keys}
-    if key not in sortable:
-        expected = f"{', '.join(_SORT_KEYS)}, a metric or a key of the config"
-        raise invocation.error(f"--sort: expected {expected}, got {key!r}{near(key, sortable)}")
+    _check_sort_key(invocation, key, {*_SORT_KEYS, *known, *keys})
     check_names(invocation, "--metric", metrics, known)
     check_names(invocation, "--columns", columns, keys)
     if key in known and key not in _SORT_KEYS:
         metrics.append(key)
     elif key not in _SORT_KEYS:
         columns.append(key)
-    return _Values(
-        {each: {entry.key: find_metric(each, entry.summary) for entry in entries} for each in metrics},
-        {each: {entry.key: configs[entry.key].get(each) for entry in entries} for each in columns},
-    )
+    values = _Values({}, {})
+    for name in metrics:
+        values.metrics[name] = {entry.key: find_metric(name, entry.summary) for entry in entries}
+    for name in columns:
+        values.columns[name] = {each: config.get(name) for each, config in configs.items()}
+    return values
+
+
+def _check_sort_key(invocation: Invocation, key: str, known: Collection[str]) -> None:
+    if key not in known:
+        expected = f"{', '.join(_SORT_KEYS)}, a metric or a key of the config"
+        raise invocation.error(f"--sort: expected {expected}, got {key!r}{near(key, known)}")
+
+
+def _read_configs(entries: Sequence[IndexedRun]) -> dict[str, Mapping[str, Any]]:
+    """Read the config and the records of each run, by `IndexedRun.key`."""
+    return {entry.key: read_config_values(entry.run) for entry in entries}
 
 
 def _choose_order(

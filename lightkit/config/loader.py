@@ -18,7 +18,6 @@ from lightkit.config.origins import (
     UnreadableText,
     dotted,
     error_at,
-    near,
     near_files,
     shortened,
     shown_path,
@@ -29,7 +28,7 @@ from lightkit.config.resolved import Resolved, root_in
 from lightkit.config.secrets import HIDDEN, choose_reference, is_secret, list_forms, read_default
 from lightkit.config.tree import Items, Leaf, MappingNode, Node, find, to_plain, walk
 from lightkit.config.yaml_reader import MAX_DEPTH, read_file
-from lightkit.errors import ConfigError
+from lightkit.errors import ConfigError, near
 
 SECTIONS = ("trainer", "model", "data", "optimizer", "lr_scheduler", "callbacks", "logger", "run", "watchdog", "gate")
 """Top-level keys whose value may be the name of a file that holds the section."""
