@@ -64,7 +64,7 @@ def answering(status: int) -> Iterator[str]:
     """Serve one status to every request."""
 
     class Handler(http.server.BaseHTTPRequestHandler):
-        def do_GET(self) -> None:  # noqa: N802 (http.server's name)
+        def do_GET(self) -> None:
             self.send_response(status)
             self.send_header("Content-Length", "0")
             self.end_headers()
@@ -81,9 +81,7 @@ def answering(status: int) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("command", ["fit", "history"])
-@pytest.mark.parametrize(
-    ("status", "code"), [(503, 75), (429, 75), (401, 2), (403, 2), (404, 2)], ids=lambda number: str(number)
-)
+@pytest.mark.parametrize(("status", "code"), [(503, 75), (429, 75), (401, 2), (403, 2), (404, 2)], ids=str)
 def test_a_server_that_fails_is_75_and_one_that_refuses_is_2(
     command: str, status: int, code: int, workspace: Workspace
 ) -> None:
