@@ -15,7 +15,8 @@
       OutputLost                74   standard output cannot be written, as on a full disk
       RunLocked                 75   another process holds the run; try again later
       OutOfTime                 75   the deadline leaves no time for what is left; the same command goes on
-      ServerAway                75   MLflow's registry does not answer; try again later
+        TooLittleTime            2   so it does, and the same command has no more time: it is a duration
+      ServerAway                75   MLflow does not answer, or its database is locked; try again later
     Interrupted (BaseException)      SIGINT, SIGTERM, SIGUSR1 or SIGHUP arrived
                                 75   where the same command goes on, else 130, 143, 138 or 129
 
@@ -174,8 +175,14 @@ class OutOfTime(LightkitError):
     exit_code = 75
 
 
+class TooLittleTime(OutOfTime):
+    """The deadline is a duration that is too short for the next step, which the same command would find again."""
+
+    exit_code = 2
+
+
 class ServerAway(LightkitError):
-    """The server of the model registry does not answer; the same command works once it does."""
+    """MLflow does not answer, or its database is locked; the same command works once that has ended."""
 
     exit_code = 75
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from pytorch_lightning import Callback, LightningModule, Trainer
+from torch import Tensor
 from torch.utils.data import DataLoader
 
 from lightkit.errors import DataError
@@ -28,6 +29,7 @@ class RequireWork(Callback):
         self._count_losses = count_losses
         self._has_begun = False
         self._num_evaluated = 0
+        self._num_predicted = 0
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Note that there was something to train."""
@@ -62,13 +64,22 @@ class RequireWork(Callback):
         """Count a batch."""
         self._num_evaluated += 1
 
-    on_test_batch_end = on_predict_batch_end = on_validation_batch_end
+    on_test_batch_end = on_validation_batch_end
+
+    def on_predict_batch_end(self, trainer: Trainer, pl_module: LightningModule, outputs: Any, *_: Any) -> None:
+        """Count a batch, and whether it has given rows; None is no error, as a module may write by itself."""
+        self._num_evaluated += 1
+        is_sized = isinstance(outputs, (list, tuple)) or (isinstance(outputs, Tensor) and outputs.ndim > 0)
+        if not is_sized or len(outputs) > 0:
+            self._num_predicted += 1
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Check a stage that only evaluates: Lightning leaves out the hooks of its end where a loader is empty.
 
+        Ranks without a batch are no error where another one has had some.
+
         Raises:
-            DataError: If there was no batch though one was due.
+            DataError: If there was no batch though one was due, or no batch has given a row.
         """
         limits = {
             "validate": trainer.limit_val_batches,
@@ -76,9 +87,18 @@ class RequireWork(Callback):
             "predict": trainer.limit_predict_batches,
         }
         name = str(getattr(stage, "value", stage))  # Lightning 2.6 gives a member of its enumeration
-        if limits.get(name, 0) != 0 and self._num_evaluated == 0:
+        if limits.get(name, 0) == 0:
+            return
+        if not trainer.strategy.reduce_boolean_decision(self._num_evaluated > 0, all=False):
             text = f"the {name} loader has given no batch: there is nothing to report. Look at the data's split."
             raise DataError(text)
+        if name != "predict":
+            return
+        if not trainer.strategy.reduce_boolean_decision(self._num_predicted > 0, all=False):
+            raise DataError(
+                "predict_step has returned no row for any batch: there is nothing to write. Look at the data, and at "
+                "what predict_step leaves out."
+            )
 
 
 def _smallest(trainer: Trainer) -> str:

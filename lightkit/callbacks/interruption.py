@@ -22,7 +22,7 @@ from lightkit.callbacks.checkpoint import (
     is_last_for_now,
     save_within_epoch,
 )
-from lightkit.errors import Interrupted, OutOfTime
+from lightkit.errors import Interrupted, OutOfTime, TooLittleTime
 from lightkit.runs.clock import elapsed_s
 from lightkit.runs.deadline import Deadline
 from lightkit.runs.signals import SignalWatch
@@ -250,6 +250,7 @@ class StopAtDeadline(Callback):
 
         Raises:
             OutOfTime: In the second case.
+            TooLittleTime: If the same command, with a deadline that is a duration, gets no further.
         """
         if self._epochs_s or trainer.current_epoch > 0:
             _log.info(f"stops training in epoch {trainer.current_epoch}: the deadline is {self._deadline.shown}")
@@ -263,6 +264,11 @@ class StopAtDeadline(Callback):
                 return  # a few more batches lead to where that can be resumed
             save_within_epoch(trainer, batch_idx)
         text = f"The deadline ({self._deadline.shown}) leaves no time for the first epoch"
-        if (saved := self._last_good()) is not None:
-            raise OutOfTime(f"{text}; the same command goes on from {saved}.")
-        raise OutOfTime(f"{text}, and nothing could be saved before its end. Say a later --deadline.")
+        saved = self._last_good()
+        gets_further = saved is not None and self._num_batches > 0
+        kind = TooLittleTime if self._deadline.is_duration and not gets_further else OutOfTime
+        if gets_further or (saved is not None and kind is OutOfTime):
+            raise kind(f"{text}; the same command goes on from {saved}.")
+        if saved is not None:
+            raise kind(f"{text}: it ended before a batch, and training from {saved} gets no further. Say a later one.")
+        raise kind(f"{text}, and nothing could be saved before its end. Say a later --deadline.")

@@ -45,6 +45,8 @@ def validate(
         The config without what is wrong; and what was found, with the places that only an import can judge.
     """
     _check_run_paths(command, resolved, loaded.invocation.options.get("ckpt_path"), problems)
+    if command != "export":  # which records nothing
+        _check_tracking(resolved, problems)
     schema = load_schema()
     findings = _findings(loaded.resolved, schema, problems)
     for _, problem in findings.problems:
@@ -285,6 +287,51 @@ def _check_run_paths(command: str, resolved: Resolved, option: Any, problems: Pr
             raise ConfigError(f"ckpt_path: expected text or null, got {named!r}")
         if named and named not in ("best", "last"):
             check_checkpoint_file(named)
+
+
+def _check_tracking(resolved: Resolved, problems: Problems) -> None:
+    """Check that the installed MLflow knows the local databases in which the config's loggers record.
+
+    Args:
+        resolved: The config.
+        problems: Takes what is wrong.
+    """
+    section = resolved.values.get("run")
+    root = section.get("root") if isinstance(section, dict) else None
+    for path, entry in _list_loggers(resolved):
+        name = str(entry.get("class_path", "")).rpartition(".")[2]
+        arguments = entry.get("init_args")
+        uri = arguments.get("tracking_uri") if isinstance(arguments, dict) else None
+        is_lightnings = name == "MLFlowLogger" and str(uri).startswith("sqlite:")
+        if name != "MLflow" and not is_lightnings:
+            continue
+
+        from lightkit.loggers.mlflow_address import find_address  # here: few configs need them
+        from lightkit.loggers.mlflow_database import require_known_schema
+
+        place = (*path, "init_args", "tracking_uri") if uri else (*path, "class_path")
+        try:
+            address = find_address(None if uri is None else str(uri), origin=dotted(place), root=Path(root or "runs"))
+            require_known_schema(address)
+        except ConfigError as error:
+            problems.add(error_at(str(error), resolved.origin_of(place)))
+
+
+def _list_loggers(resolved: Resolved) -> Iterator[tuple[KeyPath, Mapping[str, Any]]]:
+    """List the loggers of a config, each with its path, by the section `logger` and by the trainer's own key."""
+    trainer = resolved.values.get("trainer")
+    own = trainer.get("logger") if isinstance(trainer, dict) else None
+    sections: list[tuple[KeyPath, Any]] = [(("logger",), resolved.values.get("logger")), (("trainer", "logger"), own)]
+    for path, found in sections:
+        if isinstance(found, Mapping) and "class_path" in found:
+            yield path, found
+            continue
+        items: Iterable[tuple[Any, Any]] = found.items() if isinstance(found, Mapping) else ()
+        if isinstance(found, list):
+            items = enumerate(found)
+        for name, entry in items:
+            if isinstance(entry, Mapping):
+                yield (*path, name), entry
 
 
 def explain_unwritable(root: str | Path, *, setting: str = "run.root") -> ConfigError | None:

@@ -60,7 +60,7 @@ def init(invocation: Invocation) -> int:
     existing = [name for name in files if Path(name).exists()]
     if existing:
         listed = "\n".join(f"  {name}" for name in existing)
-        remedy = "Name another file with --output." if "data" in options else "Try an empty folder."
+        remedy = "Name another file with --output." if invocation.has("data") else "Try an empty folder."
         raise ConfigError(f"init: it overwrites nothing, and this folder already has:\n{listed}\n{remedy}")
     for name, text in files.items():
         Path(name).parent.mkdir(parents=True, exist_ok=True)

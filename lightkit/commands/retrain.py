@@ -44,6 +44,7 @@ from lightkit.errors import (
     Interrupted,
     OutOfTime,
     ServerAway,
+    TooLittleTime,
     exit_code_of,
     format_interruption,
 )
@@ -386,6 +387,7 @@ class Retrain:
         self._began = _format_now()
         self._ended: str | None = None
         self._outcome: str | None = None
+        self._has_run_a_stage = False  # in this process
         self._unchanged: runs.Run | None = None  # since which nothing has changed
 
     def run(self) -> int:
@@ -627,6 +629,7 @@ class Retrain:
 
         Raises:
             OutOfTime: If the deadline leaves no time for the stage.
+            TooLittleTime: If the same command has no more time for it either.
         """
         if self._deadline is None:
             return []
@@ -641,6 +644,9 @@ class Retrain:
                 return []
             needs = f"{stage} takes about {format_duration(needs_s)}; " if needs_s else ""
             when = f"in {format_duration(left_s)}" if left_s > 0 else "over"
+            if self._deadline.is_duration and not self._has_run_a_stage:
+                text = f"The deadline is {when}; {needs}the same command has no more time. Name a longer --deadline."
+                raise TooLittleTime(text)
             raise OutOfTime(f"The deadline is {when}; {needs}the same command goes on with {stage}.")
         later = [each for each in STAGES[1:] if each not in self._skipped]
         if "reserve" in self._options:
@@ -651,7 +657,8 @@ class Retrain:
             reserve_s = _RESERVE_FACTOR * sum(usual_s[each] for each in later) + (_RESERVE_EXTRA_S if later else 0.0)
         reserve, left = format_duration(reserve_s), format_duration(left_s)
         if left_s <= reserve_s:
-            raise OutOfTime(
+            kind = TooLittleTime if self._deadline.is_duration else OutOfTime
+            raise kind(
                 f"The deadline is in {left}, and the stages after a training need {reserve} of that; --reserve sets "
                 f"how much to leave for them."
             )
@@ -671,6 +678,7 @@ class Retrain:
         attempts, failures = self._stages[stage].attempts + 1, self._stages[stage].failures
         state = StageState(stage, "running", began=_format_now(), attempts=attempts, failures=failures)
         self._stages[stage] = state
+        self._has_run_a_stage = True
         self._write()
         num_bytes = 0
         if self._run is not None:

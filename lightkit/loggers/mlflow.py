@@ -35,7 +35,7 @@ from lightkit import runs
 from lightkit.config import shown_path
 from lightkit.config.bounds import NonNegativeFloat
 from lightkit.config.secrets import mask
-from lightkit.errors import Interrupted, LightkitError, ServerAway
+from lightkit.errors import ConfigError, Interrupted, LightkitError, ServerAway
 from lightkit.loggers.mlflow_address import (
     CONNECT_SETTINGS,
     UniqueKeys,
@@ -45,6 +45,7 @@ from lightkit.loggers.mlflow_address import (
     send_model_files,
 )
 from lightkit.loggers.mlflow_database import prepare_database
+from lightkit.loggers.mlflow_errors import can_pass
 from lightkit.runs.fence import check_fences
 from lightkit.runs.index import flatten
 from lightkit.runs.webhook import BackgroundSender, DeliveryError
@@ -145,6 +146,7 @@ class MLflow(Logger):
 
         Raises:
             ServerAway: If the server does not answer.
+            ConfigError: If it refuses, or its database is of a newer MLflow.
         """
         return self._open()
 
@@ -293,11 +295,12 @@ class MLflow(Logger):
         except LightkitError:
             raise
         except Exception as error:
-            kind = ServerAway if _is_temporary(error) else LightkitError
-            raise kind(
+            waits = can_pass(error, self._address)
+            advice = "Start the server, or correct" if waits else "Correct"
+            raise (ServerAway if waits else ConfigError)(
                 f"MLflow at {self._address.shown} does not take this run: {_describe(error)}. The address comes from "
-                f"{self._address.origin}. Start the server, or correct the address, or remove the logger MLflow; "
-                f"nothing has been trained yet."
+                f"{self._address.origin}. {advice} the address, or remove the logger MLflow; nothing has been trained "
+                f"yet."
             ) from error
         finally:
             if not has_timeout:

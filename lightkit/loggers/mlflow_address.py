@@ -63,7 +63,7 @@ def find_address(
         root: The run root; that of the current run if None.
 
     Raises:
-        ConfigError: If the URI names a folder.
+        ConfigError: If the URI names a folder, or a server without a host.
     """
     run = runs.current()
     if tracking_uri:
@@ -79,6 +79,11 @@ def find_address(
             f"{origin} is {mask(uri, hides_users=True)!r}, a folder. MLflow 3.13 and later keep no runs in folders: "
             f"use a database such as 'sqlite:///runs/mlflow.db', a server such as 'http://localhost:5000', "
             f"or leave it out for a database in the run root."
+        )
+    if scheme in ("http", "https") and not urlsplit(uri).hostname:
+        raise ConfigError(
+            f"{origin} is {mask(uri, hides_users=True)!r}, which names no host. Expected an address such as "
+            f"'http://localhost:5000'."
         )
     if scheme != "sqlite" or ":memory:" in uri:
         return Address(uri, origin)

@@ -1,7 +1,8 @@
-"""MLflow's local database: whole, or not there. No torch.
+"""MLflow's local database: whole, or not there, and of the schema of the installed MLflow. No torch.
 
 MLflow 3.17 makes a SQLite file in place, by dozens of migrations whose statements cannot be rolled back together. A
-process that is killed meanwhile leaves a file that no later start can use and `mlflow db upgrade` does not repair.
+process that is killed meanwhile leaves a file that no later start can use and `mlflow db upgrade` does not repair. So
+a database is made, or migrated to a newer schema, in another file, and takes its place when it is whole.
 """
 
 from __future__ import annotations
@@ -9,19 +10,27 @@ from __future__ import annotations
 import fcntl
 import logging
 import os
+import re
 import sqlite3
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from importlib import metadata
+from importlib.util import find_spec
 from pathlib import Path
 
+from lightkit.errors import ConfigError, ServerAway
 from lightkit.loggers.mlflow_address import Address
+from lightkit.loggers.mlflow_errors import is_busy
 from lightkit.runs.fence import aside_of
 
 _log = logging.getLogger("lightkit.loggers")
 
 _QUIET_S = 3.0  # a migration takes some hundredths of a second
+_BUSY_S = 20.0  # as MLflow waits for a database that another process has locked
 _BESIDE = ("-journal", "-wal", "-shm")  # of SQLite
 _MADE_BY_MLFLOW = {"alembic_version", "experiments", "runs", "_alembic_tmp_experiments"}
 
@@ -41,27 +50,47 @@ class _Content:
     has_records: bool
 
 
-def prepare_database(address: Address) -> None:
-    """Make a local database that is missing, under another name until it is whole.
+@dataclass(frozen=True)
+class Schema:
+    """Revisions of the database's schema in the installed MLflow.
 
-    One that a killed process has left unfinished is moved aside, with a warning: it holds no records.
+    Args:
+        version: Version of MLflow.
+        newest: The revision that it works with.
+        known: All that it can migrate from, and the newest.
+    """
+
+    version: str
+    newest: str
+    known: frozenset[str]
+
+
+def prepare_database(address: Address) -> None:
+    """Make a local database that is missing, and migrate one of an older MLflow: in another file until it is whole.
+
+    One that a killed process has left unfinished is moved aside, with a warning: it holds no records. One that is
+    migrated is copied before, and a warning names the copy.
 
     Args:
         address: Address of MLflow; nothing happens for a server.
+
+    Raises:
+        ConfigError: If a newer MLflow has migrated it, or it cannot be migrated.
     """
-    if address.database is None or "?" in address.uri:  # options of the connection, which are no part of the path
+    if not _is_file(address):
         return
+    assert address.database is not None
     path = address.database.resolve()
     if _is_usable(path):
+        require_known_schema(address)
+        _migrate(path, address)
         return
     path.parent.mkdir(parents=True, exist_ok=True)
     with exclusive(address) as is_locked:
         if _is_usable(path):  # by now
             return
         if is_locked:
-            for leftover in path.parent.glob(f".{path.name}.*.aside*"):
-                leftover.unlink(missing_ok=True)
-
+            _remove_leftovers(path)
         whole = aside_of(path)
         try:
             _make(whole)
@@ -71,6 +100,186 @@ def prepare_database(address: Address) -> None:
         finally:
             for suffix in ("", *_BESIDE):
                 whole.with_name(whole.name + suffix).unlink(missing_ok=True)
+
+
+def require_known_schema(address: Address) -> None:
+    """Check that no newer MLflow than the installed one has migrated a local database. It is only read.
+
+    Args:
+        address: Address of MLflow; nothing happens for a server, which has an MLflow of its own.
+
+    Raises:
+        ConfigError: If one has.
+    """
+    if not _is_file(address):
+        return
+    assert address.database is not None
+    revision = _read_revision(address.database)
+    schema = _read_schema() if revision is not None else None
+    if schema is None or revision in schema.known:
+        return
+    raise ConfigError(
+        f"MLflow's database {address.database} is of a newer MLflow than the installed one: its schema has revision "
+        f"{revision}, and MLflow {schema.version} knows those up to {schema.newest}. Its place comes from "
+        f"{address.origin}. Install the MLflow that has migrated it, such as with pip install --upgrade mlflow, or "
+        f"name another database."
+    )
+
+
+def _is_file(address: Address) -> bool:
+    """Check whether an address is a local database whose URI has no options, which are no part of its path."""
+    return address.database is not None and "?" not in address.uri
+
+
+def _read_revision(path: Path) -> str | None:
+    """Return the revision of a database's schema; None where there is none, or it cannot be read now."""
+    try:
+        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=_BUSY_S)) as connection:
+            row = connection.execute("SELECT version_num FROM alembic_version").fetchone()
+    except sqlite3.Error:
+        return None
+    return None if row is None else str(row[0])
+
+
+def _read_schema() -> Schema | None:
+    """Return the schema of the installed MLflow, by the files of its migrations; None where it has none.
+
+    MLflow and Alembic would take seconds to import, and `lightkit check` has no seconds.
+    """
+    spec = find_spec("mlflow")
+    folders = [] if spec is None else [Path(each) for each in spec.submodule_search_locations or ()]
+    files = [file for folder in folders for file in (folder / "store" / "db_migrations" / "versions").glob("*.py")]
+    revisions: set[str] = set()
+    replaced: set[str] = set()
+    for file in files:
+        text = file.read_text(encoding="utf-8")
+        for name, found in (("revision", revisions), ("down_revision", replaced)):
+            line = re.search(rf"^{name}\b[^=\n]*=(.*)", text, re.MULTILINE)
+            found.update(re.findall(r"[\"'](\w+)[\"']", line[1] if line else ""))
+    newest = revisions - replaced
+    if len(newest) != 1:
+        return None
+    return Schema(metadata.version("mlflow"), newest.pop(), frozenset(revisions))
+
+
+def _migrate(path: Path, address: Address) -> None:
+    """Migrate a database of an older MLflow, and keep a copy of it.
+
+    The copy is migrated first, which MLflow cannot undo half way; its content then replaces that of the database at
+    once, so that no reader and no killed process sees a part of it.
+
+    Raises:
+        ConfigError: If MLflow cannot migrate it, or the disk or the folder refuses.
+    """
+    if not _is_older(path):
+        return
+    with exclusive(address) as is_locked:
+        schema = _read_schema()
+        revision = _read_revision(path)
+        if schema is None or not _is_older(path):  # by now
+            return
+        if is_locked:
+            _remove_leftovers(path)
+        copy = aside_of(path)
+        migrated = aside_of(path)
+        try:
+            with closing(sqlite3.connect(path, timeout=_BUSY_S)) as database:
+                while True:
+                    before = _read_data_version(database)
+                    _copy_content(path, copy)
+                    _copy_content(copy, migrated)
+                    _upgrade(migrated)
+                    if _read_data_version(database) == before:  # else somebody has written meanwhile
+                        break
+            kept = _keep(copy, path.with_name(f"{path.name}.revision-{revision}"))
+            _copy_content(migrated, path)
+        except (OSError, sqlite3.Error) as error:
+            kind = ServerAway if is_busy(error) else ConfigError
+            raise kind(
+                f"MLflow's database {path} has the older revision {revision}, and cannot be migrated to "
+                f"{schema.newest} of MLflow {schema.version}: {error}. It is as it was. Its place comes from "
+                f"{address.origin}. Correct that, or name another database."
+            ) from error
+        finally:
+            for each in (copy, migrated):
+                for suffix in ("", *_BESIDE):
+                    each.with_name(each.name + suffix).unlink(missing_ok=True)
+    _log.warning(
+        "MLflow %s has migrated its database %s from revision %s to %s, which older versions of MLflow cannot read. "
+        "A copy from before is %s.",
+        schema.version,
+        path,
+        revision,
+        schema.newest,
+        kept.name,
+    )
+
+
+def _remove_leftovers(path: Path) -> None:
+    """Remove the files that a killed process has left beside a database; under its lock."""
+    for leftover in path.parent.glob(f".{path.name}.*.aside*"):
+        leftover.unlink(missing_ok=True)
+
+
+def _is_older(path: Path) -> bool:
+    """Check whether a database has an older schema than the installed MLflow's."""
+    revision = _read_revision(path)
+    schema = _read_schema() if revision is not None else None
+    return schema is not None and revision in schema.known - {schema.newest}
+
+
+def _read_data_version(database: sqlite3.Connection) -> int:
+    """Return a number that changes with each commit of another connection."""
+    return int(database.execute("PRAGMA data_version").fetchone()[0])
+
+
+def _copy_content(source: Path, target: Path) -> None:
+    """Replace the content of a database, in one transaction, by that of another.
+
+    Raises:
+        sqlite3.Error: If one of them is locked for long, or the disk is full.
+    """
+    end_s = time.monotonic() + _BUSY_S
+
+    def stop_waiting(status: int, *_: int) -> None:
+        is_blocked = status in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+        if is_blocked and time.monotonic() > end_s:  # Python waits without an end
+            raise sqlite3.OperationalError("database is locked")
+
+    with (
+        closing(sqlite3.connect(source, timeout=_BUSY_S)) as of_source,
+        closing(sqlite3.connect(target, timeout=_BUSY_S)) as of_target,
+    ):
+        of_source.backup(of_target, progress=stop_waiting)
+
+
+def _upgrade(path: Path) -> None:
+    """Migrate a database by MLflow's own command.
+
+    Raises:
+        OSError: If it ends with an error.
+    """
+    words = [sys.executable, "-m", "mlflow", "db", "upgrade", f"sqlite:///{path}"]
+    result = subprocess.run(words, capture_output=True, text=True, check=False)
+    if result.returncode != 0:
+        said = (result.stderr.strip() or result.stdout.strip()).splitlines() or ["no message"]
+        raise OSError(f"`mlflow db upgrade` ends with {result.returncode}: {said[-1]}")
+
+
+def _keep(copy: Path, name: Path) -> Path:
+    """Rename the copy to the first free one of ``name``, ``name-2`` and so on, and return it."""
+    number, kept = 1, name
+    while True:
+        try:
+            os.link(copy, kept)
+        except FileExistsError:
+            number += 1
+            kept = name.with_name(f"{name.name}-{number}")
+        except OSError:  # a file system without links
+            copy.rename(kept)
+            return kept
+        else:
+            return kept
 
 
 @contextmanager
@@ -100,7 +309,7 @@ def _read(path: Path) -> _Content:
     Raises:
         sqlite3.Error: If the file is no database, or is locked.
     """
-    with closing(sqlite3.connect(f"{path.as_uri()}?mode=rw", uri=True, timeout=20.0)) as connection:
+    with closing(sqlite3.connect(f"{path.as_uri()}?mode=rw", uri=True, timeout=_BUSY_S)) as connection:
         # Reading also rolls back what a killed process has left in a journal.
         tables = frozenset(name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type='table'"))
         revision, has_records = None, False

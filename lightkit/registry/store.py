@@ -17,6 +17,7 @@ from lightkit.config.secrets import mask
 from lightkit.errors import ConfigError, ServerAway
 from lightkit.loggers.mlflow_address import CONNECT_SETTINGS, Address, find_address
 from lightkit.loggers.mlflow_database import prepare_database
+from lightkit.loggers.mlflow_errors import STORAGE_CLIENTS, can_pass
 
 if TYPE_CHECKING:
     from mlflow.entities.model_registry import ModelVersion
@@ -27,8 +28,6 @@ KEPT = "checkpoint_artifact"
 WEIGHTS = "weights_sha256"
 """Tag of a version: digest of its weights alone, as `digest_weights` computes it."""
 _MAX_CHARS = 300  # of an error of MLflow's
-_STORAGE_CLIENTS = ("boto3", "botocore", "azure", "google")
-"""Packages by which MLflow reaches artifacts in S3 and the like; their errors have no common base class."""
 _OPTION = "--tracking-uri"
 
 # An upload is answered when the whole file is stored.
@@ -161,7 +160,7 @@ class Registry:
         try:
             yield
         except Exception as error:
-            is_of_storage = type(error).__module__.partition(".")[0] in _STORAGE_CLIENTS
+            is_of_storage = type(error).__module__.partition(".")[0] in STORAGE_CLIENTS
             known = (MlflowException, RequestException, SQLAlchemyError, OSError, ModuleNotFoundError)
             if not isinstance(error, known) and not is_of_storage:
                 raise
@@ -169,17 +168,17 @@ class Registry:
             text = text if len(text) <= _MAX_CHARS else f"{text[:_MAX_CHARS]}…"
             message = f"MLflow at {self.address.shown} cannot {action}: {text}."
             is_refusal = (
-                isinstance(error, (FileNotFoundError, ModuleNotFoundError))  # the latter: boto3, for artifacts in S3
+                is_of_storage
+                or isinstance(error, (FileNotFoundError, ModuleNotFoundError))  # the latter: boto3, for artifacts in S3
                 or (isinstance(error, MlflowException) and int(error.get_http_status_code()) < 500)  # type: ignore[no-untyped-call]
-                or (is_of_storage and re.search("Connect|Timeout|Unavailable", type(error).__name__) is None)
             )
-            if is_refusal:
+            waits = can_pass(error, self.address)
+            if is_refusal and not waits:  # of a name, for instance: the address is right
                 raise ConfigError(message) from error
             message += f" The address comes from {self.address.origin}; "
-            is_local = self.address.database is not None
-            if is_local and not re.search("locked|disk is full|No space", text):
+            if not waits:
                 raise ConfigError(f"{message}name another with {self.option}.") from error
-            advice = "try again" if is_local else "start the server"
+            advice = "try again" if self.address.database is not None else "start the server"
             raise ServerAway(f"{message}{advice}, or name another with {self.option}.") from error
 
 

@@ -43,6 +43,11 @@ class Deadline:
         return (self.moment - datetime.now(UTC)).total_seconds()
 
     @property
+    def is_duration(self) -> bool:
+        """Whether it counts from the start, so that the same command has as much time again, and no more."""
+        return self.ends_s is not None
+
+    @property
     def shown(self) -> str:
         """The moment on the local clock."""
         return f"{self.moment.astimezone():%Y-%m-%d %H:%M:%S}"

@@ -14,7 +14,7 @@ from pytorch_lightning.callbacks import EarlyStopping
 
 from lightkit.callbacks import checkpoint
 from lightkit.callbacks.interruption import StopAtDeadline
-from lightkit.errors import OutOfTime
+from lightkit.errors import OutOfTime, TooLittleTime
 from lightkit.runs.deadline import Deadline
 from tests.callbacks.late_training import BATCHES, Hands, OfTwo, trained
 
@@ -61,6 +61,8 @@ def test_without_time_for_one_epoch_it_is_saved_and_goes_on_the_next_night(tmp_p
         trained(tmp_path, 75, Hands(), resumable=True)
     saved = torch.load(tmp_path / "last.ckpt")
     assert 0 < saved["global_step"] < BATCHES
+    with pytest.raises(TooLittleTime, match=r"ended before a batch, and training from .*last\.ckpt gets no further"):
+        trained(tmp_path, 10, Hands(start_s=11), resumable=True, ckpt=tmp_path / "last.ckpt")
 
     hands = Hands(start_s=1000)
     trainer, stopped = trained(tmp_path, 1100, hands, resumable=True, ckpt=tmp_path / "last.ckpt")
@@ -68,7 +70,7 @@ def test_without_time_for_one_epoch_it_is_saved_and_goes_on_the_next_night(tmp_p
 
 
 def test_what_cannot_be_saved_within_an_epoch_is_reported_with_the_time_it_needs(tmp_path: Path) -> None:
-    with pytest.raises(OutOfTime, match=r"nothing could be saved before its end\. Say a later"):
+    with pytest.raises(TooLittleTime, match=r"nothing could be saved before its end\. Say a later"):
         trained(tmp_path, 100, Hands())
     assert not (tmp_path / "last.ckpt").exists()
 
@@ -82,7 +84,7 @@ def test_a_training_that_is_resumed_too_late_is_done_with_what_it_has(tmp_path: 
 
 def test_without_any_time_nothing_is_trained(tmp_path: Path) -> None:
     hands = Hands(start_s=1000)
-    with pytest.raises(OutOfTime, match=r"nothing could be saved before its end\. Say a later --deadline"):
+    with pytest.raises(TooLittleTime, match=r"nothing could be saved before its end\. Say a later --deadline"):
         trained(tmp_path, 999, hands)
     assert hands.now_s == 1000
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
@@ -15,6 +16,7 @@ from tests.contract.workspace import ForkServer, Result, Workspace
 pytestmark = pytest.mark.timeout(1800)  # on a busy machine
 
 BETTER, WORSE = "@better", "@worse"
+IN_23_HOURS = f"{datetime.now() - timedelta(hours=1):%H:%M}"
 AWAY = "--tracking-uri=http://127.0.0.1:9"
 NOWHERE = ("--data=ImageFolder", "--data.root=nowhere")
 JUDGED = ("--gate.baseline=null", "--gate.max_drop=null", "--gate.slices=null")
@@ -57,7 +59,7 @@ ENDINGS = {
     "retrain 1": Ending(("retrain", *SMALL, "--model=my_project.FailsInInit"), 1, "hidden layers are out of stock"),
     "retrain 2": Ending(("retrain", *SMALL, "--model.hiden=3"), 2, "hiden"),
     "retrain 3": Ending(("retrain", *SMALL, *NOWHERE), 3, "nowhere"),
-    "retrain 75": Ending(("retrain", *SMALL, "--deadline=30s", "--reserve=40s"), 75, "--reserve"),
+    "retrain 75": Ending(("retrain", *SMALL, f"--deadline={IN_23_HOURS}", "--reserve=23h30m"), 75, "--reserve"),
 }  # fmt: skip
 
 

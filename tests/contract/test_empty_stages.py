@@ -34,7 +34,7 @@ class Net(LightningModule):
         self.log("test/loss", self(batch[0]).square().mean())
 
     def predict_step(self, batch, index):
-        return self(batch[0])
+        return self(batch[0])[: 0 if self.skips == "rows" else None]
 
     def configure_optimizers(self):
         return torch.optim.SGD(self.parameters(), lr=0.1)
@@ -84,6 +84,10 @@ EMPTY = {
         r"each of the 2 training batches was skipped",
     ),
     "test": (["test", "--run", "job/latest", "--data.num_test=0"], r"the test loader has given no batch"),
+    "rows": (
+        ["predict", "--run", "job/latest", "--model.skips=rows"],
+        r"predict_step has returned no row for any batch",
+    ),
     "predict": (["predict", "--run", "job/latest", "--data.num_test=0"], r"the predict loader has given no batch"),
 }
 ZERO = {

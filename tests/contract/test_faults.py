@@ -329,9 +329,9 @@ def test_a_test_that_hangs_ends_with_70(workspace: Workspace) -> None:
 # -- a deadline -------------------------------------------------------------------------------------------------------
 
 
-def test_a_deadline_that_leaves_no_time_is_75(workspace: Workspace) -> None:
+def test_a_duration_that_leaves_no_time_is_2(workspace: Workspace) -> None:
     result = workspace.run("fit", "-c", "small.yaml", "--deadline=1s")
-    assert_failed(result, code=75)
+    assert_failed(result, code=2)
     assert re.search(r"deadline \(20\d\d-\S+ \S+\) leaves no time", result.err)
 
 

@@ -1,0 +1,65 @@
+"""Errors of MLflow's first answer: which of them end by waiting, so that the same command is tried again. No torch."""
+
+from __future__ import annotations
+
+import re
+
+from lightkit.errors import exception_chain
+from lightkit.loggers.mlflow_address import Address
+
+STORAGE_CLIENTS = ("boto3", "botocore", "azure", "google")
+"""Packages by which MLflow reaches artifacts in S3 and the like; their errors have no common base class."""
+_WAITS = {408, 425, 429}  # 4xx that end: a slow request, and limits
+_REFUSED_LOGINS = "authentication failed|access denied|does not exist|unknown database"  # PostgreSQL, MySQL
+_OTHER_SCHEMA = "out-of-date database schema|can't locate revision"  # MLflow's and Alembic's words
+
+
+def can_pass(error: Exception, address: Address) -> bool:
+    """Return whether the same command can succeed later though nothing is changed.
+
+    Args:
+        error: Of MLflow, its connection, its database or its storage.
+        address: Address of MLflow.
+    """
+    from mlflow.exceptions import InvalidUrlException, MlflowException  # 2 s
+    from requests import exceptions as of_requests
+    from sqlalchemy import exc as of_database
+
+    chain = list(exception_chain(error))
+    if address.database is not None:
+        return any(is_busy(each) for each in chain)
+
+    # Python's and MLflow's own refusals: a module that is not installed, an address that is none, a certificate
+    never = (
+        FileNotFoundError,
+        ModuleNotFoundError,
+        InvalidUrlException,
+        of_requests.InvalidSchema,
+        of_requests.InvalidURL,
+        of_requests.MissingSchema,
+        of_requests.SSLError,
+        of_requests.TooManyRedirects,
+    )
+    if any(isinstance(each, never) for each in chain) or re.search(_OTHER_SCHEMA, str(error), re.IGNORECASE):
+        return False
+
+    if type(error).__module__.partition(".")[0] in STORAGE_CLIENTS:
+        return re.search("Connect|Timeout|Unavailable", type(error).__name__) is not None
+    if isinstance(error, of_database.SQLAlchemyError):
+        connects = (of_database.OperationalError, of_database.InterfaceError, of_database.TimeoutError)
+        return isinstance(error, connects) and not re.search(_REFUSED_LOGINS, str(error), re.IGNORECASE)
+
+    # A server that answers: 5xx is its own failure, 4xx a refusal of this request.
+    status = 0
+    if isinstance(error, MlflowException):
+        status = int(error.get_http_status_code())  # type: ignore[no-untyped-call]
+    elif (response := getattr(error, "response", None)) is not None:  # an HTTPError of requests
+        status = int(response.status_code)
+    if status:
+        return status >= 500 or status in _WAITS
+    return isinstance(error, OSError)
+
+
+def is_busy(error: BaseException) -> bool:
+    """Return whether a local database is locked by another process, or its disk is full, which both end."""
+    return re.search("locked|disk is full|No space", str(error)) is not None
