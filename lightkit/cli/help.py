@@ -13,7 +13,8 @@ OWN_OPTIONS: dict[str, tuple[tuple[str, str], ...]] = {
     ),
     "export": (
         ("--format NAMES", "torch_export (model.pt2, the default), onnx,"),
-        ("", "torchscript, safetensors, with commas between; or all"),
+        ("", "torchscript, safetensors, with commas between; or all;"),
+        ("", "module:NAME: by the module's own export_model"),
         ("--run RUN", "a run folder or latest, without -c; or an address"),
         ("", "in MLflow, such as models:/flowers@champion"),
         ("--ckpt_path WHICH", "best (the default of a run), last, or a file"),
