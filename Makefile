@@ -55,7 +55,7 @@ docs: $(VENV)/.installed-dev  ## Build the documentation into site/
 	$(BIN)/zensical build --strict
 
 clean:  ## Remove the environment and the tools' caches; runs and data stay
-	rm -rf $(VENV) $(TPU) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) $(TPU) .venv-rfdetr .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
 
 $(VENV)/bin/python $(TPU)/bin/python:
 	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(0 if (3, 11) <= v <= (3, 14) else \

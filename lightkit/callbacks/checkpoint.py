@@ -22,7 +22,7 @@ from torch.utils.data import DataLoader
 from lightkit import runs
 from lightkit.callbacks.metric_modes import find_metric_modes
 from lightkit.config import near
-from lightkit.errors import ConfigError
+from lightkit.errors import ConfigError, join_names
 from lightkit.runs.metric_mode import infer_mode, override_modes
 from lightkit.torch_files import load_file
 
@@ -264,7 +264,9 @@ class Checkpoint(ModelCheckpoint):
         is_known = self._validated or bool(self._names_seen)  # by the sanity check
         if not is_known or _find_monitor(self._names_seen) is not None:
             return None
-        return f"neither {' nor '.join(AUTO_MONITORS)} is logged, but {', '.join(self._names_seen) or 'nothing'}"
+        # a detector logs dozens of metrics: those of the validation can be monitored
+        names = [name for name in self._names_seen if name.startswith("val")] or self._names_seen
+        return f"neither {' nor '.join(AUTO_MONITORS)} is logged, but {join_names(names, most=10) or 'nothing'}"
 
     # -- the best ------------------------------------------------------------------------------------------------------
 

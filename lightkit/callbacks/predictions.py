@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
 from itertools import chain
 from operator import attrgetter
@@ -21,6 +21,7 @@ from pytorch_lightning.utilities.model_helpers import is_overridden
 from torch import Tensor
 
 from lightkit.callbacks.class_names import names_of_outputs
+from lightkit.callbacks.prediction_lines import name_parts, split_samples, to_plain, write_lines
 from lightkit.callbacks.resume import gather
 from lightkit.errors import ConfigError, DataError
 from lightkit.images.progress import ProgressLines
@@ -39,25 +40,32 @@ class _Batch(NamedTuple):
     number: int
     rank: int
     indices: NDArray[np.int64]
-    kind: Literal["classes", "labels", "numbers", "other"]
+    kind: Literal["classes", "labels", "numbers", "samples", "whole"]
     rows: Any
 
 
+_ROW_KINDS = ("classes", "labels", "numbers")
+"""Kinds of batches that are rows of a table."""
+
+
 class PredictionTable(BasePredictionWriter):
-    """Write what `predict_step` returns, one row a sample.
+    """Write what `predict_step` returns, one row or one line a sample.
 
     A row has `path` where the data knows it and has one loader. That of a model that declares logits or probabilities
     of classes has `label` and `probability`, of labels `probability_NAME` of each, see `lightkit.task`; any other
     tensor's row has its elements. A row of probabilities that are no finite numbers has the reason in `error` alone.
-    Where batches are unlike, the columns of the others are empty. If a batch has no tensor with a row for each sample,
-    all go to `predictions.pt`, a list with one item a batch, for `torch.load`.
+    Where batches are unlike, the columns of the others are empty.
+    If a batch has no tensor with a row for each sample, all go to `predictions.jsonl`, one line a sample: tensors as
+    lists, the keys of a mapping kept, anything else under `prediction`; see `split_samples`. A batch that cannot be
+    divided into samples has one line, with its number as `batch`. What JSON has no form for goes to `predictions.pt`, a
+    list with one item a batch, which is a list of samples where it could be divided, for `torch.load`.
     Several processes make one table together, in the order of the data, each sample once; where a loader does not give
     its samples' indices, their shares come one batch after another. The table is written when it is complete: until
     then the one before it stays, and memory holds about 50 bytes a row, and 4 for each number of a row that is no
     classifier's.
 
     Args:
-        folder: Where `predictions.csv` is written.
+        folder: Where `predictions.csv`, or `predictions.jsonl`, is written.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -86,7 +94,7 @@ class PredictionTable(BasePredictionWriter):
     ) -> None:
         """Keep the predictions of a batch."""
         indices = np.array(batch_indices or (), np.int64)
-        kind: Literal["classes", "labels", "numbers", "other"] = "other"
+        kind: Literal["classes", "labels", "numbers", "samples", "whole"]
         rows: Any
         if isinstance(prediction, Tensor) and prediction.ndim and len(indices) in (0, len(prediction)):
             read = _read_rows(prediction, pl_module, self._names or None)
@@ -99,7 +107,10 @@ class PredictionTable(BasePredictionWriter):
                 best = np.where(is_finite, read.values.max(axis=1), np.nan)
                 kind, rows = "classes", np.stack([read.values.argmax(axis=1), best], axis=1)
         else:
-            rows = move_data_to_device(prediction, "cpu")
+            moved = move_data_to_device(prediction, "cpu")
+            samples = split_samples(moved, len(indices) or None)
+            kind = "whole" if samples is None else "samples"
+            rows = [moved] if samples is None else samples
         self._batches.append(_Batch(dataloader_idx, batch_idx, trainer.global_rank, indices, kind, rows))
 
     def on_predict_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -112,17 +123,30 @@ class PredictionTable(BasePredictionWriter):
         if trainer.global_rank != 0:
             return
         batches = sorted(chain.from_iterable(shares), key=lambda batch: batch[:3])
-        is_table = all(batch.kind != "other" for batch in batches)
-        self.path = self.folder / ("predictions.csv" if is_table else "predictions.pt")
         are_all_bad = False
-        with atomic_write(self.path, durable=False) as aside:
-            if is_table:
+        if all(batch.kind in _ROW_KINDS for batch in batches):
+            with self._replace_file("predictions.csv") as aside:
                 are_all_bad = self._write_table(aside, batches, trainer)
-            else:
-                torch.save([batch.rows for batch in batches], aside)
-                (self.folder / "predictions.csv").unlink(missing_ok=True)  # it is not of these predictions
+        else:
+            try:
+                with self._replace_file("predictions.jsonl") as aside:
+                    write_lines(aside, self._list_lines(batches, trainer))
+            except TypeError as error:
+                _log.warning("predict_step: %s; the predictions are written as predictions.pt", error)
+                with self._replace_file("predictions.pt") as aside:
+                    torch.save([batch.rows[0] if batch.kind == "whole" else batch.rows for batch in batches], aside)
         if are_all_bad:
             raise DataError(f"no row has a prediction: {_DEFECT}; {self.path} has the rows.")
+
+    @contextmanager
+    def _replace_file(self, name: str) -> Iterator[Path]:
+        """Open a path that gets a name in the run folder at the end of the block; files of earlier predictions go."""
+        path = self.folder / name
+        with atomic_write(path, durable=False) as aside:
+            yield aside
+        self.path = path
+        for other in {"predictions.csv", "predictions.jsonl", "predictions.pt"} - {name}:
+            (self.folder / other).unlink(missing_ok=True)  # it is not of these predictions
 
     def _write_table(self, path: Path, batches: Sequence[_Batch], trainer: Trainer) -> bool:
         """Write the row of each sample, in the order of the data; of batches of several kinds, with all columns.
@@ -130,55 +154,101 @@ class PredictionTable(BasePredictionWriter):
         Returns:
             Whether there are rows, and none of them has a prediction.
         """
-        num_numbers = max((batch.rows.shape[1] for batch in batches if batch.kind == "numbers"), default=0)
-        columns = {
-            "classes": ["label", "probability"],
-            "labels": self._task.name_columns(self._names, num_values=len(self._names), top_k=1),
-            "numbers": [f"prediction_{at}" for at in range(num_numbers)],
-        }
-        paths = getattr(trainer.datamodule, "predict_paths", None)  # type: ignore[attr-defined]
-        if any(batch.loader for batch in batches):  # it is not known which loader's they are
-            paths = None
+        columns = self._name_columns(batches)
+        paths = _find_paths(batches, trainer)
         kinds = {batch.kind for batch in batches}
         names = ["path"] if paths else []
         names += [name for kind, own in columns.items() if kind in kinds for name in own]
-        rows = [batch.rows for batch in batches]
         is_bad = [
-            ~np.isfinite(each).all(axis=1) if batch.kind != "numbers" else np.zeros(len(each), np.bool_)
-            for batch, each in zip(batches, rows, strict=True)
+            ~np.isfinite(batch.rows).all(axis=1) if batch.kind != "numbers" else np.zeros(len(batch.rows), np.bool_)
+            for batch in batches
         ]
         num_bad = sum(int(np.count_nonzero(each)) for each in is_bad)
         if num_bad:
             names.append("error")
             _log.warning("%d rows have no prediction: %s", num_bad, _DEFECT)
         table = TABLES[".csv"](path, names)
-        lengths = [len(each) for each in rows]
-        # of each sample its batch, its place in the batch, and its index
-        owners = np.repeat(np.arange(len(batches)), lengths)
-        places = np.concatenate([np.arange(length) for length in lengths] or [owners])
+        for sample in _order_samples(batches, trainer):
+            batch = batches[sample.batch]
+            cells = self._describe_row(batch, sample.place, columns)
+            if is_bad[sample.batch][sample.place]:
+                cells = {"error": _DEFECT}
+            if paths and sample.index >= 0:
+                cells["path"] = str(paths[sample.index])
+            table.add([cells.get(name) for name in names])
+        table.close()
+        return 0 < num_bad == sum(len(batch.rows) for batch in batches)
+
+    def _name_columns(self, batches: Sequence[_Batch]) -> dict[str, list[str]]:
+        """Return the names of the columns of each kind of batches that are rows."""
+        num_numbers = max((batch.rows.shape[1] for batch in batches if batch.kind == "numbers"), default=0)
+        return {
+            "classes": ["label", "probability"],
+            "labels": self._task.name_columns(self._names, num_values=len(self._names), top_k=1),
+            "numbers": [f"prediction_{at}" for at in range(num_numbers)],
+        }
+
+    def _describe_row(self, batch: _Batch, place: int, columns: Mapping[str, Sequence[str]]) -> dict[str, Any]:
+        """Return the cells of a row by column."""
+        row = list(batch.rows[place])
+        if batch.kind in ("classes", "labels"):
+            row = [np.float32(min(max(value, 0), 1)) for value in row[-len(columns[batch.kind]) :]]
+        if batch.kind == "classes":
+            row = [self._names[int(batch.rows[place][0])], row[-1]]
+        return dict(zip(columns[batch.kind], row, strict=False))  # fewer numbers than other batches have
+
+    def _list_lines(self, batches: Sequence[_Batch], trainer: Trainer) -> Iterator[dict[str, Any]]:
+        """List the lines of predictions of which some are no rows: one a sample, in the order of the data."""
+        columns = self._name_columns(batches)
+        paths = _find_paths(batches, trainer)
+        for sample in _order_samples(batches, trainer):
+            batch = batches[sample.batch]
+            if batch.kind == "whole":
+                line = {"batch": batch.number, "prediction": batch.rows[0]}
+            elif batch.kind in ("classes", "labels"):
+                line = self._describe_row(batch, sample.place, columns)
+            else:
+                line = name_parts(batch.rows[sample.place])
+            known = {"path": str(paths[sample.index])} if paths and sample.index >= 0 else {}
+            yield known | line
+
+
+class _Sample(NamedTuple):
+    """A row of a batch: number of the batch, place in it, and index in the data, negative where that is unknown."""
+
+    batch: int
+    place: int
+    index: int
+
+
+def _find_paths(batches: Sequence[_Batch], trainer: Trainer) -> Sequence[Any] | None:
+    """Return the paths of the samples; None where the data has none, or it is not known which sample has which."""
+    if any(batch.loader for batch in batches) or any(batch.kind == "whole" for batch in batches):
+        return None
+    found: Sequence[Any] | None = getattr(trainer.datamodule, "predict_paths", None)  # type: ignore[attr-defined]
+    return found or None
+
+
+def _order_samples(batches: Sequence[_Batch], trainer: Trainer) -> Iterator[_Sample]:
+    """List the rows of all batches in the order of the data, each sample once, as far as their indices are known."""
+    lengths = [len(batch.rows) for batch in batches]
+    # of each row its batch, its place in the batch, and its index
+    owners = np.repeat(np.arange(len(batches)), lengths)
+    places = np.concatenate([np.arange(length) for length in lengths] or [owners])
+    if any(batch.kind == "whole" for batch in batches):  # a row is no sample, and nothing tells its place
+        indices = np.full(len(owners), -1)
+    else:
         indices = np.concatenate(
             [batch.indices if len(batch.indices) else np.full(len(batch.rows), -1) for batch in batches] or [owners]
         )
         if trainer.world_size == 1:
             indices = np.where(indices < 0, np.arange(len(indices)), indices)
-        order: Iterable[int] = range(len(indices))
-        if (indices >= 0).all():  # each once: a share may have been filled up
-            loaders = np.array([batch.loader for batch in batches], np.int64)[owners]
-            order = np.unique(np.stack([loaders, indices]), axis=1, return_index=True)[1]
-        for at in order:
-            kind, row = batches[owners[at]].kind, list(rows[owners[at]][places[at]])
-            if kind in ("classes", "labels"):
-                row = [np.float32(min(max(value, 0), 1)) for value in row[-len(columns[kind]) :]]
-            if kind == "classes":
-                row = [self._names[int(rows[owners[at]][places[at]][0])], row[-1]]
-            cells = dict(zip(columns[kind], row, strict=False))  # fewer numbers than other batches have
-            if is_bad[owners[at]][places[at]]:
-                cells = {"error": _DEFECT}
-            if paths and indices[at] >= 0:
-                cells["path"] = str(paths[indices[at]])
-            table.add([cells.get(name) for name in names])
-        table.close()
-        return 0 < num_bad == sum(lengths)
+    order: Iterable[int] = range(len(indices))
+    if (indices >= 0).all():  # each once: a share may have been filled up
+        loaders = np.array([batch.loader for batch in batches], np.int64)[owners]
+        order = np.unique(np.stack([loaders, indices]), axis=1, return_index=True)[1]
+    for at in order:
+        yield _Sample(int(owners[at]), int(places[at]), int(indices[at]))
 
 
 class ListedPredictions(Callback):
@@ -187,7 +257,8 @@ class ListedPredictions(Callback):
     Of several processes, rank 0 writes; all have equally many batches. The files appear once they are complete.
 
     Args:
-        open_writer: `write_predictions`, to which `class_names`, `num_values` and `task` are still to be given.
+        open_writer: `write_predictions`, to which `class_names`, `num_values`, `task` and `has_rows` are still to be
+            given.
         on_written: Called by rank 0 once the files are there.
         print_progress: Called by rank 0 with the number of images now and then, if given.
     """
@@ -200,6 +271,7 @@ class ListedPredictions(Callback):
     ) -> None:
         self._open_writer, self._on_written, self._print_progress = open_writer, on_written, print_progress
         self._progress: ProgressLines | None = None
+        self._has_rows: bool | None = None
         self._decided: _Rows | None = None
         self._writer: PredictionWriter | None = None
         self._files = ExitStack()
@@ -216,33 +288,52 @@ class ListedPredictions(Callback):
         """Append a row for each image of the batches of all processes.
 
         Raises:
-            ConfigError: If what `predict_step` gives is not one row of numbers for each image.
+            ConfigError: If what `predict_step` gives is not one prediction for each image, or cannot be in the files.
         """
         images: Any = trainer.datamodule  # type: ignore[attr-defined]  # a `ListedImages`, which callbacks do not import
-        tensor = _check_rows(outputs, pl_module, num_images=len(batch))
-        if self._decided is None:
-            trained = images.trained_names or getattr(pl_module, "class_names", None)
-            names = _find_names(pl_module, trained or images.names_of_data())
-            read = self._decided = _read_rows(tensor, pl_module, names or None)
-        else:  # the columns are those of the first batch
-            read = _read_rows(tensor, pl_module, self._decided.names, is_checked=True)
-        rows = iter(read.values)
+        values, settings = self._read_values(outputs, pl_module, images, num_images=len(batch))
+        rows = iter(values)
         entries: list[Prediction] = images.entries.popleft()
         own = [each if each.defect is not None else replace(each, values=next(rows)) for each in entries]
         shares = gather(trainer, own)
         if not trainer.is_global_zero:
             return
         if self._writer is None:  # now the classes are known; if the files cannot be written, little was done in vain
-            num_values = read.values.shape[1]
-            self._writer = self._files.enter_context(
-                self._open_writer(class_names=read.names, num_values=num_values, task=read.task)
-            )
+            self._writer = self._files.enter_context(self._open_writer(**settings))
             if self._print_progress is not None:
                 self._progress = ProgressLines("images", len(images.paths), self._print_progress)
         for prediction in sorted(chain.from_iterable(shares), key=attrgetter("index")):
             self._writer.add(prediction)
         if self._progress is not None:
             self._progress.add(sum(map(len, shares)))
+
+    def _read_values(
+        self, outputs: Any, module: LightningModule, images: Any, *, num_images: int
+    ) -> tuple[Iterable[Any], dict[str, Any]]:
+        """Read the prediction of each image of a batch, in the form of the first batch, and how they are written.
+
+        Raises:
+            ConfigError: If there is not one for each image.
+        """
+        if self._has_rows is None:
+            self._has_rows = isinstance(outputs, Tensor)
+        if not self._has_rows:
+            samples = split_samples(outputs, num_images)
+            if samples is None:
+                raise _not_of_images(outputs, module, num_images)
+            try:
+                return [to_plain(name_parts(each)) for each in samples], {"class_names": None, "has_rows": False}
+            except TypeError as error:
+                raise ConfigError(f"model: what {type(module).__name__}.predict_step gives: {error}") from error
+
+        tensor = _check_rows(outputs, module, num_images=num_images)
+        if self._decided is None:
+            trained = images.trained_names or getattr(module, "class_names", None)
+            names = _find_names(module, trained or images.names_of_data())
+            read = self._decided = _read_rows(tensor, module, names or None)
+        else:  # the columns are those of the first batch
+            read = _read_rows(tensor, module, self._decided.names, is_checked=True)
+        return read.values, {"class_names": read.names, "num_values": read.values.shape[1], "task": read.task}
 
     def on_predict_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Complete the files."""
@@ -339,10 +430,15 @@ def _check_rows(outputs: Any, module: LightningModule, *, num_images: int) -> Te
         ConfigError: If the module gives something else.
     """
     if not isinstance(outputs, Tensor) or outputs.ndim == 0 or len(outputs) != num_images:
-        shape = f" of shape {tuple(outputs.shape)}" if isinstance(outputs, Tensor) else ""
-        raise ConfigError(
-            f"model: {type(module).__name__}.predict_step gives a {type(outputs).__name__}{shape} for a batch of "
-            f"{num_images} images; expected a tensor ({num_images}, classes). It is given the images alone, "
-            "(batch, channels, height, width)."
-        )
+        raise _not_of_images(outputs, module, num_images)
     return outputs
+
+
+def _not_of_images(outputs: Any, module: LightningModule, num_images: int) -> ConfigError:
+    """Describe an output of `predict_step` that has not one part for each image."""
+    shape = f" of shape {tuple(outputs.shape)}" if isinstance(outputs, Tensor) else ""
+    return ConfigError(
+        f"model: {type(module).__name__}.predict_step gives a {type(outputs).__name__}{shape} for a batch of "
+        f"{num_images} images; expected a tensor ({num_images}, classes), or a list of {num_images} with the boxes or "
+        "other parts of each image. It is given the images alone, (batch, channels, height, width)."
+    )

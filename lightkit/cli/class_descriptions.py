@@ -15,8 +15,7 @@ from importlib import import_module
 from typing import Any, Literal, Union, get_args, get_origin
 
 from jsonargparse._common import is_subclasses_disabled
-from jsonargparse._required import iter_required_keys
-from jsonargparse._typehints import accepts_any_value, get_callable_return_type
+from jsonargparse._typehints import get_callable_return_type
 from jsonargparse.typing import get_registered_type
 from lightning_fabric.plugins import CheckpointIO, ClusterEnvironment
 from pytorch_lightning import Callback, LightningDataModule, LightningModule
@@ -139,9 +138,20 @@ def describe_inputs(cls: type) -> dict[str, Any]:
     }
 
 
+def _list_required(parser: LightningArgumentParser) -> set[str]:
+    """List the keys that a parser requires; jsonargparse keeps them in `required_args` before 4.48."""
+    of_options = {str(action.dest) for action in parser._actions if action.required}
+    return of_options | set(getattr(parser, "_extra_required_keys", getattr(parser, "required_args", ())))
+
+
+def _accepts_any_value(typehint: Any) -> bool:
+    """Check whether jsonargparse takes every value; from 4.51 on a type that it cannot check is `UnvalidatedType`."""
+    return typehint is object or typehint == Any or type(typehint).__name__ == "UnvalidatedType"
+
+
 def describe_arguments(parser: LightningArgumentParser, prefix: str) -> dict[str, Any]:
     """Describe the arguments of a parser below a prefix, such as `trainer.`."""
-    required = set(iter_required_keys(parser))
+    required = _list_required(parser)
     found: dict[str, Any] = {}
     for action in parser._actions:
         name, typehint = action.dest.removeprefix(prefix), getattr(action, "_typehint", None) or action.type
@@ -181,7 +191,7 @@ def schema_of(typehint: Any) -> dict[str, Any]:
         return any_of(schema_of(argument) for argument in arguments)
     if origin is Literal:
         return {"enum": list(arguments)}
-    if accepts_any_value(typehint):
+    if _accepts_any_value(typehint):
         return {}
     if origin in _MAPPINGS or origin in _LISTS:
         return _collection_schema(origin, arguments)

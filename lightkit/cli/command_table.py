@@ -128,7 +128,8 @@ _PREDICT_OPTIONS = (
 _EXPORT_OPTIONS = (
     Option(
         "--format",
-        "torch_export (model.pt2, the default), onnx, torchscript, safetensors, with commas between; or all",
+        "torch_export (model.pt2, the default), onnx, torchscript, safetensors, with commas between; or all; "
+        "module:NAME: by the module's own export_model",
         value="NAMES",
         completes=EXPORT_FORMATS,
     ),

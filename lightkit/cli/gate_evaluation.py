@@ -17,7 +17,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import torch
-from pytorch_lightning import LightningModule, seed_everything
+from pytorch_lightning import LightningModule, Trainer, seed_everything
 
 from lightkit import runs
 from lightkit.callbacks import VerifiedCheckpointIO
@@ -27,7 +27,7 @@ from lightkit.callbacks.prediction_recorder import PredictionRecorder, write_thu
 from lightkit.cli.command_line import Invocation
 from lightkit.cli.console import configure_console, print_line, quiet_libraries
 from lightkit.cli.context import RunContext, read_run_settings
-from lightkit.cli.model_builder import build_model, translate_model_errors
+from lightkit.cli.model_builder import build_metric_callbacks, build_model, translate_model_errors
 from lightkit.cli.notifications import IN_RETRAIN, build_notifiers, warn_of_lost_addresses
 from lightkit.cli.stage_runner import open_run_context
 from lightkit.config import dump_yaml, near, read_file, shown_path
@@ -205,6 +205,7 @@ class _Evaluation:
         seed = context.resolved.values.get("seed_everything")
         # of the run that is judged: it may decide which samples there are
         self._seed = seed if isinstance(seed, int) and not isinstance(seed, bool) else 0
+        self._needs_callbacks = False  # of the config, one of which logs the metric
         self.notices: list[str] = []
         """Remarks on the decision."""
         self.modes: dict[str, Any] = dict((runs.read_json(run.summary_path) or {}).get("modes") or {})
@@ -460,6 +461,8 @@ class _Evaluation:
         trainer = build_bare_trainer(VerifiedCheckpointIO(), accelerator="gpu" if has_gpu else "cpu")
         recorder = PredictionRecorder(None)
         trainer.callbacks.append(recorder)  # type: ignore[attr-defined]
+        if self._needs_callbacks:
+            self._add_callbacks(trainer)
 
         def evaluate(ckpt_path: str | None) -> Mapping[str, float]:
             run_split = trainer.test if data.split == "test" else trainer.validate
@@ -467,6 +470,8 @@ class _Evaluation:
             data.begin_pass()
             with warnings.catch_warnings():  # Lightning 2.6.6, of a trainer without the callbacks of the training
                 warnings.filterwarnings("ignore", message="Be aware that when using `ckpt_path`, callbacks")
+                # of `self.log(..., logger=True)`: a gate has no logger
+                warnings.filterwarnings("ignore", message=r"You called `self.log\(.*no logger configured")
                 run_split(
                     module,
                     datamodule=data,
@@ -478,6 +483,9 @@ class _Evaluation:
             return {key: float(value) for key, value in trainer.callback_metrics.items()}
 
         metrics = evaluate(str(checkpoint))
+        if metric not in metrics and not self._needs_callbacks and self._add_callbacks(trainer):
+            metrics = evaluate(None)
+            self._needs_callbacks = metric in metrics
         predictions = data.name_predictions(recorder.predictions)
         if metric not in metrics:
             raise ConfigError(
@@ -489,6 +497,18 @@ class _Evaluation:
             for each in self.settings.slices or {}
         }
         return ModelScores(name, metrics, of_classes, predictions, unit=_find_unit(module, metric))
+
+    def _add_callbacks(self, trainer: Trainer) -> int:
+        """Add the callbacks of the config of the run that is judged, of which one may log the metric.
+
+        Both models get them from there, so that the metric is computed alike.
+
+        Returns:
+            Number of callbacks.
+        """
+        callbacks = build_metric_callbacks(self.context)
+        trainer.callbacks.extend(callbacks)  # type: ignore[attr-defined]
+        return len(callbacks)
 
     def _score_class(
         self,

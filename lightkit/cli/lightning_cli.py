@@ -116,6 +116,8 @@ class LightkitCLI(LightningCLI):
             `LightkitError`; otherwise it is printed on standard error and ends the process.
     """
 
+    left_out_of_export: tuple[str, ...] = _TRAINING_HARDWARE
+
     def __init__(self, *args: Any, context: RunContext | None = None, **kwargs: Any) -> None:
         self.context = context
         self._is_recorded = False
@@ -275,7 +277,7 @@ class LightkitCLI(LightningCLI):
             values[SECTION] = hide_schedule(values[SECTION], describe_schedule_class)
             check_stepping(values[SECTION], resolved)
         if self._exports and isinstance(trainer := values.get("trainer"), dict):
-            values["trainer"] = {key: value for key, value in trainer.items() if key not in _TRAINING_HARDWARE}
+            values["trainer"] = {key: value for key, value in trainer.items() if key not in self.left_out_of_export}
         try:
             # As a file's text: given as an object, `key+` in init_args would forget the signature's default.
             return parser.parse_args([*command, "--config", config.dump_yaml(values)])

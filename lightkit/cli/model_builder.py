@@ -8,7 +8,8 @@ from contextlib import contextmanager
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from pytorch_lightning import LightningDataModule, LightningModule, Trainer
+from pytorch_lightning import Callback, LightningDataModule, LightningModule, Trainer
+from pytorch_lightning.callbacks import BasePredictionWriter, Checkpoint, EarlyStopping, ProgressBar
 from pytorch_lightning.plugins.precision import Precision
 
 from lightkit.cli.context import RunContext
@@ -41,6 +42,34 @@ def build_model(context: RunContext) -> tuple[LightningModule, LightningDataModu
     """Build the model, without its weights, and the data, as `lightkit export` does."""
     built = ModelBuilder(context=context)
     return built.model, built.datamodule
+
+
+class CallbackBuilder(ModelBuilder):
+    """Build the callbacks of a config alone, from a context as of `lightkit export`."""
+
+    left_out_of_export = tuple(key for key in LightkitCLI.left_out_of_export if key != "callbacks")
+
+    def instantiate_classes(self) -> None:
+        """Build the callbacks, each by itself, so that an error of a constructor is its own."""
+        listed = as_list(self._get(self.config, "trainer.callbacks"))
+        self.callbacks: list[Callback] = [
+            callback for each in listed for callback in as_list(self.build_part("trainer.callbacks", [each]))
+        ]
+
+
+def build_metric_callbacks(context: RunContext) -> list[Callback]:
+    """Build the callbacks of a config that may log metrics: the user's own, without those that only keep or show.
+
+    Those of Lightning and lightkit log no metric of a model; what writes checkpoints, stops or draws is of a training.
+    """
+    built = CallbackBuilder(context=context)
+    return [callback for callback in built.callbacks if _may_log(callback)]
+
+
+def _may_log(callback: Callback) -> bool:
+    package = type(callback).__module__.partition(".")[0]
+    is_of_training = isinstance(callback, (Checkpoint, EarlyStopping, ProgressBar, BasePredictionWriter))
+    return package not in ("lightkit", "lightning", "pytorch_lightning") and not is_of_training
 
 
 _OF_A_STEP = (

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from pytorch_lightning import LightningDataModule, LightningModule
 from pytorch_lightning.trainer.states import RunningStage, TrainerFn
+from torch import nn
 
 from lightkit import runs
 from lightkit.callbacks import VerifiedCheckpointIO
@@ -29,14 +30,16 @@ from lightkit.cli.notifications import IN_RETRAIN
 from lightkit.cli.validation import explain_unwritable
 from lightkit.config import shown_path
 from lightkit.config.run_root import find_run_root
-from lightkit.errors import ExportError, format_count
+from lightkit.errors import ConfigError, ExportError, format_count, visible
 from lightkit.export.bare_trainer import build_bare_trainer
 from lightkit.export.exporter import export
 from lightkit.export.formats import FORMATS
-from lightkit.export.options import ExportOptions
+from lightkit.export.module_export import export_by_module, require_hooks
+from lightkit.export.options import MODULE_FORMAT, ExportOptions
 from lightkit.export.target import ExportTarget, check_self_consistency, make_target
 from lightkit.reports.text_table import format_table
 from lightkit.runs.files import in_bytes
+from lightkit.task import find_class_names
 
 if TYPE_CHECKING:
     from lightkit.cli.context import RunContext
@@ -66,11 +69,32 @@ def export_model(context: RunContext, module: LightningModule, data: LightningDa
     other_classes = describe_other_classes(trained, data)
     if other_classes is not None:
         _log.warning("the export is not scored: %s", other_classes)
-    target = make_target(
-        module, data, options, source=source, class_names=trained.outputs, not_scored=other_classes or ""
-    )
-    _print_target(target, folder, context.mode)
-    _print_result(*export(target, folder, options, on_step=partial(print_step, context.mode)), folder, context.mode)
+    require_hooks(module, options.module_formats)
+    trainer = module.trainer  # which `make_target` takes away
+    on_step = partial(print_step, context.mode)
+    artefacts: list[dict[str, Any]] = []
+    failures: list[str] = []
+    if options.own_formats:
+        target = make_target(
+            module, data, options, source=source, class_names=trained.outputs, not_scored=other_classes or ""
+        )
+        _print_target(target, folder, context.mode)
+        artefacts, failures = export(target, folder, options, on_step=on_step)
+    else:
+        _print_module(module, source, folder, context.mode)
+    if options.module_formats:
+        module.trainer = trainer
+        own, failed = export_by_module(
+            module,
+            folder,
+            options.module_formats,
+            source=source,
+            class_names=trained.outputs or find_class_names(module, data),
+            on_step=on_step,
+        )
+        artefacts += own
+        failures += failed
+    _print_result(artefacts, failures, folder, context.mode)
 
 
 def export_logged_model(invocation: Invocation) -> int:
@@ -94,6 +118,11 @@ def export_logged_model(invocation: Invocation) -> int:
     )
     from lightkit.registry.logged_model import load_logged_model  # here: it loads MLflow
 
+    if options.module_formats:
+        raise ConfigError(
+            f"--format {MODULE_FORMAT}{options.module_formats[0]}: {uri} is a model as it was logged, which does not "
+            "export itself; expected one of " + ", ".join(FORMATS) + ". Export the run that it is of."
+        )
     mode = choose_output_mode(given, is_path=True)
     configure_console(mode)
     quiet_libraries()
@@ -116,17 +145,39 @@ def _choose_folder(options: ExportOptions, default: Path) -> Path:
 
 def _print_target(target: ExportTarget, folder: Path, mode: OutputMode) -> None:
     """Print what is exported, from and to where, and on what it is proved."""
-    source, samples, backbone = target.metadata.source, target.samples, getattr(target.module, "backbone", None)
-    name = f"{type(target.module).__name__}{f' on {backbone}' if isinstance(backbone, str) else ''}"
-    origin = source.get("checkpoint") or source.get("model") or "an untrained model"
-    origin += f" (epoch {source['epoch']})" if "epoch" in source else ""
+    samples = target.samples
     num_samples = len(samples.names)
+    origin = _describe_origin(target.metadata.source)
     if mode == "json":
         runs.print_event("start", origin=origin, folder=str(folder), samples=num_samples, source=samples.source)
-    print_line(f"model {name}: {sum(each.numel() for each in target.module.parameters()):,} parameters", mode)
+    print_line(f"model {_describe_module(target.module)}", mode)
     print_line(f"from  {origin}", mode)
     print_line(f"proof {format_count(num_samples, 'sample')}: {samples.source}", mode)
     print_line(f"to    {shown_path(folder)}", mode)
+
+
+def _print_module(module: LightningModule, source: Mapping[str, str], folder: Path, mode: OutputMode) -> None:
+    """Print what exports itself, from and to where."""
+    origin = _describe_origin(source)
+    proof = f"{type(module).__name__}.check_export"
+    if mode == "json":
+        runs.print_event("start", origin=origin, folder=str(folder), samples=None, source=proof)
+    print_line(f"model {_describe_module(module)}", mode)
+    print_line(f"from  {origin}", mode)
+    print_line(f"proof {proof}", mode)
+    print_line(f"to    {shown_path(folder)}", mode)
+
+
+def _describe_origin(source: Mapping[str, str]) -> str:
+    origin = source.get("checkpoint") or source.get("model") or "an untrained model"
+    epoch = f" (epoch {source['epoch']})" if "epoch" in source else ""
+    return f"{origin}{epoch}"
+
+
+def _describe_module(module: nn.Module) -> str:
+    backbone = getattr(module, "backbone", None)
+    name = f"{type(module).__name__}{f' on {backbone}' if isinstance(backbone, str) else ''}"
+    return f"{name}: {sum(each.numel() for each in module.parameters()):,} parameters"
 
 
 def _print_result(
@@ -165,6 +216,26 @@ def print_report(artefacts: Sequence[Mapping[str, Any]]) -> None:
     Args:
         artefacts: Entries of export.json.
     """
+    of_module = [entry for entry in artefacts if entry["format"].startswith(MODULE_FORMAT)]
+    artefacts = [entry for entry in artefacts if entry not in of_module]
+    if artefacts:
+        _print_proofs(artefacts)
+    if of_module:
+        rows = [[entry["file"], in_bytes(entry["size_bytes"]), _list_figures(entry["checked"])] for entry in of_module]
+        print(format_table(("file", "size", "checked"), rows, right=("size",)))
+        print(f"Proved by the module's own test: {of_module[0]['metrics']['reason'].partition(' ')[0]}.")
+
+
+def _list_figures(figures: Mapping[str, Any]) -> str:
+    texts = []
+    for name, value in figures.items():
+        text = f"{value:.4g}" if isinstance(value, float) else str(value)
+        texts.append(f"{name} {visible(text, in_line=True)}")
+    return ", ".join(texts)
+
+
+def _print_proofs(artefacts: Sequence[Mapping[str, Any]]) -> None:
+    """Print the files that lightkit has proved, with their latency."""
     names = [name for entry in artefacts for name in entry["metrics"].get("eager", ())]
     metric = next((name for name in names if "acc" in name), names[0] if names else "metric")
 

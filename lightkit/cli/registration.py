@@ -184,6 +184,8 @@ def collect_exports(run: runs.Run, checkpoint_digest: str, target: Path) -> list
     with lock_folder(folder):
         for name, entry in read_record(folder).items():
             is_of_checkpoint = (entry.get("source") or {}).get("sha256") == checkpoint_digest
+            if "/" in name:  # of a format of the module's own, in whose folder there is no record
+                is_of_checkpoint &= (folder / name).is_file() and runs.digest(folder / name) == entry.get("sha256")
             try:
                 check_digest(folder / name)
             except DataError:
@@ -196,6 +198,7 @@ def collect_exports(run: runs.Run, checkpoint_digest: str, target: Path) -> list
             target.mkdir(exist_ok=True)
             for part in (name, (entry.get("data") or {}).get("file")):
                 if part is not None:
+                    (target / part).parent.mkdir(parents=True, exist_ok=True)
                     shutil.copyfile(folder / part, target / part)
             taken[name] = entry
     if taken:

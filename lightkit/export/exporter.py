@@ -3,7 +3,8 @@
 =================  ===================================================================================================
 schema             1
 artefacts          by file name, each with what follows; files of earlier exports that are still there are kept
-file, format       its name in this folder; a key of `lightkit.export.formats.FORMATS`
+file, format       its name in this folder; a key of `lightkit.export.formats.FORMATS`, or ``module:NAME``, see
+                   `lightkit.export.module_export`
 sha256             digest of the file
 size_bytes         of the file and of its external data
 data               ``file``, ``sha256`` of ONNX's external data; null if there is none
@@ -100,7 +101,7 @@ def export(
     if options.int8:
         next(iter(target.calibration()), None)  # which raises, before anything is written, if there is none
     precisions = {"float32": True, "float16": options.half, "int8": options.int8}
-    variants = [(kind, each) for kind in options.formats for each in FORMATS[kind].precisions if precisions[each]]
+    variants = [(kind, each) for kind in options.own_formats for each in FORMATS[kind].precisions if precisions[each]]
     artefacts: list[dict[str, Any]] = []
     failures = []
     with lock_folder(folder), _temporary_folder(dir=folder) as inputs:
@@ -124,7 +125,7 @@ def export(
                     figures = prepare_proof(subject).check(file, metadata, rtol=options.rtol, atol=options.atol)
                     artefacts.append(_publish(file, path, metadata, figures))
             except Mismatch as error:
-                _update_record(folder, path.name, None)
+                update_record(folder, path.name, None)
                 also = ", and so was that of an earlier export" if _remove(path) else ""
                 failures.append(f"{error} The file was removed{also}.")
             except OSError as error:
@@ -167,7 +168,7 @@ def _publish(file: Path, path: Path, metadata: Metadata, figures: Mapping[str, A
     no model rather than one with another's weights. The entry is dropped before and written afterwards, so that none is
     another file's.
     """
-    _update_record(path.parent, path.name, None)
+    update_record(path.parent, path.name, None)
     os.umask(mask := os.umask(0))
     parts = sorted(file.parent.iterdir())
     for part in parts:
@@ -190,7 +191,7 @@ def _publish(file: Path, path: Path, metadata: Metadata, figures: Mapping[str, A
         "verified_on": {"processor": cpu_model(), "instruction_sets": instruction_sets()},
         **figures,
     }
-    _update_record(path.parent, path.name, entry)
+    update_record(path.parent, path.name, entry)
     return entry
 
 
@@ -230,13 +231,14 @@ def _remove(path: Path) -> bool:
     return existed
 
 
-def _update_record(folder: Path, name: str, entry: Mapping[str, Any] | None) -> None:
+def update_record(folder: Path, name: str | None, entry: Mapping[str, Any] | None) -> None:
     """Replace a file's entry in export.json, or drop it; entries of files that are gone are dropped, too."""
     recorded = read_record(folder)
-    if entry is None and name not in recorded:
-        return
     entries = {key: value for key, value in recorded.items() if key != name and (folder / key).is_file()}
-    write_json(folder / RECORD, {"schema": 1, "artefacts": {**entries, **({name: entry} if entry else {})}})
+    if name is not None and entry is not None:
+        entries[name] = dict(entry)
+    if entries.keys() != recorded.keys() or entry is not None:
+        write_json(folder / RECORD, {"schema": 1, "artefacts": entries})
 
 
 def _data_path(path: Path) -> Path:

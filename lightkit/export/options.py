@@ -19,6 +19,9 @@ from lightkit.export.formats import FORMATS
 # 24 on are too new for some of the onnxruntime releases that the extra allows, 1.31 reads up to 26.
 OPSETS = range(18, 24)
 """Tested: written by torch's exporter and read by onnxruntime."""
+MODULE_FORMAT = "module:"
+"""Beginning of a format that the module exports by itself, see `lightkit.export.module_export`."""
+_MODULE_NAME = re.compile(r"[A-Za-z0-9][\w-]*")  # of a folder, which no file of lightkit's has
 _SHAPE = re.compile(r"(\d+(?:\s*[,x]\s*\d+)*)\s*(?::\s*(\w+))?")
 _DTYPES = ("float32", "float64", "float16", "int64", "int32", "uint8", "bool")
 
@@ -28,7 +31,7 @@ class ExportOptions:
     """Options of an export.
 
     Args:
-        formats: Keys of `FORMATS`, each once.
+        formats: Keys of `FORMATS`, each once, and `MODULE_FORMAT` with a name that the module knows.
         output: Folder of the files; the run's `export` if None.
         with_preprocessing: Put resize, crop and normalisation into the graph.
         input_shapes: Of ``forward``'s inputs: sizes with the batch first, and dtype.
@@ -50,6 +53,17 @@ class ExportOptions:
     num_samples: int = 64
     rtol: float | None = None
     atol: float | None = None
+
+    @property
+    def own_formats(self) -> tuple[str, ...]:
+        """Formats that lightkit writes and proves."""
+        return tuple(name for name in self.formats if name in FORMATS)
+
+    @property
+    def module_formats(self) -> tuple[str, ...]:
+        """Names of the formats that the module writes and proves."""
+        own = (name for name in self.formats if name.startswith(MODULE_FORMAT))
+        return tuple(name.removeprefix(MODULE_FORMAT) for name in own)
 
     @classmethod
     def parse(cls, given: Mapping[str, Any]) -> ExportOptions:
@@ -75,7 +89,7 @@ class ExportOptions:
                 f"{', '.join(flags)}: only for ONNX files, and --format is {','.join(options.formats)}. Add onnx to "
                 "the formats, or leave the option out."
             )
-        for name in options.formats:
+        for name in options.own_formats:
             if missing := [each for each in FORMATS[name].requires if importlib.util.find_spec(each) is None]:
                 raise ConfigError(f"--format {name} needs {', '.join(missing)}: pip install 'lightkit-train[{name}]'.")
         return options
@@ -91,14 +105,18 @@ def parse_formats(name: str, text: str) -> tuple[str, ...]:
     Raises:
         ConfigError: If there is no such format.
     """
-    choices, names = (*FORMATS, "all"), [name.strip() for name in text.split(",")]
+    choices = (*FORMATS, "all", f"{MODULE_FORMAT}NAME")
+    names = [name.strip() for name in text.split(",")]
     for given in names:
-        if given not in choices:
+        is_of_module = given.startswith(MODULE_FORMAT) and _MODULE_NAME.fullmatch(given.removeprefix(MODULE_FORMAT))
+        if given not in choices[:-1] and not is_of_module:
             raise ConfigError(
                 f"--{name}: expected {', '.join(choices)}, or several with commas between them, got {given!r}"
                 f"{config.near(given, choices)}"
             )
-    return tuple(FORMATS) if "all" in names else tuple(dict.fromkeys(names))
+    if "all" in names:
+        names = [*FORMATS, *(each for each in names if each.startswith(MODULE_FORMAT))]
+    return tuple(dict.fromkeys(names))
 
 
 def _parse_shapes(name: str, text: str) -> tuple[tuple[tuple[int, ...], str], ...]:

@@ -45,14 +45,15 @@ class Prediction:
     Args:
         index: Number of the image, from 0.
         path: As it was named.
-        values: ``(num_classes,)``: the probability of each class or label, or the outputs of a model without classes;
-            None if there are none. float64 where the model computes in it, else float32.
+        values: ``(num_classes,)``: the probability of each class or label, or the outputs of a model without classes,
+            float64 where the model computes in it, else float32. A mapping in the types of JSON where a prediction is
+            no row, such as boxes. None if there are none.
         defect: Why there are none, else None.
     """
 
     index: int
     path: str
-    values: Values | None
+    values: Any
     defect: str | None
 
 
@@ -107,10 +108,7 @@ class PredictionColumns:
         Raises:
             DataError: If there are more or fewer values than classes, or than for the images before.
         """
-        path, defect = (
-            text and text.encode("utf-8", "backslashreplace").decode("utf-8")
-            for text in (prediction.path, prediction.defect)
-        )
+        path, defect = _encode_texts(prediction)
         values = prediction.values
         if values is None:
             return [path, *[None] * (len(self.names) - 2), defect]
@@ -128,6 +126,32 @@ class PredictionColumns:
         assert self.class_names is not None
         order = np.argsort(-values, kind="stable")[: self._top_k]
         return [(self.class_names[at], values[at]) for at in order]
+
+
+def _encode_texts(prediction: Prediction) -> tuple[str, str | None]:
+    """Return path and defect; bytes of a file's name that are no text become escape sequences."""
+    path, defect = (
+        text and text.encode("utf-8", "backslashreplace").decode("utf-8")
+        for text in (prediction.path, prediction.defect)
+    )
+    return str(path), defect
+
+
+class _NamedParts(PredictionColumns):
+    """Predictions that are no rows: the parts of each, by their own names, between ``path`` and ``error``."""
+
+    def __init__(self) -> None:
+        super().__init__(None)
+        self.names = []
+
+    def find_defect(self, values: Any) -> str | None:
+        """Find nothing: the parts are the model's own."""
+        return None
+
+    def row(self, prediction: Prediction) -> list[Any]:
+        """Build the one cell of a line, a mapping."""
+        path, defect = _encode_texts(prediction)
+        return [{"path": path, **(prediction.values or {}), "error": defect}]
 
 
 class RowWriter(Protocol):
@@ -173,6 +197,11 @@ class _JsonLines(_TextTable):
         cells = [float(str(cell)) if isinstance(cell, np.floating) else cell for cell in row]  # 0.1 is 0.1
         content = finite(dict(zip(self.names, cells, strict=True)))
         self.file.write(json.dumps(content, ensure_ascii=False) + "\n")
+
+
+class _PartLines(_TextTable):
+    def add(self, row: Sequence[Any]) -> None:
+        self.file.write(json.dumps(finite(row[0]), ensure_ascii=False) + "\n")
 
 
 class _Parquet:
@@ -271,6 +300,7 @@ def write_predictions(
     top_k: int | None = None,
     contact_sheet: Path | None = None,
     task: Task = CLASSIFICATION,
+    has_rows: bool = True,
 ) -> Iterator[PredictionWriter]:
     """Open a table and a page of thumbnails, which appear at the end of the block unless it ends in an exception.
 
@@ -283,12 +313,15 @@ def write_predictions(
         top_k: Number of classes of each image; 3 if None.
         contact_sheet: An HTML page, in addition.
         task: Of the model.
+        has_rows: Whether each prediction is a row; else it is a mapping, and all are written as JSON lines.
 
     Raises:
-        ConfigError: If a file cannot be created.
+        ConfigError: If a file cannot be created, or predictions that are no rows cannot be in it.
         LightkitError: If one cannot be written, as on a full disk.
     """
-    columns = PredictionColumns(class_names, top_k, num_values, task=task)
+    columns = PredictionColumns(class_names, top_k, num_values, task=task) if has_rows else _NamedParts()
+    if not has_rows:
+        _refuse_rows(output, contact_sheet)
     with ExitStack() as files:
         asides: dict[Path, Path] = {}
         for path in {output, contact_sheet} - {None, STANDARD_OUTPUT}:
@@ -300,7 +333,8 @@ def write_predictions(
                 raise ConfigError(f"{path.parent}: no file can be written there ({error.strerror})") from error
         with _translate_write_errors(output):
             suffix = ".csv" if output == STANDARD_OUTPUT else output.suffix.lower()
-            table = TABLES[suffix](asides.get(output, output), columns.names)
+            open_table = TABLES[suffix] if has_rows else _PartLines
+            table = open_table(asides.get(output, output), columns.names)
         writer = PredictionWriter(output, columns, table)
         try:
             yield writer
@@ -314,6 +348,19 @@ def write_predictions(
             page = writer.render_sheet()
             with _translate_write_errors(contact_sheet):
                 asides[contact_sheet].write_text(page, encoding="utf-8")
+
+
+def _refuse_rows(output: Path, contact_sheet: Path | None) -> None:
+    """Refuse files that need a row or a number for each image.
+
+    Raises:
+        ConfigError: If there is one.
+    """
+    what = "the model's predictions are no rows of numbers, one an image, but have parts of unequal size"
+    if output == STANDARD_OUTPUT or output.suffix.lower() != ".jsonl":
+        raise ConfigError(f"--output {output}: {what}. Name a file that ends in .jsonl, for one line an image.")
+    if contact_sheet is not None:
+        raise ConfigError(f"--contact-sheet {contact_sheet}: {what}, which the page cannot show. Leave it out.")
 
 
 class PredictionWriter:

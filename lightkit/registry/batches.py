@@ -28,7 +28,13 @@ def list_tensors(batch: Any) -> Iterator[Tensor]:
 
 
 def count_samples(batch: Any) -> int:
-    """Return the number of samples of a batch: the length of its first tensor that has one."""
+    """Return the number of samples of a batch: of its list of mappings, one a sample, else of its first tensor.
+
+    Detectors have a list of targets, as images have unequal numbers of boxes, and often a list of images.
+    """
+    for part in (batch, *(part for _, part in _list_parts(batch))):
+        if isinstance(part, (list, tuple)) and part and all(isinstance(each, Mapping) for each in part):
+            return len(part)
     return next((len(tensor) for tensor in list_tensors(batch) if tensor.ndim), 0)
 
 

@@ -18,6 +18,7 @@ test_predictions.parquet        label, prediction and probabilities of each samp
 validation_predictions.parquet  the same for the validation of the best epoch
 thumbnails/                     small pictures of the worst errors and of the least certain samples of both
 predictions.csv                 the table of `lightkit predict` without IMAGES
+predictions.jsonl               the same of a model whose predictions are no rows, such as boxes: a line a sample
 bad_images.csv                  images and rows that were left out, with the reason
 gate.json                       the decision of `lightkit gate`
 gate.html                       its page: what was asked, what was found and what decides

@@ -16,6 +16,7 @@ _SMALL_IS_GOOD = {
 _LARGE_IS_GOOD = {
     *("accuracy", "acc", "f1", "auc", "auroc", "precision", "recall", "iou", "miou", "dice", "map", "psnr", "ssim"),
     *("r2", "bleu", "rouge", "mcc", "kappa", "specificity", "sensitivity", "ndcg", "mrr"),
+    *("ap", "mar", "auprc", "oks", "pq"),
 }
 _UNKNOWN = {
     *("neg", "negative", "inverse", "minus"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 import logging
 import re
 from collections import deque
@@ -18,6 +19,7 @@ from pytorch_lightning import LightningModule, Trainer
 from torch import Tensor
 
 from lightkit.callbacks.predictions import ListedPredictions
+from lightkit.errors import ConfigError
 from lightkit.prediction.table import Prediction, write_predictions
 
 LOGITS = torch.tensor([[3.0, -1.0]])
@@ -126,3 +128,30 @@ def test_a_pipe_is_reported_how_far_it_is_and_no_more_than_that(
     head_of(Plain(), LOGITS, tmp_path, print_progress=lines.append)
     assert len(lines) == 1
     assert re.fullmatch(r"1 of 1 images  \d+/s", lines[0])
+
+
+BOXES = [{"boxes": torch.tensor([[0.1, 2.0, 3.0, 4.0]]), "labels": torch.tensor([1])}]
+
+
+def predict_one(module: LightningModule, outputs: Any, output: Path, **settings: Any) -> None:
+    data = SimpleNamespace(entries=deque([[Prediction(0, "a.png", None, None)]]), paths=["a.png"])
+    trainer = cast("Trainer", SimpleNamespace(is_global_zero=True, datamodule=data, strategy=None))
+    callback = ListedPredictions(partial(write_predictions, output, **settings), on_written=lambda _: None)
+    callback.on_predict_batch_end(trainer, module, outputs, torch.zeros(1, 3, 2, 2), 0)
+    callback.on_predict_end(trainer, module)
+
+
+def test_boxes_of_an_image_are_a_json_line(tmp_path: Path) -> None:
+    predict_one(Plain(), BOXES, tmp_path / "t.jsonl")
+    (line,) = (tmp_path / "t.jsonl").read_text(encoding="utf-8").splitlines()
+    assert json.loads(line) == {"path": "a.png", "boxes": [[0.1, 2.0, 3.0, 4.0]], "labels": [1], "error": None}
+
+
+def test_boxes_are_in_no_table_and_on_no_page(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"t\.csv: .* Name a file that ends in \.jsonl"):
+        predict_one(Plain(), BOXES, tmp_path / "t.csv")
+    with pytest.raises(ConfigError, match=r"--contact-sheet .*s\.html: .* Leave it out"):
+        predict_one(Plain(), BOXES, tmp_path / "t.jsonl", contact_sheet=tmp_path / "s.html")
+    with pytest.raises(ConfigError, match=r"Plain\.predict_step gives a list for a batch of 1 images"):
+        predict_one(Plain(), BOXES * 2, tmp_path / "t.jsonl")
+    assert not list(tmp_path.iterdir())

@@ -1,10 +1,11 @@
 from __future__ import annotations
 
 import csv
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -143,12 +144,112 @@ def test_another_number_of_classes_is_no_classifier(tmp_path: Path) -> None:
     assert predict(tmp_path, Data(names=["a", "b", "c"]))[0] == ["prediction_0", "prediction_1"]
 
 
-@pytest.mark.parametrize("answer", [{"logits": 1}, torch.tensor(1.0)], ids=["mapping", "scalar"])
-def test_what_is_no_row_a_sample_is_kept_as_it_is(tmp_path: Path, answer: Any) -> None:
+def read_lines(folder: Path) -> list[Any]:
+    return [json.loads(line) for line in (folder / "predictions.jsonl").read_text(encoding="utf-8").splitlines()]
+
+
+class Boxes(Scores):
+    """A detector: as many boxes as the first number of a sample says in quarters, with scores and a note."""
+
+    def find(self, sample: torch.Tensor) -> dict[str, Any]:
+        count = int(sample[0] * 4)
+        return {
+            "boxes": torch.tensor([[0.1, 2.0, 3.0, 4.5]]).repeat(count, 1),
+            "labels": torch.arange(count),
+            "scores": sample[1],
+            "note": "none" if count == 0 else "some",
+        }
+
+    def predict_step(self, batch: torch.Tensor, batch_idx: int, dataloader_idx: int = 0) -> Any:
+        return [self.find(sample) for sample in batch]
+
+
+BOX = [0.1, 2.0, 3.0, 4.5]
+LINES = [
+    {"boxes": [BOX], "labels": [0], "scores": 0.75, "note": "some"},
+    {"boxes": [BOX, BOX], "labels": [0, 1], "scores": 0.125, "note": "some"},
+    {"boxes": [], "labels": [], "scores": 1.0, "note": "none"},
+]
+
+
+def predict_lines(folder: Path, data: Data, model: pl.LightningModule) -> list[Any]:
+    with pytest.raises(FileNotFoundError):
+        predict(folder, data, model)
+    return read_lines(folder)
+
+
+def test_boxes_of_unequal_number_are_one_json_line_a_sample(tmp_path: Path) -> None:
     (tmp_path / "predictions.csv").write_text("of an earlier model\n")
+    (tmp_path / "predictions.pt").write_text("of an earlier model\n")
+    assert predict_lines(tmp_path, Data(), Boxes()) == LINES
+    assert [file.name for file in tmp_path.iterdir()] == ["predictions.jsonl"]
+
+    data = Data(names=["rose", "tulip"], paths=["a.jpg", "b.jpg", "c.jpg"])
+    paths = [{"path": name} for name in ("a.jpg", "b.jpg", "c.jpg")]
+    assert predict_lines(tmp_path, data, Boxes()) == [path | line for path, line in zip(paths, LINES, strict=True)]
+
+    # the next model has a table
+    assert predict(tmp_path, Data())[1] == ["0.25", "0.75"]
+    assert [file.name for file in tmp_path.iterdir()] == ["predictions.csv"]
+
+
+class Pair(NamedTuple):
+    depth: torch.Tensor
+    names: list[str]
+
+
+COLUMNS = {
+    "mapping": lambda batch: {"depth": batch[:, 0], "names": ["x"] * len(batch)},
+    "named tuple": lambda batch: Pair(batch[:, 0], ["x"] * len(batch)),
+}
+
+
+@pytest.mark.parametrize("kind", COLUMNS)
+def test_columns_of_a_batch_are_one_line_a_sample(tmp_path: Path, kind: str) -> None:
+    class Columns(Scores):
+        def predict_step(self, batch: torch.Tensor, batch_idx: int, dataloader_idx: int = 0) -> Any:
+            return COLUMNS[kind](batch)
+
+    assert predict_lines(tmp_path, Data(), Columns()) == [
+        {"depth": 0.25, "names": "x"}, {"depth": 0.5, "names": "x"}, {"depth": 0.0, "names": "x"},
+    ]  # fmt: skip
+
+
+def test_a_tuple_of_columns_is_one_line_a_sample(tmp_path: Path) -> None:
+    class Columns(Scores):
+        def predict_step(self, batch: torch.Tensor, batch_idx: int, dataloader_idx: int = 0) -> Any:
+            return batch.bfloat16(), batch[:, 1] / 0
+
+    assert predict_lines(tmp_path, Data(), Columns()) == [
+        {"prediction": [[0.25, 0.75], None]}, {"prediction": [[0.5, 0.125], None]}, {"prediction": [[0.0, 1.0], None]},
+    ]  # fmt: skip
+
+
+def test_batches_with_rows_and_without_are_all_lines(tmp_path: Path) -> None:
+    class Sometimes(Boxes):
+        def predict_step(self, batch: torch.Tensor, batch_idx: int, dataloader_idx: int = 0) -> Any:
+            return batch if batch_idx else super().predict_step(batch, batch_idx)
+
+    assert predict_lines(tmp_path, Data(), Sometimes())[1:] == [LINES[1], {"prediction": [0.0, 1.0]}]
+    named = predict_lines(tmp_path, Data(names=["rose", "tulip"], paths=["a", "b", "c"]), Sometimes())
+    assert named[2] == {"path": "c", "label": "tulip", "probability": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected"), [({"logits": 1}, {"logits": 1}), (torch.tensor(1.5), 1.5)], ids=["mapping", "scalar"]
+)
+def test_a_batch_that_cannot_be_divided_is_one_line(tmp_path: Path, answer: Any, expected: Any) -> None:
+    lines = predict_lines(tmp_path, Data(paths=["a.jpg", "b.jpg", "c.jpg"]), Scores(answer))
+    assert lines == [{"batch": 0, "prediction": expected}, {"batch": 1, "prediction": expected}]
+
+
+def test_what_json_has_no_form_for_is_kept_as_it_is(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    answer = torch.tensor(1 + 2j)
     with pytest.raises(FileNotFoundError):
         predict(tmp_path, Data(), Scores(answer))
     assert torch.load(tmp_path / "predictions.pt", weights_only=True) == [answer, answer]
+    assert [file.name for file in tmp_path.iterdir()] == ["predictions.pt"]
+    assert "an array of complex64 has no form in JSON" in caplog.text
 
 
 class Broken(Scores):
@@ -160,7 +261,7 @@ class Broken(Scores):
         return super().predict_step(batch, batch_idx)
 
 
-@pytest.mark.parametrize("answer", [None, {"logits": 1}], ids=["table", "pt"])
+@pytest.mark.parametrize("answer", [None, {"logits": 1}], ids=["table", "lines"])
 def test_a_failed_predict_leaves_what_was_there_before(tmp_path: Path, answer: Any) -> None:
     (tmp_path / "predictions.csv").write_text("path,label\n")
     (tmp_path / "predictions.pt").write_bytes(b"whole")
@@ -252,13 +353,29 @@ def test_shares_of_a_loader_that_does_not_report_its_samples_take_turns(tmp_path
     assert lines == ["path,prediction_0", ",0.0", ",1.0", ",0.5", ",1.5"]
 
 
-def test_what_is_no_row_a_sample_is_one_list_of_all_ranks(tmp_path: Path) -> None:
-    path = ranks(tmp_path, [[([0, 2], {"a": 1}), ([4], {"c": 1})], [([1, 3], {"b": 1})]])
-    assert torch.load(path, weights_only=True) == [{"a": 1}, {"b": 1}, {"c": 1}]
+def test_boxes_of_ranks_are_lines_in_the_order_of_the_data_each_sample_once(tmp_path: Path) -> None:
+    first = [([0, 2], [{"boxes": column(1.0, 2.0)}, {"boxes": []}])]
+    second = [([3, 1], [{"boxes": column(3.0)}, {"boxes": column(4.0)}]), ([0], [{"boxes": column(1.0, 2.0)}])]
+    ranks(tmp_path, [first, second])
+    assert read_lines(tmp_path) == [
+        {"path": "0.jpg", "boxes": [[1.0], [2.0]]},
+        {"path": "1.jpg", "boxes": [[4.0]]},
+        {"path": "2.jpg", "boxes": []},
+        {"path": "3.jpg", "boxes": [[3.0]]},
+    ]
+
+
+def test_batches_of_ranks_that_cannot_be_divided_are_lines_in_turn(tmp_path: Path) -> None:
+    ranks(tmp_path, [[([0, 2], {"a": Path("x")}), ([4], {"c": 1})], [([1, 3], {"b": np.arange(3)})]])
+    assert read_lines(tmp_path) == [
+        {"batch": 0, "prediction": {"a": "x"}},
+        {"batch": 0, "prediction": {"b": [0, 1, 2]}},
+        {"batch": 1, "prediction": {"c": 1}},
+    ]
 
 
 def test_predictions_of_any_class_are_one_list_of_all_ranks(tmp_path: Path) -> None:
-    path = ranks(tmp_path, [[([0], {"a": Path("x")})], [([1], {"b": np.arange(3)})]])
+    path = ranks(tmp_path, [[([0], {"a": 1 + 2j})], [([1], {"b": np.arange(3)})]])
     first, second = torch.load(path, weights_only=False)
-    assert first == {"a": Path("x")}
+    assert first == {"a": 1 + 2j}
     assert second["b"].tolist() == [0, 1, 2]

@@ -37,6 +37,25 @@ FORMS: dict[str, Any] = {
 forms = pytest.mark.parametrize("batch", FORMS.values(), ids=FORMS.keys())
 
 
+IMAGES = [torch.zeros(3, 5, 7), torch.zeros(3, 6, 4)]
+TARGETS = [{"boxes": torch.zeros(4, 4)}, {"boxes": torch.zeros(0, 4)}]
+
+
+@pytest.mark.parametrize(
+    ("batch", "expected"),
+    [
+        ((IMAGES, TARGETS), 2),
+        ([*TARGETS, {}], 3),
+        ((SimpleNamespace(tensors=torch.zeros(2, 3, 4, 4)), TARGETS), 2),
+        ((X, [{"name": "a"}] * 4), 4),
+        (((X, X), Y), 4),
+    ],
+    ids=["lists of a detector", "mappings", "nested tensor", "tensor and mappings", "two inputs"],
+)
+def test_samples_of_unequal_size_are_counted_by_their_mappings(batch: Any, expected: int) -> None:
+    assert count_samples(batch) == expected
+
+
 @forms
 def test_labels_are_found_and_replaced_in_each_form(batch: Any) -> None:
     assert find_labels(batch) is Y
