@@ -47,7 +47,7 @@ COMMANDS = {  # each in `lightkit.commands`, in the module of its name
     "configs": "list, print or copy the packaged configs",
     "init": "write a starter project, or a config for images",
     "schema": "print the JSON Schema of a config file, for editors",
-    "upgrade": "rewrite a config of Lightning 1.x for today's version",
+    "upgrade": "list the keys of a Lightning 1.x config in today's words",
     "completion": "print the script that completes words in bash or zsh",
 }
 _STAGES = ("fit", "validate", "test", "predict", "export")  # which have a model, data and a trainer; in `fit`

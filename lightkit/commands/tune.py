@@ -21,7 +21,8 @@ from lightkit.cli.parser_errors import explain_lightning_errors
 from lightkit.cli.stage_runner import open_context
 from lightkit.cli.validation import explain_unwritable
 from lightkit.config import Origin, dump_yaml, shown_path
-from lightkit.config.accelerator.keys import RawSetting, choose_settings, target_key
+from lightkit.config.accelerator.computation import choose_settings, target_key
+from lightkit.config.accelerator.setting import Setting
 from lightkit.config.accelerator.vocabulary import PRECISIONS
 from lightkit.config.tree import Leaf
 from lightkit.errors import ConfigError
@@ -93,7 +94,7 @@ def tune(args: list[str]) -> int:
         found = [option for option in ("--batch-size", "--learning-rate") if option in line.options]
         for option in found:  # an error if the config's classes have no such argument
             key = option.removeprefix("--").replace("-", "_")
-            setting = RawSetting(("accelerator", key), Leaf("auto", Origin("flag", option)))
+            setting = Setting(("accelerator", key), Leaf("auto", Origin("flag", option)))
             target_key(key, setting, context.resolved)
         if not keys and not found:
             raise ConfigError("tune: the config fixes all settings for speed; set accelerator.precision: auto")

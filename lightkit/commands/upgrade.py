@@ -1,4 +1,4 @@
-"""`lightkit upgrade`: rewrite a config of Lightning 1.x."""
+"""`lightkit upgrade`: list the keys of a Lightning 1.x config in today's words."""
 
 from __future__ import annotations
 
@@ -8,67 +8,56 @@ from pathlib import Path
 
 from lightkit.cli.command_line import parse_options
 from lightkit.config import shown_path
-from lightkit.config.upgrade import Upgraded, upgrade_file
+from lightkit.config.upgrade import Upgrade, list_changes
 from lightkit.errors import ConfigError
-from lightkit.runs.files import write_text
 
 HELP = """\
-usage: lightkit upgrade OLD.yaml [-o NEW.yaml] [--force]
+usage: lightkit upgrade FILE
 
-Rewrite a config of Lightning 1.x for today's version: gpus and tpu_cores, strategies, precision, arguments that the
-trainer has no more or that stand outside of it, paths and arguments of Lightning's classes. Comments, order and quotes
-stay; spaces and wrapped lists are evened out. What was changed is listed with the lines of OLD.yaml. A config that
-holds something without an equivalent is refused, with all the reasons, and nothing is written. What is upgraded already
-is left as it is, byte for byte.
+List the keys of a Lightning 1.x config with their spelling of today: gpus and tpu_cores, strategies, precision,
+arguments that the trainer no longer has or that stand outside of it, paths and arguments of Lightning's classes. Each
+change has its line and its reason, as in a diff. The file is not written. A key without an equivalent is an error that
+says what to do instead. The exit code is 6 where nothing is to be changed.
 
-  --output NEW.yaml  write there, or to OLD.yaml itself; default: print it, and list the changes on standard error
-  --force            replace NEW.yaml where it is another file that exists
-
-lightkit upgrade configs/old.yaml -o configs/new.yaml
+lightkit upgrade configs/old.yaml
 """
+_NOTHING_TO_DO = 6
 
 
 def upgrade(args: list[str]) -> int:
-    """Upgrade one file, and return the exit code.
+    """List the changes of one file, and return the exit code.
 
     Raises:
-        ConfigError: If a word is wrong, the config cannot be read or upgraded, or the new one cannot be written.
+        ConfigError: If a word is wrong, the config cannot be read, or it holds keys without an equivalent.
     """
     command = parse_options(HELP, args, most=1)
-    old, output = Path(command.get_positional("one config")), command.options.get("--output")
-    new = None if output is None else Path(output)
-    if new is not None and new.is_dir():
-        raise ConfigError(f"upgrade: --output takes the name of a file, and {shown_path(new)} is a folder")
-    is_in_place = new is not None and new.exists() and old.exists() and new.samefile(old)
-    if new is not None and "--force" not in command.options and new.is_file() and not is_in_place:
-        raise ConfigError(f"upgrade: {shown_path(new)} exists; say --force to replace it, or -o with another name")
-    upgraded = upgrade_file(old)
-    if new is None:
-        print(upgraded.text, end="")
-        sys.stdout.flush()
-    elif upgraded.changes or not is_in_place:
-        try:
-            write_text(new.resolve(), upgraded.text)  # a link stays one
-        except OSError as error:
-            raise ConfigError(f"upgrade: {shown_path(new)} cannot be written: {error.strerror or error}") from None
-    for line in _format_changes(old, new, upgraded):
-        print(line, file=sys.stderr if new is None else sys.stdout)
-    return 0
+    file = Path(command.get_positional("one config"))
+    name = shown_path(file)
+    found = list_changes(file)
+    for line in _format_changes(name, found):
+        print(line)
+    outdated = [other for other in found.extended if _is_outdated(other)]
+    if not found.is_needed:
+        print(f"{name}: nothing to change")
+    for other in outdated:
+        print(f"{shown_path(other)} needs it too: lightkit upgrade {shown_path(other)}")
+    sys.stdout.flush()
+    found.problems.raise_any()
+    return 0 if found.is_needed or outdated else _NOTHING_TO_DO
 
 
-def _format_changes(old: Path, new: Path | None, upgraded: Upgraded) -> Iterator[str]:
-    name = shown_path(old)
-    for line, change in upgraded.changes:
-        yield f"{name}:{line}: {change}"
-    if not upgraded.changes:
-        yield f"{name}: nothing to change"
-    elif new is not None:
-        count = len(upgraded.changes)
-        yield f"{count} change{'s' if count > 1 else ''}, written to {shown_path(new)}"
-    for other in upgraded.extended:
-        try:
-            is_outdated = bool(upgrade_file(other).changes)
-        except ConfigError:  # it cannot be upgraded as it is
-            is_outdated = True
-        if is_outdated:
-            yield f"{shown_path(other)} needs it too: lightkit upgrade {shown_path(other)}"
+def _format_changes(name: str, found: Upgrade) -> Iterator[str]:
+    """Write each change as the place and the reason, the old line, and the new ones."""
+    for change in found.changes:
+        yield f"{name}:{change.origin.line or 0}: {change.reason}"
+        yield f"  - {change.was}"
+        for key in change.today:
+            yield f"  + {key}"
+
+
+def _is_outdated(file: Path) -> bool:
+    """Return whether a file that the config extends is of Lightning 1.x, too."""
+    try:
+        return list_changes(file).is_needed
+    except ConfigError:  # reported when it is upgraded itself
+        return True
