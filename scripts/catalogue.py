@@ -42,7 +42,7 @@ from lightkit.cli.class_descriptions import (
 )
 from lightkit.cli.config_loader import STAGES
 from lightkit.cli.lightning_cli import LightkitCLI
-from lightkit.config.accelerator.keys import AcceleratorSettings
+from lightkit.config.accelerator.computation import AcceleratorSettings
 from lightkit.config.bounds import find_bounds
 from lightkit.config.schema import PACKAGES
 from lightkit.launch.plan import ENGINES, LaunchSettings

@@ -24,7 +24,7 @@ DOCS = Path(__file__).parents[1] / "docs"
 SECTIONS = ("run", "accelerator", "launch", "watchdog", "gate", "trainer", "callbacks", "logger")
 OTHER_CODES = {
     0: "done",
-    6: "`--if-changed`: nothing has changed, nothing was done (0 with `--unchanged-ok`)",
+    6: "`--if-changed`: nothing has changed, nothing was done (0 with `--unchanged-ok`); `upgrade`: nothing to change",
     75: "interrupted by a signal, with a checkpoint: the same command resumes",
     129: "SIGHUP, with nothing to resume",
     130: "SIGINT, with nothing to resume",

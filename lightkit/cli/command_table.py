@@ -1112,27 +1112,16 @@ and as first line of a config:
     ),
     Command(
         "upgrade",
-        "rewrite a config of Lightning 1.x for today's version",
-        usage="lightkit upgrade OLD.yaml [-o NEW.yaml] [--force]",
+        "list the keys of a Lightning 1.x config in today's words",
+        usage="lightkit upgrade FILE",
         about="""\
-Rewrite a config of Lightning 1.x for today's version: gpus and tpu_cores, strategies,
-precision, arguments that the trainer has no more or that stand outside of it, paths and
-arguments of Lightning's classes. Comments, order and quotes stay; spaces and wrapped lists are
-evened out. What was changed is listed with the lines of OLD.yaml. A config that holds something
-without an equivalent is refused, with all the reasons, and nothing is written. What is upgraded
-already is left as it is, byte for byte.""",
-        options=(
-            Option(
-                "--output",
-                "write there, or to OLD.yaml itself; default: print it, and list the changes on standard error",
-                value="NEW.yaml",
-                aliases=("-o",),
-                completes=(FILES,),
-            ),
-            Option("--force", "replace NEW.yaml where it is another file that exists"),
-        ),
+List the keys of a Lightning 1.x config with their spelling of today: gpus and tpu_cores,
+strategies, precision, arguments that the trainer no longer has or that stand outside of it,
+paths and arguments of Lightning's classes. Each change has its line and its reason, as in a
+diff. The file is not written. A key without an equivalent is an error that says what to do
+instead. The exit code is 6 where nothing is to be changed.""",
         ending="""\
-lightkit upgrade configs/old.yaml -o configs/new.yaml""",
+lightkit upgrade configs/old.yaml""",
         max_inputs=1,
         input_choices=(FILES,),
     ),

@@ -64,7 +64,7 @@ from lightkit.cli.trainer_components import (
     set_threads,
 )
 from lightkit.cli.validation import check_inputs, validate_signatures
-from lightkit.config.accelerator.keys import AcceleratorSettings
+from lightkit.config.accelerator.computation import AcceleratorSettings
 from lightkit.config.resolved import collect_errors, drop_paths
 from lightkit.config.schedule import SECTION, check_stepping, hide_schedule, read_schedule, show_schedule
 from lightkit.errors import ConfigError, LightkitError

@@ -111,7 +111,7 @@ def _findings(resolved: Resolved, schema: ConfigSchema, problems: Problems) -> V
             if isinstance(given, dict):
                 found.problems += _find_wrong_choices(section, schema.classes[path], given, resolved)
     for name, origin in found.outdated.items():
-        text = f"{name}: written for Lightning 1.x; `lightkit upgrade {name}` rewrites it"
+        text = f"{name}: written for Lightning 1.x; `lightkit upgrade {name}` lists today's words"
         problems.add(ConfigError(text, places=[origin]))
     return found
 

@@ -21,7 +21,8 @@ from lightkit.cli.parser_errors import explain_lightning_errors
 from lightkit.cli.stage_runner import open_context
 from lightkit.cli.validation import explain_unwritable
 from lightkit.config import Origin, dump_yaml, shown_path
-from lightkit.config.accelerator.keys import RawSetting, choose_settings, target_key
+from lightkit.config.accelerator.computation import choose_settings, target_key
+from lightkit.config.accelerator.setting import Setting
 from lightkit.config.accelerator.vocabulary import PRECISIONS
 from lightkit.config.tree import Leaf
 from lightkit.errors import ConfigError
@@ -107,7 +108,7 @@ def _list_searches(invocation: Invocation, context: RunContext) -> list[str]:
     found = [option for option in ("batch-size", "learning-rate") if invocation.has(option)]
     for option in found:
         key = option.replace("-", "_")
-        setting = RawSetting(("accelerator", key), Leaf("auto", Origin("flag", f"--{option}")))
+        setting = Setting(("accelerator", key), Leaf("auto", Origin("flag", f"--{option}")))
         target_key(key, setting, context.resolved)
     return found
 

@@ -1,4 +1,4 @@
-"""`lightkit upgrade`: rewrite a config of Lightning 1.x."""
+"""`lightkit upgrade`: list the keys of a Lightning 1.x config in today's words."""
 
 from __future__ import annotations
 
@@ -8,52 +8,45 @@ from pathlib import Path
 
 from lightkit.cli.command_line import Invocation
 from lightkit.config import shown_path
-from lightkit.config.upgrade import Upgraded, upgrade_file
+from lightkit.config.upgrade import Upgrade, list_changes
 from lightkit.errors import ConfigError
-from lightkit.runs.files import write_text
+
+_NOTHING_TO_DO = 6
 
 
 def upgrade(invocation: Invocation) -> int:
-    """Upgrade one file, and return the exit code.
+    """List the changes of one file, and return the exit code.
 
     Raises:
-        ConfigError: If a word is wrong, the config cannot be read or upgraded, or the new one cannot be written.
+        ConfigError: If a word is wrong, the config cannot be read, or it holds keys without an equivalent.
     """
-    old = Path(invocation.get_input("one config"))
-    output = invocation.options.get("output")
-    new = None if output is None else Path(output)
-    if new is not None and new.is_dir():
-        raise ConfigError(f"upgrade: --output takes the name of a file, and {shown_path(new)} is a folder")
-    is_in_place = new is not None and new.exists() and old.exists() and new.samefile(old)
-    if new is not None and not invocation.has("force") and new.is_file() and not is_in_place:
-        raise ConfigError(f"upgrade: {shown_path(new)} exists; use --force to replace it, or -o with another name")
-    upgraded = upgrade_file(old)
-    if new is None:
-        print(upgraded.text, end="")
-        sys.stdout.flush()
-    elif upgraded.changes or not is_in_place:
-        try:
-            write_text(new.resolve(), upgraded.text)  # a link stays one
-        except OSError as error:
-            raise ConfigError(f"upgrade: {shown_path(new)} cannot be written: {error.strerror or error}") from None
-    for line in _format_changes(old, new, upgraded):
-        print(line, file=sys.stderr if new is None else sys.stdout)
-    return 0
+    file = Path(invocation.get_input("one config"))
+    name = shown_path(file)
+    found = list_changes(file)
+    for line in _format_changes(name, found):
+        print(line)
+    outdated = [other for other in found.extended if _is_outdated(other)]
+    if not found.is_needed:
+        print(f"{name}: nothing to change")
+    for other in outdated:
+        print(f"{shown_path(other)} needs it too: lightkit upgrade {shown_path(other)}")
+    sys.stdout.flush()
+    found.problems.raise_any()
+    return 0 if found.is_needed or outdated else _NOTHING_TO_DO
 
 
-def _format_changes(old: Path, new: Path | None, upgraded: Upgraded) -> Iterator[str]:
-    name = shown_path(old)
-    for line, change in upgraded.changes:
-        yield f"{name}:{line}: {change}"
-    if not upgraded.changes:
-        yield f"{name}: nothing to change"
-    elif new is not None:
-        count = len(upgraded.changes)
-        yield f"{count} change{'s' if count > 1 else ''}, written to {shown_path(new)}"
-    for other in upgraded.extended:
-        try:
-            is_outdated = bool(upgrade_file(other).changes)
-        except ConfigError:  # it cannot be upgraded as it is
-            is_outdated = True
-        if is_outdated:
-            yield f"{shown_path(other)} needs it too: lightkit upgrade {shown_path(other)}"
+def _format_changes(name: str, found: Upgrade) -> Iterator[str]:
+    """Write each change as the place and the reason, the old line, and the new ones."""
+    for change in found.changes:
+        yield f"{name}:{change.origin.line or 0}: {change.reason}"
+        yield f"  - {change.was}"
+        for key in change.today:
+            yield f"  + {key}"
+
+
+def _is_outdated(file: Path) -> bool:
+    """Return whether a file that the config extends is of Lightning 1.x, too."""
+    try:
+        return list_changes(file).is_needed
+    except ConfigError:  # reported when it is upgraded itself
+        return True

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from lightkit.config.accelerator.translation import translate
 from lightkit.config.interpolation import escape, interpolate
 from lightkit.config.merge import CLASS_SECTIONS, NAMED_CLASSES, MergeRules
 from lightkit.config.origins import (
@@ -73,12 +74,12 @@ def resolve(
     def merge(layers: Iterable[MappingNode], rank: int) -> None:
         """Merge layers of one rank over those before."""
         nonlocal tree
-        for layer in layers:
-            for part in _expand(layer, subcommand, subcommands, found):
-                merged = rules.merge(tree, part)
-                assert isinstance(merged, MappingNode)
-                tree = merged
-                ranks.update((node.origin, rank) for _, node in walk(part))
+        parts = [part for layer in layers for part in _expand(layer, subcommand, subcommands, found)]
+        ranks.update((node.origin, rank) for part in parts for _, node in walk(part))
+        for part in translate(parts, tree, environ=environ, problems=found):
+            merged = rules.merge(tree, part)
+            assert isinstance(merged, MappingNode)
+            tree = merged
 
     seen: set[Path] = set()
     in_files = [layer for file in paths for layer in layers_of(file, seen=seen, problems=found)]

@@ -36,6 +36,8 @@ class Origin:
         end_column: Column after its last character on that line.
         source: That line of the file.
         key: Place of the key, for errors about the key and not its value.
+        word: Hardware key as it was written (`lightkit.config.accelerator.setting.Setting`), where the value stands
+            under a key of the trainer that it was translated to.
     """
 
     kind: Literal["default", "file", "variable", "flag", "signature", "unset"]
@@ -46,6 +48,7 @@ class Origin:
     end_column: int | None = None
     source: str = field(default="", repr=False, compare=False)
     key: Origin | None = field(default=None, repr=False, compare=False)
+    word: Any = field(default=None, repr=False, compare=False)
 
     def __str__(self) -> str:
         if self.kind == "file":

@@ -566,7 +566,7 @@ class _Validator:
             self.result.problems.append((path, error_at(f"{shown}: {text}", *places)))
 
     def _note_outdated(self, reason: str, node: Node) -> str:
-        """Note the file of an old word, which `lightkit upgrade` rewrites, and return what has changed."""
+        """Note the file of an old word, of which `lightkit upgrade` lists today's, and return what has changed."""
         if node.origin.file is not None:
             self.result.outdated.setdefault(node.origin.name, replace(node.origin, line=None, column=None))
         return f"; {reason}"

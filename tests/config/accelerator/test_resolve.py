@@ -111,7 +111,7 @@ TABLE: list[tuple[str, dict[str, Any]]] = [
     ("trainer: {tpu_cores: 8}", {"accelerator": "tpu", "devices": 8}),
     ("trainer: {num_processes: 2}", {**two("cpu"), "strategy": "ddp"}),
     ("trainer: {accelerator: ddp, gpus: 2}", {**two("gpu"), "strategy": "ddp"}),
-    ("trainer: {accelerator: ddp}", {"accelerator": "auto", "strategy": "ddp"}),
+    ("trainer: {accelerator: ddp}", {"strategy": "ddp"}),
     ("trainer: {accelerator: ddp_cpu, num_processes: 2}", {**two("cpu"), "strategy": "ddp"}),
     ("trainer: {accelerator: gpu, devices: 2, gpus: null, num_processes: 1, tpu_cores: null}", two("gpu")),
     (
@@ -149,7 +149,7 @@ HOROVOD_TABLE: list[tuple[str, int | None, str | None]] = [
     ("trainer: {strategy: horovod}", None, None),
     ("trainer: {strategy: {class_path: lightkit.distributed.HorovodStrategy}}", None, None),
     ("trainer: {strategy: {class_path: HorovodStrategy}}", None, None),
-    ("trainer: {accelerator: horovod}", None, "auto"),
+    ("trainer: {accelerator: horovod}", None, None),
     ("launch: {engine: horovod, processes: 2}", 2, None),
     ("accelerator: {strategy: horovod, num_processes: 2}", 2, "cpu"),
     ("accelerator: {strategy: horovod, gpus: 2}", 2, "gpu"),
@@ -259,7 +259,7 @@ def test_strategy_and_kind_are_known_by_name(text: str, strategy: str | None, ki
          "trainer.devices: 2 ({x}:1:17)"),
         ("trainer: {ipus: null}", "trainer.ipus: null is a spelling of Lightning 1.x; today: leave it out ({x}:1:17)"),
         ("trainer: {accelerator: ddp}", "trainer.accelerator: ddp is a spelling of Lightning 1.x; today: "
-         "trainer.accelerator: auto, trainer.strategy: ddp ({x}:1:24)"),
+         "trainer.strategy: ddp ({x}:1:24)"),
         ("accelerator: {strategy: fsdp_native}", "accelerator.strategy: fsdp_native is a spelling of Lightning 1.x; "
          "today: trainer.strategy: fsdp ({x}:1:25)"),
         ("trainer: {accelerator: tpu, precision: bf16}", "trainer.precision: bf16 is a spelling of Lightning 1.x; "
@@ -386,7 +386,7 @@ IN_OTHER_WORDS: list[tuple[str, str, dict[str, Any]]] = [
     ("--accelerator.strategy=fsdp", "trainer: {accelerator: gpu, strategy: ddp}",
      {"accelerator": "gpu", "strategy": "fsdp"}),
     ("--accelerator.strategy=auto", "trainer: {strategy: ddp}", {"strategy": "auto"}),
-    ("--accelerator.strategy=fsdp", "trainer: {accelerator: ddp}", {"accelerator": "auto", "strategy": "fsdp"}),
+    ("--accelerator.strategy=fsdp", "trainer: {accelerator: ddp}", {"strategy": "fsdp"}),
     ("--accelerator.strategy=tpu_spawn", "trainer: {accelerator: gpu, devices: 2}",
      {"accelerator": "tpu", "devices": "auto", "strategy": "xla"}),
     ("--accelerator.num_nodes=2", "trainer: {num_nodes: 3}", {"num_nodes": 2}),

@@ -1,0 +1,298 @@
+"""Send the block's keys for computing to the keys that take them, and choose values for ``auto``."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import math
+import os
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from lightkit.config.accelerator.setting import AUTO, Setting, contradiction, is_int, make_node
+from lightkit.config.merge import class_of
+from lightkit.config.origins import KeyPath, dotted, error_at
+from lightkit.config.resolved import Resolved
+from lightkit.config.schema import load_schema
+from lightkit.config.tree import Node, find, to_plain
+from lightkit.errors import near
+from lightkit.hardware import Machine
+from lightkit.hardware.cores import find_user_threads, workers_by_rule
+
+
+@dataclass(frozen=True)
+class AcceleratorSettings:
+    """How steps are computed. `auto` takes the value of a table by hardware; `lightkit tune` measures.
+
+    Args:
+        memory_format: Of weights and images in memory: `channels_last` is faster for convolutions in mixed precision.
+        compile: Whether torch.compile compiles, for training, the layers that are attributes of the model and have
+            parameters, each by itself; the code of the steps around them is not compiled.
+        tf32: Whether matrix products on CUDA round float32 to TensorFloat-32. `null`: as torch has it.
+        fused: Whether the optimizer updates all parameters in one kernel. `null`: as the optimizer has it.
+    """
+
+    memory_format: Literal["contiguous", "channels_last"] = "contiguous"
+    compile: bool = False
+    tf32: bool | None = None
+    fused: bool | None = None
+
+
+Targets = dict[KeyPath, tuple[Node, Setting]]
+"""Values by the key that takes them, each with the setting that asks for it."""
+
+_SWITCH = (lambda value: isinstance(value, bool), "auto, true or false")
+_COMPUTING: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "precision": (lambda value: value == AUTO, ""),  # a fixed one is parsed with the trainer's
+    "memory_format": (lambda value: value in ("contiguous", "channels_last"), "auto, contiguous or channels_last"),
+    **dict.fromkeys(("compile", "tf32", "fused"), _SWITCH),
+    "threads": (lambda value: is_int(value, 1), "auto, or a number of threads from 1"),
+    "num_workers": (lambda value: is_int(value, 0), "auto, or a number of processes from 0"),
+    "batch_size": (lambda value: is_int(value, 1), "a number of samples from 1"),
+    "learning_rate": (lambda value: type(value) in (int, float) and 0 < value < math.inf, "a number above 0"),
+}
+"""Keys for computing: which fixed values each takes, and what is expected."""
+_WORDS = (AUTO, "contiguous", "channels_last")
+_MEASURED = ("batch_size", "learning_rate")
+"""Keys for which no rule is any good: `lightkit tune` measures them."""
+_HOMES: dict[str, KeyPath] = {"precision": ("trainer", "precision"), "threads": ("launch", "threads")}
+"""Keys that others than the block take, whatever the classes are."""
+_WITHOUT_EFFECT = {
+    "tpu": ("precision", "memory_format", "compile", "tf32", "fused"),
+    "cpu": ("tf32",),
+    "mps": ("tf32",),
+}
+"""By kind of device: keys that change nothing there."""
+_CPU_BF16 = {"avx512_bf16", "amx_bf16", "bf16"}  # the last one is ARM's
+
+
+@dataclass
+class Computation:
+    """The block's keys for computing, at the keys that take them.
+
+    Args:
+        targets: Values by the key that takes them, each with the setting that asks for it.
+        chosen: Values that the hardware has decided for ``auto``, by the dotted key that takes them.
+        notices: A sentence for each setting without effect on this kind of device.
+    """
+
+    targets: Targets = field(default_factory=dict)
+    chosen: dict[str, Any] = field(default_factory=dict)
+    notices: list[str] = field(default_factory=list)
+
+
+def resolve_computing(
+    settings: Sequence[Setting], resolved: Resolved, kind: str | None, values: Mapping[str, Any]
+) -> Computation:
+    """Send the block's keys for computing to the keys that take them; a higher layer that sets those counts.
+
+    Args:
+        settings: All settings of the block.
+        resolved: The config.
+        kind: Kind of device.
+        values: Values for `auto`, by key, as `choose_settings` returns them; None leaves a key as it is.
+
+    Raises:
+        ConfigError: If a value is wrong, two of one layer contradict each other, or nothing takes the value.
+    """
+    found = Computation()
+    for setting in settings:
+        if not _is_for_computing(setting):
+            continue
+        _check_value(setting)
+        target = target_key(str(setting.path[-1]), setting, resolved)
+        if target is None or not _counts(setting, target, resolved):
+            continue
+        if not _is_without_effect(setting, kind, found.notices):
+            _send(setting, target, resolved, values, found)
+    return found
+
+
+def _is_for_computing(setting: Setting) -> bool:
+    """Return whether a setting is one for computing; a fixed precision is translated with the trainer's keys."""
+    key = str(setting.path[-1])
+    if setting.path[0] != "accelerator" or key not in _COMPUTING or setting.value is None:
+        return False
+    return key != "precision" or setting.value == AUTO
+
+
+def _check_value(setting: Setting) -> None:
+    key, value = str(setting.path[-1]), setting.value
+    accepts, expected = _COMPUTING[key]
+    if key in _MEASURED and value == AUTO:
+        option = key.replace("_", "-")
+        text = f"{setting}: no training measures; `lightkit tune --{option}` finds a number, and writes it into a layer"
+        raise error_at(text, setting.origin)
+    if value != AUTO and not accepts(value):
+        choices = [word for word in _WORDS if word in expected]
+        raise setting.expect(expected, near(str(value).lower(), choices))
+
+
+def _counts(setting: Setting, target: KeyPath, resolved: Resolved) -> bool:
+    """Return whether a setting decides the key that takes it, which a layer may set itself.
+
+    Raises:
+        ConfigError: If one layer sets both, to different values.
+    """
+    node = find(resolved.tree, target)
+    if node is None or target == setting.path or node.origin.word == setting:
+        return True
+    other = Setting(target, node)
+    rank, rank_of_other = (resolved.ranks.get(each.origin, 0) for each in (setting, other))
+    if rank != rank_of_other:
+        return rank > rank_of_other
+    if AUTO not in (setting.value, other.value) and other.value not in (None, setting.value):
+        raise contradiction(setting, other)
+    return True
+
+
+def _is_without_effect(setting: Setting, kind: str | None, notices: list[str]) -> bool:
+    """Return whether a setting is left out on this kind of device, and note a fixed value that changes nothing."""
+    if str(setting.path[-1]) not in _WITHOUT_EFFECT.get(str(kind), ()):
+        return False
+    if setting.value not in (AUTO, "contiguous", False):
+        name = "a TPU" if kind == "tpu" else kind
+        notices.append(f"{setting} has no effect on {name} ({setting.origin})")
+    return kind == "tpu" or setting.value == AUTO
+
+
+def _send(setting: Setting, target: KeyPath, resolved: Resolved, values: Mapping[str, Any], found: Computation) -> None:
+    """Put the value of a setting, or the one for ``auto``, to the key that takes it."""
+    value = setting.value
+    if value == AUTO:
+        is_left_to_data = setting.path[-1] == "num_workers" and _takes_auto(resolved)
+        value = AUTO if is_left_to_data else values.get(str(setting.path[-1]))
+        found.chosen[dotted(target)] = value
+    if value is not None:
+        found.targets[target] = make_node(value, setting), setting
+
+
+def choose_settings(
+    kind: str | None, machine: Machine, *, processes: int, environ: Mapping[str, str] = os.environ
+) -> tuple[str, dict[str, Any]]:
+    """Choose what `auto` stands for on this hardware. Nothing is measured.
+
+    Whether the model has convolutions decides when it is built: channels_last lays out weights of convolutions only.
+    `torch.compile` costs tens of seconds before the first step, and TF32 and fused optimizers round differently:
+    `lightkit tune` measures whether these pay, and no rule takes them.
+
+    Sources:
+        Precision: Lightning, "N-Bit Precision": bf16-mixed from Ampere (compute capability 8.0) on, 16-mixed before;
+            XLA multiplies float32 in bfloat16 on TPUs by itself. CPUs: oneDNN's bf16 kernels need the instructions.
+        Memory format: PyTorch's tutorial "Channels Last Memory Format" (tensor cores). On the CPU our own benches in
+            docs/hardware.md: with bf16 it is up to 1.25 times as fast (ResNet-18), in float32 no faster.
+        Threads, processes: PyTorch's "Performance Tuning Guide", and `lightkit.hardware.cores`.
+
+    Args:
+        kind: Kind of device: `cpu`, `gpu`, `mps`, `tpu`; None where it cannot be known before torch is loaded.
+        machine: The machine that trains.
+        processes: Processes that train on it.
+        environ: Environment variables: a user's `OMP_NUM_THREADS` is kept.
+
+    Returns:
+        The hardware in words, and the values by key; None, or no value, leaves a key to torch or Lightning.
+    """
+    share = max(1, (machine.cores or 1) // processes)
+    values: dict[str, Any] = {
+        "precision": "32-true",
+        "memory_format": "contiguous",
+        "compile": False,
+        "threads": None,
+        "num_workers": workers_by_rule(share, device=str(kind), is_cached=False),
+    }
+    if kind == "cpu":
+        has_bf16 = bool(_CPU_BF16.intersection(machine.instruction_sets))
+        words = f"CPU with{'' if has_bf16 else 'out'} bf16 instructions, {share} core{'s' if share > 1 else ''}"
+        values["threads"] = None if find_user_threads(environ) else share
+        if has_bf16:
+            values |= {"precision": "bf16-mixed", "memory_format": "channels_last"}
+    elif kind == "gpu":
+        has_bf16 = bool(machine.gpus) and all(gpu.capability >= (8, 0) for gpu in machine.gpus or ())
+        words = f"CUDA with{'' if has_bf16 else 'out'} bf16"
+        values |= {"precision": "bf16-mixed" if has_bf16 else "16-mixed", "memory_format": "channels_last"}
+    else:
+        words = {"mps": "Apple's GPU", "tpu": "XLA"}.get(str(kind), "a device that only torch can name")
+    return words, values
+
+
+def target_key(key: str, setting: Setting, resolved: Resolved) -> KeyPath | None:
+    """Find the key that takes a value of the block: its own, or one of the trainer, the launcher, the data, the model.
+
+    Args:
+        key: Of the block. Which one takes ``num_workers``, ``batch_size`` and ``learning_rate`` depends on the classes.
+        setting: The value.
+        resolved: The config.
+
+    Returns:
+        None where ``auto`` stands in a layer alone, or the section was wrong and has been left out.
+
+    Raises:
+        ConfigError: If nothing takes it.
+    """
+    if key not in ("num_workers", *_MEASURED):
+        return _HOMES.get(key, ("accelerator", key))
+    section, names = _find_section(key, resolved)
+    node = find(resolved.tree, (section,))
+    if section not in resolved.class_sections:  # its class is fixed in Python, and it holds the arguments directly
+        return section, _find_given(resolved, (section,), names) or names[0]
+    if node is None or to_plain(node) is None:
+        is_left_out = resolved.is_incomplete or any(path[0] == section for path in resolved.removed)
+        if setting.value == AUTO or is_left_out:
+            return None
+        raise error_at(f"{setting}: nothing takes it, because {section} is not set; name its class", setting.origin)
+    given = _find_given(resolved, (section, "init_args"), names)
+    return section, "init_args", given or _find_argument(setting, str(class_of(node)), section, names)
+
+
+def _find_section(key: str, resolved: Resolved) -> tuple[str, list[str]]:
+    """Return the section that takes a key of the block, and the names that it may have there."""
+    if key != "learning_rate":
+        return "data", [key]
+    optimizer = find(resolved.tree, ("optimizer",))
+    has_optimizer = optimizer is not None and to_plain(optimizer) is not None
+    return ("optimizer", ["lr"]) if has_optimizer else ("model", ["learning_rate", "lr"])
+
+
+def _find_given(resolved: Resolved, above: KeyPath, names: Sequence[str]) -> str | None:
+    for name in names:
+        if find(resolved.tree, (*above, name)) is not None:
+            return name
+    return None
+
+
+def _find_argument(setting: Setting, named: str, section: str, names: Sequence[str]) -> str:
+    """Return the argument of a class that takes a setting.
+
+    Raises:
+        ConfigError: If it has none.
+    """
+    arguments = _list_arguments(named, section)
+    known = [name for name in names if name in arguments]
+    if not known and "**" not in arguments:
+        text = f"{setting}: {named.rpartition('.')[2]} has no argument {' or '.join(names)}, so that nothing takes it"
+        raise error_at(f"{text}\narguments of {named}: {', '.join(arguments) or 'none'}", setting.origin)
+    return (known or names)[0]
+
+
+def _takes_auto(resolved: Resolved) -> bool:
+    """Return whether the config's data chooses its number of loading processes itself, as it knows what is cached."""
+    node = find(resolved.tree, ("data",))
+    arguments = {} if node is None else _list_arguments(str(class_of(node)), "data")
+    return AUTO in str((arguments.get("num_workers") or {}).get("schema"))
+
+
+def _list_arguments(named: str, section: str) -> Mapping[str, Any]:
+    """List a class's arguments, with ``**`` where it takes any, or nothing is known of it."""
+    schema = load_schema()
+    path = schema.path_of(named, schema.data["bases"][section])
+    if path is not None and schema.is_valid_for(path):
+        described = schema.classes[path]
+        return {**described["arguments"], **({"**": {}} if described.get("open") else {})}
+    module, _, name = named.rpartition(".")
+    with suppress(Exception, SystemExit):  # building the class reports whatever its module raises
+        parameters = inspect.signature(getattr(importlib.import_module(module), name)).parameters
+        is_open = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
+        return {name: {} for name in (*parameters, *(["**"] if is_open else []))}
+    return {"**": {}}
