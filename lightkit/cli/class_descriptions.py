@@ -108,16 +108,21 @@ _SECTION_HEADS = ("Args:", "Arguments:", "Parameters")
 
 
 def _own_docstring(cls: type) -> str:
-    """Return the docstring of a class, or of its constructor; empty where it has neither.
+    """Return the docstring of a class or of its constructor, or of a base below those that arguments ask for.
 
-    That of a base class, as `inspect.getdoc` returns it then, says nothing of the class: of `ModelPruning` it is
+    That of such a base, as `inspect.getdoc` returns it then, says nothing of the class: of `ModelPruning` it is
     "Abstract base class used to build new callbacks".
     """
-    constructor = vars(cls).get("__init__")
-    texts = [vars(cls).get("__doc__"), None if constructor is None else constructor.__doc__]
-    for text in texts:
-        if isinstance(text, str) and not text.strip().startswith(_SECTION_HEADS):
-            return inspect.cleandoc(text)
+    for owner in cls.__mro__:
+        if owner is not cls and owner in BASES:
+            break
+        constructor = vars(owner).get("__init__")
+        texts = [vars(owner).get("__doc__"), None if constructor is None else constructor.__doc__]
+        for text in texts:
+            if isinstance(text, str) and not text.strip().startswith(_SECTION_HEADS):
+                return inspect.cleandoc(text)
+        if owner in BASES:
+            break
     return ""
 
 

@@ -66,10 +66,11 @@ def _explain_preparation(context: RunContext, data: LightningDataModule | None) 
     """Explain why images cannot be prepared for a model, and what to do."""
     if getattr(data, "source", None) == "table":  # of numbers: one of images has a preprocessing
         table = shlex.quote(context.inputs[0])
+        trained = shlex.quote(str(next(iter(getattr(data, "places", {}).values()), "TABLE")))
         return (
             "data: the model was trained on rows of numbers, and predict takes IMAGES after its options. To predict "
             f"the rows of another Parquet file or Delta table, name it as the test split of the data, without IMAGES: "
-            f"lightkit predict --run RUN --data.path=null --data.test={table}"
+            f"lightkit predict --run RUN --data.path=null --data.train={trained} --data.test={table}"
         )
     found = "the config has no data" if data is None else f"{type(data).__name__} has no `preprocessing`"
     return (

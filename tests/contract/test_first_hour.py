@@ -92,12 +92,15 @@ def test_predict_of_rows_of_numbers_says_how_to_predict_another_table(numbers: W
     step = "    def predict_step(self, batch, index):\n        return self(batch[0])\n\n"
     numbers.write("nets.py", NETS.replace("    def configure", f"{step}    def configure", 1))
     numbers.fit("-c", "own.yaml")
-    failed = numbers.run("predict", "--run", "latest", "t.parquet")
+    table = pq.read_table(numbers.folder / "t.parquet")
+    pq.write_table(table.slice(0, 30), numbers.folder / "new.parquet")
+    failed = numbers.run("predict", "--run", "latest", "new.parquet")
     assert failed.code == 2
-    assert "--data.path=null --data.test=t.parquet" in failed.err
-    numbers.run("predict", "--run", "latest", "--data.path=null", "--data.test=t.parquet").ok()
-    table = (numbers.runs[-1] / "predictions.csv").read_text(encoding="utf-8").splitlines()
-    assert len(table) == 101
+    words = ["--data.path=null", "--data.train=t.parquet", "--data.test=new.parquet"]
+    assert f"lightkit predict --run RUN {' '.join(words)}" in failed.err
+    numbers.run("predict", "--run", "latest", *words).ok()
+    rows = (numbers.runs[-1] / "predictions.csv").read_text(encoding="utf-8").splitlines()
+    assert len(rows) == 31
 
 
 @pytest.mark.parametrize(
