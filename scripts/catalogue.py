@@ -40,7 +40,7 @@ from lightkit.cli.class_descriptions import (
     paths_to,
     with_bounds,
 )
-from lightkit.cli.config_loader import STAGES
+from lightkit.cli.command_table import STAGES
 from lightkit.cli.lightning_cli import LightkitCLI
 from lightkit.config.accelerator.computation import AcceleratorSettings
 from lightkit.config.bounds import find_bounds
