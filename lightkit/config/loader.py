@@ -372,8 +372,9 @@ def _refer(value: Any, *, is_hidden: bool, text: str | None) -> tuple[str | None
     """
     reference = choose_reference(value, is_secret=is_hidden, text=text)
     if text is None:
-        is_shown = reference is not None and reference != HIDDEN  # an address without its password
-        return escape(reference) if is_shown else reference, list_forms(value, is_secret=is_hidden)
+        if reference is not None and reference != HIDDEN:  # an address without its password
+            reference = escape(reference)
+        return reference, list_forms(value, is_secret=is_hidden)
     if not is_hidden:
         return None, {}
     forms = list_forms(value, text) if isinstance(value, str) else {}
