@@ -33,6 +33,7 @@ from lightkit.config.upgrade_rules import (
     find_class,
 )
 from lightkit.config.yaml_reader import read_file
+from lightkit.errors import ConfigError
 
 _PLACES = {"distributed_backend": ("accelerator", "strategy"), "plugins": ("strategy",)}
 """Old keys that later versions of 1.x had elsewhere, each with these places."""
@@ -243,15 +244,19 @@ class _Upgrade:
         tree = MappingNode({}, _DEFAULT)
         for lower in below:
             tree = _add_layer(tree, _keep_hardware(lower), Problems())
-        known = len(list(self.problems))
+        wrong = set[Origin]()
         for key, node in asked.items():
-            with self.problems.noted():
+            try:
                 list_wishes(Setting(("trainer", key), node))
-        tree = _add_layer(tree, asked, self.problems)
-        if len(list(self.problems)) > known:
-            return results
+            except ConfigError as error:
+                self.problems.add(error)
+                wrong.add(node.origin)
+        contradictions = Problems()
+        tree = _add_layer(tree, asked, contradictions)
+        for error in contradictions:
+            self.problems.add(error)
         for key, node in given.items():
-            if key not in results:
+            if key not in results and node.origin not in wrong and not contradictions:
                 results[key] = HARDWARE_REASONS[key], _find_keys(key, node, tree)
         return results
 

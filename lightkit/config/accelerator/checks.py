@@ -177,11 +177,15 @@ def _list_conflicts(asked: Requirements, kind: str | None) -> Iterator[tuple[Set
     kind_by = asked.kind_by if asked.kind else None
     if asked.count_by is not None and kind == "cpu" and _is_of_gpus(asked):
         yield asked.count_by, kind_by, "on CPUs it is the number of processes, such as 2"
-    own = asked.strategy_by
-    if own is None:
-        return
-    if reason := _find_reason(asked, kind):
-        yield own, kind_by, reason
+    if asked.strategy_by is not None:
+        reason = _find_reason(asked, kind)
+        if reason:
+            yield asked.strategy_by, kind_by, reason
+        yield from _list_launch_conflicts(asked, asked.strategy_by)
+
+
+def _list_launch_conflicts(asked: Requirements, own: Setting) -> Iterator[tuple[Setting, Setting | None, str]]:
+    """List the settings of numbers, machines and launcher that a strategy excludes."""
     if asked.strategy == "single_device" and is_int(count_devices(asked.count), 2):
         yield own, asked.count_by, "it trains on one device; for several there is ddp"
     if asked.strategy == "horovod" and asked.num_nodes > 1:

@@ -279,27 +279,39 @@ def _choose_number(
     Raises:
         ConfigError: If one layer sets two numbers.
     """
-    is_horovod = asked.strategy == "horovod"
-    by_trainer = None if not devices else replace(asked, count=devices[0][0], count_by=_setting_of(devices[0][1]))
-    processes = launch.processes
-    is_taken = is_horovod or not launch.is_remote  # else each process sees the devices that its launcher gives it
-    if processes is None or not is_taken or not is_int(processes.value) or not processes.value:
-        return by_trainer or asked
-    if processes.value < 0 and not is_horovod:
-        raise processes.expect("a number from 1; one below 0 has a meaning for launch.engine: spark only")
+    processes = _find_processes(asked, launch)
+    if processes is None:
+        return replace(asked, count=devices[0][0], count_by=_setting_of(devices[0][1])) if devices else asked
     by_launch = replace(asked, count=processes.value, count_by=processes)
-    if by_trainer is None or by_trainer.count == ALL:
+    if not devices or devices[0][0] == ALL:
         return by_launch
 
-    rank = resolved.ranks.get(devices[0][1].origin, 0)
+    count, node = devices[0]
+    by_trainer = replace(asked, count=count, count_by=_setting_of(node))
+    rank = resolved.ranks.get(node.origin, 0)
     rank_of_launch = resolved.ranks.get(processes.origin, 0)
-    is_same = count_devices(by_trainer.count) == count_devices(processes.value)
-    if rank == rank_of_launch and not is_same and not _is_weak(devices[0][1]):
-        raise contradiction(_setting_of(devices[0][1]), processes, "say one of them, or the same number")
-    if is_same:
-        is_list = isinstance(by_trainer.count, tuple)
-        return by_trainer if is_list or rank >= rank_of_launch else by_launch
+    if count_devices(count) == count_devices(processes.value):
+        return by_trainer if isinstance(count, tuple) or rank >= rank_of_launch else by_launch
+    if rank == rank_of_launch and not _is_weak(node):
+        raise contradiction(_setting_of(node), processes, "say one of them, or the same number")
     return by_trainer if rank > rank_of_launch else by_launch
+
+
+def _find_processes(asked: Requirements, launch: _Launch) -> Setting | None:
+    """Return the setting of the launcher's processes where their number is that of the devices.
+
+    Raises:
+        ConfigError: If it is below 0 for others than Horovod.
+    """
+    setting = launch.processes
+    is_horovod = asked.strategy == "horovod"
+    if setting is None or not is_int(setting.value) or not setting.value:
+        return None
+    if launch.is_remote and not is_horovod:  # each process sees the devices that its launcher gives it
+        return None
+    if setting.value < 0 and not is_horovod:
+        raise setting.expect("a number from 1; one below 0 has a meaning for launch.engine: spark only")
+    return setting
 
 
 def _is_weak(devices: Node) -> bool:
@@ -498,10 +510,14 @@ def _write(resolved: Resolved, changes: Changes) -> Resolved:
         marked = replace(node.origin, word=None if is_own else by)
         tree = put(tree, path, replace(node, origin=marked, replaced=_list_replaced(old, node, path, by)))
         if str(to_plain(by.node)) == str(to_plain(node)):
-            length = len(by.path)
-            below = {key: text for key, text in resolved.references.items() if key[:length] == by.path}
-            references |= {(*path, *key[length:]): text for key, text in below.items()}
+            references |= _move_references(resolved.references, by.path, path)
     return replace(resolved, tree=tree, references=references)
+
+
+def _move_references(references: Mapping[KeyPath, str], source: KeyPath, target: KeyPath) -> dict[KeyPath, str]:
+    """Return the references at and below one path, as they are below another."""
+    length = len(source)
+    return {(*target, *key[length:]): text for key, text in references.items() if key[:length] == source}
 
 
 def _drop_references(references: Mapping[KeyPath, str], paths: Sequence[KeyPath]) -> dict[KeyPath, str]:

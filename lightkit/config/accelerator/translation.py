@@ -58,8 +58,28 @@ def translate(
     if not all(_is_section(tree.entries.get("trainer")) for tree in (*parts, below)):  # reported with its place later
         return list(parts)
     wishes = _list_wishes(own, below, environ)
-    chosen = dict[str, Wish]()
     left_out = {"accelerator"} if any(wish.setting.is_strategy_word for wish in wishes) else set[str]()
+    chosen = _choose_all(own, wishes, left_out, problems)
+    in_other_words = {key: _mark(wish, own) for key, wish in chosen.items() if _is_written(wish, below)}
+
+    # the keys that the layer leaves open, of which it may take values back
+    in_place = set(_list_keys(own)) - left_out
+    open_keys = [key for key in TRAINER_DEFAULTS if key not in chosen and key not in in_place]
+    replaced = _list_replaced(open_keys, own, below, chosen.get("accelerator"), environ)
+    entries = {**replaced, **in_other_words}
+    return _write(parts, entries, left_out=left_out | entries.keys())
+
+
+def _choose_all(own: MappingNode, wishes: Sequence[Wish], left_out: set[str], problems: Problems) -> dict[str, Wish]:
+    """Choose the wish that decides each key of the trainer.
+
+    Args:
+        own: Hardware keys of the layer.
+        wishes: Wishes of its settings.
+        left_out: Takes the keys whose wishes contradict each other.
+        problems: Collects the contradictions.
+    """
+    chosen = dict[str, Wish]()
     for key in TRAINER_DEFAULTS:
         if _is_wrong(key, own, wishes):
             continue
@@ -75,16 +95,7 @@ def translate(
         if wish is not None:
             chosen[key] = wish
             wishes = _drop_numbers(wishes, wish)
-
-    in_other_words = {
-        key: _mark(wish, own)
-        for key, wish in chosen.items()
-        if not _is_in_place(wish) and not _is_needless(wish, below)
-    }
-    in_place = set(_list_keys(own)) - left_out
-    open_keys = [key for key in TRAINER_DEFAULTS if key not in chosen and key not in in_place]
-    entries = {**_list_replaced(open_keys, own, below, chosen.get("accelerator"), environ), **in_other_words}
-    return _write(parts, entries, left_out=left_out | entries.keys())
+    return chosen
 
 
 def _is_section(node: Node | None) -> bool:
@@ -209,8 +220,7 @@ def _choose(wishes: Sequence[Wish]) -> Wish | None:
     Raises:
         ConfigError: If two differ.
     """
-    strong = [wish for wish in wishes if not wish.is_weak]
-    strong = strong or [wish for wish in wishes if wish.value not in (None, AUTO)] or list(wishes)
+    strong = _list_strong(wishes)
     if not strong:
         return None
     first = strong[0]
@@ -218,8 +228,16 @@ def _choose(wishes: Sequence[Wish]) -> Wish | None:
         if not _agree(first, other):
             advice = _ADVICE.get(first.key, "say one of them").format(first.value, other.value)
             raise contradiction(first.setting, other.setting, advice)
-    lists = [wish for wish in strong if wish.key == "devices" and isinstance(wish.value, tuple)]
-    return lists[0] if lists else _prefer_own_key(first, strong)
+    for wish in strong:
+        if wish.key == "devices" and isinstance(wish.value, tuple):  # it says more than a number
+            return wish
+    return _prefer_own_key(first, strong)
+
+
+def _list_strong(wishes: Sequence[Wish]) -> list[Wish]:
+    """List the wishes that decide: all that are not weak, else those that say something."""
+    strong = [wish for wish in wishes if not wish.is_weak]
+    return strong or [wish for wish in wishes if wish.value not in (None, AUTO)] or list(wishes)
 
 
 def _prefer_own_key(first: Wish, others: Sequence[Wish]) -> Wish:
@@ -251,10 +269,15 @@ def _is_in_place(wish: Wish) -> bool:
     return wish.setting.path == ("trainer", wish.key) and wish.node is wish.setting.node
 
 
-def _is_needless(wish: Wish, below: MappingNode) -> bool:
-    """Return whether a wish of the block says nothing, and there is nothing below that it replaces."""
+def _is_written(wish: Wish, below: MappingNode) -> bool:
+    """Return whether a wish is to be written as a key of the trainer.
+
+    It is not where it stands there already, nor where a key of the block says nothing and there is nothing below.
+    """
+    if _is_in_place(wish):
+        return False
     is_nothing = wish.value in (None, AUTO) and wish.is_weak and wish.setting.path[0] == "accelerator"
-    return is_nothing and wish.key != "strategy" and find(below, ("trainer", wish.key)) is None
+    return not is_nothing or wish.key == "strategy" or find(below, ("trainer", wish.key)) is not None
 
 
 def _mark(wish: Wish, own: MappingNode) -> Node:

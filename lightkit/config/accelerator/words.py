@@ -155,21 +155,26 @@ def read_count(setting: Setting) -> Any:
     Raises:
         ConfigError: If a device stands twice in a list.
     """
-    value = setting.value
+    value = _split_list(setting.value)
     if value in ("all", AUTO) and setting.subject != "devices":
         return ALL if setting.subject == "gpus" else AUTO
-    if isinstance(value, str) and "," in value:
-        value = [word.strip() for word in value.split(",") if word.strip()]
     if value == [] and setting.subject == "gpus":
         return 0
-    if not isinstance(value, list):
+    if not isinstance(value, list) or not value:
         return value
     numbers = [read_scalar(number) if isinstance(number, str) else number for number in value]
-    if not numbers or not all(is_int(number, 0) for number in numbers):
+    if not all(is_int(number, 0) for number in numbers):
         return value
     if len(set(numbers)) < len(numbers):
         raise error_at(f"{dotted(setting.path)}: {numbers} names a device twice", setting.origin)
     return tuple(numbers)
+
+
+def _split_list(value: Any) -> Any:
+    """Split ``0,3``; return any other value as it is."""
+    if not isinstance(value, str) or "," not in value:
+        return value
+    return [word.strip() for word in value.split(",") if word.strip()]
 
 
 def _read_gone(setting: Setting) -> list[Wish]:
