@@ -22,7 +22,7 @@ NEWER_REVISION = "ffffffffffff"
 COPY = f"mlflow.db.revision-{OLD_REVISION}"
 
 
-def query(path: Path, words: str) -> list[tuple[str, ...]]:
+def query(path: Path, words: str) -> list[tuple[Any, ...]]:
     with closing(sqlite3.connect(path)) as database:
         return list(database.execute(words))
 
