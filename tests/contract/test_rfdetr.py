@@ -222,7 +222,9 @@ def test_rfdetr_predicts_a_json_line_a_picture(project: Project) -> None:
 
 def test_rfdetr_exports_itself(project: Project) -> None:
     best = project.folder_of("whole") / "checkpoints" / "best.ckpt"
-    words = ("--ckpt_path", str(best), "--model.class_path=exporting.Exporting", "--output=export")
-    project.run("export", "-c", "rfdetr.yaml", *words, "--format=module:torchscript")
+    config = CONFIG.replace("rfdetr.training.module_model.RFDETRModelModule", "exporting.Exporting")
+    (project.folder / "exporting.yaml").write_text(config, encoding="utf-8")
+    words = ("--ckpt_path", str(best), "--output=export", "--format=module:torchscript")
+    project.run("export", "-c", "exporting.yaml", *words)
     entry = read_json(project.folder / "export" / "export.json")["artefacts"]["torchscript/detector.ts"]
     assert entry["checked"]["gap"] < 1e-4
