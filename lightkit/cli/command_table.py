@@ -911,7 +911,7 @@ Exit code 0: compared; 1: something differs, with --exit-code; 2: wrong argument
 that cannot be read.
 
 lightkit diff runs/flowers/latest configs/flowers.yaml""",
-        max_inputs=2,
+        max_inputs=None,
         input_choices=(FILES,),
     ),
     Command(
@@ -1055,7 +1055,7 @@ them in `extends`, a command after `-c`.""",
         ),
         ending="""\
 lightkit fit -c lightkit:flowers -c lightkit:accelerator/ddp""",
-        max_inputs=2,
+        max_inputs=None,
         input_choices=("show", "copy"),
     ),
     Command(

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from lightkit.cli.command_line import Invocation, parse_command
@@ -65,7 +67,7 @@ from lightkit.export.formats import FORMATS
         "general",
     ],
 )  # fmt: skip
-def test_words_are_sorted(line: str, expected: dict[str, object]) -> None:
+def test_words_are_sorted(line: str, expected: dict[str, Any]) -> None:
     invocation = parse(line.split())
     empty = Invocation(invocation.command, invocation.words, usage=invocation.usage)
     assert invocation == empty._replace(**expected)

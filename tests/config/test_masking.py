@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from lightkit.config import Resolved, error_at, resolve
-from lightkit.config.origins import cut, shortened
-from lightkit.errors import ConfigError
+from lightkit.config.origins import shortened
+from lightkit.errors import ConfigError, cut
 
 LONG = "".join(f"{number:04}k" for number in range(400))
 SECRETS = {
