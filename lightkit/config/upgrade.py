@@ -253,8 +253,8 @@ class _Upgrade:
                 wrong.add(node.origin)
         contradictions = Problems()
         tree = _add_layer(tree, asked, contradictions)
-        for error in contradictions:
-            self.problems.add(error)
+        for problem in contradictions:
+            self.problems.add(problem)
         for key, node in given.items():
             if key not in results and node.origin not in wrong and not contradictions:
                 results[key] = HARDWARE_REASONS[key], _find_keys(key, node, tree)

@@ -244,7 +244,8 @@ def _prefer_own_key(first: Wish, others: Sequence[Wish]) -> Wish:
     """Return the wish of the trainer's own key where it is the same, which outlives the block's."""
     for wish in others:
         is_same = to_plain(wish.node) == to_plain(first.node)
-        if is_same and _is_in_place(wish) and first.setting.subject != "num_processes":  # it asks for ddp, too
+        is_own = wish.setting.path == ("trainer", wish.key)
+        if is_same and is_own and first.setting.subject != "num_processes":  # it asks for ddp, too
             return wish
     return first
 
