@@ -173,8 +173,8 @@ class PredictionTable(BasePredictionWriter):
             cells = self._describe_row(batch, sample.place, columns)
             if is_bad[sample.batch][sample.place]:
                 cells = {"error": _DEFECT}
-            if paths and sample.index >= 0:
-                cells["path"] = str(paths[sample.index])
+            if paths and sample.at >= 0:
+                cells["path"] = str(paths[sample.at])
             table.add([cells.get(name) for name in names])
         table.close()
         return 0 < num_bad == sum(len(batch.rows) for batch in batches)
@@ -209,16 +209,16 @@ class PredictionTable(BasePredictionWriter):
                 line = self._describe_row(batch, sample.place, columns)
             else:
                 line = name_parts(batch.rows[sample.place])
-            known = {"path": str(paths[sample.index])} if paths and sample.index >= 0 else {}
+            known = {"path": str(paths[sample.at])} if paths and sample.at >= 0 else {}
             yield known | line
 
 
 class _Sample(NamedTuple):
-    """A row of a batch: number of the batch, place in it, and index in the data, negative where that is unknown."""
+    """A row of a batch: number of the batch, place in it, and position in the data, negative where that is unknown."""
 
     batch: int
     place: int
-    index: int
+    at: int
 
 
 def _find_paths(batches: Sequence[_Batch], trainer: Trainer) -> Sequence[Any] | None:

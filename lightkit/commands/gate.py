@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from lightkit.cli.command_line import Invocation
-from lightkit.cli.console import OutputMode, format_table, print_line
+from lightkit.cli.console import OutputMode, print_line
 from lightkit.cli.stage_runner import open_run_context
 from lightkit.config import Flag
 from lightkit.errors import GateFailed, format_count
 from lightkit.registry.gate import explain_refusal, read_gate, require_rule
+from lightkit.reports.text_table import format_table
 from lightkit.runs.ci_report import Case, CiReport, markdown_table
 from lightkit.runs.files import finite
 

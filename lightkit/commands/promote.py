@@ -146,6 +146,7 @@ def _hold_or_release(invocation: Invocation) -> str:
         print(json.dumps({"name": name, "alias": alias, "message": text}, ensure_ascii=False))
     elif not invocation.has("quiet"):
         print(text)
+    return text
 
 
 def _choose_hold_option(invocation: Invocation) -> str:
@@ -218,8 +219,10 @@ def _promote(context: RunContext, options: Mapping[str, Any]) -> str:
         version = request.find_version(registry)
         weights = None if version is None else version.tags.get(WEIGHTS)
         weights = weights or _digest_weights(request.checkpoint)
-        inputs = digests_of_inputs(runs.read_json(run.manifest_path))
-        _require_allowed(registry, request, version=version, weights=weights, inputs=inputs)
+        manifest = runs.read_json(run.manifest_path)
+        inputs = digests_of_inputs(manifest)
+        all_inputs = (inputs, digests_of_inputs(manifest, by_earlier_list=True))
+        _require_allowed(registry, request, version=version, weights=weights, inputs=all_inputs)
         decision = _decide(registry, request)
 
         if version is None:
@@ -253,7 +256,12 @@ def _read_request(context: RunContext, options: Mapping[str, Any]) -> _Request:
 
 
 def _require_allowed(
-    registry: Registry, request: _Request, *, version: ModelVersion | None, weights: str, inputs: Mapping[str, str]
+    registry: Registry,
+    request: _Request,
+    *,
+    version: ModelVersion | None,
+    weights: str,
+    inputs: Sequence[Mapping[str, str]],
 ) -> None:
     """Refuse to move an alias that is held, or to a model that was rolled back.
 

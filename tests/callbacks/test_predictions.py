@@ -208,7 +208,7 @@ COLUMNS = {
 def test_columns_of_a_batch_are_one_line_a_sample(tmp_path: Path, kind: str) -> None:
     class Columns(Scores):
         def predict_step(self, batch: torch.Tensor, batch_idx: int, dataloader_idx: int = 0) -> Any:
-            return COLUMNS[kind](batch)
+            return COLUMNS[kind](batch)  # type: ignore[no-untyped-call]
 
     assert predict_lines(tmp_path, Data(), Columns()) == [
         {"depth": 0.25, "names": "x"}, {"depth": 0.5, "names": "x"}, {"depth": 0.0, "names": "x"},

@@ -7,6 +7,7 @@ import sqlite3
 from contextlib import closing
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -29,7 +30,7 @@ def query(path: Path, words: str) -> list[tuple[Any, ...]]:
 
 def revision_of(path: Path) -> str:
     ((revision,),) = query(path, "SELECT version_num FROM alembic_version")
-    return revision
+    return str(revision)
 
 
 def runs_in(path: Path) -> list[str]:

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from lightkit.config import resolve, resolve_hardware, split_arguments
+from lightkit.cli.command_table import parse
+from lightkit.config import resolve, resolve_hardware
 from lightkit.errors import ConfigError
 from tests.config.accelerator.test_precedence import layered
 from tests.config.accelerator.test_resolve import trainer_of, two
@@ -101,7 +102,7 @@ def test_a_hardware_key_that_refers_to_another_key_is_refused(tmp_path: Path) ->
 
 
 def test_horovods_ranks_outlive_another_kind_of_device(tmp_path: Path) -> None:
-    flags = split_arguments(["--accelerator=cpu"]).flags
+    flags = parse(["fit", "--accelerator=cpu"]).overrides
     (tmp_path / "x.yaml").write_text("accelerator: {strategy: horovod, gpus: 2}\n")
     hardware = resolve_hardware(resolve([tmp_path / "x.yaml"], flags=flags, environ={}), environ={})
     assert (hardware.processes, hardware.kind) == (2, "cpu")
