@@ -264,7 +264,8 @@ def _run(stage: str, words: list[str]) -> TrainingRun:
 @contextmanager
 def _command() -> Iterator[SignalWatch]:
     """Put back what a command changes in its process; a signal takes its usual effect once the run is recorded."""
-    path, hooks = list(sys.path), (sys.excepthook, threading.excepthook)
+    path = list(sys.path)
+    hooks = (sys.excepthook, threading.excepthook)
     sys.path.insert(0, os.getcwd())  # noqa: PTH109 (a class_path of the user's own module is found here)
     try:
         with warnings.catch_warnings(), SignalWatch(owns_process=False) as watch:

@@ -82,7 +82,7 @@ class LightkitError(Exception):
         self.places = tuple(places)
 
     def reworded(self, rewrite: Callable[[str], str]) -> Self:
-        """Give the same error in other words, as for logs without secrets."""
+        """Return the same error in other words, as for logs without secrets."""
         error = copy.copy(self)
         error.args = (rewrite(str(self)),)
         return error
@@ -117,7 +117,7 @@ class ConfigErrors(ConfigError):
         return self._problems
 
     def reworded(self, rewrite: Callable[[str], str]) -> Self:
-        """Give the same errors in other words."""
+        """Return the same errors in other words."""
         return type(self)([problem.reworded(rewrite) for problem in self._problems])
 
 
@@ -220,7 +220,7 @@ def exception_chain(error: BaseException) -> Iterator[BaseException]:
 
 
 def is_interruption(error: BaseException) -> bool:
-    """Tell whether an error may be what became of an interruption.
+    """Return whether an error may be what became of an interruption.
 
     Native code that was loading a library makes an `ImportError` or a `SystemError` of it, whose context is lost; what
     stumbles over a library of which one half is loaded has the interruption in its context.

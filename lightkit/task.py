@@ -62,17 +62,17 @@ class Task:
 
     @property
     def has_classes(self) -> bool:
-        """Whether the outputs are probabilities, or become some, of classes of which one is right."""
+        """Return whether the outputs are probabilities, or become some, of classes of which one is right."""
         return self.output_kind in ("logits", "binary_logit", "probabilities")
 
     @property
     def has_labels(self) -> bool:
-        """Whether the outputs are probabilities, or become some, of labels that are independent of each other."""
+        """Return whether the outputs are, or become, probabilities of labels that are independent."""
         return self.output_kind in ("multilabel_logits", "multilabel_probabilities")
 
     @property
     def has_probabilities(self) -> bool:
-        """Whether the outputs are probabilities, or become some."""
+        """Return whether the outputs are probabilities, or become some."""
         return self.has_classes or self.has_labels
 
     def activation(self, shape: Sequence[int | None]) -> Activation:

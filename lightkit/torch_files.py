@@ -91,7 +91,7 @@ def classes_beside_tensors(path: str | Path) -> list[str]:
 
 @contextmanager
 def harmless_allowed() -> Iterator[None]:
-    """Let ``weights_only=True`` take classes of the standard library that only hold values."""
+    """Make ``weights_only=True`` accept classes of the standard library that only hold values."""
     before = serialization.get_safe_globals()
     with serialization.safe_globals([kind for kind in _HARMLESS if kind not in before]):
         yield

@@ -105,7 +105,8 @@ class Checkpoint(ModelCheckpoint):
     def for_resume(cls) -> Checkpoint:
         """Build one that keeps the newest state alone, in `resume.ckpt`, behind a `ModelCheckpoint` of the user's."""
         keeper = cls()
-        keeper.keeps_best, keeper._last_name = False, "resume.ckpt"
+        keeper.keeps_best = False
+        keeper._last_name = "resume.ckpt"
         return keeper
 
     def state_dict(self) -> dict[str, Any]:
@@ -139,7 +140,8 @@ class Checkpoint(ModelCheckpoint):
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         """Write `last.ckpt` if it is due and training could be resumed right here."""
-        before, self._step_seen = self._step_seen, trainer.global_step
+        before = self._step_seen
+        self._step_seen = trainer.global_step
         stepped = before != self._step_seen
         if stepped and can_save_within_epoch(trainer, batch_idx) and self._is_due(trainer):
             self.save_last_now(trainer)
@@ -163,7 +165,8 @@ class Checkpoint(ModelCheckpoint):
             current = checkpoint["state_dict"]
             scored = {name: self._scored_weights.get(name, value) for name, value in current.items()}
             if not holds_weights(scored, current):
-                checkpoint["current_model_state"], checkpoint["state_dict"] = current, scored
+                checkpoint["current_model_state"] = current
+                checkpoint["state_dict"] = scored
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Write `final.ckpt` where a callback or the model has put other weights in place for the end of training."""
@@ -196,7 +199,8 @@ class Checkpoint(ModelCheckpoint):
             trainer.accumulate_grad_batches - 1
         )
         # Nor would it where the model's own hook takes the scored weights out again, after those of callbacks.
-        before, scored = self._weights_before, self._scored_weights
+        before = self._weights_before
+        scored = self._scored_weights
         is_swapped = before is not None and scored is not None and not holds_weights(before, scored)
         is_last = not (is_epoch_over or is_accumulating or is_swapped)
         is_best = self._is_best(trainer, value) if is_new else self.keeps_best and self.monitor is None and is_last
@@ -414,7 +418,8 @@ class Checkpoint(ModelCheckpoint):
         return dict((callbacks or {}).get(self.state_key) or {})
 
     def _is_due(self, trainer: Trainer) -> bool:
-        every_n_steps, every_s = self.save_last_every_n_steps, self.save_last_every_s
+        every_n_steps = self.save_last_every_n_steps
+        every_s = self.save_last_every_s
         if every_n_steps is not None and trainer.global_step - self._saved_at_step >= every_n_steps:
             return True
         if every_s is None:
@@ -498,7 +503,7 @@ def holds_weights(state: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
 
 
 def can_save_within_epoch(trainer: Trainer, batch_idx: int) -> bool:
-    """Tell whether a checkpoint written after this batch resumes exactly.
+    """Return whether a checkpoint written after this batch resumes exactly.
 
     Not after the last batch, and not before a validation within the epoch: Lightning 2.6 skips that validation on
     resume. Not where the data would start the epoch again.
@@ -515,7 +520,7 @@ def save_within_epoch(trainer: Trainer, batch_idx: int) -> None:
 
 
 def is_last_for_now(trainer: Trainer, batch_idx: int) -> bool:
-    """Tell whether the epoch ends after this batch, or a validation comes."""
+    """Return whether the epoch ends after this batch, or a validation comes."""
     every = trainer.val_check_batch
     across_epochs = trainer.check_val_every_n_epoch is None
     number = trainer.fit_loop.epoch_loop.total_batch_idx if across_epochs else batch_idx
@@ -524,7 +529,8 @@ def is_last_for_now(trainer: Trainer, batch_idx: int) -> bool:
 
 def is_validated_after(trainer: Trainer, batch_idx: int) -> bool:
     """Check whether a validation comes after this batch, by the number of batches; one by the clock is not foreseen."""
-    every_n_epochs, every = trainer.check_val_every_n_epoch, trainer.val_check_batch
+    every_n_epochs = trainer.check_val_every_n_epoch
+    every = trainer.val_check_batch
     is_this_epoch = every_n_epochs is None or (trainer.current_epoch + 1) % every_n_epochs == 0
     if not (trainer.enable_validation and is_this_epoch) or every is None:
         return False
@@ -535,7 +541,7 @@ def is_validated_after(trainer: Trainer, batch_idx: int) -> bool:
 
 
 def resumes_within_epoch(trainer: Trainer) -> bool:
-    """Tell whether the training data can start in the middle of an epoch."""
+    """Return whether the training data can start in the middle of an epoch."""
     loader = trainer.train_dataloader
     return isinstance(loader, DataLoader) and hasattr(loader.sampler, "resume")
 

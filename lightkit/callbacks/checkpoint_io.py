@@ -78,7 +78,8 @@ class VerifiedCheckpointIO(CheckpointReader):
         beats: bool = True,
     ) -> None:
         super().__init__()
-        self._mask, self._on_saved = mask, on_saved
+        self._mask = mask
+        self._on_saved = on_saved
         self._heartbeat = heartbeat() if beats else Heartbeat()
         self._reported: set[str] = set()
 
@@ -124,7 +125,7 @@ class VerifiedCheckpointIO(CheckpointReader):
             self._on_saved(path, checkpoint["epoch"], checkpoint["global_step"])
 
     def link_checkpoint(self, path: Path, name: Path, *, epoch: int, step: int) -> None:
-        """Give a checkpoint of this class another name in its folder too: a hard link, or a copy where there are none.
+        """Link a checkpoint of this class under another name in its folder, or copy it where there are no hard links.
 
         Args:
             path: The checkpoint.
@@ -312,6 +313,7 @@ def missing_checkpoint(trainer: Trainer) -> str | None:
                 return f"{name} is missing"
         lacks_best = isinstance(callback, Checkpoint) and callback.keeps_best and not callback.best_model_path
         if lacks_best and trainer.global_step:
-            best, monitor = Path(str(callback.dirpath), "best.ckpt"), callback.monitor
+            best = Path(str(callback.dirpath), "best.ckpt")
+            monitor = callback.monitor
             return f"{best} was not written: {monitor}, which callbacks.checkpoint monitors, was never finite"
     return None

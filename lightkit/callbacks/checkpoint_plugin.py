@@ -87,7 +87,7 @@ class PluginCheckpointIO(CheckpointIO):
         self._warn(key)
 
     def _give_writer(self) -> bool:
-        """Give a plugin that wraps a writer lightkit's; False where it has another, or wraps none."""
+        """Set lightkit's writer in a plugin that wraps one; False where it has another, or wraps none."""
         writer = self._WRITER(on_saved=self._note_written, beats=False)
         if not isinstance(self.plugin, AsyncCheckpointIO) and not hasattr(self.plugin, "checkpoint_io"):
             return False
@@ -147,24 +147,25 @@ class PluginCheckpointIO(CheckpointIO):
     def _announce(self) -> None:
         """Announce what is on the disk by now; here, since a thread of the plugin's must not touch the trainer."""
         with self._lock:
-            written, self._written = self._written, []
+            written = self._written
+            self._written = []
         for each in written:
             if self._on_saved is not None:
                 self._on_saved(*each)
 
     def load_checkpoint(self, path: str | Path, *args: Any, **kwargs: Any) -> dict[str, Any]:
-        """Let the plugin read a checkpoint, which may have a format of its own."""
+        """Read a checkpoint with the plugin, which may have a format of its own."""
         return self.plugin.load_checkpoint(path, *args, **kwargs)
 
     def remove_checkpoint(self, path: str | Path) -> None:
-        """Let the plugin remove a checkpoint, and remove its digest."""
+        """Remove a checkpoint with the plugin, and its digest."""
         self.plugin.remove_checkpoint(path)
         self._pending.pop(Path(path), None)
         if "://" not in str(path):
             runs.sidecar(Path(path)).unlink(missing_ok=True)
 
     def teardown(self) -> None:
-        """Let the plugin end its threads, and digest and announce what they have written."""
+        """End the plugin's threads, then digest and announce the files that they have written."""
         try:
             self.plugin.teardown()
         finally:

@@ -116,7 +116,7 @@ class Computation(Callback):
         self.on_train_epoch_start(trainer, pl_module)  # which is left out where an epoch is resumed in its middle
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Let the first batch of the epoch compile, again where layers were frozen or unfrozen."""
+        """Allow compilation for the first batch of the epoch, again where layers were frozen or unfrozen."""
         if self.compile:
             torch.compiler.set_stance("default")
             self._is_first_batch = True
@@ -124,7 +124,7 @@ class Computation(Callback):
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Let no other batch compile: for a smaller one, or an evaluation, that takes longer than it saves."""
+        """Forbid compilation for all other batches: of a smaller one, or an evaluation, it saves too little."""
         if self._is_first_batch:
             torch.compiler.set_stance(_EAGER)
             self._is_first_batch = False
@@ -146,7 +146,7 @@ class Computation(Callback):
 
 
 def _can_be_fused(optimizer: Optimizer) -> bool:
-    """Tell whether an optimizer has a kernel for all parameters, and may use it for these."""
+    """Return whether an optimizer has a kernel for all parameters, and may use it for these."""
     return "fused" in getattr(optimizer, "defaults", {}) and all(  # DeepSpeed's has none
         torch.is_floating_point(parameter) and not group.get("differentiable")
         for group in optimizer.param_groups

@@ -57,7 +57,7 @@ class StopOnSignal(Callback):
         connector.register_signal_handlers = lambda: None
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Let Lightning register its handlers again."""
+        """Return the signals to Lightning's handlers."""
         vars(trainer._signal_connector).pop("register_signal_handlers", None)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -189,7 +189,8 @@ class StopAtDeadline(Callback):
         stopped: Callable[[], None],
     ) -> None:
         self._deadline = deadline
-        self._last_good, self._stopped = last_good, stopped
+        self._last_good = last_good
+        self._stopped = stopped
         self._epochs_s: list[float] = []
         self._began_s = self._batch_ended_s = elapsed_s()
         self._rest_s = 0.0  # from the last batch of an epoch to the next epoch: validation and checkpoint
@@ -216,7 +217,8 @@ class StopAtDeadline(Callback):
         """Stop within the epoch where its validation would come too late otherwise."""
         self._num_batches += 1
         now_s = elapsed_s()
-        batch_s, self._batch_ended_s = now_s - self._batch_ended_s, now_s
+        batch_s = now_s - self._batch_ended_s
+        self._batch_ended_s = now_s
         if trainer.is_last_batch or trainer.fit_loop.done:
             return
         step_s = batch_s * trainer.accumulate_grad_batches  # training can be saved after an optimizer step

@@ -22,7 +22,9 @@ from lightkit.errors import ConfigError, NonfiniteLoss
 
 _MAX_IN_A_ROW = 10
 _MAX_SHOWN = 10  # batches on the screen; events.jsonl has all
-_MAX_NAMES, _MAX_SAMPLES = 3, 8  # in a message
+# in a message
+_MAX_NAMES = 3
+_MAX_SAMPLES = 8
 _NUM_BATCHES_LATE = 16
 _MIN_BYTES = 2  # torch adds no 8-bit floating-point numbers
 _log = logging.getLogger("lightkit")
@@ -51,7 +53,9 @@ class FiniteLoss(Callback):
     def __init__(
         self, action: Literal["stop", "skip"], *, events: runs.EventStream, last_good: Callable[[], Path | None]
     ) -> None:
-        self._action, self._events, self._last_good = action, events, last_good
+        self._action = action
+        self._events = events
+        self._last_good = last_good
         self._interval = 1  # batches
         self._losses: list[tuple[dict[str, Any], Tensor]] = []  # position and loss of the batches that wait
         self._restore: Callable[[], None] | None = None
@@ -113,7 +117,7 @@ class FiniteLoss(Callback):
             _log.warning("%s: the batch is left out.", _describe(found[0]))
 
     def on_before_optimizer_step(self, trainer: Trainer, pl_module: LightningModule, optimizer: Optimizer) -> None:
-        """Let the optimizer find no gradients where those of a batch are not finite."""
+        """Clear the gradients before the optimizer's step where those of a batch are not finite."""
         if self._drops_gradients:
             for group in optimizer.param_groups:  # Horovod refuses `zero_grad` here
                 for parameter in group["params"]:
@@ -157,7 +161,8 @@ class FiniteLoss(Callback):
         found = find_nonfinite_weights(checkpoint["state_dict"], apart_from=self._on_purpose)
         names = sorted({name for share in gather(trainer, found) for name in share})
         if names:
-            position, more = self._position(trainer), ", ..." * (len(names) > _MAX_NAMES)
+            position = self._position(trainer)
+            more = ", ..." * (len(names) > _MAX_NAMES)
             self._write_events(trainer, [{**position, "indices": None, "weights": names}], "stop")
             raise NonfiniteLoss(
                 f"After epoch {position['epoch']}, step {position['step']} weights are NaN or infinite "
@@ -174,7 +179,8 @@ class FiniteLoss(Callback):
 
         Those after it have its NaN in their weights.
         """
-        waiting, self._losses = self._losses, []
+        waiting = self._losses
+        self._losses = []
         values = torch.stack([loss for _, loss in waiting]).tolist() if waiting else []
         bad = [
             _with_samples(trainer, {**position, "loss": str(value), "rank": trainer.global_rank})

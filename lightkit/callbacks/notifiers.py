@@ -141,7 +141,8 @@ class Notifier(Callback):
         self._timeout_s = timeout_s
         self.kinds: tuple[Kind, ...] = (KINDS if events is None else tuple(events)) if is_addressed else ()
         """Kinds of the messages that are sent."""
-        self._is_addressed, self._every_n_epochs = is_addressed, every_n_epochs
+        self._is_addressed = is_addressed
+        self._every_n_epochs = every_n_epochs
         self._stage: str | None = None
         self._began_s: float | None = None
         self._known: dict[str, Any] = {}
@@ -291,7 +292,8 @@ class SlackNotifier(Notifier):
 
     def compose(self, message: Message) -> Deliver:
         """Write the message as Slack's blocks, with plain text for where they are not shown."""
-        mention, headline = self._mention if message["kind"] == "failure" else "", escape(_headline(message))
+        mention = self._mention if message["kind"] == "failure" else ""
+        headline = escape(_headline(message))
         parts = [f"{mention}*{headline}*"]
         for text, is_code in _details(message):
             part = re.sub(r"&\w*$", "", escape(text)[:_MAX_CHARACTERS])  # no half of an entity
@@ -336,7 +338,8 @@ class AppriseNotifier(Notifier):
             text = "AppriseNotifier needs the package apprise; install it with: pip install 'lightkit-train[apprise]'"
             raise ConfigError(text) from None
         logging.getLogger("apprise").setLevel(logging.CRITICAL)  # its warnings may hold parts of an address
-        self._create, self._urls = apprise.Apprise, list(urls or [])
+        self._create = apprise.Apprise
+        self._urls = list(urls or [])
         for number, url in enumerate(self._urls):
             if apprise.Apprise.instantiate(url, suppress_exceptions=True) is None:
                 raise ConfigError(f"urls of AppriseNotifier: entry {number} is not an address that apprise knows.")
@@ -363,7 +366,9 @@ def escape(text: str) -> str:
 
 
 def _headline(message: Message) -> str:
-    status, stage, number = message["status"], message["stage"] or "fit", message["epoch"] or 0
+    status = message["status"]
+    stage = message["stage"] or "fit"
+    number = message["epoch"] or 0
     of = f" ({number + 1} of {message['max_epochs']})" if (message["max_epochs"] or 0) > 0 else ""
     code = "" if message["exit_code"] is None else f" with exit code {message['exit_code']}"
     ended = {
@@ -383,7 +388,9 @@ def _headline(message: Message) -> str:
 
 def _details(message: Message) -> list[tuple[str, bool]]:
     """Return the parts of a message below its headline, each with whether it is code."""
-    gate, metrics, best = message["gate"] or {}, message["metrics"], message["best"]
+    gate = message["gate"] or {}
+    metrics = message["metrics"]
+    best = message["best"]
     parts: list[tuple[str, bool]] = []
     if metrics:
         width = max(map(len, metrics))
@@ -409,7 +416,8 @@ def _details(message: Message) -> list[tuple[str, bool]]:
 def _origin(message: Message) -> list[str]:
     """Return folder, host and duration of a message."""
     seconds = message["seconds"]
-    folder, duration = (message["folder"] or "")[-_MAX_NAME:], "" if seconds is None else format_duration(seconds)
+    folder = (message["folder"] or "")[-_MAX_NAME:]
+    duration = "" if seconds is None else format_duration(seconds)
     return [text for text in (folder, message["host"], duration) if text]
 
 

@@ -43,7 +43,7 @@ class CountedSchedule:
 
 
 class OptimizerSettings(Callback):
-    """Give a resumed run the settings that its config or its code has changed, and schedules their number of steps.
+    """Apply to a resumed run the settings that config or code have changed, and to schedules their number of steps.
 
     Lightning 2.6 restores all settings of optimizers and schedules from the checkpoint: a rate, a ``T_max`` or a weight
     decay that was changed for the resume has no effect. Here each checkpoint also has the settings that its training
@@ -96,7 +96,8 @@ class OptimizerSettings(Callback):
         if len(self._optimizers) != len(trainer.optimizers):
             return
         now = self._describe(trainer)
-        is_restored, self._checkpoint = self._checkpoint is not None, None
+        is_restored = self._checkpoint is not None
+        self._checkpoint = None
         if not is_restored:
             self._record = now
             if self.counted is not None:
@@ -125,7 +126,7 @@ class OptimizerSettings(Callback):
             checkpoint[_KEY] = self._record
 
     def _drop_other_states(self, trainer: Trainer) -> None:
-        """Let an optimizer of another class than the checkpoint's begin without the state of that one."""
+        """Remove the checkpoint's state of an optimizer whose class has changed."""
         recorded = [] if self._recorded is None else self._recorded["optimizers"]
         states = [] if self._checkpoint is None else self._checkpoint.get("optimizer_states", [])
         for index, (optimizer, before) in enumerate(zip(trainer.optimizers, recorded, strict=False)):
@@ -153,7 +154,7 @@ class OptimizerSettings(Callback):
         self._schedules[0] = self.counted.build(self._optimizers[0], dict.fromkeys(self.counted.names, number))
 
     def _start_counted(self, trainer: Trainer) -> None:
-        """Let the config's schedule begin with its number of steps."""
+        """Start the config's schedule with its number of steps."""
         trainer.lr_scheduler_configs[0].scheduler.load_state_dict(self._schedules[0].state_dict())
         _set_groups(trainer.optimizers[0], self._optimizers[0])
 
@@ -219,10 +220,12 @@ class OptimizerSettings(Callback):
     def _apply_schedule(
         self, trainer: Trainer, number: int, old: Mapping[str, Any] | None, *, index: int, before: list[dict[str, Any]]
     ) -> None:
-        """Let a schedule stand where it would, had it been this one all along."""
+        """Move a schedule to the place where it would be, had it been this one all along."""
         config = trainer.lr_scheduler_configs[number]
         schedule: Any = config.scheduler
-        fresh, settings, optimizer = self._schedules[number], self._optimizers[index], trainer.optimizers[index]
+        fresh = self._schedules[number]
+        settings = self._optimizers[index]
+        optimizer = trainer.optimizers[index]
         first = _list_groups(settings)
         is_same_kind = old is not None and old["class"] == type(schedule).__name__
 
@@ -268,7 +271,8 @@ class OptimizerSettings(Callback):
                 keys = {rate, *(key for key in new if key not in moved)}
                 found += [("optimizer", key, old.get(key), new[key]) for key in keys & _differing(old, new)]
         for config, fresh in zip(trainer.lr_scheduler_configs, self._schedules, strict=True):
-            old, new = vars(config.scheduler), vars(fresh)
+            old = vars(config.scheduler)
+            new = vars(fresh)
             names = _constructor_names(type(fresh)) & _differing(old, new) - {"last_epoch", "optimizer"}
             found += [("lr_scheduler", key, old[key], new[key]) for key in names]
         return [] if self._sets_rates(trainer) else found
@@ -372,7 +376,8 @@ def _compare(recorded: Mapping[str, Any], now: Mapping[str, Any]) -> list[tuple[
             keys = _differing(then, group)
             shown = keys - {"lr", "max_lr", "min_lr"} if "initial_lr" in keys else keys
             found += [("optimizer", key, then[key], group[key]) for key in sorted(shown)]
-    olds, news = recorded["schedules"], now["schedules"]
+    olds = recorded["schedules"]
+    news = now["schedules"]
     if len(olds) != len(news):
         names = [", ".join(each["class"] for each in those) or "none" for those in (olds, news)]
         found.append(("lr_scheduler", "class", names[0], names[1]))

@@ -35,8 +35,11 @@ from lightkit.reports.predictions import (
 from lightkit.task import UNDECLARED, Task, find_improbable, task_of
 
 log = logging.getLogger(__name__)
-_NUM_WORST, _NUM_THUMBNAILS = 40, 60
-_LONG_SIDE, _JPEG_QUALITY = 160, 80  # about 5 kB a thumbnail
+_NUM_WORST = 40
+_NUM_THUMBNAILS = 60
+# about 5 kB a thumbnail
+_LONG_SIDE = 160
+_JPEG_QUALITY = 80
 
 
 def reduce_outputs(outputs: Any, task: Task = UNDECLARED) -> tuple[Tensor, int] | None:
@@ -56,7 +59,8 @@ def reduce_outputs(outputs: Any, task: Task = UNDECLARED) -> tuple[Tensor, int] 
     """
     items = outputs.items() if isinstance(outputs, Mapping) else ()
     tensors = {key: each.detach() for key, each in items if isinstance(each, Tensor)}
-    target, prediction = tensors.get("target"), tensors.get("prediction")
+    target = tensors.get("target")
+    prediction = tensors.get("prediction")
     if target is None or target.ndim == 0:
         return None
     counts = tensors["weights"] > 0 if "weights" in tensors else torch.ones_like(target, dtype=torch.bool)
@@ -109,7 +113,8 @@ class _Evaluation:
     """
 
     def __init__(self, trainer: Trainer, loader: Any) -> None:
-        self.epoch, self.num_classes = trainer.current_epoch, 0
+        self.epoch = trainer.current_epoch
+        self.num_classes = 0
         self._rows: list[Tensor] = []
         self._indices: list[int] | None = []  # None: the loader does not say which samples are in a batch
         self._defects: Any = getattr(getattr(trainer, "datamodule", None), "defects", None)
@@ -243,7 +248,8 @@ class PredictionRecorder(Callback):
         """Keep the last validation where its checkpoint has become the best; without scores the newest is."""
         score = _best_score(trainer)
         if self._evaluation is not None and (score is None or score != self._best_score):
-            self._best, self._best_score = self._evaluation, score
+            self._best = self._evaluation
+            self._best_score = score
         self._evaluation = None
 
     def _finish(
@@ -269,8 +275,10 @@ class PredictionRecorder(Callback):
         rows = np.concatenate([rows for _, rows in shares], axis=1)
         index = np.concatenate([indices for indices, _ in shares]) if is_named else np.arange(rows.shape[1])
         index, first = np.unique(index, return_index=True)  # a share may have been filled up
-        rows, num_classes = rows[:, first], evaluation.num_classes
-        source, data = evaluation.source if is_named else None, getattr(trainer, "datamodule", None)
+        rows = rows[:, first]
+        num_classes = evaluation.num_classes
+        source = evaluation.source if is_named else None
+        data = getattr(trainer, "datamodule", None)
         with self._warn_of_failure():
             names = names_of_outputs(trainer) or ()
             describe = getattr(data, "describe", None)

@@ -99,13 +99,17 @@ class PredictionTable(BasePredictionWriter):
         if isinstance(prediction, Tensor) and prediction.ndim and len(indices) in (0, len(prediction)):
             read = _read_rows(prediction, pl_module, self._names or None)
             if read.names is None:
-                kind, rows = "numbers", read.values.copy()  # a view would keep all of what it is a part of
+                # a view would keep all of what it is a part of
+                kind = "numbers"
+                rows = read.values.copy()
             elif read.task.has_labels:
-                kind, rows = "labels", read.values.copy()
+                kind = "labels"
+                rows = read.values.copy()
             else:
                 is_finite = np.isfinite(read.values).all(axis=1)
                 best = np.where(is_finite, read.values.max(axis=1), np.nan)
-                kind, rows = "classes", np.stack([read.values.argmax(axis=1), best], axis=1)
+                kind = "classes"
+                rows = np.stack([read.values.argmax(axis=1), best], axis=1)
         else:
             moved = move_data_to_device(prediction, "cpu")
             samples = split_samples(moved, len(indices) or None)
@@ -119,7 +123,8 @@ class PredictionTable(BasePredictionWriter):
         Raises:
             DataError: If the table has rows, and none of them a prediction.
         """
-        shares, self._batches = gather(trainer, self._batches), []
+        shares = gather(trainer, self._batches)
+        self._batches = []
         if trainer.global_rank != 0:
             return
         batches = sorted(chain.from_iterable(shares), key=lambda batch: batch[:3])
@@ -269,7 +274,9 @@ class ListedPredictions(Callback):
         on_written: Callable[[PredictionWriter], None],
         print_progress: Callable[[str], object] | None = None,
     ) -> None:
-        self._open_writer, self._on_written, self._print_progress = open_writer, on_written, print_progress
+        self._open_writer = open_writer
+        self._on_written = on_written
+        self._print_progress = print_progress
         self._progress: ProgressLines | None = None
         self._has_rows: bool | None = None
         self._decided: _Rows | None = None

@@ -118,7 +118,8 @@ class RichProgress(SilentProgress):
         """Move the bar."""
         now = time.monotonic()
         if trainer.is_last_batch or now - self._read_s >= _READ_EVERY_S:
-            self._read_s, self._metrics = now, trainer.progress_bar_metrics
+            self._read_s = now
+            self._metrics = trainer.progress_bar_metrics
         self._move("train", batch_idx + 1, is_last=trainer.is_last_batch)
 
     def on_validation_batch_start(
@@ -148,7 +149,8 @@ class RichProgress(SilentProgress):
         """Remove all bars."""
         if self._progress is not None:
             self._progress.stop()
-        self._progress, self._bars = None, {}
+        self._progress = None
+        self._bars = {}
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         """Remove all bars."""

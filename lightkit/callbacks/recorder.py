@@ -129,7 +129,9 @@ class EpochMeter:
 
     def start_epoch(self, rates: Mapping[str, float]) -> None:
         """Start the clock of an epoch, or of the rest of one, whose learning rates were ``rates`` at its start."""
-        self.rates, self.num_batches, self._num_samples = dict(rates), 0, 0
+        self.rates = dict(rates)
+        self.num_batches = 0
+        self._num_samples = 0
         self.is_validated = False
         self._began_s, self._validation_s = time.monotonic(), self.phases.get("validation", 0.0)
 
@@ -387,7 +389,8 @@ class RunRecorder(Callback):
         """Measure the time of a validation within a fit, or record the metrics of ``lightkit validate``."""
         self._meter.lap("validation")
         self._meter.is_validated = not trainer.sanity_checking
-        before, self._before_validation = self._before_validation, {}
+        before = self._before_validation
+        self._before_validation = {}
         names = [name for name, value in trainer.callback_metrics.items() if before.get(name) is not value]
         self._validated = (trainer.global_step, names)
         if trainer.state.fn == TrainerFn.VALIDATING:
@@ -516,7 +519,8 @@ class RunRecorder(Callback):
         self._hand_over_epoch(trainer)
 
     def _hand_over_epoch(self, trainer: Trainer) -> None:
-        epoch, self._meter.complete = self._meter.complete, None
+        epoch = self._meter.complete
+        self._meter.complete = None
         if epoch is None:
             return
         if self._writes:
@@ -544,7 +548,8 @@ class RunRecorder(Callback):
     def _warn_of_modes(self, trainer: Trainer) -> None:
         """Warn once of each callback whose mode contradicts the metric's object; `check` knows the name alone."""
         for callback in _callbacks(trainer):
-            monitor, mode = getattr(callback, "monitor", None), getattr(callback, "mode", None)
+            monitor = getattr(callback, "monitor", None)
+            mode = getattr(callback, "mode", None)
             is_own = isinstance(callback, Checkpoint)  # which follows the metric, or what the config says of it
             if not isinstance(monitor, str) or mode not in ("min", "max") or is_own:
                 continue
@@ -562,7 +567,8 @@ class RunRecorder(Callback):
         num_samples = self._counter.total(trainer, loaders)
         limit = trainer.limit_test_batches if stage == "test" else trainer.limit_val_batches
         path = Path(trainer.ckpt_path) if trainer.ckpt_path else None
-        sha256, epoch = None, None
+        sha256 = None
+        epoch = None
         if path is not None and self._writes and path.is_file():
             # one that a fit has replaced meanwhile may be, or not be, what was loaded
             sha256 = self._loaded_sha256 if known_digest(path) == self._loaded_sha256 else None
@@ -587,7 +593,8 @@ class RunRecorder(Callback):
         return is_known and not self.run.manifest_path.exists()
 
     def _announce(self, event: str, checkpoint: Any, **more: Any) -> None:
-        name, path = f"{self.run.name}/{self.run.id}", checkpoint and runs.relative(checkpoint, self.run.folder)
+        name = f"{self.run.name}/{self.run.id}"
+        path = checkpoint and runs.relative(checkpoint, self.run.folder)
         self.events.write(event, run=name, stage=self._stage, folder=str(self.run.folder), checkpoint=path, **more)
         self._announced = self._stage
 
@@ -605,7 +612,8 @@ class RunRecorder(Callback):
         if self._stage != "fit":
             self._write_summary()
             return
-        rows, keeper = self._table.rows, trainer.checkpoint_callback
+        rows = self._table.rows
+        keeper = trainer.checkpoint_callback
         best: dict[str, float] = {} if rows == [] else rows[-1]
         chosen = None
         if isinstance(keeper, ModelCheckpoint) and keeper.monitor is not None:
@@ -619,7 +627,8 @@ class RunRecorder(Callback):
                     "epoch": scored.epoch,
                     "step": scored.step,
                 }
-        run, keepers = self.run, trainer.checkpoint_callbacks
+        run = self.run
+        keepers = trainer.checkpoint_callbacks
         last = next((path for each in keepers if (path := getattr(each, "last_model_path", ""))), "")
         paths = {
             "best_checkpoint": Path(getattr(keeper, "best_model_path", "") or run.checkpoints / "best.ckpt"),
@@ -683,7 +692,8 @@ class RunRecorder(Callback):
             metrics = content.get("lightkit_resume", {}).get("callback_metrics", {})
             logged = content.get("callbacks", {}).get(self.state_key, {}).get("logged", ())  # weights alone have none
             measured = {name: float(metrics[name]) for name in logged if name in metrics}
-            epoch, step = int(content["epoch"]), int(content["global_step"])
+            epoch = int(content["epoch"])
+            step = int(content["global_step"])
         except (ConfigError, KeyError, TypeError, AttributeError) as error:
             _log.debug("%s does not say of which epoch it is: %s", path, error)
             return None
@@ -735,7 +745,8 @@ class _BadImages:
     """
 
     def __init__(self, run: runs.Run, events: runs.EventStream) -> None:
-        self._path, self._events = run.folder / "bad_images.csv", events
+        self._path = run.folder / "bad_images.csv"
+        self._events = events
         self._rows: dict[str, BadImage] = {}
 
     def scan(self, trainer: Trainer) -> None:
@@ -772,9 +783,11 @@ class _BadImages:
             text = "%s cannot be written (%s): the list of images that are left out is not complete"
             _log.warning(text, self._path, error)
         if rows:
-            reasons, name = [row.reason for row in rows], self._path.name
+            reasons = [row.reason for row in rows]
+            name = self._path.name
             self._events.write("bad_images", count=len(rows), reasons=Counter(reasons), found=rows[-1].found, path=name)
-            text, images = "%d %s %s (%s); listed in %s", "image" if len(rows) == 1 else "images"
+            text = "%d %s %s (%s); listed in %s"
+            images = "image" if len(rows) == 1 else "images"
             _log.warning(text, len(rows), images, what, most_frequent(reasons), shown_path(self._path))
 
 

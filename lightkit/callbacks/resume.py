@@ -1,4 +1,4 @@
-"""What Lightning leaves out of a checkpoint and an exact resume needs."""
+"""State that an exact resume needs and Lightning leaves out of a checkpoint."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ class ResumeState(Callback):
         self._counts = {name: metric.update_count for name, metric in _list_metrics(pl_module)}
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Let Lightning step plateau schedulers after an epoch that was resumed within, once its checkpoint is written.
+        """Step plateau schedulers after an epoch that was resumed within, once its checkpoint is written.
 
         Lightning 2.6 leaves them out after such an epoch; with max_steps it steps none at all.
         """
@@ -103,7 +103,8 @@ class ResumeState(Callback):
 
         Also after a batch: what the module logs in its own hooks is combined before anything is added to it.
         """
-        self._counts, self._restored_metrics = {}, []
+        self._counts = {}
+        self._restored_metrics = []
         results = trainer.fit_loop.epoch_loop._results if self._logged else {}
         for key in set(self._logged) & set(results):
             result: Any = results[key]
@@ -204,7 +205,8 @@ def _resume_before_validation(loops: dict[str, Any]) -> None:
 
     Lightning 2.6 goes on behind the validation. It validates where the batch is complete and a validation has begun.
     """
-    batches, validation = loops["epoch_loop.batch_progress"], loops["epoch_loop.val_loop.batch_progress"]
+    batches = loops["epoch_loop.batch_progress"]
+    validation = loops["epoch_loop.val_loop.batch_progress"]
     for counters in (batches["current"], batches["total"]):
         counters["completed"] = counters["processed"]
     num_before = validation["total"]["completed"]
@@ -265,12 +267,13 @@ def seed_xla(device: torch.device, seed: int | None = None) -> None:
 
 
 def _finish_counted_epoch(checkpoint: dict[str, Any]) -> None:
-    """Let an epoch that ended before its checkpoint be over in the loops' counters.
+    """Count an epoch that ended before its checkpoint as finished in the loops' counters.
 
     Lightning 2.6 does so itself, but not under `max_steps`: there it would count the epoch a second time.
     """
     loops = checkpoint["loops"]["fit_loop"]
-    epochs, batches = loops["epoch_progress"], loops["epoch_loop.batch_progress"]
+    epochs = loops["epoch_progress"]
+    batches = loops["epoch_loop.batch_progress"]
     if epochs["current"]["processed"] == epochs["current"]["completed"]:
         return
     for counters in (epochs["current"], epochs["total"]):
@@ -280,7 +283,7 @@ def _finish_counted_epoch(checkpoint: dict[str, Any]) -> None:
 
 
 def gather(trainer: Trainer, value: T) -> list[T]:
-    """Give the value of every rank to each; all must call it."""
+    """Send the value of every rank to each; all must call it."""
     if hasattr(trainer.strategy, "gather_objects"):  # Horovod's
         return list(trainer.strategy.gather_objects(value))
     if not (distributed.is_available() and distributed.is_initialized()):
@@ -307,8 +310,10 @@ def list_indices(loader: Any, *, epoch: int, batch: int) -> list[int] | None:
     is_known = type(sampler) in (SequentialSampler, DistributedSampler) and not getattr(sampler, "shuffle", False)
     if not is_known or type(loader.batch_sampler) is not BatchSampler:
         return None
-    rank, num_ranks = getattr(sampler, "rank", 0), getattr(sampler, "num_replicas", 1)
-    size, num = loader.batch_sampler.batch_size, len(loader.dataset)
+    rank = getattr(sampler, "rank", 0)
+    num_ranks = getattr(sampler, "num_replicas", 1)
+    size = loader.batch_sampler.batch_size
+    num = len(loader.dataset)
     turns = range(batch * size, min((batch + 1) * size, len(sampler)))
     return [(rank + turn * num_ranks) % num for turn in turns]
 

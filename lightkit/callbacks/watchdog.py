@@ -30,7 +30,7 @@ _BATCHES = {"on_train_batch_end": "train", "on_test_batch_end": "test", "on_pred
 
 
 class StallWatch(Callback):
-    """Let a watchdog watch from the first batch to the last, each finished one a sign of life.
+    """Start a watchdog at the first batch and stop it after the last; each finished one is a sign of life.
 
     Before that data may be downloaded for as long as it takes, while other ranks wait.
 

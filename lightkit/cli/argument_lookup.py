@@ -124,7 +124,8 @@ def import_class(path: str) -> Any:
                 raise
             return resolve_name(path)  # a class in a class
     except (Exception, SystemExit) as error:  # the module may be the user's own and raise anything
-        text, parts = f"{type(error).__name__}: {error}", path.split(".")
+        text = f"{type(error).__name__}: {error}"
+        parts = path.split(".")
         frames = [frame for frame in traceback.extract_tb(error.__traceback__) if Path(frame.filename).is_file()]
         is_missing = isinstance(error, (ModuleNotFoundError, AttributeError))
         if is_missing and str(getattr(error, "name", "")).rpartition(".")[2] in parts:
@@ -138,7 +139,8 @@ def import_class(path: str) -> Any:
 
 def list_class_names(section: str) -> Iterator[tuple[str, str]]:
     """List the classes of a section, each with the shortest name that means it alone, and its help."""
-    schema, named = load_schema(), NAMED_CLASSES.get(section, {})
+    schema = load_schema()
+    named = NAMED_CLASSES.get(section, {})
     bases = schema.data["bases"][section]
     for path, names in schema.names_of(bases).items():
         is_part = named and path.startswith("lightkit.") and path not in named.values()  # which lightkit adds itself

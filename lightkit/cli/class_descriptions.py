@@ -159,7 +159,8 @@ def describe_arguments(parser: LightningArgumentParser, prefix: str) -> dict[str
     required = _list_required(parser)
     found: dict[str, Any] = {}
     for action in parser._actions:
-        name, typehint = action.dest.removeprefix(prefix), getattr(action, "_typehint", None) or action.type
+        name = action.dest.removeprefix(prefix)
+        typehint = getattr(action, "_typehint", None) or action.type
         if not action.dest.startswith(prefix) or name == prefix.rstrip(".") or not typehint or name.endswith(".help"):
             continue
         whole, _, inside = name.partition(".")

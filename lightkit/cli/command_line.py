@@ -80,7 +80,7 @@ class Option(NamedTuple):
 
     @property
     def is_switch(self) -> bool:
-        """Whether it takes no value."""
+        """Return whether it takes no value."""
         return not self.value
 
     def describe(self) -> str:

@@ -1,4 +1,4 @@
-"""What can complete the last word of a command line. No torch: classes are those of the packaged schema."""
+"""Completions of the last word of a command line. No torch: classes are those of the packaged schema."""
 
 from __future__ import annotations
 

@@ -148,7 +148,8 @@ def format_traceback(error: BaseException) -> str:
 
 def _keep_own_frames(error: traceback.TracebackException) -> bool:
     """Drop the frames of libraries, of lightkit and of its caller, if there are others."""
-    chain, pending = [], [error]
+    chain = []
+    pending = [error]
     while pending:
         chain.append(each := pending.pop())
         before = [each.__cause__, each.__context__]
@@ -178,7 +179,7 @@ _LIBRARIES = (os.path.dirname(os.path.dirname(__file__)) + os.sep, os.path.dirna
 
 
 def guard_standard_output() -> None:
-    """Let `print` raise `OutputLost` where standard output cannot be written, as on a full disk.
+    """Make `print` raise `OutputLost` where standard output cannot be written, as on a full disk.
 
     Only at the stream itself an error of the system is known to be about standard output, and about no other file.
     """

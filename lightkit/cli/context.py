@@ -115,7 +115,7 @@ class RunContext:
 
     @property
     def only_prints(self) -> bool:
-        """Whether help or the config is printed, and nothing runs."""
+        """Return whether help or the config is printed, and nothing runs."""
         return bool(self.passthrough) or self.print_config is not None
 
     @property
@@ -139,7 +139,7 @@ class RunContext:
         return Path(self.options["model"]) if "model" in self.options else None
 
     def attach_notifier(self, notifier: CommandNotifier) -> None:
-        """Let the command's notifier send the beginning, now that the config is known.
+        """Send the beginning with the command's notifier, now that the config is known.
 
         Raises:
             ConfigError: If `run.heartbeat_url` is no address.

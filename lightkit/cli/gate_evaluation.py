@@ -77,7 +77,9 @@ def evaluate_gate(context: RunContext, *, tracking_uri: str | None, name: str | 
         ConfigError: If the config is wrong, or the baseline cannot be scored.
         ServerAway: If MLflow does not answer.
     """
-    run, checkpoint, resolved = context.base, context.ckpt_path, context.resolved
+    run = context.base
+    checkpoint = context.ckpt_path
+    resolved = context.resolved
     assert run is not None  # the command asks for a run, which names both
     assert checkpoint is not None
     configure_console(context.mode, resolved.masked)
@@ -156,7 +158,8 @@ def fetch_baseline(
     tags = version.tags
     name = f"{version.name} version {version.version}{f' ({alias})' if alias else ''}"
     advice = "name another with --gate.baseline, or give --gate.baseline=null to judge by the thresholds alone."
-    sha256, run_folder = tags.get("checkpoint_sha256"), tags.get("run_folder")
+    sha256 = tags.get("checkpoint_sha256")
+    run_folder = tags.get("run_folder")
     if not sha256 or not run_folder:
         raise ConfigError(
             f"gate.baseline: {name} was not registered by lightkit, and cannot be scored. {advice.capitalize()}"
@@ -200,8 +203,12 @@ class _Evaluation:
         registry: Registry | None,
         folder: Path,
     ) -> None:
-        self.context, self.settings, self.run, self.checkpoint = context, settings, run, checkpoint
-        self.registry, self.folder = registry, folder
+        self.context = context
+        self.settings = settings
+        self.run = run
+        self.checkpoint = checkpoint
+        self.registry = registry
+        self.folder = folder
         seed = context.resolved.values.get("seed_everything")
         # of the run that is judged: it may decide which samples there are
         self._seed = seed if isinstance(seed, int) and not isinstance(seed, bool) else 0
@@ -213,8 +220,11 @@ class _Evaluation:
 
     def decide(self) -> dict[str, Any]:
         """Score the models, and decide."""
-        sha256, settings = runs.digest(self.checkpoint), self.settings
-        run_name, metric, name = f"{self.run.name}/{self.run.id}", settings.metric, str(settings.name)
+        sha256 = runs.digest(self.checkpoint)
+        settings = self.settings
+        run_name = f"{self.run.name}/{self.run.id}"
+        metric = settings.metric
+        name = str(settings.name)
         about: dict[str, Any] = {
             "time": datetime.now(UTC).isoformat(timespec="seconds"),
             "lightkit": __version__,
@@ -254,7 +264,8 @@ class _Evaluation:
         alias = "champion" if alias.isdecimal() or settings.is_against_run else alias
         drift = about["history"] = None
         if self.registry is not None and (found := list_versions(self.registry, name)):
-            moves, versions = read_moves(self.registry, name), {str(version.version): version for version in found}
+            moves = read_moves(self.registry, name)
+            versions = {str(version.version): version for version in found}
             about["history"] = [move.as_dict() for move in moves if move.alias == alias][-_MAX_MOVES:]
             if settings.drift is not None:
                 recent = recent_champions(moves, alias, int(settings.drift["window"]))
@@ -348,7 +359,9 @@ class _Evaluation:
     ) -> dict[str, Any]:
         """Find the best of the recently promoted models: by the log, or scored again where the data has changed."""
         assert self.settings.drift is not None
-        metric, scores, unknown = str(self.settings.metric), dict[str, float](), list[str]()
+        metric = str(self.settings.metric)
+        scores = dict[str, float]()
+        unknown = list[str]()
         for move in recent:
             value = move.scores.get("challenger")
             is_of_data = (move.data, move.metric) == (data.fingerprint, metric)
@@ -429,7 +442,8 @@ class _Evaluation:
         Raises:
             ConfigError: If each has units of its own.
         """
-        mine, theirs = candidate.unit or (), other.unit or ()
+        mine = candidate.unit or ()
+        theirs = other.unit or ()
         if len(mine) == len(theirs) and all(map(partial(math.isclose, rel_tol=_SAME_UNIT), mine, theirs)):
             return
         if {*self.settings.rules} <= _RULES_OF_ONE_MODEL:
@@ -548,7 +562,8 @@ class _Evaluation:
             sizes[is_left_out] = data.num_given
             values[is_left_out] = math.nan if value is None or not data.num_given else value
         data.choose_all()
-        own, rest = values[False], values[True]
+        own = values[False]
+        rest = values[True]
         if not math.isfinite(own):
             return None
         mean = own if not sizes[True] else (own * sizes[False] + rest * sizes[True]) / (sizes[False] + sizes[True])
@@ -578,7 +593,8 @@ class _Evaluation:
         Raises:
             ConfigError: If its config cannot be used here.
         """
-        config, resolved = to_plain(read_file(model.config)), self.context.resolved
+        config = to_plain(read_file(model.config))
+        resolved = self.context.resolved
         if config.get("data") is None:
             raise ConfigError(f"gate.baseline: {model.name} has no data in its config; {_THRESHOLDS_ALONE}")
         settings = choose_data_settings(

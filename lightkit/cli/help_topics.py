@@ -85,7 +85,8 @@ def _split_topics(topics: Sequence[str], schema: ConfigSchema) -> list[str]:
 
 
 def _format_classes(command: str, section: str) -> str:
-    schema, entries = load_schema(), NAMED_CLASSES.get(section, {})
+    schema = load_schema()
+    entries = NAMED_CLASSES.get(section, {})
     classes = _format_choices(list_class_names(section))
     if entries:
         how = f"{section}: a mapping of entries, each a name with a class; null takes one out\n\n"
@@ -137,7 +138,8 @@ def _format_arguments(arguments: Mapping[str, Mapping[str, Any]]) -> str:
     width = min(_MAX_NAME, max(map(len, arguments), default=0))
     lines = []
     for name, argument in arguments.items():
-        value, texts = argument.get("default"), [argument.get("help") or ""]
+        value = argument.get("default")
+        texts = [argument.get("help") or ""]
         if "schema" in argument:
             value = value if isinstance(value, str) and value else json.dumps(value)  # as in a file
             default = "required" if argument.get("required") else f"default: {value}"

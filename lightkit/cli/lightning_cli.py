@@ -205,7 +205,8 @@ class LightkitCLI(LightningCLI):
         try:
             self.config = parse(context.resolved)
         except ConfigError:  # the first error: collect all of them
-            problems, resolved = config.Problems(), context.resolved
+            problems = config.Problems()
+            resolved = context.resolved
             if not context.is_script:
                 resolved = validate_signatures(resolved, problems)
             self.config, _ = collect_errors(resolved, parse, problems)
@@ -238,7 +239,8 @@ class LightkitCLI(LightningCLI):
         if words[:1] in (["-h"], ["--help"]):
             parser.parse_args(words)  # prints the commands and ends the process
         parsers = getattr(self, "_subcommand_parsers", {})
-        command, kwargs = "", self.parser_kwargs
+        command = ""
+        kwargs = self.parser_kwargs
         files = _default_files(kwargs)
         if parsers:
             command, words = _find_command(words, parsers)
@@ -261,7 +263,9 @@ class LightkitCLI(LightningCLI):
         self.context = context
         context.resolved = drop_paths(context.resolved, {("subcommand",)})
         if (path := context.ckpt_path) and path not in ("best", "last") and not Path(path).is_file():
-            self._ckpt_path, context.ckpt_path = path, None  # Lightning knows more places than files
+            # Lightning knows more places than files
+            self._ckpt_path = path
+            context.ckpt_path = None
         self._script_stack.push(context.stack)
         if args is None:  # a program of its own, which is as quiet as a command
             configure_console(context.mode, context.resolved.masked)
@@ -343,7 +347,8 @@ class LightkitCLI(LightningCLI):
 
     def start_run(self) -> None:
         """Start the run, and set the keys of the config that depend on it."""
-        context, section = self.context, self.config[self.subcommand]
+        context = self.context
+        section = self.config[self.subcommand]
         assert context is not None
         trainer = section["trainer"]
         context.saved_config = self._dump(self._parser(self.subcommand), section)
@@ -384,7 +389,7 @@ class LightkitCLI(LightningCLI):
             return self.parser.instantiate_classes(alone)[place]
 
     def _add_configure_optimizers_method_to_model(self, subcommand: str | None) -> None:
-        """Let the model take the config's optimizer when the trainer asks for it, if the config has one.
+        """Hand the config's optimizer to the trainer when it asks the model for one, if the config has one.
 
         LightningCLI 2.6 takes the parameters as soon as the model is built: before `setup` or `configure_model` has
         made them, and before an XLA device has put others in their place, so that the optimizer would train nothing.

@@ -109,7 +109,8 @@ def export_logged_model(invocation: Invocation) -> int:
         ExportError: If a file cannot be made, or differs from its model.
     """
     given = invocation.options
-    options, uri = ExportOptions.parse(given), str(given["run"])
+    options = ExportOptions.parse(given)
+    uri = str(given["run"])
     refuse_without_effect(
         invocation,
         f"{uri}, a model that is exported as it was logged; the variable MLFLOW_TRACKING_URI says where MLflow is",
@@ -240,7 +241,8 @@ def _print_proofs(artefacts: Sequence[Mapping[str, Any]]) -> None:
     metric = next((name for name in names if "acc" in name), names[0] if names else "metric")
 
     def row(name: str, size: str, gap: str, entry: Mapping[str, Any], which: str) -> list[str]:
-        value, latency = entry["metrics"].get(which, {}).get(metric), entry["latency"][which]
+        value = entry["metrics"].get(which, {}).get(metric)
+        latency = entry["latency"][which]
         cells = [f"{_format_ms(each['median_s'])} ({_format_ms(each['p95_s'])})" for each in latency.values()]
         speed = f"{32 / latency['32']['median_s']:.0f}"
         return [name, size, gap, "" if value is None else f"{value:.4f}", *cells, speed]
@@ -250,7 +252,8 @@ def _print_proofs(artefacts: Sequence[Mapping[str, Any]]) -> None:
         gap = max(each["max_abs"] for each in entry["parity"].values())
         rows.append(row(entry["file"], in_bytes(entry["size_bytes"]), f"{gap:.1e}", entry, "exported"))
     numbers = ("size", "max gap", metric, "batch 1, ms", "batch 32, ms", "samples/s")
-    num_samples, threads = artefacts[0]["samples"], artefacts[0]["threads"]
+    num_samples = artefacts[0]["samples"]
+    threads = artefacts[0]["threads"]
     print(format_table(("file", *numbers), rows, right=numbers))
     print(
         f"Verified in a fresh process on {format_count(num_samples, 'sample')} at batch 1, 7 and 32. Latency: median "
@@ -284,7 +287,8 @@ def load_model(module: LightningModule, data: LightningDataModule | None, checkp
     trainer = build_bare_trainer(VerifiedCheckpointIO())
     trainer.strategy.connect(module)
     module.trainer = trainer
-    trainer.state.fn, trainer.state.stage = TrainerFn.VALIDATING, RunningStage.VALIDATING
+    trainer.state.fn = TrainerFn.VALIDATING
+    trainer.state.stage = RunningStage.VALIDATING
     if data is not None:
         trainer._data_connector.attach_datamodule(module, data)
         data.prepare_data()

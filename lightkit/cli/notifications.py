@@ -81,14 +81,15 @@ class CommandNotifier:
         Raises:
             ConfigError: If `run.heartbeat_url` is no address.
         """
-        self._resolved, self._job_name = resolved, job_name
+        self._resolved = resolved
+        self._job_name = job_name
         if runs_stage:
             self._open_heartbeat(resolved)
         if self._heartbeat is not None:
             self._heartbeat.send("start")
 
     def adopt(self, notifiers: Sequence[Notifier], resolved: Resolved) -> None:
-        """Let the trainer's notifiers send the end of the command.
+        """Send the end of the command with the trainer's notifiers.
 
         Args:
             notifiers: Those among the trainer's callbacks.
@@ -134,7 +135,8 @@ class CommandNotifier:
             only_prints = self._invocation.passthrough or self._invocation.has("print_config")
             if self._resolved is None and self._command in WITH_MODEL and not only_prints:
                 loaded = load_config(self._invocation, Problems())
-                self._resolved, self._job_name = loaded.resolved, loaded.job_name
+                self._resolved = loaded.resolved
+                self._job_name = loaded.job_name
                 self._open_heartbeat(loaded.resolved)
             if self._resolved is not None and not _is_trial(self._resolved):
                 notifiers = [notifier for _, notifier in build_notifiers(self._resolved)]

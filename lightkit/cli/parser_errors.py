@@ -33,7 +33,8 @@ def explain_parser_error(error: Exception, resolved: Resolved, *, keys: Iterable
         resolved: The config that was parsed.
         keys: Dotted keys that the parser knows, for near names.
     """
-    message, line = resolved.masked(str(error)), ""
+    message = resolved.masked(str(error))
+    line = ""
     path: KeyPath = ()
     if match := _UNKNOWN_KEY.search(message):
         key = next(filter(None, match.groups())).removeprefix(f"{resolved.subcommand}.")
@@ -136,7 +137,7 @@ def explain_full_disk() -> Iterator[None]:
 
 @contextmanager
 def unwrap_errors() -> Iterator[None]:
-    """Let what a constructor raised through, which jsonargparse has wrapped in an error of its own."""
+    """Raise the error of a constructor again, which jsonargparse has wrapped in an error of its own."""
     from lightning_fabric.utilities.exceptions import MisconfigurationException  # here: it loads torch
 
     try:
@@ -174,7 +175,8 @@ def explain_predict_step(error: BaseException) -> str | None:
         code = frame.f_code
         if code.co_name != "predict_step" or not code.co_filename.endswith("pytorch_lightning/core/module.py"):
             continue
-        batch, module = frame.f_locals.get("batch"), type(frame.f_locals.get("self")).__name__
+        batch = frame.f_locals.get("batch")
+        module = type(frame.f_locals.get("self")).__name__
         if not isinstance(batch, (list, tuple, dict)):
             return None
         kind = f"a {type(batch).__name__} of {len(batch)}"

@@ -38,7 +38,7 @@ class PredictOptions:
 
     @property
     def is_stdout(self) -> bool:
-        """Whether the table goes to standard output."""
+        """Return whether the table goes to standard output."""
         return self.output == Path("-")
 
     @property

@@ -68,10 +68,12 @@ def register_run(
         RunLocked: If an export of the run is being written.
         ServerAway: If MLflow does not answer.
     """
-    run, mode = context.base, context.mode
+    run = context.base
+    mode = context.mode
     assert run is not None  # the command asks for a run, which names both
     assert context.ckpt_path is not None
-    checkpoint, on_step = Path(context.ckpt_path), partial(print_step, mode)
+    checkpoint = Path(context.ckpt_path)
+    on_step = partial(print_step, mode)
     configure_console(mode, context.resolved.masked)
     quiet_libraries()
     with (
@@ -87,9 +89,11 @@ def register_run(
             subject = add_preprocessing(make_target(module, data, options, source=source, class_names=names))
         print_line(f"model {subject.metadata.model}", mode)
         print_line(f"from  {shown_path(checkpoint)}", mode)
-        address, client = registry.address, registry.client
+        address = registry.address
+        client = registry.client
         tags = origin_tags(run, checkpoint, subject.metadata) | {WEIGHTS: digest_weights(checkpoint)}
-        folder, exports = Path(temporary) / "model", Path(temporary) / "exports"
+        folder = Path(temporary) / "model"
+        exports = Path(temporary) / "exports"
         for left_out in collect_exports(run, tags["checkpoint_sha256"], exports):
             on_step(left_out)
         on_step(f"writing the model for MLflow ({form})")
@@ -180,7 +184,8 @@ def collect_exports(run: runs.Run, checkpoint_digest: str, target: Path) -> list
     folder = run.folder / "export"
     if not (folder / RECORD).is_file():
         return []
-    taken, left_out = {}, []
+    taken = {}
+    left_out = []
     with lock_folder(folder):
         for name, entry in read_record(folder).items():
             is_of_checkpoint = (entry.get("source") or {}).get("sha256") == checkpoint_digest

@@ -78,7 +78,8 @@ def start_run(context: RunContext, settings: RunSettings, *, seed: int | None, i
             environment=lambda salt: split_values(context, salt)[1],
             by_rule=context.hardware.chosen,
         )
-    run, used = context.run, context.start.checkpoint
+    run = context.run
+    used = context.start.checkpoint
     if lock is not None:
         runs.remove_leftovers(run.checkpoints)
     elif used is None and context.weights is None:
@@ -124,7 +125,8 @@ def _open_events(context: RunContext, *, mirror: TextIO | None = None) -> runs.E
 
 def _record_start(context: RunContext, *, seed: int | None, is_trial: bool) -> dict[str, Any]:
     """Write the config and the manifest into the run folder, and return the manifest."""
-    start, run = context.start, context.run
+    start = context.start
+    run = context.run
     if start.notice:
         context.tell(start.notice)
     runs.write_text(run.config_path, config.dump_yaml(context.saved_config))
@@ -206,7 +208,8 @@ def _announce(context: RunContext, earlier: Mapping[str, Any] | None) -> None:
 @contextmanager
 def _finish_run(context: RunContext, *, is_reported: bool) -> Iterator[None]:
     """Record how the run ends, and report it; an error before training has begun leaves no folder of a new run."""
-    run, watch = context.run, context.watch
+    run = context.run
+    watch = context.watch
     raised: BaseException | None = None
     context.recorder.start()
     watch.last_words = partial(_finish_by_force, context)
@@ -237,7 +240,8 @@ def _finish_run(context: RunContext, *, is_reported: bool) -> Iterator[None]:
 
 def _add_checkpoint(error: BaseException, context: RunContext) -> BaseException:
     """Return the interruption of a fit with the checkpoint that it resumes from, where it does not know it."""
-    watch, signum = context.watch, error.signum if isinstance(error, Interrupted) else context.watch.received
+    watch = context.watch
+    signum = error.signum if isinstance(error, Interrupted) else context.watch.received
     # A signal to the whole process group has ended the loaders' processes before the batch was done, or a library that
     # was being imported has raised an error of its own in place of the interruption.
     is_of_signal = isinstance(error, Exception) and (watch.explains(error) or "DataLoader worker" in str(error))

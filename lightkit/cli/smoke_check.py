@@ -118,8 +118,10 @@ def run_smoke_check(context: RunContext) -> dict[str, Any]:
 
 def format_smoke_report(report: dict[str, Any]) -> list[str]:
     """Write a report as lines for people."""
-    model, memory = report["model"], report["memory"]
-    sizes, took = [report["data"]["class"]], []
+    model = report["model"]
+    memory = report["memory"]
+    sizes = [report["data"]["class"]]
+    took = []
     for name, loop in report["batches"].items():
         took.append(f"{_LOOPS[name]} {loop['seconds']:.2f} s")
         if loop["batches"] is not None:
@@ -202,7 +204,8 @@ class _Probe(Callback):
     """
 
     def __init__(self, folder: Path, checkpoint: str | None) -> None:
-        self._folder, self.checkpoint = folder, checkpoint
+        self._folder = folder
+        self.checkpoint = checkpoint
         self.folders: dict[int, Any] = {}
         """Folder that each checkpoint callback is to write to, by its `id`."""
         self.phase = ""
@@ -283,7 +286,9 @@ class _SmokeCheck(ModelBuilder):
         self._available_bytes = available_memory_bytes() + int(psutil.Process().memory_info().rss)
         plan = make_plan(context)
         self._num_processes = 1 if plan is None else max(1, plan.local_processes)
-        self._run, self._resolved, self._stage = run, context.resolved, context.command
+        self._run = run
+        self._resolved = context.resolved
+        self._stage = context.command
         super().__init__(context=context)
         self._section = self.config[self._stage]
         self._trainer_section = vars(self._section["trainer"])
@@ -299,7 +304,9 @@ class _SmokeCheck(ModelBuilder):
 
     def run(self) -> dict[str, Any]:
         """Build the parts, run one batch of each loop, and return the report; errors are added to the problems."""
-        stage, probe, model = self._stage, self._probe, self._section.get("model")
+        stage = self._stage
+        probe = self._probe
+        model = self._section.get("model")
         arguments = getattr(model, "init_args", {})
         is_classifier = locate(str(getattr(model, "class_path", ""))) is ImageClassifier
         if is_classifier and arguments.get("weights") == "default" and arguments.get("backbone") != SMALL_CNN:
@@ -322,11 +329,13 @@ class _SmokeCheck(ModelBuilder):
             self._run_loops(trainer)
         if self.problems:
             return {}
-        metrics, checkpoints = probe.metrics | set(trainer.callback_metrics), list[dict[str, Any]]()
+        metrics = probe.metrics | set(trainer.callback_metrics)
+        checkpoints = list[dict[str, Any]]()
         for path, metric, reader in self._list_monitors():
             logged = sorted(metrics if path[0] == "gate" else probe.metrics)
             if metric not in logged:
-                hint, names = near(metric, logged) or ";", ", ".join(logged) or "no metrics"
+                hint = near(metric, logged) or ";"
+                names = ", ".join(logged) or "no metrics"
                 self._add_error(path, f"{reader}{metric!r} is never logged{hint} logged are: {names}")
         if "train" in probe.batches:
             with self._collect(("model",), "its state cannot be written to a checkpoint"):
@@ -334,7 +343,8 @@ class _SmokeCheck(ModelBuilder):
         num_parameters, num_trained, _ = count_parameters(self.model)
         peak_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
         gate, warnings = _describe_gate(read_gate(self._resolved), probe.batches)
-        needed_bytes, available = peak_bytes * self._num_processes, self._available_bytes
+        needed_bytes = peak_bytes * self._num_processes
+        available = self._available_bytes
         warning = (
             f"{self._num_processes} processes with one batch each on the CPU need {in_bytes(needed_bytes)}, more than "
             f"{_TIGHT_MEMORY:.0%} of the {in_bytes(available)} of memory available; smaller batches need less"

@@ -163,7 +163,8 @@ def make_plan(context: RunContext) -> Plan | None:
     """
     if context.only_prints:
         return None
-    resolved, hardware = context.resolved, context.hardware
+    resolved = context.resolved
+    hardware = context.hardware
     processes = hardware.processes
     if processes is None and hardware.kind != "tpu":  # torch-xla forks its ranks itself, inside the trainer
         processes = count_devices(hardware)  # of Lightning's own launcher

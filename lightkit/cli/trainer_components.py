@@ -1,4 +1,4 @@
-"""What a recorded run adds to the trainer of its config: callbacks, checkpoint plugin, parts of an engine."""
+"""Parts that a recorded run adds to the trainer of its config: callbacks, checkpoint plugin, parts of an engine."""
 
 from __future__ import annotations
 
@@ -89,7 +89,8 @@ def set_threads(num_threads: int | None, context: RunContext) -> None:
             variable, or torch, decides.
         context: The invocation.
     """
-    rank, variable = context.rank, os.environ.get(THREADS)
+    rank = context.rank
+    variable = os.environ.get(THREADS)
     if num_threads is None and rank is not None and rank.engine != "local" and not variable:
         num_threads = share_cores(this_machine().cores or 1, rank.local_size)
         if rank.engine == "slurm":
@@ -244,8 +245,11 @@ class _NoProfiler(PassThroughProfiler):
 
 
 def _build_callbacks(context: RunContext, trainer: Mapping[str, Any]) -> list[Callback]:
-    run, recorder, trains = context.run, context.recorder, context.command == "fit"
-    saved, last_good = context.saved_config, partial(runs.last_good, context.run.checkpoints)
+    run = context.run
+    recorder = context.recorder
+    trains = context.command == "fit"
+    saved = context.saved_config
+    last_good = partial(runs.last_good, context.run.checkpoints)
     own = as_list(trainer.get("callbacks"))
     first: list[Callback] = build_computation(saved.get("accelerator") or {}, trains=trains)
     if _is_on_xla(trainer):
@@ -435,7 +439,8 @@ class _StallReport:
         rank = 0 if self._context.rank is None else self._context.rank.rank
         if self._context.rank_context is not None:
             self._context.rank_context.end_stalled(stall)
-        now, batch = datetime.now(UTC), stall.culprit.batch
+        now = datetime.now(UTC)
+        batch = stall.culprit.batch
         path = self._context.run.folder / "stalls" / f"{now:%Y%m%d-%H%M%S}-rank-{rank}.txt"
         indices = "" if batch is None else f"its batch: {', '.join(map(str, batch))}\n"
         text = f"{now.isoformat(timespec='seconds')} {stall}\n{indices}\n{stall.stacks}"
@@ -521,7 +526,9 @@ def _describe_best_to_come(trainer: Trainer) -> str:
 
 def print_run_end(trainer: Trainer, context: RunContext) -> None:
     """Print the metrics of an evaluation, where everything is, and which command comes next."""
-    run, mode, command = context.run, context.mode, context.command
+    run = context.run
+    mode = context.mode
+    command = context.command
     if context.inputs or mode not in ("terminal", "plain") or not trainer.is_global_zero:
         return
     in_retrain = IN_RETRAIN in os.environ  # which has a closing block of its own
@@ -579,7 +586,8 @@ def _list_results(trainer: Trainer, run: runs.Run, *, is_script: bool = False) -
     program = ["python", sys.argv[0]] if is_script else ["lightkit"]
     commands = [[*program, "test", "--run", shown_path(run.folder)]] if any(run.checkpoints.glob("*.ckpt")) else []
     for logger in trainer.loggers:  # Lightning's stand-in of a fast_dev_run has a method of every name
-        unsent, view = getattr(logger, "unsent", 0), getattr(logger, "view_command", None)
+        unsent = getattr(logger, "unsent", 0)
+        view = getattr(logger, "view_command", None)
         if isinstance(unsent, int) and unsent:
             lines.append(f"note  {unsent} records have not reached {type(logger).__name__}")
         commands += [view] if isinstance(view, list) else []
@@ -588,7 +596,8 @@ def _list_results(trainer: Trainer, run: runs.Run, *, is_script: bool = False) -
 
 def _explain_best(trainer: Trainer, summary: Mapping[str, Any]) -> str:
     """Return in brackets what the best checkpoint was chosen by; nothing where a user's callback does not say it."""
-    best, keeper = summary.get("best") or {}, trainer.checkpoint_callback
+    best = summary.get("best") or {}
+    keeper = trainer.checkpoint_callback
     if best.get("monitor") is None or best.get("value") is None:
         if isinstance(keeper, Checkpoint):
             newest = keeper.explain_newest(trainer)
@@ -604,7 +613,9 @@ def _explain_best(trainer: Trainer, summary: Mapping[str, Any]) -> str:
 
 def _describe_steps(trainer: Trainer) -> str:
     """Describe steps of an epoch, samples of a step and learning rate, all for the number of ranks in use."""
-    parts, accumulated, loader = [], trainer.accumulate_grad_batches, trainer.train_dataloader
+    parts = []
+    accumulated = trainer.accumulate_grad_batches
+    loader = trainer.train_dataloader
     if isinstance(trainer.num_training_batches, int):
         parts.append(f"{-(-trainer.num_training_batches // accumulated)} an epoch")
     holders = (loader, getattr(loader, "batch_sampler", None), getattr(loader, "_loader", None))

@@ -89,9 +89,11 @@ def _find_unchanged(context: RunContext) -> tuple[Run | None, Inputs | None, str
 
 def _find_last_fit(context: RunContext) -> tuple[Run | None, str]:
     """Return the newest fit of the job if it has ended well; else None and why there is nothing to compare with."""
-    root, name = context.run_root, context.job_name
+    root = context.run_root
+    name = context.job_name
     for run in runs.list_runs(root, name):
-        manifest, summary = runs.read_json(run.manifest_path) or {}, runs.read_json(run.summary_path) or {}
+        manifest = runs.read_json(run.manifest_path) or {}
+        summary = runs.read_json(run.summary_path) or {}
         if manifest.get("subcommand", "fit") != "fit" or manifest.get("fast_dev_run"):
             continue
         paths = summary.get("paths") or {}
@@ -145,7 +147,8 @@ def compute_inputs(context: RunContext, *, salt: str, asked: bool) -> Inputs:
     Raises:
         DataError: If LIGHTKIT_DATA names a folder without the photos that it should hold.
     """
-    resolved, texts = context.resolved, _list_data_texts(context)
+    resolved = context.resolved
+    texts = _list_data_texts(context)
     is_own = _find_lightkit_class(resolved) is not None  # only `lightkit fetch` uses its http addresses
     addresses = [key for key, text in texts.items() if _ADDRESS.match(text)]
     unseen = tuple(key for key in addresses if not (is_own and texts[key].startswith("http")))
@@ -243,7 +246,8 @@ def _find_lightkit_class(resolved: Resolved) -> str | None:
 
 def _list_data_texts(context: RunContext) -> dict[str, str]:
     """List the texts that may name data by their dotted keys, with the defaults of lightkit's data modules."""
-    data, path = context.resolved.values.get("data"), _find_lightkit_class(context.resolved)
+    data = context.resolved.values.get("data")
+    path = _find_lightkit_class(context.resolved)
     texts = dict(_list_texts("ckpt_path", context.ckpt_path))
     if path is not None:
         arguments = load_schema().classes[path]["arguments"]

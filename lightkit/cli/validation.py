@@ -79,7 +79,8 @@ def validate_signatures(resolved: Resolved, problems: Problems) -> Resolved:
         resolved: The config.
         problems: Takes the errors.
     """
-    schema, described = load_schema(), dict[str, Any]()
+    schema = load_schema()
+    described = dict[str, Any]()
     while True:
         findings = _findings(resolved, schema, problems)
         names = {name for name in findings.undescribed if "." in name} - described.keys()
@@ -129,9 +130,11 @@ def check_inputs(resolved: Resolved, *, starts_training: bool, parsed: Any = Non
         ConfigError: If a value is none of the choices, or as ``check_installed`` does, with the place of the class.
         DataError: If a path does not exist, or is a file in place of a folder.
     """
-    schema, problems = load_schema(), Problems()
+    schema = load_schema()
+    problems = Problems()
     for section in _WITH_INPUTS:
-        described, given = None, {}
+        described = None
+        given = {}
         if parsed is None:
             if (path := find_section_class(section, resolved, schema)) is not None:
                 described = schema.classes[path]
@@ -140,8 +143,10 @@ def check_inputs(resolved: Resolved, *, starts_training: bool, parsed: Any = Non
         elif (value := parsed.get(section)) and "class_path" in value:
             from lightkit.cli.class_descriptions import describe_inputs  # here: it loads torch
 
-            cls, origin = import_class(value["class_path"]), resolved.origin_of((section, "class_path"))
-            described, given = describe_inputs(cls), value.get("init_args") or {}
+            cls = import_class(value["class_path"])
+            origin = resolved.origin_of((section, "class_path"))
+            described = describe_inputs(cls)
+            given = value.get("init_args") or {}
             if section == "data" and "check_installed" in described:
                 try:
                     cls.check_installed()
@@ -171,7 +176,8 @@ def _find_wrong_choices(
 ) -> Iterator[tuple[KeyPath, ConfigError]]:
     """Find the values that are none of the choices of their argument, nor a file where that may be one, too."""
     for name, choices in described.get("choices", {}).items():
-        value, path = given.get(name), (section, "init_args", name)
+        value = given.get(name)
+        path = (section, "init_args", name)
         if not isinstance(value, str) or name in described.get("paths", {}) or _is_choice(value, choices):
             continue
         few = choices if len(choices) <= _MOST_CHOICES else [*choices[:_MOST_CHOICES], "another"]
@@ -201,7 +207,8 @@ def _check_paths(
 ) -> None:
     """Check the arguments that name files; an address, such as ``s3://bucket/table``, is not asked for."""
     for name, kind in described.get("paths", {}).items():
-        value, choices = given.get(name), described.get("choices", {}).get(name, ())
+        value = given.get(name)
+        choices = described.get("choices", {}).get(name, ())
         if value and not _is_choice(str(value), choices) and (missing := _describe_missing(str(value), kind)):
             origin = resolved.origin_of((section, "init_args", name))
             can_fetch = described.get("fetch") and not missing.startswith("expected")
@@ -240,7 +247,8 @@ def _describe_missing(value: str, kind: str) -> str | None:
         return f"expected a {kind}, got the {'file' if kind == 'folder' else 'folder'} {place}"
     kind = "folder or file" if kind == "any" else kind
     while not (place.parent.is_dir() or place.parent == place):
-        place, kind = place.parent, "folder"
+        place = place.parent
+        kind = "folder"
     hint = near_files(place)
     if not hint and not place.is_absolute():
         hint = f"; it is looked for in {Path.cwd()}"
@@ -267,7 +275,9 @@ def _check_run_paths(command: str, resolved: Resolved, option: Any, problems: Pr
 
     section = resolved.values.get("run")
     section = section if isinstance(section, dict) else {}
-    name, root, resume = section.get("name"), section.get("root") or DEFAULT_ROOT, section.get("resume")
+    name = section.get("name")
+    root = section.get("root") or DEFAULT_ROOT
+    resume = section.get("resume")
     name = name if isinstance(name, str) else None
     with noted_at("run.name"):
         if name is not None:

@@ -52,8 +52,11 @@ def convert(invocation: Invocation) -> int:
         rows = []
         for split, photos in index.splits.items():
             for photo in photos:
-                path, label = photo.path.relative_to(images).as_posix(), index.class_names[photo.label]
-                path, label, num_bytes = _decode(path), _decode(label), photo.path.stat().st_size
+                path = photo.path.relative_to(images).as_posix()
+                label = index.class_names[photo.label]
+                path = _decode(path)
+                label = _decode(label)
+                num_bytes = photo.path.stat().st_size
                 size = photo.width, photo.height
                 rows.append(ImageRow(photo.path, path, label, split, photo.digest, num_bytes, *size))
     except LightkitError as error:

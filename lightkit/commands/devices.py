@@ -27,7 +27,9 @@ def devices(invocation: Invocation) -> int:
 
 def _list_rows(machine: Machine, horovod: Horovod) -> list[tuple[str, str]]:
     memory = f"{_format_size(machine.memory_bytes)}, {_format_size(machine.memory_available_bytes)} available"
-    driver, xla, gpus = machine.gpu_driver or "none", machine.xla, machine.gpus or ()
+    driver = machine.gpu_driver or "none"
+    xla = machine.xla
+    gpus = machine.gpus or ()
     counted = f"{len(gpus) or 'none'} that CUDA shows to this process; driver {driver}"
     unknown = "Apple's, as mps" if machine.mps else "some, which only CUDA or ROCm itself can count"
     built = [name for name, is_built in (horovod.built_with or {}).items() if is_built]

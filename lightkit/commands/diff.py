@@ -143,7 +143,7 @@ def _list_changes(
 def _complete_file(
     path: KeyPath, in_run: _Value | None, in_file: _Value | None, tree: MappingNode
 ) -> tuple[_Value | None, _Value | None]:
-    """Give a file what a run writes out and it leaves out or abbreviates: a default, or the full name of a class.
+    """Add to a file's config what a run writes out and the file does not: a default, or the full name of a class.
 
     Args:
         path: Path of the value.

@@ -172,7 +172,8 @@ def _explain_key(resolved: Resolved, complete: Resolved, key: str) -> tuple[dict
         trees = (complete.tree,) if path[:1] == ("accelerator",) else (resolved.tree, complete.tree)
         return min((descend(tree, path) for tree in trees), key=lambda found: len(found[2]))
 
-    wanted, own = resolved.lightkit_path(key), resolved.split_key(key)
+    wanted = resolved.lightkit_path(key)
+    own = resolved.split_key(key)
     if own != wanted and any(isinstance(part, int) for part in look_up(own)[0]):
         wanted = own  # an index counts the user's own list where it has that element, else all callbacks
     if not wanted:
@@ -198,7 +199,8 @@ def _explain_leaves(resolved: Resolved, complete: Resolved, path: KeyPath, tree:
 
 def _explain_node(resolved: Resolved, complete: Resolved, path: KeyPath, node: Node) -> dict[str, Any]:
     """Return what is known of a value, without secrets: the fields of `--json`, of which the text is made."""
-    written, hardware = find_written(complete, path), _list_hardware(resolved, complete, path, node)
+    written = find_written(complete, path)
+    hardware = _list_hardware(resolved, complete, path, node)
     replaced = [describe_node(complete, replace(old, replaced=())) for old in node.replaced]
     fields = {"key": dotted(path), **describe_node(complete, node, path), "replaced": replaced}
     return fields | ({} if written is None else {"written": written}) | ({"hardware": hardware} if hardware else {})
@@ -206,7 +208,8 @@ def _explain_node(resolved: Resolved, complete: Resolved, path: KeyPath, node: N
 
 def _format(fields: Mapping[str, Any], yaml: str) -> str:
     """Write what is known of a key for people; a mapping or list as YAML, with the place of each value in a comment."""
-    key, set_by = ".".join(part for part in fields["key"].split(".") if part != "init_args"), fields["set_by"]
+    key = ".".join(part for part in fields["key"].split(".") if part != "init_args")
+    set_by = fields["set_by"]
     rows = [("set by", place)] if (place := format_place(set_by)) and not yaml else []
     rows += [("written", fields["written"])] if "written" in fields else []
     for number, each in enumerate(fields.get("hardware", ())):
@@ -234,7 +237,8 @@ def _list_hardware(resolved: Resolved, complete: Resolved, path: KeyPath, node: 
 
 
 def _unknown_key(key: str, complete: Resolved, path: KeyPath, rest: KeyPath) -> ConfigError:
-    node, above = find(complete.tree, path), _shorten_key(path)
+    node = find(complete.tree, path)
+    above = _shorten_key(path)
     if isinstance(node, Items) and str(rest[0]).isdigit():
         count = f"{len(node.items)} element{'' if len(node.items) == 1 else 's'}"
         return ConfigError(f"{key}: there is no element {rest[0]} in {above}, which has {count}, from 0 on")

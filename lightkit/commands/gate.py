@@ -54,9 +54,12 @@ def gate(invocation: Invocation) -> int:
 
 def _report(record: Mapping[str, Any], mode: OutputMode, report: CiReport, *, seconds: float, is_json: bool) -> None:
     """Print the decision, and write it to the page of the CI step and to JUnit."""
-    rows, cases = [], []
+    rows = []
+    cases = []
     for check in record["checks"]:
-        name, value, asks = check["name"], _format(check["challenger"]), check["asks"]
+        name = check["name"]
+        value = _format(check["challenger"])
+        asks = check["asks"]
         baseline = "" if check["baseline"] is None else _format(check["baseline"])
         rows.append([name, value, baseline, asks, "passed" if check["passed"] else "FAILED"])
         failure = None if check["passed"] else f"{name} is {value}, expected {asks}"

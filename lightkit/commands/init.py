@@ -32,7 +32,7 @@ _FEW_IMAGES = 5000  # below it a frozen backbone generalises better than one tra
 
 @dataclass(frozen=True)
 class ImageData:
-    """What was found in a folder or table of images.
+    """Images, splits and classes of a folder or table.
 
     Args:
         source: Class of the data module, and its arguments.
@@ -220,8 +220,10 @@ def starter_config(data: ImageData, name: str) -> str:
         name: File name of the config.
     """
     side = round(median(data.sizes)) if data.sizes else 224
-    num_train, num_test = data.splits.get("train", 0), data.splits.get("test", 0)
-    is_small, is_few = side < 64, num_train < _FEW_IMAGES
+    num_train = data.splits.get("train", 0)
+    num_test = data.splits.get("test", 0)
+    is_small = side < 64
+    is_few = num_train < _FEW_IMAGES
     is_frozen = not is_small and is_few
     batch_size = 32 if num_train >= 20 * 32 else 16 if num_train >= 20 * 16 else 8
     largest = max(data.classes, key=lambda each: data.classes[each])

@@ -110,7 +110,8 @@ def _read_manifest(run: runs.Run) -> dict[str, Any]:
     Raises:
         ConfigError: If it is no fit, has not ended well, or had no seed.
     """
-    manifest, summary = runs.read_json(run.manifest_path), runs.read_json(run.summary_path) or {}
+    manifest = runs.read_json(run.manifest_path)
+    summary = runs.read_json(run.summary_path) or {}
     where = shown_path(run.folder)
     if manifest is None or not run.config_path.is_file():
         raise ConfigError(f"reproduce: {where} has no {run.manifest_path.name} or no {run.config_path.name}.")
@@ -292,7 +293,8 @@ def _compare_weights(before: Mapping[str, Any], again: Mapping[str, Any]) -> dic
 
     gaps: dict[str, float | None] = {}
     for key in dict.fromkeys([*before, *again]):
-        one, other = before.get(key), again.get(key)
+        one = before.get(key)
+        other = again.get(key)
         if not (isinstance(one, Tensor) and isinstance(other, Tensor) and one.shape == other.shape):
             if isinstance(one, Tensor) or isinstance(other, Tensor) or one != other:
                 gaps[key] = None

@@ -63,14 +63,18 @@ _SKIPPABLE = ("test", "export", "promote")
 _FILE = "retrain.json"
 _SCHEMA = 1
 _MAX_FAILURES = 3  # of a stage after `fit`; then the next start begins a new training
-_REJECTED, _INTERRUPTED = 4, 75  # exit codes of a gate and of a command that can be continued
+# exit codes of a gate and of a command that can be continued
+_REJECTED = 4
+_INTERRUPTED = 75
 _LOST_CODE = 255  # of a process whose fork server is gone, in Python 3.11 to 3.14
 _ALIAS = "champion"
 _INTERRUPTIONS = (_INTERRUPTED, 129, 130, 138, 143)
 _SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGUSR1", "SIGHUP") if hasattr(signal, name))
 _NUM_EARLIER_RUNS = 5
-_RESERVE_FACTOR, _RESERVE_EXTRA_S = 1.5, 10.0
-_FIRST_RESERVE_SHARE, _MAX_FIRST_RESERVE_S = 0.25, 900.0
+_RESERVE_FACTOR = 1.5
+_RESERVE_EXTRA_S = 10.0
+_FIRST_RESERVE_SHARE = 0.25
+_MAX_FIRST_RESERVE_S = 900.0
 _PRELOAD = [
     *("lightkit.cli.lightning_cli", "lightkit.cli.model_export", "lightkit.cli.gate_evaluation"),
     *("lightkit.cli.registration", "mlflow.pytorch"),
@@ -279,7 +283,8 @@ def run_command(args: Sequence[str], environment: Mapping[str, str], sender: Con
     sys.argv[1:] = args
     if args[0] != "fit":
         Interrupted.stage = args[0]
-    code, reason = 1, ""
+    code = 1
+    reason = ""
     try:
         runpy.run_module("lightkit", run_name="__main__")
     except SystemExit as end:
@@ -309,7 +314,7 @@ class StageState:
 
     @property
     def is_over(self) -> bool:
-        """Whether it is not run (again)."""
+        """Return whether it is not run (again)."""
         return self.status in ("done", "skipped")
 
 
@@ -367,8 +372,13 @@ class Retrain:
         lock: runs.Lock,
         report: CiReport,
     ) -> None:
-        self._context, self._options, self._settings, self._deadline = context, options, settings, deadline
-        self._processes, self._lock, self._ci = processes, lock, report
+        self._context = context
+        self._options = options
+        self._settings = settings
+        self._deadline = deadline
+        self._processes = processes
+        self._lock = lock
+        self._ci = report
         self._earlier = runs.list_runs(lock.path.parent.parent, lock.path.parent.name)
         self._gate = read_gate(context.resolved)
         self._flags = [f"--{option}" for option in ("if-changed", "unchanged-ok") if option in options]
@@ -586,12 +596,14 @@ class Retrain:
         return found
 
     def _skip(self, stage: str, reason: str) -> None:
-        self._stages[stage].status, self._stages[stage].message = "skipped", reason
+        self._stages[stage].status = "skipped"
+        self._stages[stage].message = reason
         self._write()
         self._write_event(stage, "skipped", message=reason)
 
     def _finish(self, outcome: str) -> None:
-        self._ended, self._outcome = _format_now(), outcome
+        self._ended = _format_now()
+        self._outcome = outcome
         self._write()
 
     def _write(self) -> None:
@@ -610,7 +622,8 @@ class Retrain:
 
     def _build_args(self, stage: str) -> list[str]:
         """Build the command line of a stage."""
-        options, mode = self._options, self._context.mode
+        options = self._options
+        mode = self._context.mode
         if stage == "fit":
             return ["fit", *self._context.invocation.words, *self._flags]
         assert self._run is not None
@@ -655,7 +668,8 @@ class Retrain:
             reserve_s = min(_MAX_FIRST_RESERVE_S, _FIRST_RESERVE_SHARE * left_s)
         else:
             reserve_s = _RESERVE_FACTOR * sum(usual_s[each] for each in later) + (_RESERVE_EXTRA_S if later else 0.0)
-        reserve, left = format_duration(reserve_s), format_duration(left_s)
+        reserve = format_duration(reserve_s)
+        left = format_duration(left_s)
         if left_s <= reserve_s:
             kind = TooLittleTime if self._deadline.is_duration else OutOfTime
             raise kind(
@@ -673,9 +687,11 @@ class Retrain:
         Raises:
             OutOfTime: If the deadline leaves no time for it.
         """
-        args, tested = [*self._build_args(stage), *self._plan_time(stage)], self._stages["test"]
+        args = [*self._build_args(stage), *self._plan_time(stage)]
+        tested = self._stages["test"]
         is_tested = tested.status == "done" and datetime.fromisoformat(str(tested.ended)) > _now() - timedelta(days=1)
-        attempts, failures = self._stages[stage].attempts + 1, self._stages[stage].failures
+        attempts = self._stages[stage].attempts + 1
+        failures = self._stages[stage].failures
         state = StageState(stage, "running", began=_format_now(), attempts=attempts, failures=failures)
         self._stages[stage] = state
         self._has_run_a_stage = True
@@ -749,7 +765,7 @@ class Retrain:
             self._finish("not promoted")
 
     def _note_failure(self, stage: str, code: int, reason: str, *, was_killed: bool) -> None:
-        """Let the end of this command be sent, unless the stage has sent its own.
+        """Send the end of this command, unless the stage has sent its own.
 
         The trainer's stages send their ends, and the gate its decision; what was killed has sent nothing.
         """

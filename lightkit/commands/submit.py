@@ -62,7 +62,8 @@ def _make_script(context: RunContext, words: Sequence[str]) -> tuple[str, str]:
             f"launch.nodes: Slurm gives a fixed number of machines, got {context.launch.nodes!r}",
             context.resolved.origin_of("launch.nodes"),
         )
-    num_nodes, devices = context.resolved.section("trainer").get("num_nodes"), context.hardware.devices
+    num_nodes = context.resolved.section("trainer").get("num_nodes")
+    devices = context.hardware.devices
     num_nodes = read_scalar(num_nodes) if isinstance(num_nodes, str) else num_nodes  # a flag's value is text
     processes = context.launch.processes or count_devices(context.hardware)  # each has one device
     if processes is None and devices in (None, "auto") and context.hardware.kind != "gpu":

@@ -115,7 +115,8 @@ def _list_searches(invocation: Invocation, context: RunContext) -> list[str]:
 
 def _list_open_keys(context: RunContext) -> list[str]:
     """List the settings for speed that the config does not fix: not set, or chosen by the rule for auto."""
-    values, chosen = context.resolved.values, context.hardware.chosen
+    values = context.resolved.values
+    chosen = context.hardware.chosen
     homes = {key: ("accelerator", key) for key in ("memory_format", "compile", "fused", "tf32")}
     if not context.resolved.section("trainer").get("plugins"):  # one of them may decide it
         homes["precision"] = "trainer", "precision"
@@ -263,7 +264,7 @@ def _consider_changes(benchmark: Benchmark, keys: Collection[str], device: str) 
 
 @contextmanager
 def _limit_memory() -> Iterator[None]:
-    """Let an allocation beyond nine tenths of the free memory fail, before the kernel ends the process."""
+    """Limit memory to nine tenths of what is free, so that an allocation fails before the kernel ends the process."""
     import psutil  # here: it takes as long as reading a config
 
     before = resource.getrlimit(resource.RLIMIT_AS)

@@ -130,7 +130,8 @@ def format_annotated(resolved: Resolved, node: Node, path: KeyPath) -> str:
 
     def write(head: str, node: Node, path: KeyPath, indent: str) -> None:
         if fits_on_a_line(node, path):
-            text, before = find_written(resolved, path), format_replaced(node.replaced)
+            text = find_written(resolved, path)
+            before = format_replaced(node.replaced)
             place = format_origin(node.origin) + (f", {format_inline(text)}" if text is not None else "")
             place += f"  {before}" if before else ""
             lines.append((f"{head} {format_inline(redact_node(resolved, node, path))}", resolved.masked(place)))

@@ -127,7 +127,7 @@ def _replace_values(tree: MappingNode, values: Mapping[KeyPath, Any]) -> Mapping
 
 
 def _is_valid(path: KeyPath, leaf: Leaf, problems: Problems) -> bool:
-    """Tell whether a text is an interpolation by OmegaConf's grammar; add the error if not."""
+    """Return whether a text is an interpolation by OmegaConf's grammar; add the error if not."""
     if problems.is_full:  # the error would not be shown
         return False
     # OmegaConf is imported late: it takes 80 ms, more than all the rest that reads a config, and few configs need it.
@@ -253,7 +253,9 @@ def _explain(
     """Word OmegaConf's error, and tell whether the text is itself the cause, and not another that it refers to."""
     from omegaconf.errors import InterpolationKeyError, UnsupportedInterpolationType  # late, as above
 
-    text, message, is_cause = leaf.value, str(error).splitlines()[0], True
+    text = leaf.value
+    message = str(error).splitlines()[0]
+    is_cause = True
     name = next((name for name in variables if f"Environment variable '{name}' not found" in message), None)
     if name is not None:
         is_cause = name in text

@@ -260,7 +260,7 @@ def _check_entries(tree: MappingNode, problems: Problems) -> set[KeyPath]:
 
 
 def _check_class_names(tree: MappingNode, problems: Problems) -> set[KeyPath]:
-    """Give the places of class names that are too long to be any; to import one of a thousand parts takes minutes."""
+    """Return the places of class names that are too long to be any; to import one of a thousand parts takes minutes."""
     wrong: set[KeyPath] = set()
     for path, node in walk(tree):
         if not isinstance(node, Leaf) or not isinstance(node.value, str) or len(node.value) <= _LONGEST_CLASS_NAME:
@@ -299,7 +299,7 @@ _IN_ADDRESS = re.compile(r"://(?:[^\s/@]*:)?\*\*\*@|[?&;][\w.-]+=\*\*\*")
 
 
 def _environment_secrets(environ: Mapping[str, str], public: str) -> dict[str, str]:
-    """Give the secrets that the environment holds, each with what stands for it, whether a config uses them or not.
+    """Return the secrets that the environment holds, each with what stands for it, whether a config uses them or not.
 
     Args:
         environ: Environment variables.
@@ -323,7 +323,7 @@ def _public_text(tree: MappingNode, files: Iterable[Path]) -> str:
 
 
 def _is_word(name: str, value: str) -> bool:
-    """Tell whether a variable that no tracker or store reads holds a plain word, which other texts may well hold."""
+    """Return whether a variable that no tracker or store reads holds a plain word, which other texts may well hold."""
     return _PLAIN_WORD.fullmatch(value) is not None and not name.startswith(_READ_BY_OTHERS)
 
 

@@ -65,9 +65,11 @@ class MergeRules:
         if isinstance(lower, Items) and isinstance(upper, MappingNode) and upper.partial:
             return self._into_list(lower, upper, path)
         if path == ("accelerator",):  # `accelerator: cpu` is `accelerator: {kind: cpu}`
-            lower, upper = _in_full(lower, "kind"), _in_full(upper, "kind")
+            lower = _in_full(lower, "kind")
+            upper = _in_full(upper, "kind")
         elif self.is_class_place(path):
-            lower, upper = _as_spec(lower), _as_spec(upper)
+            lower = _as_spec(lower)
+            upper = _as_spec(upper)
         elif lower is not None and class_of(lower) is not None and _looks_like_class(upper):
             upper = _as_spec(upper)
         elif isinstance(upper, MappingNode) and upper.partial:  # `--trainer.logger=CSVLogger --trainer.logger.name=x`
@@ -88,7 +90,7 @@ class MergeRules:
         return len(path) == 2 and path[0] in NAMED_CLASSES
 
     def is_class_place(self, path: KeyPath) -> bool:
-        """Tell whether a path is that of a section or a named entry that holds one class."""
+        """Return whether a path is that of a section or a named entry that holds one class."""
         return self._is_entry(path) or (len(path) == 1 and path[0] in self.class_sections)
 
     def _with_arguments_inside(self, lower: Node | None, upper: MappingNode, path: KeyPath) -> MappingNode:
@@ -156,7 +158,8 @@ class MergeRules:
 
     def _into_list(self, lower: Items, upper: MappingNode, path: KeyPath) -> Items:
         """Reach into a list by a dotted key: the element of that index, else the last one, as jsonargparse does."""
-        index, inner = len(lower.items) - 1, upper
+        index = len(lower.items) - 1
+        inner = upper
         keys = list(upper.entries)
         if len(keys) == 1 and str(keys[0]).isdigit():
             index = int(keys[0])
@@ -180,12 +183,12 @@ def _spec_keys(path: KeyPath) -> Collection[str]:
 
 
 def is_append(key: Any) -> bool:
-    """Tell whether a key is of the form ``key+``, which appends to a list."""
+    """Return whether a key is of the form ``key+``, which appends to a list."""
     return isinstance(key, str) and len(key) > 1 and key.endswith("+")
 
 
 def class_of(node: Node) -> str | None:
-    """Give the ``class_path`` of a mapping that has one as text."""
+    """Return the ``class_path`` of a mapping that has one as text."""
     if isinstance(node, MappingNode):
         named = node.entries.get("class_path")
         if isinstance(named, Leaf) and isinstance(named.value, str):
@@ -206,7 +209,7 @@ def _as_items(node: Node) -> Items:
 
 
 def _is_class_name(value: Any) -> bool:
-    """Tell whether a string can name a class; ``${key}`` may stand for a mapping, and a path names a file."""
+    """Return whether a string can name a class; ``${key}`` may stand for a mapping, and a path names a file."""
     if not isinstance(value, str) or not value.strip() or value.endswith(NESTED_FILES) or "/" in value:
         return False
     if not isinstance(read_scalar(value), str):  # `true` from a flag, where it is text still
@@ -215,7 +218,7 @@ def _is_class_name(value: Any) -> bool:
 
 
 def _looks_like_class(node: Node) -> bool:
-    """Tell a class's name from a word such as ``ddp`` or ``simple``, which says as much as a class at some places."""
+    """Distinguish a class's name from a word such as ``ddp``, which stands for a class at some places."""
     name = node.value.rpartition(".") if isinstance(node, Leaf) and isinstance(node.value, str) else ("", "", "")
     return bool(name[0]) or name[2][:1].isupper()
 
@@ -233,8 +236,9 @@ def _in_full(node: Any, key: str) -> Any:
 
 
 def _is_other_class(lower: MappingNode, upper: MappingNode) -> bool:
-    """Tell whether ``upper`` names another class than ``lower``; ``Adam`` and ``torch.optim.Adam`` are one."""
-    new, old = class_of(upper), class_of(lower)
+    """Return whether ``upper`` names another class than ``lower``; ``Adam`` and ``torch.optim.Adam`` are one."""
+    new = class_of(upper)
+    old = class_of(lower)
     if new is None or old is None or real_name(new) == real_name(old):
         return False
     same_name = new.rpartition(".")[2] == old.rpartition(".")[2]

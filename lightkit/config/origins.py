@@ -60,7 +60,7 @@ class Origin:
         return self.name or ("default of lightkit" if self.kind == "default" else "")
 
     def at_key(self) -> Origin:
-        """Give the place of the key, or of the value where no key stands before it."""
+        """Return the place of the key, or of the value where no key stands before it."""
         return self.key or self
 
     def render(self) -> str:
@@ -68,12 +68,14 @@ class Origin:
         head = f"  --> {cut(str(self))}"
         if self.line is None or self.column is None:
             return head
-        start, end = self.column - 1, max(self.end_column or 0, self.column + 1) - 1
+        start = self.column - 1
+        end = max(self.end_column or 0, self.column + 1) - 1
         source = mask(self.source, is_line=True)
         left_out = max(0, start - 60) if len(source) > _LONGEST_SOURCE_LINE else 0
         text = source[left_out : left_out + _LONGEST_SOURCE_LINE].rstrip()
         text = "".join(letter if letter.isprintable() else " " for letter in text)
-        before, meant = text[: start - left_out], text[start - left_out : end - left_out]
+        before = text[: start - left_out]
+        meant = text[start - left_out : end - left_out]
         carets = "^" * max(1, _width(meant))
         margin = f"{'':>5} | {' ' * (_width(before) + start - left_out - len(before))}"
         return f"{head}\n{self.line:>5} | {text}\n{margin}{carets}"
@@ -136,7 +138,7 @@ class UnreadableText(str):
 
 
 class Problems:
-    """What is wrong with a config, as far as it is known."""
+    """Errors and warnings of a config."""
 
     def __init__(self) -> None:
         self.is_incomplete = False  # whether a part could not be read, so that what seems missing may stand there
@@ -152,7 +154,7 @@ class Problems:
 
     @property
     def is_full(self) -> bool:
-        """Whether further errors are counted only, so that looking for near names is of no use."""
+        """Return whether further errors are counted only, so that looking for near names is of no use."""
         return len(self._found) > _MAX_REPORTED
 
     def add(self, error: LightkitError) -> None:

@@ -101,7 +101,8 @@ class Resolved:
 
     def lightkit_path(self, key: str) -> KeyPath:
         """Return the path that the user knows for a dotted key of LightningCLI's."""
-        path, moved = self.split_key(key), self._list_entries()[1]
+        path = self.split_key(key)
+        moved = self._list_entries()[1]
         for length in range(len(path), 0, -1):
             if path[:length] in moved:
                 return (*moved[path[:length]], *path[length:])
@@ -118,7 +119,8 @@ class Resolved:
             if not isinstance(entries, dict):
                 continue
             trainer = result["trainer"] = dict(result.get("trainer") or {})
-            dumped, names = trainer.get(section), self._list_names(section)
+            dumped = trainer.get(section)
+            names = self._list_names(section)
             items = list(dumped) if isinstance(dumped, list) else [dumped] if isinstance(dumped, Mapping) else []
             named = items[: len(names)]  # they come first, which the last parts of their class names confirm
             if [_class_name(entries[name]) for name in names] != [_class_name(item) for item in named]:
@@ -142,7 +144,8 @@ class Resolved:
         values = {key: value for key, value in self.values.items() if value is not None or key not in _GROUPS}
         paths: dict[KeyPath, KeyPath] = {}
         for section in NAMED_CLASSES:
-            entries, names = values.pop(section, None) or {}, self._list_names(section)
+            entries = values.pop(section, None) or {}
+            names = self._list_names(section)
             if not names:
                 continue
             trainer = values.get("trainer")
@@ -166,7 +169,8 @@ class Resolved:
         def rank_of(node: Node) -> int:
             return max(self.ranks.get(inner.origin, 0) for _, inner in walk(node))
 
-        entries, own = self.tree.entries.get(section), find(self.tree, ("trainer", section))
+        entries = self.tree.entries.get(section)
+        own = find(self.tree, ("trainer", section))
         given = entries.entries if isinstance(entries, MappingNode) else {}
         names = [name for name, entry in given.items() if to_plain(entry) is not None]
         if own is None or _read_switch(to_plain(own)) is not False:

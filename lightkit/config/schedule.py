@@ -52,7 +52,7 @@ class Schedule:
 
     @property
     def keys(self) -> dict[str, Any]:
-        """What Lightning's dictionary of a scheduler gets."""
+        """Entries of Lightning's dictionary of a scheduler."""
         given = {"interval": self.interval, "frequency": self.frequency, "monitor": self.monitor}
         return {key: value for key, value in given.items() if value is not None}
 
@@ -128,7 +128,8 @@ def check_stepping(section: Any, resolved: Resolved) -> None:
     """
     hidden: Any = section.get("dict_kwargs") if isinstance(section, dict) else None
     for key in STEPPING_KEYS if isinstance(hidden, dict) else ():
-        schema, value = STEPPING_SCHEMAS[key], hidden.get(key)
+        schema = STEPPING_SCHEMAS[key]
+        value = hidden.get(key)
         if not accepts(schema, value):
             expected = describe_refused_bounds(schema, value) or describe_type(schema)
             raise error_at(f"{SECTION}.{key}: expected {expected}, got {value!r}", resolved.origin_of((SECTION, key)))

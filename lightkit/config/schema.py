@@ -178,7 +178,7 @@ _FILE = Path(__file__).with_name("schema.json")
 
 @dataclass(frozen=True)
 class ConfigSchema:
-    """What a config can name.
+    """Sections, keys and classes that a config can name.
 
     Args:
         data: What ``scripts/catalogue.py`` wrote.
@@ -206,7 +206,7 @@ class ConfigSchema:
 
     @property
     def is_current(self) -> bool:
-        """Whether all of them were described as they are installed."""
+        """Return whether all of them were described as they are installed."""
         return {*PACKAGES} == {*self.trusted}
 
     @property
@@ -216,7 +216,7 @@ class ConfigSchema:
         return classes
 
     def path_of(self, name: str, bases: Collection[str] = ()) -> str | None:
-        """Give the path of a class that is described.
+        """Return the path of a class that is described.
 
         Args:
             name: Any path that leads to it, or its short name.
@@ -247,7 +247,7 @@ class ConfigSchema:
         return path in self.imported or path.partition(".")[0] in self.trusted
 
     def section_of(self, path: str) -> str | None:
-        """Give the top-level key under which a class goes."""
+        """Return the top-level key under which a class goes."""
         bases = set(self.classes[path]["bases"])
         return next((section for section, known in self.data["bases"].items() if bases & {*known}), None)
 
@@ -259,7 +259,7 @@ def load_schema() -> ConfigSchema:
 
 
 def _find_version(name: str) -> str | None:
-    """Give the installed version of a distribution without what names a build, as in ``2.9.0+cpu``."""
+    """Return the installed version of a distribution without what names a build, as in ``2.9.0+cpu``."""
     try:
         return metadata.version(name).partition("+")[0]
     except metadata.PackageNotFoundError:

@@ -248,7 +248,8 @@ def _list_credentials(text: str) -> Iterator[str]:
 
 
 def _hidden_user(match: re.Match[str]) -> str:
-    user, password = match["user"], match["password"]
+    user = match["user"]
+    password = match["password"]
     if match["colon"]:
         return f"{match['head']}{user}:{HIDDEN}@" if password and "${" not in password else match[0]
     is_token = match["head"].startswith("http") and len(user) >= _SHORTEST_USER

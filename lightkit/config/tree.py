@@ -61,7 +61,7 @@ Node = Union[Leaf, Items, MappingNode]  # noqa: UP007 - evaluated at import, and
 
 
 def to_plain(node: Node) -> Any:
-    """Give the value of a tree as plain dicts, lists and scalars."""
+    """Return the value of a tree as plain dicts, lists and scalars."""
     if isinstance(node, MappingNode):
         return {key: to_plain(child) for key, child in node.entries.items()}
     if isinstance(node, Items):
@@ -107,14 +107,16 @@ def descend(tree: Node, path: KeyPath) -> tuple[KeyPath, Node, KeyPath]:
     Returns:
         Its whole path; the value; and the rest of the path that leads nowhere, if any.
     """
-    node, taken = tree, ()
+    node = tree
+    taken = ()
     for at, key in enumerate(path):
         names = (key, str(key), f"{key}+", str(key).removesuffix("+"), int(key) if str(key).isdigit() else key)
         steps = [(*inner, name) for inner in ((), ("init_args",)) for name in names]
         found = next(((step, below) for step in steps if (below := find(node, step)) is not None), None)
         if found is None:
             return taken, node, path[at:]
-        node, taken = found[1], (*taken, *found[0])
+        node = found[1]
+        taken = (*taken, *found[0])
     return taken, node, ()
 
 

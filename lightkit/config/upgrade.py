@@ -80,7 +80,7 @@ class Upgrade:
 
     @property
     def is_needed(self) -> bool:
-        """Whether the file holds a key of Lightning 1.x."""
+        """Return whether the file holds a key of Lightning 1.x."""
         return bool(self.changes or self.problems)
 
 

@@ -1,4 +1,4 @@
-"""What became of the arguments and classes of Lightning 1.x: one table for each.
+"""Today's spelling of the arguments and classes of Lightning 1.x: one table for each.
 
 Sources: Lightning's changelog, its guides "Upgrade from 1.4 to the 2.0" to "from 1.9", and
 `pytorch_lightning._graveyard`. What hardware keys mean is in `lightkit.config.accelerator`.
@@ -20,7 +20,7 @@ Result = Keys | str | None
 
 
 class Rule(NamedTuple):
-    """What became of one argument.
+    """Today's spelling of one argument.
 
     Args:
         reason: What Lightning changed.
@@ -83,7 +83,8 @@ def _split_path(value: Any, _: Mapping[str, Any]) -> Result:
 _APEX = "say precision: 16-mixed, which is torch's own, and leave it out"
 _TUNER = "1.x used it in trainer.tune() only; leave it out, or "
 _BAR = "Lightning 1.7 made it an argument of the bar; without the entry lightkit shows its own"
-_IN_MODEL, _IN_DATA = "{} = False in the model, and leave it out", "{} = False in the data module, and leave it out"
+_IN_MODEL = "{} = False in the model, and leave it out"
+_IN_DATA = "{} = False in the data module, and leave it out"
 # fmt: off
 REMOVED_ARGUMENTS = {
     "amp_backend": Rule("Lightning 2.0 dropped NVIDIA Apex", _drop("native", otherwise=_APEX)),
@@ -195,7 +196,8 @@ _GONE_BY_STRATEGY = {
 }
 _SPAWN = "Lightning 2.0 calls it ddp_spawn; say strategy: ddp_spawn"
 _XLA_BF16 = "Lightning 2.1 made it a precision; say precision: bf16-true"
-_HPU, _IPU = GONE_DEVICES["hpu"], GONE_DEVICES["ipu"]
+_HPU = GONE_DEVICES["hpu"]
+_IPU = GONE_DEVICES["ipu"]
 REMOVED_CLASSES = {
     **{f"{module}.{stem}{end}": GONE_STRATEGIES[word] for stem, word in _GONE_BY_STRATEGY.items()
        for module, end in (("plugins", "Plugin"), ("strategies", "Strategy"))},

@@ -69,7 +69,7 @@ Schema = dict[str, Any]
 
 @dataclass
 class ValidationResult:
-    """What was found in a config.
+    """Errors, warnings and notices of a config.
 
     Args:
         problems: All errors, each with its place in the config.
@@ -113,7 +113,9 @@ class _Validator:
 
     def __init__(self, resolved: Resolved, schema: ConfigSchema, *, is_known: bool) -> None:
         self.result = ValidationResult()
-        self._resolved, self._schema, self._is_known = resolved, schema, is_known
+        self._resolved = resolved
+        self._schema = schema
+        self._is_known = is_known
 
     # -- sections ----------------------------------------------------------------------------------------------
 
@@ -177,7 +179,8 @@ class _Validator:
     @cached_property
     def _keys_by_word(self) -> dict[str, list[str]]:
         """The keys in sections and classes that a word alone may mean: ``lr``, ``epochs``, ``batch_size``."""
-        data, classes = self._schema.data, self._schema.classes
+        data = self._schema.data
+        classes = self._schema.classes
         keys = [f"{name}.{key}" for name, section in data["sections"].items() for key in section["arguments"]]
         for name in CLASS_SECTIONS:
             value = self._resolved.values.get(name)
@@ -535,7 +538,8 @@ class _Validator:
         return values.get("optimizer") is not None or path.startswith("lightkit.")
 
     def _report_argument(self, place: KeyPath, node: Node, found: str, named: Node) -> None:
-        described, name = self._schema.classes[found], str(place[-1])
+        described = self._schema.classes[found]
+        name = str(place[-1])
         text = f"{_short(found)} has no such argument"
         for before in reversed(named.replaced):
             earlier = self._schema.path_of(str(to_plain(before)), described["bases"])

@@ -107,8 +107,10 @@ def _explain(error: yaml.YAMLError, lines: Sequence[str], opened: str | None) ->
     """
     assert isinstance(error, yaml.MarkedYAMLError)
     assert error.problem_mark is not None
-    problem, mark = error.problem or "", error.problem_mark
-    line, column = (lines[mark.line] if mark.line < len(lines) else ""), mark.column
+    problem = error.problem or ""
+    mark = error.problem_mark
+    line = lines[mark.line] if mark.line < len(lines) else ""
+    column = mark.column
     if "\t" in line[: len(line) - len(line.lstrip())]:
         return "lines are indented with spaces, and a tab stands here"
     if opened is not None and not "".join(lines[mark.line :])[column:].strip():
@@ -215,7 +217,10 @@ class _TreeBuilder:
     """Turns one text's YAML nodes into a tree."""
 
     def __init__(self, text: str, name: str, file: Path | None, problems: Problems) -> None:
-        self._text, self._name, self._file, self._problems = text, name, file, problems
+        self._text = text
+        self._name = name
+        self._file = file
+        self._problems = problems
         self._lines = _LINE_BREAK.split(text)
         self._num_nodes = 0
         self._open: set[int] = set()  # nodes being built, to see an alias inside its own anchor
@@ -270,7 +275,8 @@ class _TreeBuilder:
         return Origin("file", self._name, self._file, line + 1, column + 1, end, source, key)
 
     def _origin_of(self, node: yaml.Node, key: Origin | None = None) -> Origin:
-        start, end = node.start_mark, node.end_mark
+        start = node.start_mark
+        end = node.end_mark
         last: int | None = end.column
         if end.line != start.line:
             last = len(self._lines[start.line]) if isinstance(node, yaml.ScalarNode) else None

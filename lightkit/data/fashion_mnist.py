@@ -28,21 +28,23 @@ class GrayImages(ImageSource):
     def __init__(
         self, arrays: np.ndarray[Any, np.dtype[np.uint8]], labels: np.ndarray[Any, np.dtype[np.int64]], *, file: str
     ) -> None:
-        self.arrays, self.labels, self.file = arrays, labels, file
+        self.arrays = arrays
+        self.labels = labels
+        self.file = file
 
     def __len__(self) -> int:
         return len(self.labels)
 
     def pixels(self, index: int) -> Decoded:
-        """Give an image in three equal channels."""
+        """Return an image in three equal channels."""
         return Decoded(np.repeat(self.arrays[index][:, :, None], 3, axis=2))
 
     def label(self, index: int) -> int:
-        """Give its label."""
+        """Return its label."""
         return int(self.labels[index])
 
     def name(self, index: int) -> str:
-        """Give its number."""
+        """Return its number."""
         return f"{self.file}/{index:05d}"
 
     def digest(self) -> str:
@@ -154,7 +156,7 @@ class FashionMNIST(ImageModule):
         return self._splits[split]
 
     def describe(self) -> dict[str, Any]:
-        """What a run's manifest says of the data."""
+        """Return the manifest's entry of the data."""
         self.setup()
         return {
             "source": "FashionMNIST",

@@ -70,7 +70,9 @@ class Flowers(ImageFolder):
         super().__init__(root=root or "", **kwargs)
         if not url.startswith(("http://", "https://")):
             raise ConfigError(f"data.init_args.url: expected an http:// or https:// address, got {url!r}")
-        self.url, self.sha256, self.size_bytes = url, sha256, size_bytes
+        self.url = url
+        self.sha256 = sha256
+        self.size_bytes = size_bytes
         self._is_given = root is not None
 
     def setup(self, stage: str | None = None) -> None:
@@ -137,7 +139,9 @@ class DrawnFlowers(ImageFolder):
                 f"data.init_args: expected num_images of {len(CLASSES)} or more and drawn_size of 1 or more, got "
                 f"{num_images} and {drawn_size}"
             )
-        self.num_images, self.drawn_size, self.drawn_seed = num_images, drawn_size, drawn_seed
+        self.num_images = num_images
+        self.drawn_size = drawn_size
+        self.drawn_seed = drawn_seed
 
     def setup(self, stage: str | None = None) -> None:
         """Find the pictures, and draw them where there are none yet."""
@@ -157,7 +161,8 @@ def _download(url: str, target: Path, *, sha256: str, size_bytes: int | None) ->
     Raises:
         DataError: If it cannot be downloaded, has another digest, or does not fit on the disk.
     """
-    part, lock = target.with_name(f"{target.name}.part"), FileLock(target.with_name(f".{target.name}.lock"), timeout=0)
+    part = target.with_name(f"{target.name}.part")
+    lock = FileLock(target.with_name(f".{target.name}.lock"), timeout=0)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         with lock:
@@ -278,7 +283,7 @@ def _unpack(archive: Path, target: Path, *, member: str) -> None:
 
 
 def _drawn_folder(num_images: int = 800, *, size: int = 160, seed: int = 0) -> Path:
-    """Give the folder with the drawn set, one folder a class, after drawing it where it is missing.
+    """Return the folder with the drawn set, one folder a class, after drawing it where it is missing.
 
     Raises:
         DataError: If it can be written neither to the cache nor to the temporary folder.
@@ -324,7 +329,8 @@ def draw_flower(kind: str, *, size: int, seed: Sequence[int]) -> Image.Image:
     side = size * _SUPERSAMPLING
     canvas = _background(rng, side)
     draw = ImageDraw.Draw(canvas)
-    leaf, petal = _color(rng, (105,), 0.35, 0.25), _color(rng, _PETAL_HUES, rng.choice([0.05, 0.5, 0.6, 0.7]), 0.6)
+    leaf = _color(rng, (105,), 0.35, 0.25)
+    petal = _color(rng, _PETAL_HUES, rng.choice([0.05, 0.5, 0.6, 0.7]), 0.6)
     centre = _color(rng, _CENTRE_HUES, 0.5, 0.35)
     for _ in range(int(rng.integers(2, 9))):  # leaves that come in from the lower edge
         outline = _petal(side * rng.uniform(0.3, 0.9), side * rng.uniform(0.03, 0.1), tip=1.2)
@@ -366,7 +372,8 @@ def _background(rng: Random, side: int) -> Image.Image:
 def _draw_rings(draw: Draw, rng: Random, kind: str, place: Array, radius: float, petal: Array, centre: Array) -> None:
     """Draw rings of petals, seen at an angle, from the outer one to the inner one, and the centre."""
     num_rings, num_petals, width, tip, hearts = _SHAPES[kind]
-    turn, tilt = rng.uniform(0, 2 * np.pi), rng.uniform(0.68, 1.0)
+    turn = rng.uniform(0, 2 * np.pi)
+    tilt = rng.uniform(0.68, 1.0)
     heart = rng.uniform(*hearts)
     for ring in range(num_rings):
         reach = 1.0 - ring / num_rings * (1.0 if num_rings > 2 else 0.1)
@@ -385,14 +392,15 @@ def _draw_rings(draw: Draw, rng: Random, kind: str, place: Array, radius: float,
 
 def _draw_tulip(draw: Draw, rng: Random, position: Array, radius: float, petal: Array) -> None:
     """Draw a cup of tall petals from the side; the cup opens upwards."""
-    openness, outline = rng.uniform(0.1, 0.32), _petal(rng.uniform(1.5, 1.8), rng.uniform(0.7, 0.9), tip=0.9)
+    openness = rng.uniform(0.1, 0.32)
+    outline = _petal(rng.uniform(1.5, 1.8), rng.uniform(0.7, 0.9), tip=0.9)
     for lean, light in ((-0.5, 0.72), (0.5, 0.72), (-1.0, 0.9), (1.0, 0.9), (rng.normal(0, 0.12), 1.05)):
         points = _turn(outline, -np.pi / 2 + lean * openness) + np.array([lean * 0.24, 0.85])
         _polygon(draw, points * radius + position, petal, light * rng.uniform(0.92, 1.06))
 
 
 def _petal(length: float, width: float, *, tip: float, num: int = 9) -> Array:
-    """Give the outline of a petal or leaf from the origin along x; a ``tip`` of 0.4 is round, above 1 it is pointed."""
+    """Return the outline of a petal or leaf along x; a ``tip`` of 0.4 is round, above 1 it is pointed."""
     t = np.linspace(0, 1, num)
     profile = np.sqrt(t * (1 - t**6)) if tip < 0.7 else np.sin(np.pi * t**0.7) * (1 - t) ** (tip * 0.3)
     side = np.stack([t * length, width / 2 * np.maximum(profile / profile.max(), 0.2 * (1 - t))], axis=1)
@@ -400,7 +408,8 @@ def _petal(length: float, width: float, *, tip: float, num: int = 9) -> Array:
 
 
 def _turn(points: Array, angle: float) -> Array:
-    cos, sin = np.cos(angle), np.sin(angle)
+    cos = np.cos(angle)
+    sin = np.sin(angle)
     turned: Array = points @ np.array([[cos, sin], [-sin, cos]])
     return turned
 

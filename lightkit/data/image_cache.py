@@ -1,4 +1,4 @@
-"""What is computed of images once and kept for later epochs: files of rows, and decoded photos in them.
+"""Cache of values that are computed of images once for all epochs: files of rows, and decoded photos in them.
 
 A file has the CRC-32 of each row, 0 for one that is not there yet, and then the rows; all processes of a machine map
 it into memory. It is named by all that decides the rows. A row that a killed process has half written, or that was
@@ -49,9 +49,12 @@ log = logging.getLogger("lightkit.data")
 Bytes = npt.NDArray[np.uint8]
 Cache = Literal["auto", "none", "memory", "disk"]
 _CRC_BYTES = 4
-_SHARE_OF_MEMORY, _SHARE_OF_DISK = 0.25, 0.5
+_SHARE_OF_MEMORY = 0.25
+_SHARE_OF_DISK = 0.5
 _KEPT_FREE_BYTES = 16 << 20
-_RECENT_S, _UNUSED_S = 7 * 24 * 3600.0, 60 * 24 * 3600.0  # a training of a week may still need a file
+# a training of a week may still need a file
+_RECENT_S = 7 * 24 * 3600.0
+_UNUSED_S = 60 * 24 * 3600.0
 _DECODING = 4  # raise it with every change that gives other pixels, or another file, for the same photos
 _AHEAD = 256  # photos
 _LONGEST = 8  # times as long as wide: a line of pixels, resized, would take the room of thousands of images
@@ -68,7 +71,8 @@ class RowCache:
     """
 
     def __init__(self, path: Path, sizes: npt.NDArray[np.int64]) -> None:
-        self.path, self.sizes = path, sizes
+        self.path = path
+        self.sizes = sizes
         self._starts = np.cumsum([0, *sizes])
         content = np.asarray(np.memmap(path, np.uint8, "r+"))
         self._crcs = content[: _CRC_BYTES * len(sizes)].view(np.uint32)
@@ -124,7 +128,8 @@ def open_rows(
     Raises:
         OSError: If there is no room, or no folder that this user can write to.
     """
-    home, num_bytes = cache_folder(), int(sizes.sum()) + _CRC_BYTES * len(sizes)
+    home = cache_folder()
+    num_bytes = int(sizes.sum()) + _CRC_BYTES * len(sizes)
     folder = None if home is None else home / kind
     if in_memory:
         folder = private_folder(Path("/dev/shm" if sys.platform == "linux" else tempfile.gettempdir()))  # noqa: S108
@@ -166,16 +171,19 @@ def _make_room(folder: Path, num_bytes: int, limit_bytes: float | None, *, in_me
         OSError: If there is still no room.
     """
     files = sorted((file.stat().st_mtime, file.stat().st_size, file) for file in folder.glob("*.rows"))
-    taken, free = sum(size for _, size, _ in files), shutil.disk_usage(folder).free - _KEPT_FREE_BYTES
+    taken = sum(size for _, size, _ in files)
+    free = shutil.disk_usage(folder).free - _KEPT_FREE_BYTES
     if in_memory:
         free = min(free, available_memory_bytes())
     share = _SHARE_OF_MEMORY if in_memory else _SHARE_OF_DISK
     most = (free + taken) * share if limit_bytes is None else limit_bytes
     for used_s, size, file in files:
-        unused_s, is_needed = time.time() - used_s, taken + num_bytes > most or num_bytes > free
+        unused_s = time.time() - used_s
+        is_needed = taken + num_bytes > most or num_bytes > free
         if unused_s > _UNUSED_S or (is_needed and unused_s > _RECENT_S):
             file.unlink(missing_ok=True)
-            taken, free = taken - size, free + size
+            taken = taken - size
+            free = free + size
     if taken + num_bytes > most or num_bytes > free:
         raise OSError(errno.ENOSPC, f"there is no room for {num_bytes / 1e6:.1f} MB")
 
@@ -238,7 +246,8 @@ def open_sources(
     sources: dict[Split, ImageSource] = {split: PhotoPixels(photos) for split, photos in splits.items()}
     if cache == "none":
         return sources, {"kept": "nowhere", "size": None}
-    shorter, num = cache_size or preprocessing.resize, len(splits["train"])
+    shorter = cache_size or preprocessing.resize
+    num = len(splits["train"])
     train = sources["train"] = ResizedPhotos(splits["train"], shorter)
     announce = log.info if trainer is not None and trainer.is_global_zero else log.debug
     if cache == "auto" and (num_reads := count_planned_reads(trainer, num, batch_size)) <= num:
@@ -284,7 +293,8 @@ def count_planned_reads(trainer: Trainer | None, num_images: int, batch_size: in
     # Lightning (2.6.6) sets these from another module, where types are not seen
     if trainer is None or getattr(trainer, "fast_dev_run", False) or getattr(trainer, "overfit_batches", 0) > 0:
         return 0
-    limit, num_of_batch = trainer.limit_train_batches, batch_size * trainer.world_size
+    limit = trainer.limit_train_batches
+    num_of_batch = batch_size * trainer.world_size
     an_epoch = min(num_images, limit * num_of_batch) if isinstance(limit, int) else num_images * limit
     epochs = math.inf if trainer.max_epochs in (None, -1) else trainer.max_epochs
     steps = math.inf if trainer.max_steps == -1 else trainer.max_steps
@@ -318,7 +328,8 @@ class ResizedPhotos(PhotoPixels):
 
     def _size(self, index: int) -> tuple[int, int]:
         """Height and width after resizing; 0 for a shape that is too extreme."""
-        height, width = self.photos[index].height, self.photos[index].width
+        height = self.photos[index].height
+        width = self.photos[index].width
         is_kept = 0 < max(height, width) <= _LONGEST * min(height, width)
         return compute_resized_size(height, width, self.shorter) if is_kept else (0, 0)
 
@@ -361,7 +372,8 @@ class ResizedPhotos(PhotoPixels):
                 format_reason(error, photo.path)  # raises where this machine lacks descriptors or memory
 
         with FileLock(rows.path.with_suffix(".lock")) as lock:
-            began_s, missing = time.monotonic(), rows.find_missing()
+            began_s = time.monotonic()
+            missing = rows.find_missing()
             with pillow_warnings(), ThreadPoolExecutor(count_threads()) as pool:
                 decoded = map_in_order(pool, decode, missing, ahead=_AHEAD)
                 for _ in show_progress(decoded, len(missing), "photos decoded"):

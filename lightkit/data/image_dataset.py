@@ -77,13 +77,13 @@ class Pixels(Protocol):
         """Height and width, in pixels; the coordinates of boxes count in them."""
 
     def cropped(self, box: Box, size: tuple[int, int]) -> Tensor:
-        """Give a part of it, resized (bilinear, antialiased) to a height and width: uint8 ``(3, height, width)``."""
+        """Return a part of it, resized (bilinear, antialiased) to a height and width: uint8 ``(3, height, width)``."""
 
     def whole(self) -> Image.Image:
-        """Give all of it, as `lightkit.images.image_file.read_rgb` does."""
+        """Return all of it, as `lightkit.images.image_file.read_rgb` does."""
 
     def shrunk(self, long_side: int) -> Tensor:
-        """Give all of it, uint8 ``(3, height, width)``, of which the larger is ``long_side`` at most."""
+        """Return all of it, uint8 ``(3, height, width)``, of which the larger is ``long_side`` at most."""
         height, width = self.size
         scale = min(1.0, long_side / max(height, width))
         return self.cropped(Box(0, 0, height, width), (max(1, round(height * scale)), max(1, round(width * scale))))
@@ -98,17 +98,17 @@ class ImageSource(Protocol):
         return self.pixels(index).whole(), self.label(index)
 
     def pixels(self, index: int) -> Pixels:
-        """Give an image.
+        """Return an image.
 
         Raises:
             UnreadableImageError: If it cannot be read or decoded, here or when its pixels are asked for.
         """
 
     def label(self, index: int) -> int:
-        """Give its label."""
+        """Return its label."""
 
     def name(self, index: int) -> str:
-        """Give what people know it by, such as its path."""
+        """Return what people know it by, such as its path."""
 
     def digest(self) -> str:
         """Compute a digest of all images in their order."""
@@ -130,12 +130,12 @@ class Decoded(Pixels):
         return self._pixels.shape[0], self._pixels.shape[1]
 
     def cropped(self, box: Box, size: tuple[int, int]) -> Tensor:
-        """Give a part of it, resized: uint8 ``(3, height, width)``."""
+        """Return a part of it, resized: uint8 ``(3, height, width)``."""
         top, left, height, width = box
         return resized(torch.from_numpy(self._pixels[top : top + height, left : left + width].copy()), size)
 
     def whole(self) -> Image.Image:
-        """Give all of it."""
+        """Return all of it."""
         return Image.fromarray(self._pixels)
 
 
@@ -169,7 +169,7 @@ class Encoded(Pixels):
         return image.height, image.width
 
     def cropped(self, box: Box, size: tuple[int, int]) -> Tensor:
-        """Give a part of it, resized: uint8 ``(3, height, width)``.
+        """Return a part of it, resized: uint8 ``(3, height, width)``.
 
         Where the part of a JPEG is at least twice as large as the result, the JPEG library decodes at a half, a quarter
         or an eighth of the size (`scale_denom`), and the part is cut there to the nearest pixel.
@@ -185,7 +185,7 @@ class Encoded(Pixels):
         return Decoded(np.asarray(self.whole())).cropped(box, size)
 
     def whole(self) -> Image.Image:
-        """Give all of it, as `lightkit.images.image_file.read_rgb` does.
+        """Return all of it, as `lightkit.images.image_file.read_rgb` does.
 
         Raises:
             UnreadableImageError: If it cannot be decoded.
@@ -232,7 +232,8 @@ class Encoded(Pixels):
         if is_mirrored:
             box = box._replace(left=width - box.left - box.width)
         if is_transposed:
-            box, size = Box(box.left, box.top, box.width, box.height), (size[1], size[0])
+            box = Box(box.left, box.top, box.width, box.height)
+            size = (size[1], size[0])
         finer = min(box.height / size[0], box.width / size[1])
         denominator = next((number for number in (8, 4, 2) if finer >= number), 1)
         if denominator > 1:
@@ -252,10 +253,12 @@ def _decode_coarsely(image: Image.Image, box: Box, denominator: int) -> Tensor:
     """Decode a box of the stored image at a share of its size, uint8 ``(height, width, 3)``."""
     width, height = image.size
     image.draft(None, (width // denominator, height // denominator))
-    factor_y, factor_x = (-(-height // image.height), -(-width // image.width))
+    factor_y = -(-height // image.height)
+    factor_x = -(-width // image.width)
     with pillow_warnings():
         rgb = image.convert("RGB")
-    top, left = round(box.top / factor_y), round(box.left / factor_x)
+    top = round(box.top / factor_y)
+    left = round(box.left / factor_x)
     bottom = max(top + 1, round((box.top + box.height) / factor_y))
     right = max(left + 1, round((box.left + box.width) / factor_x))
     return torch.from_numpy(np.array(rgb))[top:bottom, left:right]
@@ -275,15 +278,15 @@ class PhotoPixels(ImageSource):
         return len(self.photos)
 
     def pixels(self, index: int) -> Pixels:
-        """Give a photo, which is not read yet."""
+        """Return a photo, which is not read yet."""
         return Encoded(self.photos[index].path)
 
     def label(self, index: int) -> int:
-        """Give its label."""
+        """Return its label."""
         return self.photos[index].label
 
     def name(self, index: int) -> str:
-        """Give its path."""
+        """Return its path."""
         return str(self.photos[index].path)
 
     def digest(self) -> str:
@@ -343,7 +346,7 @@ class TrainView:
         self._further = v2.Compose(steps) if steps else None
 
     def __call__(self, pixels: Pixels, seed: int, key: SampleKey) -> Tensor:
-        """Give one crop, uint8 ``(3, height, width)``.
+        """Return one crop, uint8 ``(3, height, width)``.
 
         Raises:
             UnreadableImageError: If the image cannot be read or decoded.
@@ -368,11 +371,12 @@ class EvalView:
     """
 
     def __init__(self, preprocessing: Preprocessing, *, for_training: bool = False) -> None:
-        self.size, self.for_training = preprocessing.crop, for_training
+        self.size = preprocessing.crop
+        self.for_training = for_training
         self._preprocessing = preprocessing
 
     def __call__(self, pixels: Pixels, seed: int, key: SampleKey) -> Tensor:
-        """Give the centre, to the last bit what the preprocessing makes of the whole image."""
+        """Return the centre, to the last bit what the preprocessing makes of the whole image."""
         return torch.from_numpy(np.array(self._preprocessing.cropped(pixels.whole()))).permute(2, 0, 1)
 
 
@@ -386,9 +390,11 @@ def _random_box(draw: random.Random, size: tuple[int, int], scale: tuple[float, 
     for _ in range(_NUM_TRIES):
         area = height * width * draw.uniform(*scale)
         ratio = math.exp(draw.uniform(low, high))
-        box_width, box_height = round(math.sqrt(area * ratio)), round(math.sqrt(area / ratio))
+        box_width = round(math.sqrt(area * ratio))
+        box_height = round(math.sqrt(area / ratio))
         if 0 < box_width <= width and 0 < box_height <= height:
-            top, left = draw.randint(0, height - box_height), draw.randint(0, width - box_width)
+            top = draw.randint(0, height - box_height)
+            left = draw.randint(0, width - box_width)
             return Box(top, left, box_height, box_width)
     # the largest in the middle whose sides are not too unlike, of an image that is very wide or very high
     box_width = min(width, max(1, round(height * _RATIOS[1])))
@@ -408,7 +414,10 @@ class ImageSamples(Dataset[tuple[Tensor, int]]):
     """
 
     def __init__(self, source: ImageSource, view: View, *, seed: int, defects: Defects | None) -> None:
-        self.source, self.view, self.seed, self.defects = source, view, seed, defects
+        self.source = source
+        self.view = view
+        self.seed = seed
+        self.defects = defects
 
     def __len__(self) -> int:
         return len(self.source)
@@ -431,7 +440,8 @@ class ImageSamples(Dataset[tuple[Tensor, int]]):
         Raises:
             UnreadableImageError: If a sample cannot be read and ``defects`` is None, or no sample can be read.
         """
-        images, num_read = torch.empty(0), 0
+        images = torch.empty(0)
+        num_read = 0
 
         def read(key: SampleKey) -> None:
             nonlocal images, num_read
@@ -481,7 +491,7 @@ def stack_images(images: Sequence[Tensor]) -> Tensor:
 
 
 def normalised(batch: Any, preprocessing: Preprocessing, trainer: Trainer | None) -> Any:
-    """Give a batch with its images as the model takes them; equal to the last bit to what `Preprocessing` makes.
+    """Return a batch with its images as the model takes them; equal to the last bit to what `Preprocessing` makes.
 
     Args:
         batch: A tuple or list whose first tensor is uint8 images ``(batch, channels, height, width)``, or such a tensor

@@ -85,9 +85,13 @@ class ImageFolder(ImageModule):
                 f"got {cache_size}; every crop would be enlarged. Leave it out, or lower image_size."
             )
         self.root = Path(root).expanduser()
-        self.val_fraction, self.test_fraction = val_fraction, test_fraction
-        self.on_bad_image, self.max_bad_fraction = on_bad_image, max_bad_fraction
-        self.cache, self.cache_size, self.cache_limit_gb = cache, cache_size, cache_limit_gb
+        self.val_fraction = val_fraction
+        self.test_fraction = test_fraction
+        self.on_bad_image = on_bad_image
+        self.max_bad_fraction = max_bad_fraction
+        self.cache = cache
+        self.cache_size = cache_size
+        self.cache_limit_gb = cache_limit_gb
         self._index: ImageIndex | None = None
         self._sources: dict[Split, ImageSource] | None = None
         self._decoded: dict[str, Any] = {"kept": "nowhere", "size": None}
@@ -163,7 +167,7 @@ class ImageFolder(ImageModule):
 
     @property
     def are_decoded(self) -> bool:
-        """Whether images are kept decoded."""
+        """Return whether images are kept decoded."""
         return bool(self._decoded["kept"] != "nowhere")
 
     @property

@@ -102,10 +102,17 @@ class LoadingModule(LightningDataModule):
             self, image_size=image_size, batch_size=batch_size, num_workers=num_workers, crop_scale=crop_scale,
             color_jitter=color_jitter, prefetch_factor=prefetch_factor,
         )  # fmt: skip
-        self.image_size, self.batch_size, self.num_workers, self.seed = image_size, batch_size, num_workers, seed
-        self.augment, self.crop_scale, self.color_jitter = augment, crop_scale, color_jitter
-        self.rand_augment, self.prefetch_factor = rand_augment, prefetch_factor
-        self.persistent_workers, self.pin_memory = persistent_workers, pin_memory
+        self.image_size = image_size
+        self.batch_size = batch_size
+        self.num_workers = num_workers
+        self.seed = seed
+        self.augment = augment
+        self.crop_scale = crop_scale
+        self.color_jitter = color_jitter
+        self.rand_augment = rand_augment
+        self.prefetch_factor = prefetch_factor
+        self.persistent_workers = persistent_workers
+        self.pin_memory = pin_memory
         self.defects = Defects()
         self._stage: str | None = None
 
@@ -122,7 +129,7 @@ class LoadingModule(LightningDataModule):
 
     @property
     def are_decoded(self) -> bool:
-        """Whether samples need no decoding."""
+        """Return whether samples need no decoding."""
         raise NotImplementedError
 
     def _load(self, split: Split) -> Any:
@@ -195,7 +202,7 @@ class LoadingModule(LightningDataModule):
 
 
 class ComputesFeatures(Protocol):
-    """What a model returns from ``frozen_features`` where the features of an image are the same in each epoch."""
+    """Result of a model's ``frozen_features`` where the features of an image are the same in each epoch."""
 
     def example(self, size: tuple[int, int], /) -> Tensor | None:
         """Return the features ``(1, ...)`` of one image of this height and width; None where there are none."""
@@ -204,7 +211,7 @@ class ComputesFeatures(Protocol):
         """Return a digest of all that decides the features of an image, but the image."""
 
     def is_frozen(self) -> bool:
-        """Tell, quickly, whether the backbone is still not trained."""
+        """Return, quickly, whether the backbone is still not trained."""
 
     def compute(self, images: Tensor, /) -> Tensor:
         """Compute the features of normalised images."""
@@ -229,7 +236,8 @@ class FeatureSamples(ImageSamples):
 
     def __init__(self, samples: ImageSamples, backbone: FrozenBackbone, rows: RowCache) -> None:
         super().__init__(samples.source, samples.view, seed=samples.seed, defects=samples.defects)
-        self.samples, self._rows = samples, rows
+        self.samples = samples
+        self._rows = rows
         self._backbone, self._example = backbone
         self._is_off = False
 
@@ -291,7 +299,8 @@ class ImageModule(LoadingModule):
         """Begin a stage."""
         super().setup(stage)
         if stage == "fit":
-            self._backbone, self._features = "unknown", {}
+            self._backbone = "unknown"
+            self._features = {}
 
     def read_split(self, split: Split, *, decoded: bool) -> ImageSource:
         """Return the images of a split, those of a fit from where they are kept decoded if ``decoded``."""
@@ -344,7 +353,8 @@ class ImageModule(LoadingModule):
         """Find what computes the features of a fit's model, and those of an example; None where there are none."""
         if trainer.state.fn != TrainerFn.FITTING:
             return None
-        module, num_images = trainer.lightning_module, self.counts["train"]
+        module = trainer.lightning_module
+        num_images = self.counts["train"]
         if own := [name for name in _BATCH_HOOKS if not _is_ours(getattr(self, name))]:
             reason = f"{', '.join(own)} of {type(self).__name__}'s own may get images"
         elif count_planned_reads(trainer, num_images, self.batch_size) < num_images:
@@ -383,7 +393,8 @@ class ImageModule(LoadingModule):
         has_room = torch.tensor(float(rows is not None), device=strategy.root_device)
         if strategy.reduce(has_room, reduce_op="sum") < trainer.world_size or rows is None:
             return None
-        began_s, missing = time.monotonic(), rows.find_missing()
+        began_s = time.monotonic()
+        missing = rows.find_missing()
         strategy.barrier("features")  # before another rank computes
         # by numbers of images: what each rank finds missing differs while another training computes the same
         own = [index for index in missing if index // _BLOCK % ranks == trainer.local_rank % ranks]

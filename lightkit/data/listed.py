@@ -97,14 +97,17 @@ class _Batches:
     """One process's batches. No `DataLoader`: Lightning would give it another sampler."""
 
     def __init__(self, images: ListedImages, rank: int, num_ranks: int) -> None:
-        self._images, self._rank, self._num_ranks = images, rank, num_ranks
+        self._images = images
+        self._rank = rank
+        self._num_ranks = num_ranks
         self.batch_size = images.batch_size
 
     def __len__(self) -> int:
         return math.ceil(len(self._images.paths) / self._num_ranks / self.batch_size)
 
     def __iter__(self) -> Iterator[Tensor]:
-        images, own = self._images, range(self._rank, len(self._images.paths), self._num_ranks)
+        images = self._images
+        own = range(self._rank, len(self._images.paths), self._num_ranks)
         paths = map(images.paths.__getitem__, own)
         read = prepare_images(paths, self._prepare, ahead=2 * self.batch_size, threads=images.num_threads)
         items = zip(own, read, strict=True)

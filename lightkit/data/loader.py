@@ -63,7 +63,9 @@ def choose_num_workers(
     elif trainer is None:
         return 0
     else:
-        device, ranks, cores = trainer.strategy.root_device.type, local_ranks(trainer), num_cores() or 1
+        device = trainer.strategy.root_device.type
+        ranks = local_ranks(trainer)
+        cores = num_cores() or 1
         of_job = os.environ.get("SLURM_CPUS_ON_NODE", "")
         if os.environ.get("SLURM_NTASKS", "1") != "1" and of_job.isdigit():
             # Slurm binds each task to cores of its own (--cpu-bind), fewer than those of the job
@@ -166,7 +168,7 @@ def pins(asked: Pinning, trainer: Trainer | None) -> bool:
 
 
 def count_in_fractions() -> None:
-    """Let ``self.log(..., sync_dist=True)`` divide by the mean number of samples a rank, not by its whole part.
+    """Make ``self.log(..., sync_dist=True)`` divide by the mean number of samples a rank, not by its whole part.
 
     Lightning (2.6.6, its issue 21859) counts in integers, so that of 27 samples on two ranks it divides the mean of the
     sums by 13 instead of by 13.5. It holds for metrics made from now on, in this process.

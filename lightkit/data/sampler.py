@@ -24,7 +24,7 @@ log = logging.getLogger("lightkit.data")
 
 
 class SampleKey(NamedTuple):
-    """What a `ResumableSampler` yields in place of a bare index.
+    """Index with epoch and position that a `ResumableSampler` yields.
 
     The epoch travels with the index, because a persistent worker process is never told which epoch it works for.
     """
@@ -76,7 +76,7 @@ class ResumableSampler(DistributedSampler[SampleKey]):
         return self._start.batches if self._start.epoch == self.epoch else 0
 
     def indices_of(self, *, epoch: int, batch: int) -> list[int]:
-        """Give the indices of a batch's samples: what a callback tells of a batch after it was given."""
+        """Return the indices of a batch's samples: what a callback tells of a batch after it was given."""
         order = self._order(epoch)[self.rank : self.total_size : self.num_replicas]
         return order[batch * self.batch_size : (batch + 1) * self.batch_size]
 
@@ -108,7 +108,8 @@ class ResumableSampler(DistributedSampler[SampleKey]):
             )
 
     def __iter__(self) -> Iterator[SampleKey]:
-        epoch, batches = self.epoch, self.first_batch
+        epoch = self.epoch
+        batches = self.first_batch
         order = self._order(epoch)[self.rank : self.total_size : self.num_replicas]
         return iter([SampleKey(index, epoch) for index in order[batches * self.batch_size :]])
 
@@ -129,7 +130,7 @@ def epoch_order(num_samples: int, *, seed: int, epoch: int) -> list[int]:
 
 
 def position_of(trainer: Trainer | None) -> Position:
-    """Tell where the trainer's next batch stands, also before its loops have digested a restored checkpoint.
+    """Return the position of the trainer's next batch, also before its loops have digested a restored checkpoint.
 
     Lightning (read in 2.6.6) asks for the training loader and begins to prefetch before it calls `set_epoch` and before
     the loops' `reset`, so the counters are still as the checkpoint left them. The rules of ``_FitLoop.reset`` and
@@ -167,7 +168,9 @@ def sample_randomness(seed: int, key: SampleKey) -> Iterator[None]:
     Covers torch on the CPU, numpy's global state and Python's `random`, so that any library's transforms can be used.
     """
     mixed = stable_seed(seed, key.epoch, key.index)
-    torch_state, numpy_state, python_state = torch.get_rng_state(), np.random.get_state(), random.getstate()
+    torch_state = torch.get_rng_state()
+    numpy_state = np.random.get_state()
+    python_state = random.getstate()
     # not torch.manual_seed: that seeds the GPUs' generators too, which belong to the model
     torch.default_generator.manual_seed(mixed)
     np.random.seed(mixed % 2**32)
@@ -204,7 +207,7 @@ class EvenDistributedSampler(DistributedSampler[int]):
         return (self.rank + turn * self.num_replicas) % len(self.dataset)  # type: ignore[arg-type]
 
     def indices_of(self, *, epoch: int, batch: int) -> list[int]:  # the same in each epoch
-        """Give the indices of the samples in a batch of `EvenBatchSampler`."""
+        """Return the indices of the samples in a batch of `EvenBatchSampler`."""
         size, larger = divmod(len(self), self.num_batches)
         start = batch * size + min(batch, larger)
         return [self._index_of(turn) for turn in range(start, start + size + (batch < larger))]
@@ -228,7 +231,8 @@ class EvenBatchSampler(BatchSampler):
         if not isinstance(self.sampler, EvenDistributedSampler):
             yield from super().__iter__()
             return
-        samples, num_batches = iter(self.sampler), self.sampler.num_batches
+        samples = iter(self.sampler)
+        num_batches = self.sampler.num_batches
         for batch in range(num_batches):
             size = len(range(batch, len(self.sampler), num_batches))
             yield [next(samples) for _ in range(size)]

@@ -17,7 +17,8 @@ from lightkit.data.sampler import SampleKey, stable_seed
 from lightkit.errors import ConfigError
 from lightkit.images.splits import Split
 
-LOWEST_F, HIGHEST_F = -100.0, 300.0
+LOWEST_F = -100.0
+HIGHEST_F = 300.0
 _SPLITS: tuple[Split, ...] = ("train", "val", "test")
 
 
@@ -91,7 +92,7 @@ class Temperatures(LightningDataModule):
             )
 
     def describe(self) -> dict[str, Any]:
-        """What a run's manifest says of the data."""
+        """Return the manifest's entry of the data."""
         self.setup()
         tensors = [tensor for data in self.datasets.values() for tensor in (data.fahrenheit, data.celsius)]
         return {

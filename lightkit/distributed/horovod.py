@@ -40,7 +40,9 @@ class HorovodEnvironment(LightningEnvironment):
 
     def __init__(self) -> None:
         super().__init__()
-        self._local_rank, self._node_rank, self._local_size = 0, 0, 1
+        self._local_rank = 0
+        self._node_rank = 0
+        self._local_size = 1
 
     def start(self, *, on_cpu: bool = False) -> None:
         """Meet the other ranks.
@@ -52,7 +54,8 @@ class HorovodEnvironment(LightningEnvironment):
             LightkitError: If Horovod was shut down in this process: Horovod 0.28 with gloo then aborts the process.
         """
         rank = this_rank(os.environ)
-        num_ranks, num_cores = 1 if rank is None else rank.local_size, this_machine().cores or 1
+        num_ranks = 1 if rank is None else rank.local_size
+        num_cores = this_machine().cores or 1
         if on_cpu and num_ranks > 1 and num_ranks * torch.get_num_threads() >= num_cores:
             # Horovod's thread wakes each millisecond and asks all ranks, work or none: with two ranks on two cores that
             # took 11 to 16 % of the time of ResNet-18's training, 9 % at five milliseconds, and 3 to 4 % at ten. A step
@@ -109,7 +112,8 @@ class HorovodStrategy(ParallelStrategy):
             raise error_at(f"trainer.strategy.init_args.compression: expected fp16 or null, got {compression!r}")
         self._environment = HorovodEnvironment()
         super().__init__(cluster_environment=self._environment)
-        self.compression, self.sync_buffers = compression, sync_buffers
+        self.compression = compression
+        self.sync_buffers = sync_buffers
         self._gradients: AveragedGradients | None = None
 
     def set_world_ranks(self) -> None:
@@ -128,7 +132,8 @@ class HorovodStrategy(ParallelStrategy):
         if self._layer_sync is not None and self.world_size > 1:
             raise error_at("trainer.sync_batchnorm does not work with strategy: horovod; ddp has it.")
         if devices[0].type == "cuda":
-            own, count = self.root_device.index, torch.cuda.device_count()
+            own = self.root_device.index
+            count = torch.cuda.device_count()
             uuid = str(torch.cuda.get_device_properties(own).uuid) if own < count else None
             uuids = self.gather_objects(uuid)
             if uuid is None:
@@ -142,7 +147,7 @@ class HorovodStrategy(ParallelStrategy):
 
     @property
     def is_distributed(self) -> bool:
-        """Whether Lightning shards the data."""
+        """Return whether Lightning shards the data."""
         return self.world_size > 1
 
     @property
@@ -175,7 +180,7 @@ class HorovodStrategy(ParallelStrategy):
             )
 
     def _setup_model(self, model: Module) -> Module:
-        """Give all ranks rank 0's weights, before an optimizer is made of them."""
+        """Send rank 0's weights to all ranks, before an optimizer is made of them."""
         if self.world_size > 1:
             refused = SyncBatchNorm if self.root_device.type == "cuda" else (SyncBatchNorm, hvd.SyncBatchNorm)
             for name, layer in model.named_modules():
@@ -355,7 +360,8 @@ class AveragedGradients:
     def __init__(self, module: Module, *, compression: Literal["fp16"] | None = None) -> None:
         self.is_blocked = False
         """Gather gradients on this rank only: for all batches of an accumulation but the last."""
-        self._module, self._compression = module, compression
+        self._module = module
+        self._compression = compression
         self._hooks: dict[Parameter, RemovableHandle] = {}
         self._names: dict[Parameter, str] = {}
         self._fresh: set[Parameter] = set()  # with a gradient that the other ranks have not seen yet
@@ -441,9 +447,12 @@ class AveragedGradients:
     def _send(self, parameter: Parameter) -> None:
         if parameter.grad is None:
             parameter.grad = torch.zeros_like(parameter)
-        gradient, operation = parameter.grad.detach(), hvd.Average
+        gradient = parameter.grad.detach()
+        operation = hvd.Average
         if self._compression == "fp16" and gradient.dtype != torch.float16:
-            gradient, operation = (gradient / hvd.size()).half(), hvd.Sum  # divided first, so that the sum fits
+            # divided first, so that the sum fits
+            gradient = (gradient / hvd.size()).half()
+            operation = hvd.Sum
         wire = gradient.to(WIRE_DTYPES.get(gradient.dtype, gradient.dtype)).contiguous()
         name = f"lightkit.gradient.{self._names[parameter]}"
         with torch.inference_mode(False), torch.no_grad():

@@ -108,7 +108,7 @@ class ScaledLearningRate(Callback):
         self._restore()
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Let go of the optimizers."""
+        """Release the optimizers."""
         for hook in self._hooks:
             hook.remove()
         self._hooks.clear()

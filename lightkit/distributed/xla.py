@@ -1,4 +1,4 @@
-"""Whether a training runs on XLA devices, asked before its trainer is built; and the notice that those print."""
+"""Test for XLA devices, before a trainer is built; and the notice that those print."""
 
 from __future__ import annotations
 
@@ -53,7 +53,8 @@ def _without_stdout() -> Iterator[None]:
     c = ctypes.CDLL(None)
     sys.stdout.flush()
     c.fflush(None)
-    stdout, nowhere = os.dup(1), os.open(os.devnull, os.O_WRONLY)
+    stdout = os.dup(1)
+    nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 1)
     try:
         yield

@@ -42,7 +42,8 @@ def silence_exporters() -> Iterator[list[str]]:
     Yields:
         Files and lines of the model's code at which torch fixed a size, which torch logs from within that call.
     """
-    lines, level = list[str](), _SHAPES_LOGGER.level
+    lines = list[str]()
+    level = _SHAPES_LOGGER.level
 
     def note_line(record: logging.LogRecord) -> bool:
         if "[guard added]" in record.getMessage() and (line := find_caller_line()):

@@ -183,7 +183,8 @@ def run_model(module: nn.Module, inputs: Sequence[Tensor]) -> dict[str, Tensor]:
     Raises:
         ExportError: If it fails, or returns something else than tensors.
     """
-    outputs, named = call_forward(module, inputs), dict[str, Any]()
+    outputs = call_forward(module, inputs)
+    named = dict[str, Any]()
     if isinstance(outputs, Tensor):
         named = {"output": outputs}
     elif isinstance(outputs, Mapping):

@@ -45,7 +45,8 @@ class ImageTransform(nn.Module):
         Returns:
             float32 ``(batch, 3, crop height, crop width)``.
         """
-        height, width = images.shape[1], images.shape[2]
+        height = images.shape[1]
+        width = images.shape[2]
         shorter = self.shorter_side(height, width)
         pixels = images.permute(0, 3, 1, 2).to(torch.float64)
         across = self.resize_weights(width, shorter, self.crop_width).transpose(0, 1)

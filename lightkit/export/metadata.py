@@ -93,7 +93,8 @@ class Metadata:
     @property
     def file_name(self) -> str:
         """Final name of the file, such as ``model.pt2`` or ``model.half.onnx``."""
-        name, suffix = Path(FORMATS[self.format].file), {"float16": ".half", "int8": ".int8"}.get(self.precision, "")
+        name = Path(FORMATS[self.format].file)
+        suffix = {"float16": ".half", "int8": ".int8"}.get(self.precision, "")
         return f"{name.stem}{suffix}{name.suffix}"
 
     def as_dict(self) -> dict[str, Any]:
@@ -116,7 +117,8 @@ class Metadata:
         for name in ("inputs", "outputs"):
             specs = record[name]
             known[name] = tuple(TensorSpec(each["name"], each["dtype"], tuple(each["shape"])) for each in specs)
-        names, preprocessing = record.get("class_names"), record.get("preprocessing")
+        names = record.get("class_names")
+        preprocessing = record.get("preprocessing")
         known["class_names"] = None if names is None else tuple(names)
         known["preprocessing"] = None if preprocessing is None else Preprocessing.from_dict(preprocessing)
         return cls(**known)

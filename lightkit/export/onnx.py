@@ -43,7 +43,8 @@ def write(target: ExportTarget, metadata: Metadata, path: Path) -> Metadata:
     """
     inputs = {spec.name for spec in metadata.inputs}  # of which an output has another name: all are values of one graph
     outputs = [replace(spec, name=f"{spec.name}_out") if spec.name in inputs else spec for spec in metadata.outputs]
-    file, opset = metadata.file_name, metadata.opset or DEFAULT_OPSET
+    file = metadata.file_name
+    opset = metadata.opset or DEFAULT_OPSET
     metadata = replace(metadata, how="torch.onnx (dynamo)", opset=opset, outputs=tuple(outputs))
     model: nn.Module | None = None
     if metadata.precision == "float16":  # all but the preprocessing, whose sums need their digits
@@ -98,7 +99,8 @@ def write_rounded(file: Path, path: Path) -> None:
         path: The file to write.
     """
     model = ir.from_proto(onnx.shape_inference.infer_shapes(onnx.load(str(file)), data_prop=True))
-    half, single = ir.DataType.FLOAT16, ir.DataType.FLOAT
+    half = ir.DataType.FLOAT16
+    single = ir.DataType.FLOAT
     for graph in (model.graph, *model.graph.subgraphs()):
         for value in graph.initializers.values():
             if value.const_value is not None and value.const_value.dtype == half:
@@ -146,7 +148,8 @@ def _round_to_float16(node: ir.Node, value: ir.Value) -> None:
 
 def _rename_values(model: ir.Model, metadata: Metadata) -> None:
     """Rename inner values that are called as an input or output, and open sizes such as ``s77``."""
-    graph, sizes = model.graph, {}
+    graph = model.graph
+    sizes = {}
     ends = {value.name: value for value in (*graph.inputs, *graph.outputs)}
     for value in (*graph.initializers.values(), *(value for node in graph for value in node.outputs)):
         if value is not ends.get(value.name, value):

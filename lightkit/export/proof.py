@@ -162,10 +162,12 @@ def compare(
     Raises:
         Mismatch: If one is outside.
     """
-    parity, first = {}, dict[int, str]()
+    parity = {}
+    first = dict[int, str]()
     for size, outputs in expected.items():
         figures = {"max_abs": 0.0, "max_rel": 0.0, "outputs": 0, "outside": 0}
-        parity[str(size)], largest = figures, 0.0
+        parity[str(size)] = figures
+        largest = 0.0
         for place, (wanted, given) in enumerate(zip(outputs, found[size], strict=True)):
             name = metadata.outputs[place].name
             if (wanted.dtype, wanted.shape) != (given.dtype, given.shape):
@@ -173,7 +175,8 @@ def compare(
                 raise Mismatch(f"{metadata.file_name} does not match its model: {name!r} is {forms}.")
             wide = np.result_type(wanted, np.float64)
             with np.errstate(invalid="ignore", over="ignore"):
-                gap, magnitude = np.abs(wanted.astype(wide) - given.astype(wide)), np.abs(wanted.astype(wide))
+                gap = np.abs(wanted.astype(wide) - given.astype(wide))
+                magnitude = np.abs(wanted.astype(wide))
                 scale = float(magnitude[np.isfinite(magnitude)].max(initial=0.0))
                 allowed = tolerance.atol + tolerance.of_largest * scale + tolerance.rtol * magnitude
                 is_close = np.isfinite(wanted) & (gap <= allowed)  # not `>`, which NaN would pass
@@ -193,7 +196,8 @@ def compare(
         figures["max_rel"] = figures["max_abs"] / largest if largest else 0.0
     if first:
         size, *others = first
-        figures, also = parity[str(size)], f" (at batch {' and '.join(map(str, others))} too)" if others else ""
+        figures = parity[str(size)]
+        also = f" (at batch {' and '.join(map(str, others))} too)" if others else ""
         raise Mismatch(
             f"{metadata.file_name} does not match its model: {figures['outside']} of {figures['outputs']} outputs "
             f"differ at batch size {size}{also}, by up to {max(parity[str(each)]['max_abs'] for each in first):.2e} "
@@ -247,7 +251,7 @@ def _root_mean_square(values: Any) -> float:
 
 
 class Proof:
-    """What files of a model are compared with: its own outputs, metrics and latency, on the same samples.
+    """Reference that files of a model are compared with: its own outputs, metrics and latency, on the same samples.
 
     A file with the preprocessing in its graph takes the images of ``EvaluationSamples.load_image``: one by one at
     their own sizes, in larger batches at the size of the first of them. The expected outputs are then not those of that
@@ -269,8 +273,10 @@ class Proof:
     """
 
     def __init__(self, target: ExportTarget, folder: Path) -> None:
-        self._target, self._folder = target, folder
-        self._threads, self._template = torch.get_num_threads(), None
+        self._target = target
+        self._folder = folder
+        self._threads = torch.get_num_threads()
+        self._template = None
         self.num_samples = len(target.samples.names)
         # what the graph has behind the module's logits
         self._activation: Activation = "identity" if target.plain is None else activation_of(target.plain.metadata)
@@ -392,7 +398,8 @@ class Proof:
             return {"scored": False, "reason": self.not_scored}
         off, num_flips = METRIC_TOLERANCES[metadata.precision]
         tolerance = min(off + num_flips / self.num_samples, _MAX_METRIC_TOLERANCE)
-        eager, exported = self.metrics, self._score(outputs)
+        eager = self.metrics
+        exported = self._score(outputs)
         scales = {name: metric_scale(name, value, self._blind.get(name, math.nan)) for name, value in eager.items()}
         outside = [
             name for name, value in eager.items() if not is_same_metric(value, exported[name], tolerance * scales[name])
@@ -421,7 +428,8 @@ class Proof:
         return [np.stack([np.asarray(image) for image in images])]
 
     def _run_model(self, inputs: Arrays) -> Arrays:
-        target, preprocessing = self._target, self._target.metadata.preprocessing
+        target = self._target
+        preprocessing = self._target.metadata.preprocessing
         if target.plain is not None and preprocessing is not None:
             inputs = [np.stack([preprocessing(Image.fromarray(image)) for image in inputs[0]])]
         self._template = call_forward(target.module, [torch.from_numpy(array) for array in inputs])
@@ -442,7 +450,8 @@ class Proof:
             ExportError: If it cannot be run.
         """
         with tempfile.TemporaryDirectory(dir=self._folder, ignore_cleanup_errors=True) as name:
-            folder, paths = Path(name).resolve(), [str(Path.cwd()), *filter(None, sys.path)]
+            folder = Path(name).resolve()
+            paths = [str(Path.cwd()), *filter(None, sys.path)]
             environ = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "PYTHONDONTWRITEBYTECODE": "1"}
             if FORMATS[metadata.format].open is None:
                 (folder / formats.MODULE_FILE).write_bytes(_pickle(self._target.module))
@@ -485,7 +494,8 @@ class Proof:
         Raises:
             _NotScored: If there is nothing to validate, or the validation does not go by ``forward`` alone.
         """
-        module, samples = self._target.module, self._target.samples
+        module = self._target.module
+        samples = self._target.samples
         if not isinstance(module, LightningModule):
             raise _NotScored(f"{type(module).__name__} is not a LightningModule")
         if not samples.batches:
@@ -534,7 +544,10 @@ class _Replay:
     """
 
     def __init__(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor], template: Any) -> None:
-        self._inputs, self._outputs, self._template, self._num = inputs, outputs, template, len(inputs[0])
+        self._inputs = inputs
+        self._outputs = outputs
+        self._template = template
+        self._num = len(inputs[0])
         self._start = self._end = 0
         self.is_used = False
 
@@ -544,7 +557,9 @@ class _Replay:
             for start in (self._end, self._start):  # the next rows, or the last ones once more
                 end = start + len(given[0])
                 if all(torch.equal(mine[start:end], theirs) for mine, theirs in zip(self._inputs, given, strict=True)):
-                    self._start, self._end, self.is_used = start, end, True
+                    self._start = start
+                    self._end = end
+                    self.is_used = True
                     rows = iter([each[start:end] if len(each) >= self._num else each[0] for each in self._outputs])
                     return apply_to_collection(self._template, Tensor, lambda _: next(rows))  # noqa: B023 (called at once)
         raise _NotScored("validation_step gives forward something else than the samples")

@@ -38,7 +38,9 @@ from lightkit.task import find_class_names, task_of
 _log = logging.getLogger("lightkit")
 _MIN_BATCH = 2
 """torch.export takes a dimension of length 1 for one that is always 1."""
-_RTOL, _ATOL = 1e-4, 1e-5  # between two runs of the model: the tolerances of a float32 file
+# between two runs of the model: the tolerances of a float32 file
+_RTOL = 1e-4
+_ATOL = 1e-5
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,10 +93,13 @@ def make_target(
         ConfigError: If the inputs cannot be found, the preprocessing is not the loader's, or cannot go into the graph.
         ExportError: If ``forward`` fails, returns NaN, or something else each time.
     """
-    example, origin = example_from_module(module), "example_input_array"
+    example = example_from_module(module)
+    origin = "example_input_array"
     if options.input_shapes:
-        example, origin = example_from_shapes(module, options.input_shapes), "--input-shape"
-    samples, weakness = draw_samples(module, data, options.num_samples), "there are no data"
+        example = example_from_shapes(module, options.input_shapes)
+        origin = "--input-shape"
+    samples = draw_samples(module, data, options.num_samples)
+    weakness = "there are no data"
     module.trainer = None  # it is no part of the model, and would be pickled with it
     if example is not None and samples is not None:
         one, wanted = (" and ".join(describe_value(t[0]) for t in inputs) for inputs in (samples.inputs, example))
@@ -154,7 +159,8 @@ def describe_model(
     """
     inputs = dict(zip(name_inputs(module, len(example)), example, strict=True))
     outputs = _describe_tensors(run_model(module, example), len(example[0]))
-    task, shape = task_of(module), outputs[0].shape
+    task = task_of(module)
+    shape = outputs[0].shape
     has_classes = isinstance(class_names, (list, tuple)) and (
         shape[-1:] == (len(class_names),) or task.is_pair(shape, len(class_names))
     )
@@ -179,7 +185,9 @@ def check_self_consistency(target: ExportTarget) -> None:
     Raises:
         ExportError: If it fails, returns NaN, or something else when it is run again on the same samples.
     """
-    name, samples, size = type(target.module).__name__, target.samples, len(target.example[0])
+    name = type(target.module).__name__
+    samples = target.samples
+    size = len(target.example[0])
     for start in range(0, len(samples.names), size):
         rows = [row % len(samples.names) for row in range(start, start + size)]
         inputs = [values[rows] for values in samples.inputs]
@@ -207,7 +215,8 @@ def include_preprocessing(plain: ExportTarget) -> ExportTarget:
     Raises:
         ConfigError: If the preprocessing is unknown, or the model is no classifier of images.
     """
-    metadata, preprocessing = plain.metadata, plain.metadata.preprocessing
+    metadata = plain.metadata
+    preprocessing = plain.metadata.preprocessing
     if preprocessing is None or not metadata.task.has_probabilities:
         shapes = [
             f"{spec.name} ({', '.join('batch' if size is None else str(size) for size in spec.shape)})"

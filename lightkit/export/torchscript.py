@@ -46,13 +46,15 @@ def write(target: ExportTarget, metadata: Metadata, path: Path) -> Metadata:
         ExportError: If the model can be neither scripted nor traced, or depends on the batch size, or decides by the
             values of its inputs and can only be traced, which freezes decisions.
     """
-    program, how = None, "script"
+    program = None
+    how = "script"
     with silence_exporters(), torch.no_grad(), _jit_is_scripting():
         try:
             program = torch.jit.script(target.model)
             program(*clone_inputs(target.example))  # TorchScript finds some type errors only when it runs
         except Exception as error:  # noqa: BLE001 - the compiler raises what the model's own properties raise
-            program, reason = None, format_reason(error)
+            program = None
+            reason = format_reason(error)
     if program is None:
         how = f"trace, because it cannot be scripted: {reason}"
         program = _trace(target, metadata.file_name, reason)
@@ -66,7 +68,8 @@ def write(target: ExportTarget, metadata: Metadata, path: Path) -> Metadata:
 
 
 def _trace(target: ExportTarget, file: str, script_reason: str) -> Any:
-    decisions, model = _DecisionLog(), target.model
+    decisions = _DecisionLog()
+    model = target.model
     with silence_exporters(), torch.no_grad(), _jit_is_scripting():
         with decisions:
             model(*clone_inputs(target.example))

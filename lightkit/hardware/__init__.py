@@ -1,4 +1,4 @@
-"""What this machine has: cores, memory, GPUs, XLA devices, versions. Apart, and without torch, so that asking is quick.
+"""Description of this machine: cores, memory, GPUs, XLA devices, versions. It loads no torch.
 
 ::
 

@@ -14,7 +14,7 @@ from lightkit.errors import DataError
 
 
 def cache_folder() -> Path | None:
-    """Give a folder that this user can write to, made where it is missing: the preferred one, else a temporary one.
+    """Return a folder that this user can write to, made where it is missing: the preferred one, else a temporary one.
 
     Returns:
         `preferred_cache_folder`; where that cannot be written, ``lightkit-UID`` among the temporary files, which is
@@ -25,14 +25,14 @@ def cache_folder() -> Path | None:
 
 
 def preferred_cache_folder() -> Path:
-    """Give `$XDG_CACHE_HOME/lightkit`, by default `~/.cache/lightkit`, which may not be there."""
+    """Return `$XDG_CACHE_HOME/lightkit`, by default `~/.cache/lightkit`, which may not be there."""
     chosen = os.environ.get("XDG_CACHE_HOME", "")
     # a relative path is to be ignored (XDG Base Directory Specification 0.8)
     return (Path(chosen) if Path(chosen).is_absolute() else Path("~/.cache").expanduser()) / "lightkit"
 
 
 def private_folder(parent: Path) -> Path | None:
-    """Give ``lightkit-UID`` in a folder that all users share, made where it is missing; None if it is another's."""
+    """Return ``lightkit-UID`` in a folder that all users share, made where it is missing; None if it is another's."""
     folder = parent / f"lightkit-{os.getuid()}"
     if not _can_write(folder, mode=0o700) or folder.is_symlink():
         return None

@@ -14,7 +14,7 @@ from lightkit.hardware.packages import describe_packages
 
 @dataclass(frozen=True)
 class Machine:
-    """What there is to train on.
+    """Devices of this machine that can train.
 
     Args:
         host: The machine's name.

@@ -25,7 +25,7 @@ _TIMEOUT_S = 120.0
 
 
 def describe_packages(names: Iterable[str] = PACKAGES) -> dict[str, str]:
-    """Give the version of each package that is installed."""
+    """Return the version of each package that is installed."""
     from importlib import metadata  # here, because it loads the standard library's reader of mail
 
     versions = {}

@@ -15,15 +15,19 @@ _INSTRUCTION_SETS = (
 )
 """Instruction sets that change how fast, or how exactly, torch computes; as the kernel spells them."""
 _NO_LIMIT_BYTES = 1 << 60  # version 1 of control groups writes a huge number where there is no limit
-_CPUINFO, _CGROUPS, _OWN_CGROUP = Path("/proc/cpuinfo"), Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
+_CPUINFO = Path("/proc/cpuinfo")
+_CGROUPS = Path("/sys/fs/cgroup")
+_OWN_CGROUP = Path("/proc/self/cgroup")
 
-_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # M_TRIM_THRESHOLD and M_MMAP_THRESHOLD of glibc's <malloc.h>
+# M_TRIM_THRESHOLD and M_MMAP_THRESHOLD of glibc's <malloc.h>
+_TRIM_THRESHOLD = -1
+_MMAP_THRESHOLD = -3
 _NEVER_TRIM = -1
 _LARGEST_THRESHOLD_BYTES = 32 << 20  # glibc refuses more (HEAP_MAX_SIZE / 2)
 
 
 def cpu_model(cpuinfo: Path = _CPUINFO) -> str | None:
-    """Give the CPU's name."""
+    """Return the CPU's name."""
     return _read_field(cpuinfo, "model name") or platform.processor() or platform.machine() or None
 
 
@@ -52,7 +56,7 @@ def num_cores(control_groups: Path = _CGROUPS, process: Path = _OWN_CGROUP) -> i
 
 
 def memory_bytes(control_groups: Path = _CGROUPS, process: Path = _OWN_CGROUP) -> int:
-    """Give the memory of the machine, or what the control group allows of it."""
+    """Return the memory of the machine, or what the control group allows of it."""
     import psutil  # here, because most commands ask for no memory, and it takes as long as all of their config
 
     limits = [limit for limit, _ in _find_memory_limits(control_groups, process)]
@@ -60,7 +64,7 @@ def memory_bytes(control_groups: Path = _CGROUPS, process: Path = _OWN_CGROUP) -
 
 
 def available_memory_bytes(control_groups: Path = _CGROUPS, process: Path = _OWN_CGROUP) -> int:
-    """Give the memory that can be taken now without swapping: also what control groups have left."""
+    """Return the memory that can be taken now without swapping: also what control groups have left."""
     import psutil  # late as above
 
     left = [max(0, limit - used) for limit, used in _find_memory_limits(control_groups, process)]
@@ -68,7 +72,7 @@ def available_memory_bytes(control_groups: Path = _CGROUPS, process: Path = _OWN
 
 
 def keep_memory(environ: Mapping[str, str] = os.environ) -> bool:
-    """Let glibc keep the memory of a training step for the next one, in place of giving it back to the system.
+    """Make glibc keep the memory of a training step for the next one, in place of giving it back to the system.
 
     Else each step asks for its pages anew, and the kernel fills them with zeros, which costs a convolutional network on
     the CPU up to a quarter of its time. Variables that say otherwise (``MALLOC_TRIM_THRESHOLD_``,
@@ -115,7 +119,8 @@ def _find_memory_limits(root: Path, process: Path) -> Iterator[tuple[int, int]]:
             ("memory.max", "memory.current"),
             ("memory.limit_in_bytes", "memory.usage_in_bytes"),
         ):
-            limit, used = _read_words(folder / limit_file), _read_words(folder / used_file)
+            limit = _read_words(folder / limit_file)
+            used = _read_words(folder / used_file)
             if not limit or limit[0] == "max" or int(limit[0]) >= _NO_LIMIT_BYTES:
                 continue
             words = _read_words(folder / "memory.stat")
@@ -125,7 +130,7 @@ def _find_memory_limits(root: Path, process: Path) -> Iterator[tuple[int, int]]:
 
 
 def _read_words(file: Path) -> list[str]:
-    """Give the words of a small file, or nothing where it is not there."""
+    """Return the words of a small file, or nothing where it is not there."""
     try:
         return file.read_text(encoding="utf-8").split()
     except OSError:

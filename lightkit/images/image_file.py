@@ -50,8 +50,11 @@ _ROTATIONS = {
 _COUNTS = re.compile(r" \(\d+ bytes not processed\)")  # would make each reason one of its own
 _STRETCHED = {"L;2": 85, "L;4": 17}
 # TIFF's tags (TIFF 6.0, sections 8 and 23)
-_BITS_PER_SAMPLE, _PHOTOMETRIC, _PLANAR_CONFIGURATION = 258, 262, 284
-_WHITE_IS_ZERO, _PLANES = 0, 2
+_BITS_PER_SAMPLE = 258
+_PHOTOMETRIC = 262
+_PLANAR_CONFIGURATION = 284
+_WHITE_IS_ZERO = 0
+_PLANES = 2
 _SIXTEEN_BITS = frozenset({"JPEG2000", "PNG", "PPM"})  # formats with no more bits than these in mode I
 _MAX_THREADS = 8
 
@@ -111,7 +114,7 @@ def pillow_warnings() -> Iterator[None]:
 
 @lru_cache(maxsize=1)
 def _replace_libtiff_handler() -> list[int]:
-    """Let libtiff count its errors in a list of one number; it would print lines of its own, several for each image."""
+    """Make libtiff count its errors in a list of one number, in place of printing several lines an image."""
     count = [0]
 
     @ctypes.CFUNCTYPE(None, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_void_p)  # type: ignore[untyped-decorator]
@@ -158,7 +161,8 @@ def walk_files(
         raise DataError(
             f"{folder}: this folder cannot be read ({error.strerror}). Make it readable, or move it out of the data."
         ) from error
-    this, known = (status.st_dev, status.st_ino), set() if known is None else known
+    this = (status.st_dev, status.st_ino)
+    known = set() if known is None else known
     if this in known:
         return
     known = known if once else known.copy()
@@ -282,7 +286,7 @@ def _low_bytes(image: Image.Image) -> Image.Image:
 
 
 def _make_transparent(image: Image.Image, low_bytes: Image.Image, color: tuple[int, ...]) -> None:
-    """Give a decoded image of 16 bits a colour an alpha channel, 0 where all 16 bits are those of ``color``."""
+    """Add an alpha channel to a decoded image of 16 bits a colour, 0 where all 16 bits are those of ``color``."""
     import numpy as np  # here: the commands that check a config load it for nothing else
 
     values = np.asarray(image).astype(np.uint16) << 8 | np.asarray(low_bytes)

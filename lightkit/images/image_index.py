@@ -513,7 +513,8 @@ def _list_classes(folder: Path) -> list[Path]:
 def _describe_others(passed_over: Counter[str]) -> str:
     """Describe how many files are no images by their names, and what to do."""
     kinds = [f"{num} {suffix or 'without suffix'}" for suffix, num in passed_over.most_common()]
-    total, heic = passed_over.total(), "; Pillow cannot read HEIC: convert them to JPEG"
+    total = passed_over.total()
+    heic = "; Pillow cannot read HEIC: convert them to JPEG"
     text = f"{total} file{'s' if total > 1 else ''} passed over ({join_names(kinds)})"
     return text if _HEIC_SUFFIXES.isdisjoint(passed_over) else text + heic
 

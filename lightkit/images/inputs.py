@@ -91,21 +91,29 @@ def _find_source(word: str) -> _Source:
     suffix = path.suffix.lower()
     tables = f"; tables ({', '.join(TABLE_SUFFIXES)}) in it are named themselves"
     if is_delta(path) or (suffix in TABLE_SUFFIXES and path.is_file()):
-        source, reason = open_path_table(path), "this table has no rows."
+        source = open_path_table(path)
+        reason = "this table has no rows."
     elif path.is_dir():
-        source, reason = partial(_walk, str(path)), f"there is no image in this folder, nor below it{tables}."
+        source = partial(_walk, str(path))
+        reason = f"there is no image in this folder, nor below it{tables}."
     elif os.path.lexists(path):
         return lambda: (str(path),)
     elif not glob.has_magic(word):
         raise DataError(f"{word}: there is no such file or folder{near_files(path) or '.'}")
     elif suffix in TABLE_SUFFIXES:
         opened = [open_path_table(Path(match)) for match in _match(path)]
-        source, reason = lambda: chain.from_iterable(table() for table in opened), "no table matches this."
+        source = partial(_read_all, opened)
+        reason = "no table matches this."
     else:
-        source, reason = partial(_find_matches, path), "no image matches this."
+        source = partial(_find_matches, path)
+        reason = "no image matches this."
     if next(iter(source()), None) is None:
         raise DataError(f"{word}: {reason}")
     return source
+
+
+def _read_all(tables: Sequence[_Source]) -> Iterator[str]:
+    return chain.from_iterable(table() for table in tables)
 
 
 def _walk(folder: str) -> Iterator[str]:

@@ -17,7 +17,7 @@ _LINE_EVERY_S = 10.0
 
 
 def is_first_rank() -> bool:
-    """Whether this process is rank 0, also before there is a trainer."""
+    """Return whether this process is rank 0, also before there is a trainer."""
     return getattr(rank_zero_only, "rank", 0) == 0
 
 
@@ -31,7 +31,9 @@ class ProgressLines:
     """
 
     def __init__(self, what: str, total: int | None, print_line: Callable[[str], object]) -> None:
-        self._what, self._total, self._print_line = what, total, print_line
+        self._what = what
+        self._total = total
+        self._print_line = print_line
         self._num = 0
         self._began_s = self._printed_s = time.monotonic()
 

@@ -249,7 +249,8 @@ def write_table(
 def _write_files(folder: Path, files: Sequence[RowGroups], *, suffix: str = "") -> list[Path]:
     """Write the rows of each file; one row group is in memory at a time."""
     small = [name for name in _SCHEMA.names if name != "image"]
-    schema, written = _SCHEMA.with_metadata({_MARK: b"1"}), list[Path]()
+    schema = _SCHEMA.with_metadata({_MARK: b"1"})
+    written = list[Path]()
     num_bytes = sum(row.num_bytes for groups in files for rows in groups for row in rows)
     pool = ThreadPoolExecutor(_NUM_READERS)
     read = ((number, rows, list(pool.map(_read_image, rows))) for number, groups in enumerate(files) for rows in groups)
@@ -308,7 +309,7 @@ def _is_empty(table: Path) -> bool:
 
 
 def _publish(temporary: Path, table: Path) -> None:
-    """Give a complete folder the table's name."""
+    """Rename a complete folder to the table's name."""
     for file in [*temporary.rglob("*"), temporary]:
         flush(file)
     if _is_empty(table):
@@ -423,6 +424,7 @@ def _delta_schema() -> Any:
 def _delta_action(file: Path) -> AddAction:
     from deltalake.transaction import AddAction  # an extra
 
-    status, num_rows = file.stat(), parquet.read_metadata(file).num_rows
+    status = file.stat()
+    num_rows = parquet.read_metadata(file).num_rows
     stats = json.dumps({"numRecords": num_rows})
     return AddAction(file.name, status.st_size, {}, int(status.st_mtime * 1000), data_change=True, stats=stats)

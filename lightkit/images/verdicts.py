@@ -172,7 +172,8 @@ class _FileCache:
             decode: Decodes the open file, if it is an image.
         """
         try:
-            status, key = os.stat(path), os.fsencode(os.path.abspath(path))  # noqa: PTH100, PTH116 (of very many)
+            status = os.stat(path)  # noqa: PTH116 (of very many)
+            key = os.fsencode(os.path.abspath(path))  # noqa: PTH100 (of very many)
             with self._lock, suppress(sqlite3.Error):
                 query = "SELECT rules, digest, defect, height, width FROM files_v4 WHERE path = ? AND size = ? "
                 found = (key, status.st_size, _changed_ns(status))
@@ -184,7 +185,8 @@ class _FileCache:
             # without waiting for the other end, if it is a pipe
             descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0))
             with os.fdopen(descriptor, "rb") as file:
-                before, start_ns = os.fstat(descriptor), time.time_ns()
+                before = os.fstat(descriptor)
+                start_ns = time.time_ns()
                 if not stat.S_ISREG(before.st_mode):
                     raise ValueError("neither a file nor a folder")  # noqa: TRY301
                 digest = _hash_file(file)
@@ -202,7 +204,8 @@ class _FileCache:
 
     def flush(self) -> None:
         """Write what was found."""
-        rows, self._rows = self._rows, []
+        rows = self._rows
+        self._rows = []
         if self._connection is not None and rows:
             with suppress(sqlite3.Error), self._connection:
                 query = "INSERT OR REPLACE INTO files_v4 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
@@ -217,7 +220,8 @@ def _open_cache() -> Iterator[_FileCache]:
     next run makes it anew. Rows are removed after 180 days.
     """
     folder = cache_folder()
-    path, connection = None if folder is None else folder / _CACHE_NAME, None
+    path = None if folder is None else folder / _CACHE_NAME
+    connection = None
     with suppress(sqlite3.OperationalError):  # it cannot be opened
         connection = None if path is None else sqlite3.connect(path, timeout=_LOCK_TIMEOUT_S, check_same_thread=False)
     if connection is not None:

@@ -1,4 +1,4 @@
-"""What the driver programs of Spark and Ray share: the job, the variables of its ranks, and the report of a failure."""
+"""Parts that the drivers of Spark and Ray share: the job, the variables of its ranks, the report of a failure."""
 
 from __future__ import annotations
 
@@ -104,10 +104,12 @@ def run_driver(drive: Callable[[Job], None], text: str) -> int:
     try:
         drive(job)
     except LightkitError as error:
-        message, code = str(error), error.exit_code
+        message = str(error)
+        code = error.exit_code
     except Exception as error:
         logging.exception("the launch failed")
-        message, code = _describe_failure(job, str(error).strip() or type(error).__name__), 1
+        message = _describe_failure(job, str(error).strip() or type(error).__name__)
+        code = 1
     else:
         return 0
     print(f"error: {message}", file=sys.stderr, flush=True)  # noqa: T201 (this is a program)

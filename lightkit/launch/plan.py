@@ -84,7 +84,9 @@ class LaunchSettings:
 # -- the block -----------------------------------------------------------------------------------------------------
 
 
-_NUMBER, _COUNT, _SECONDS = r"\d+", r"0*[1-9]\d*", r"\d*\.?\d+(?:e[-+]?\d+)?"
+_NUMBER = r"\d+"
+_COUNT = r"0*[1-9]\d*"
+_SECONDS = r"\d*\.?\d+(?:e[-+]?\d+)?"
 _EXPECTED = {
     "engine": ("|".join(ENGINES), f"one of {', '.join(ENGINES)}"),
     "processes": (f"-?{_COUNT}", "a number of processes, such as 2 (spark: -2 on the driver)"),
@@ -152,7 +154,8 @@ def _read_value(value: Any, resolved: Resolved, path: KeyPath) -> Any:
     """Read a value as it was written: YAML 1.1 takes 1:4 for a number to the base of 60, and flags are text."""
     if isinstance(value, dict):
         return {name: _read_value(child, resolved, (*path, name)) for name, child in value.items()}
-    origin, text = resolved.origin_of(path), value if isinstance(value, str) else ""
+    origin = resolved.origin_of(path)
+    text = value if isinstance(value, str) else ""
     is_number = isinstance(value, int) and not isinstance(value, bool)
     if is_number and origin is not None and origin.kind == "file":
         text = origin.source[(origin.column or 1) - 1 : (origin.end_column or 1) - 1].strip()
@@ -213,8 +216,9 @@ def _check_keys(settings: LaunchSettings, resolved: Resolved, engine: str) -> No
 
 
 def _is_overruled(resolved: Resolved, path: KeyPath, by: KeyPath) -> bool:
-    """Tell whether a higher layer sets the other key: a lower one was written for another engine."""
-    lower, higher = resolved.origins.get(path), resolved.origins.get(by)
+    """Return whether a higher layer sets the other key: a lower one was written for another engine."""
+    lower = resolved.origins.get(path)
+    higher = resolved.origins.get(by)
     return lower is not None and higher is not None and resolved.ranks.get(lower, 0) < resolved.ranks.get(higher, 0)
 
 
@@ -318,7 +322,8 @@ def plan_launch(
     if wanted < 0 and engine != "spark":
         raise error_at(f"launch.processes: {wanted} is for the engine spark only; expected 1 or more", origin)
     if wanted < 0:  # on the driver, as HorovodRunner has it, which needs no Spark
-        engine, wanted = ("horovod" if strategy == "horovod" else "torchrun"), -wanted
+        engine = "horovod" if strategy == "horovod" else "torchrun"
+        wanted = -wanted
     if settings.hosts and num_slots < wanted:
         raise error_at(
             f"launch.processes: {wanted} processes, but the hosts {settings.hosts} have {num_slots} slots", origin

@@ -17,7 +17,7 @@ from typing import Any
 
 
 def end_workers_that_cannot_send() -> None:
-    """Let a loading process end with 1 at the first batch that cannot be sent; it must be forked from this one."""
+    """End a loading process with 1 at the first batch that cannot be sent; it must be forked from this one."""
     Queue._on_queue_feeder_error = staticmethod(_end_worker)  # type: ignore[attr-defined]
 
 

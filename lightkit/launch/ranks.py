@@ -125,7 +125,8 @@ def this_rank(environ: Mapping[str, str]) -> Rank | None:
         if engine == "slurm" and environ.get("SLURM_JOB_NAME") in ("bash", "interactive"):
             continue
         rank, size, local_rank, local_size, nodes, attempt = (*names, "", "")[:6]
-        num_ranks, num_nodes = number(size, 1), number(nodes, 0)
+        num_ranks = number(size, 1)
+        num_nodes = number(nodes, 0)
         num_local = number(local_size, max(1, num_ranks // num_nodes) if num_nodes else 1)
         return Rank(
             rank=number(rank, 0),
@@ -138,6 +139,7 @@ def this_rank(environ: Mapping[str, str]) -> Rank | None:
             key="-".join(environ[name] for name in key if environ.get(name)),
         )
     if {"LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR"} <= environ.keys():  # Lightning's, whose rank 0 starts the others
-        here, everywhere = number("LOCAL_RANK", 0), number("WORLD_SIZE", 1)
+        here = number("LOCAL_RANK", 0)
+        everywhere = number("WORLD_SIZE", 1)
         return Rank(here, everywhere, here, everywhere, key=environ.get("MASTER_PORT", ""))
     return None

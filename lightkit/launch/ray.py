@@ -31,7 +31,8 @@ def drive(job: Job) -> None:
     if find_spec("ray") is None:
         raise ConfigError("launch.engine: ray needs ray: pip install 'lightkit-train[ray]'")
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
-    ray, plan = import_module("ray"), job.plan
+    ray = import_module("ray")
+    plan = job.plan
     address = plan.settings.master or os.environ.get("RAY_ADDRESS")
     with tempfile.TemporaryDirectory(prefix="lightkit-ray-", dir=_SHORT, ignore_cleanup_errors=True) as temporary:
         options: dict[str, Any] = {"address": address}
@@ -58,8 +59,10 @@ def drive(job: Job) -> None:
 
 def _run_ranks(job: Job) -> None:
     """Run all ranks, again after a failure if the job allows it."""
-    ray, strategies = import_module("ray"), import_module("ray.util.scheduling_strategies")
-    size, num_gpus = job.plan.processes, int(job.plan.uses_gpus)
+    ray = import_module("ray")
+    strategies = import_module("ray.util.scheduling_strategies")
+    size = job.plan.processes
+    num_gpus = int(job.plan.uses_gpus)
     group = ray.util.placement_group([{"CPU": job.threads, "GPU": num_gpus}] * size)
     actor = ray.remote(Worker).options(
         num_cpus=job.threads,

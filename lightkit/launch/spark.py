@@ -26,7 +26,8 @@ def drive(job: Job) -> None:
     Raises:
         ConfigError: If pyspark, Java or Horovod is missing, or the master here cannot run all ranks at a time.
     """
-    plan, settings = job.plan, job.plan.settings
+    plan = job.plan
+    settings = job.plan.settings
     check_installed(plan.strategy)
     master = settings.master or os.environ.get("MASTER", "")
     if (slots := count_slots(master)) is not None and slots < plan.processes:

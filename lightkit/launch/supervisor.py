@@ -139,7 +139,8 @@ class Supervisor:
         return read_json(self.folder / "run.json")
 
     def _start(self) -> ProcessTree:
-        plan, folder = self._plan, self.folder
+        plan = self._plan
+        folder = self.folder
         environment = {LAUNCH: str(folder), **plan.environment(self._num_cores)}
         command = launcher_command(plan, self._words, folder=folder, environment=environment)
         variables = {**os.environ, "PATH": search_path(), **environment}
@@ -157,7 +158,8 @@ class Supervisor:
 
     def _watch(self, tree: ProcessTree) -> int | LaunchResult:
         """Wait for the end of the launcher, or until it has to be ended; return its exit code or the result."""
-        settings, start = self._plan.settings, None
+        settings = self._plan.settings
+        start = None
         restarts = self._is_elastic or settings.max_restarts + settings.max_failures > 0
         peers_s = max(_RESTART_S, settings.timeout_s) if restarts else _PEERS_S
         began_s = looked_s = time.monotonic()
@@ -178,9 +180,11 @@ class Supervisor:
                 continue
             if now_s - looked_s < _STATUS_POLL_S:
                 continue
-            looked_s, ranks = now_s, list_ranks(self.folder)
+            looked_s = now_s
+            ranks = list_ranks(self.folder)
             if ranks and ranks[0].start != start:
-                start, began_s = ranks[0].start, now_s
+                start = ranks[0].start
+                began_s = now_s
             failed_s = (failed_s or now_s) if any(status.has_failed for status in ranks) else None
             is_done = len(ranks) >= self._size and all(status.code == 0 and status.has_ended for status in ranks)
             done_s = (done_s or now_s) if is_done else None
@@ -200,16 +204,19 @@ class Supervisor:
         except OSError as error:  # `| head`, a full disk, or a terminal that was closed: all ranks save before they end
             is_left = isinstance(error, BrokenPipeError)
             lost = OutputLost(f"the output of the ranks cannot be written: {error.strerror or error}")
-            self._output_error, self._followers = error if is_left else lost, []
+            self._output_error = error if is_left else lost
+            self._followers = []
             self._signals.append(signal.SIGTERM)
 
     def _describe_late_ranks(self, ranks: Sequence[RankStatus]) -> LaunchResult:
         late = sorted(set(range(self._size)) - {status.rank for status in ranks})
         names = f"rank{'s' if late[1:] else ''} {', '.join(map(str, late))} of {self._size}"
         if self._is_one_of_many:  # the numbers of this machine's ranks are unknown before they arrive
-            late, names = [], f"{self._size - len(ranks)} of the {self._size} ranks of this machine"
+            late = []
+            names = f"{self._size - len(ranks)} of the {self._size} ranks of this machine"
         summary = f"{names} did not arrive within {self._plan.settings.timeout_s:g} s"
-        arrived, folder = ", ".join(map(str, ranks)) or "none", self.folder.parent.parent
+        arrived = ", ".join(map(str, ranks)) or "none"
+        folder = self.folder.parent.parent
         message = f"error: {summary} (launch.timeout_s); arrived: {arrived}\nAll of them must see the folder {folder}"
         return LaunchResult(1, message, summary, late[0] if late else None)
 
@@ -223,7 +230,8 @@ def launcher_command(plan: Plan, words: Sequence[str], *, folder: Path, environm
         folder: Folder of the launch.
         environment: Variables that each rank needs in addition to those of this process.
     """
-    settings, rank = plan.settings, [sys.executable, "-m", "lightkit", *words]
+    settings = plan.settings
+    rank = [sys.executable, "-m", "lightkit", *words]
     if plan.engine in ("spark", "ray"):
         threads = os.environ.get(THREADS) or "1"
         job = Job(plan, list(words), {THREADS: threads, **environment}, str(Path.cwd()), str(folder))
@@ -254,7 +262,9 @@ class _Follower:
     """
 
     def __init__(self, path: Path, stream: BinaryIO, *, prefix: bytes = b"") -> None:
-        self._path, self._stream, self._prefix = path, stream, prefix
+        self._path = path
+        self._stream = stream
+        self._prefix = prefix
         self._offset = 0
 
     def follow(self, *, to_end: bool = False) -> None:
@@ -316,7 +326,8 @@ def _describe_failure(folder: Path, failed: Sequence[RankStatus]) -> LaunchResul
         return place, status.at_s, status.rank
 
     first, *others = sorted(failed, key=order)
-    text, code = first.message.rstrip(), first.code or 1
+    text = first.message.rstrip()
+    code = first.code or 1
     waiting = next((status for status in others if status.state == "stalled"), None)
     if first.state == "stalled":
         waits = "" if first.waits_for is None else f"; it waits for the others in {first.waits_for}"
@@ -330,7 +341,8 @@ def _describe_failure(folder: Path, failed: Sequence[RankStatus]) -> LaunchResul
             f"error: {first} did not answer: it was stopped, or hung where even its watchdog could not run; "
             f"{waiting} waited for it in {waiting.waits_for or 'its own code'}:\n{waiting.message.rstrip()}"
         )
-        summary, code = f"rank {first.rank} hung", waiting.code or 1
+        summary = f"rank {first.rank} hung"
+        code = waiting.code or 1
     else:
         message = (
             f"error: {first} ended without a message: it was killed (kill -9, or by the kernel for want of memory), "

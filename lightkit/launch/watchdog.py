@@ -76,7 +76,8 @@ class Heartbeat:
         """Begin work that is no step, such as the wait for the first batch of a phase."""
         if self.phase != phase:
             self._before = self.phase
-        self.phase, self._in_step = phase, False
+        self.phase = phase
+        self._in_step = False
         self.beat()
 
     def leave(self) -> None:
@@ -88,7 +89,9 @@ class Heartbeat:
         now = time.monotonic()
         if self._in_step and phase == self.phase:
             self._steps.setdefault(phase, deque(maxlen=_KEPT_STEPS)).append(now - self.progress_at_s)
-        self.phase, self._in_step, self.progress_at_s = phase, True, now
+        self.phase = phase
+        self._in_step = True
+        self.progress_at_s = now
 
     @property
     def silent_s(self) -> float:
@@ -122,7 +125,8 @@ def waiting(what: str) -> Iterator[None]:
     Args:
         what: Collective that it waits in, such as ``all-reduce of the gradients``.
     """
-    before, _HEARTBEAT.waits_for = _HEARTBEAT.waits_for, what
+    before = _HEARTBEAT.waits_for
+    _HEARTBEAT.waits_for = what
     try:
         yield
     finally:
@@ -180,7 +184,8 @@ def capture_threads(main: int) -> list[Stack]:
     stacks = []
     for ident, frame in sorted(sys._current_frames().items(), key=lambda item: item[0] == main):
         if ident != threading.get_ident():
-            name, frames = names.get(ident, f"thread {ident}"), traceback.extract_stack(frame)
+            name = names.get(ident, f"thread {ident}")
+            frames = traceback.extract_stack(frame)
             text = f"{name} (most recent call last):\n{''.join(frames.format())}"
             stacks.append(Stack(name, text, frames, *find_samples(frame)))
     return stacks
@@ -194,7 +199,8 @@ def find_samples(frame: FrameType | None) -> tuple[list[int] | None, int | None]
     """
     sample: int | None = None
     for each, _ in traceback.walk_stack(frame):
-        code, names = each.f_code, each.f_locals
+        code = each.f_code
+        names = each.f_locals
         if code.co_name == "__getitem__" and sample is None and code.co_argcount > 1:
             sample = _read_index(names.get(code.co_varnames[1]))
         if code.co_filename.endswith(_FETCH) and "possibly_batched_index" in names:
@@ -215,7 +221,7 @@ _STACK_FILE: list[IO[bytes]] = []  # to which this process's forks write their s
 
 
 def register_in_forks() -> None:
-    """Let every process that is forked from now on write its stack, and the samples that it loads, on SIGURG."""
+    """Register SIGURG in all processes that are forked from now on: it writes their stacks and samples."""
     if _STACK_FILE:
         return
     file = tempfile.TemporaryFile(prefix="lightkit-stacks-")  # noqa: SIM115 (open as long as the process)
@@ -246,10 +252,12 @@ def capture_children() -> list[Stack]:
 
 
 def _capture_fork(pid: int) -> Stack:
-    start, deadline_s = os.fstat(_STACK_FILE[0].fileno()).st_size, time.monotonic() + _ANSWER_S
+    start = os.fstat(_STACK_FILE[0].fileno()).st_size
+    deadline_s = time.monotonic() + _ANSWER_S
     with suppress(ProcessLookupError):
         os.kill(pid, signal.SIGURG)
-    text, samples = "", None
+    text = ""
+    samples = None
     while samples is None and time.monotonic() < deadline_s:
         time.sleep(0.01)
         text = _read_stack_file(start)
@@ -372,14 +380,16 @@ class Watchdog:
     ) -> None:
         self.stall: Stall | None = None
         self._heartbeat = heartbeat
-        self._limit_s, self._report, self._end = limit_s, report, end
+        self._limit_s = limit_s
+        self._report = report
+        self._end = end
         self._stopped = threading.Event()
         self._main = 0
         self._raises = False
         self._thread: threading.Thread | None = None
 
     def prepare(self, *, gently: bool) -> None:
-        """Let data loader workers that begin from now on show their stacks.
+        """Make data loader workers that begin from now on show their stacks.
 
         Args:
             gently: Raise `Hung` in the main thread first, and end the process only if it does not end by itself.
@@ -414,9 +424,11 @@ class Watchdog:
             raise Hung(self.stall)
 
     def _watch(self) -> None:
-        beat, woke_s = self._heartbeat, time.monotonic()
+        beat = self._heartbeat
+        woke_s = time.monotonic()
         while not self._stopped.wait(wait_s := min(_POLL_S, self._limit_s() / 4)):
-            before_s, woke_s = woke_s, time.monotonic()
+            before_s = woke_s
+            woke_s = time.monotonic()
             late_s = woke_s - before_s - wait_s
             if late_s > _POLL_S:  # this thread stood still too: a machine that slept, a process that was stopped
                 beat.progress_at_s = min(beat.progress_at_s + late_s, woke_s)
@@ -430,8 +442,12 @@ class Watchdog:
                 return
 
     def _find_stall(self) -> Stall | None:
-        beat, limit_s = self._heartbeat, self._limit_s()
-        progress_at_s, phase, silent_s, waits_for = beat.progress_at_s, beat.phase, beat.silent_s, beat.waits_for
+        beat = self._heartbeat
+        limit_s = self._limit_s()
+        progress_at_s = beat.progress_at_s
+        phase = beat.phase
+        silent_s = beat.silent_s
+        waits_for = beat.waits_for
         if silent_s <= limit_s:
             return None
         threads = capture_threads(self._main)
@@ -458,7 +474,8 @@ class Watchdog:
         if not self._raises:
             return False
         signal.pthread_kill(self._main, signal.SIGURG)
-        deadline_s, beat = time.monotonic() + _UNWINDING_S, self._heartbeat
+        deadline_s = time.monotonic() + _UNWINDING_S
+        beat = self._heartbeat
         while time.monotonic() < deadline_s or (beat.phase == "checkpoint" and beat.silent_s < self._limit_s()):
             if self._stopped.wait(_POLL_S):
                 return True

@@ -77,12 +77,12 @@ class RankStatus:
 
     @property
     def has_ended(self) -> bool:
-        """Whether its process has ended, as far as this machine knows."""
+        """Return whether its process has ended, as far as this machine knows."""
         return is_gone(self.process) is True
 
     @property
     def has_failed(self) -> bool:
-        """Whether it has ended with another code than 0, or without a status."""
+        """Return whether it has ended with another code than 0, or without a status."""
         return self.has_ended if self.state == "began" else self.code != 0
 
     def __str__(self) -> str:
@@ -174,7 +174,8 @@ class RankContext:
             state: As in `RankStatus`, and so are the other arguments.
             fields: Exit code, exception, ...
         """
-        path, process = self.folder / f"rank-{self.rank.rank}.json", describe_process()
+        path = self.folder / f"rank-{self.rank.rank}.json"
+        process = describe_process()
         before = read_json(path) or {"state": "began", "process": process}
         if state == "began" or (before["state"] == "began" and before["process"] == process):
             known = {"rank": self.rank.rank, "start": self._start, "began_s": self._began_s, "process": process}
@@ -213,7 +214,8 @@ class RankContext:
     def _fail(self, error: BaseException, format_traceback: Callable[[BaseException], str]) -> int:
         code = process_code = exit_code_of(error)
         if isinstance(error, Interrupted):
-            message, process_code = format_interruption(error), 0
+            message = format_interruption(error)
+            process_code = 0
             # Any rank: the others may have stopped with it before the signal has reached them.
             is_preempted = error.signum in PREEMPTING and error.checkpoint is not None
             if is_preempted and (marker := os.environ.get(PREEMPTED)):
@@ -275,7 +277,8 @@ class RankContext:
         Raises:
             LeftAlone: If it has ended instead, or the time is over.
         """
-        deadline_s, since_s = time.monotonic() + timeout_s, self._began_s - _CLOCK_SKEW_S
+        deadline_s = time.monotonic() + timeout_s
+        since_s = self._began_s - _CLOCK_SKEW_S
         while time.monotonic() < deadline_s:
             # With several machines rank 0 may have a supervisor of its own, and so another folder next to this one.
             for path in self.folder.parent.glob("*/run.json"):
@@ -294,7 +297,8 @@ class RankContext:
 
     def keep_log(self, folder: Path) -> None:
         """Move the output of this rank, also later output, into the run's folder; a link stays in the launch's."""
-        number, written = self.rank.rank, log_path(self.folder, self.rank.rank)
+        number = self.rank.rank
+        written = log_path(self.folder, self.rank.rank)
         if number == 0:
             return
         kept = self._log = folder / "logs" / f"rank-{number}.log"

@@ -59,7 +59,9 @@ _TERMINATED_TIMEOUT_S = 5.0  # a signal leaves little time
 _TEMPORARY = {401, 403, 407, 408, 425, 429}  # 4xx that can pass: credentials are renewed, limits end
 _MAX_BATCH = 100  # params or tags; mlflow.utils.validation of MLflow 3.17
 _MAX_METRICS = 1000
-_MAX_PARAM, _MAX_TAG = 6000, 8000  # characters: the same module
+# characters: the same module
+_MAX_PARAM = 6000
+_MAX_TAG = 8000
 _SHARDED = ("FSDPStrategy", "ModelParallelStrategy", "DeepSpeedStrategy")
 
 
@@ -100,7 +102,8 @@ class MLflow(Logger):
         self._experiment_name = experiment_name or (run.name if run else "lightkit")
         self._run_name = run_name or (run.id if run else None)
         self._tags = {**(tags or {}), "host": socket.gethostname()}
-        self._log_model, self._log_checkpoint = log_model, log_checkpoint
+        self._log_model = log_model
+        self._log_checkpoint = log_checkpoint
         self._flush_timeout_s = flush_timeout_s
         self._sender: BackgroundSender | None = None
         self._client: Any = None  # MlflowClient, whose type-only import jsonargparse would run: 1 s
@@ -174,7 +177,9 @@ class MLflow(Logger):
         self._put(self._client.set_terminated, self._run_id, run_status, int(time.time() * 1000))
         # A server that takes connections and never answers shows by a short request: a record may take long because
         # the server stores a file.
-        began_s, is_there, client = time.monotonic(), threading.Event(), self._client
+        began_s = time.monotonic()
+        is_there = threading.Event()
+        client = self._client
 
         def ask() -> None:
             with suppress(Exception):
@@ -333,15 +338,18 @@ class MLflow(Logger):
         if run is None or run.info.lifecycle_stage == "deleted":
             _log.warning("MLflow at %s no longer has run %s; a new one is started", self._address.shown, kept["run_id"])
             return False
-        self._run_id, self._experiment_id = run.info.run_id, run.info.experiment_id
-        self._model_id, self._params = kept.get("model_id"), dict(run.data.params)
+        self._run_id = run.info.run_id
+        self._experiment_id = run.info.experiment_id
+        self._model_id = kept.get("model_id")
+        self._params = dict(run.data.params)
         self._keys = UniqueKeys(kept.get("keys"))
         return True
 
     def _start_run(self, client: Any) -> None:
         from mlflow.tracking.context.registry import resolve_tags  # mlflow takes 2 s to import
 
-        name, setting = self._experiment_name, "experiment_name of the logger MLflow"
+        name = self._experiment_name
+        setting = "experiment_name of the logger MLflow"
         self._experiment_id = find_or_create_experiment(client, name, address=self._address, setting=setting)
         run = client.create_run(self._experiment_id, tags=resolve_tags(self._tags), run_name=self._run_name)
         self._run_id = run.info.run_id
@@ -435,7 +443,8 @@ class MLflow(Logger):
         """
         from mlflow.entities import Metric  # mlflow takes 2 s to import
 
-        time_ms, points = int(time.time() * 1000), []
+        time_ms = int(time.time() * 1000)
+        points = []
         for name, key in sorted(keys.items()):
             history = self._open().get_metric_history(self._run_id, key)
             missing = [row for row in rows if name in row][len({each.step for each in history}) :]
@@ -467,7 +476,7 @@ def _deliver(send: Callable[..., Any], *arguments: Any) -> None:
 
 
 def _is_temporary(error: Exception) -> bool:
-    """Whether the server may take later a request that failed with ``error``."""
+    """Return whether the server may take later a request that failed with ``error``."""
     from mlflow.exceptions import MlflowException  # mlflow takes 2 s to import
 
     if isinstance(error, MlflowException):

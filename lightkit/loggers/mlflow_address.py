@@ -69,10 +69,12 @@ def find_address(
     if tracking_uri:
         uri = tracking_uri
     elif from_environment := os.environ.get(_VARIABLE):
-        uri, origin = from_environment, f"the environment variable {_VARIABLE}"
+        uri = from_environment
+        origin = f"the environment variable {_VARIABLE}"
     else:
         path = (root or (run.root if run else Path())) / "mlflow.db"
-        uri, origin = f"sqlite:///{path}", "the default, mlflow.db in the run root"
+        uri = f"sqlite:///{path}"
+        origin = "the default, mlflow.db in the run root"
     scheme = uri if uri in _BARE else urlsplit(uri).scheme
     if scheme in ("", "file") or len(scheme) == 1:  # one letter is a drive
         raise ConfigError(
@@ -131,7 +133,8 @@ class UniqueKeys:
 
 def manifest_tags(manifest: Mapping[str, Any]) -> dict[str, str]:
     """Select the facts of a manifest that tell runs apart: the commit, the data's fingerprint and source."""
-    git, data = manifest.get("git") or {}, manifest.get("data") or {}
+    git = manifest.get("git") or {}
+    data = manifest.get("data") or {}
     tags = {
         "git_commit": git.get("commit"),
         "mlflow.source.git.commit": git.get("commit"),
@@ -188,7 +191,9 @@ def send_model_files(client: Any, run_id: str, model: Any, folder: Path) -> None
     from mlflow.models import Model
 
     description = Model.load(str(folder))
-    description.run_id, description.model_id, description.model_uuid = run_id, model.model_id, model.model_id
+    description.run_id = run_id
+    description.model_id = model.model_id
+    description.model_uuid = model.model_id
     description.artifact_path = model.artifact_location
     description.save(str(folder / "MLmodel"))
     client.log_model_artifacts(model.model_id, str(folder))

@@ -268,7 +268,8 @@ def _upgrade(path: Path) -> None:
 
 def _keep(copy: Path, name: Path) -> Path:
     """Rename the copy to the first free one of ``name``, ``name-2`` and so on, and return it."""
-    number, kept = 1, name
+    number = 1
+    kept = name
     while True:
         try:
             os.link(copy, kept)
@@ -312,7 +313,8 @@ def _read(path: Path) -> _Content:
     with closing(sqlite3.connect(f"{path.as_uri()}?mode=rw", uri=True, timeout=_BUSY_S)) as connection:
         # Reading also rolls back what a killed process has left in a journal.
         tables = frozenset(name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type='table'"))
-        revision, has_records = None, False
+        revision = None
+        has_records = False
         if "alembic_version" in tables:
             row = connection.execute("SELECT version_num FROM alembic_version").fetchone()
             revision = None if row is None else str(row[0])
@@ -340,13 +342,15 @@ def _make(path: Path) -> None:
 
 def _wait_until_usable(path: Path, whole: _Content) -> bool:
     """Wait while somebody, such as ``mlflow ui``, is making the database in place; return whether it is whole then."""
-    seen, since_s = None, time.monotonic()
+    seen = None
+    since_s = time.monotonic()
     while True:
         if _is_usable(path) or _read(path).revision == whole.revision:
             return True
         status = path.stat()
         if (now := (status.st_size, status.st_mtime_ns)) != seen:
-            seen, since_s = now, time.monotonic()
+            seen = now
+            since_s = time.monotonic()
         if not status.st_size or time.monotonic() - since_s >= _QUIET_S:
             return False
         time.sleep(0.1)
@@ -373,7 +377,7 @@ def _move_aside(path: Path) -> None:
 
 
 def _put_in_place(whole: Path, path: Path) -> None:
-    """Give a finished database its name, unless another process has been faster."""
+    """Rename a finished database to its name, unless another process has been faster."""
     try:
         os.link(whole, path)
     except FileExistsError:

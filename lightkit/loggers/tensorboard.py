@@ -84,7 +84,8 @@ class TensorBoard(TensorBoardLogger):
     @rank_zero_only
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
         """Write scalars, and before the first ones the deferred graph."""
-        model, self._to_draw = self._to_draw, None
+        model = self._to_draw
+        self._to_draw = None
         if model is not None:
             self._draw(model, None)
         super().log_metrics(metrics, step)

@@ -28,7 +28,8 @@ SMALL_CNN = "small_cnn"
 TIMM_PREFIX = "timm/"
 BACKBONES = (SMALL_CNN, *models.list_models(module=models), f"{TIMM_PREFIX}*")
 """Names of all backbones; ``*`` stands for any."""
-_NAME_KEY, _WEIGHTS_KEY = "model.init_args.backbone", "model.init_args.weights"
+_NAME_KEY = "model.init_args.backbone"
+_WEIGHTS_KEY = "model.init_args.weights"
 _PREFIX = "network."  # of an ImageClassifier's parameters
 _MOST_SHOWN = 10
 # Both build auxiliary classifiers that only serve training from scratch; without them they answer with one tensor.
@@ -243,7 +244,8 @@ def _read_file(path: Path) -> Mapping[str, Tensor]:
 
 def _read_safetensors(path: Path) -> dict[str, Tensor]:
     try:
-        state, fault = load_safetensors(path), find_digest_fault(path)
+        state = load_safetensors(path)
+        fault = find_digest_fault(path)
     except (OSError, SafetensorError, ValueError) as error:
         raise ConfigError(
             f"{_WEIGHTS_KEY}: {path} cannot be read as safetensors (cut short, damaged, or something else): "

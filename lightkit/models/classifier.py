@@ -259,7 +259,7 @@ class ImageClassifier(ScoredModule, LightningModule):
     on_validation_start = on_test_start = on_predict_start = load_weights
 
     def forward(self, images: Tensor) -> Tensor:
-        """Give the logits.
+        """Return the logits.
 
         Args:
             images: float32 ``(batch, 3, height, width)``, normalised with ImageNet's mean and standard deviation.
@@ -273,7 +273,7 @@ class ImageClassifier(ScoredModule, LightningModule):
     # Data modules that augment nothing ask for this, and then put features in place of images.
 
     def frozen_features(self) -> FrozenFeatures | None:
-        """Give what computes, once an image, what the head is given; None where that may differ between steps."""
+        """Return the function that computes the head's input; None where that may differ between steps."""
         if not self.may_keep_features:
             return None
         self._has_offered = True
@@ -281,7 +281,7 @@ class ImageClassifier(ScoredModule, LightningModule):
 
     @property
     def may_keep_features(self) -> bool:
-        """Whether `frozen_features` may give something; known before the network is built."""
+        """Return whether `frozen_features` may give something; known before the network is built."""
         return self.frozen and self.features != "each_step" and not self._own_methods()
 
     def _own_methods(self) -> list[str]:
@@ -294,7 +294,7 @@ class ImageClassifier(ScoredModule, LightningModule):
         return f"with {', '.join(own)} of {type(self).__name__}'s own: they get images." if own else _WITHOUT_DATA
 
     def on_train_batch_end(self, outputs: STEP_OUTPUT, batch: Sequence[Tensor], batch_idx: int) -> None:
-        """Give the loggers a picture of the first batch of a run; after its step, for encoding it takes a while."""
+        """Send the loggers a picture of the first batch of a run; after its step, for encoding it takes a while."""
         if self._show_images and self.trainer.is_global_zero and _find_picture_loggers(self.trainer):
             images = batch[0]
             if not are_images(images):  # features, whose dataset has the images
@@ -305,11 +305,11 @@ class ImageClassifier(ScoredModule, LightningModule):
         self._show_images = False
 
     def training_step(self, batch: Sequence[Tensor]) -> Tensor:
-        """Give the loss of a batch."""
+        """Return the loss of a batch."""
         return self._step("train", batch, label_smoothing=self.label_smoothing)["loss"]
 
     def predict_step(self, batch: Tensor | list[Tensor] | tuple[Tensor, ...]) -> Tensor:
-        """Give the probabilities ``(batch, num_classes)`` of a batch of images, with or without labels."""
+        """Return the probabilities ``(batch, num_classes)`` of a batch of images, with or without labels."""
         images = batch if isinstance(batch, Tensor) else batch[0]
         self._refuse_numbers(images)
         probabilities: Tensor = self(images).softmax(dim=1)
@@ -464,7 +464,8 @@ def check_same_classes(names: Sequence[str], current: Sequence[str], *, by: str)
     Raises:
         ConfigError: If they do not agree.
     """
-    names, current = list(names), list(current)
+    names = list(names)
+    current = list(current)
     if len(names) == len(current) and number_classes(len(names)) in (names, current):
         return current if names == number_classes(len(names)) else names
     if names == current:

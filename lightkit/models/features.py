@@ -17,7 +17,8 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 log = logging.getLogger("lightkit.models")
 
-_NUM_AXES, _NUM_CHANNELS = 4, 3
+_NUM_AXES = 4
+_NUM_CHANNELS = 3
 _SHARDED = (FSDPStrategy, DeepSpeedStrategy, ModelParallelStrategy)
 _ON_THE_WAY = (
     "__call__", "forward", "train", "training_step", "validation_step",
@@ -39,7 +40,10 @@ class FrozenFeatures:
     def __init__(
         self, module: LightningModule, network: nn.Module, head_names: Sequence[str], *, is_wanted: bool
     ) -> None:
-        self._module, self._network, self._head_names, self._is_wanted = module, network, tuple(head_names), is_wanted
+        self._module = module
+        self._network = network
+        self._head_names = tuple(head_names)
+        self._is_wanted = is_wanted
         heads = tuple(f"{name}." for name in head_names)
         self._frozen = [parameter for name, parameter in network.named_parameters() if not name.startswith(heads)]
         self._fused: nn.Module | None = None

@@ -1,4 +1,4 @@
-"""What lightkit's models share: metrics of each epoch, and the optimizer where the config names none."""
+"""Base of lightkit's models: metrics of each epoch, and the optimizer where the config names none."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class MeanLoss(Metric):
         self.num_examples += size
 
     def compute(self) -> Tensor:
-        """Give the mean over all examples so far."""
+        """Return the mean over all examples so far."""
         return self.total / self.num_examples
 
 
@@ -125,7 +125,7 @@ class Scores(nn.Module):
         self.stages = nn.ModuleDict({f"of_{stage}": metrics.clone(prefix=f"{stage}/") for stage in get_args(Stage)})
 
     def of(self, stage: Stage) -> MetricCollection:
-        """Give the metrics of a stage."""
+        """Return the metrics of a stage."""
         return cast(MetricCollection, self.stages[f"of_{stage}"])
 
     def update(
@@ -145,7 +145,8 @@ class Scores(nn.Module):
             self.of(stage).update(preds=preds.detach(), target=target, loss=loss, size=len(target))
             return
         is_counted = weights > 0
-        preds, target = preds.detach()[is_counted], target[is_counted]
+        preds = preds.detach()[is_counted]
+        target = target[is_counted]
         if len(target):
             self.of(stage).update(preds=preds, target=target, loss=loss, size=weights.float().sum())
             return
@@ -218,7 +219,7 @@ class ScoredModule(_Module):
             self.scores.of("train").reset()
 
     def training_step(self, batch: Sequence[Tensor]) -> Tensor:
-        """Give the loss of a batch."""
+        """Return the loss of a batch."""
         return self._step("train", batch)["loss"]
 
     def validation_step(self, batch: Sequence[Tensor]) -> STEP_OUTPUT:
@@ -251,7 +252,7 @@ class ScoredModule(_Module):
         return AdamW(parameter_groups(self, weight_decay=self.weight_decay), lr=self.learning_rate)
 
     def configure_optimizers(self) -> OptimizerLRScheduler:
-        """Give AdamW whose learning rate falls along half a cosine to zero at the run's last step.
+        """Return AdamW whose learning rate falls along half a cosine to zero at the run's last step.
 
         The number of steps is asked for when the first one is done. Asking while the optimizer is made would start the
         training loader before a resumed run knows where in the epoch it stands. A run without an end keeps its rate.

@@ -71,7 +71,7 @@ class Regressor(ScoredModule, LightningModule):
         self.example_input_array = torch.zeros(1, num_inputs)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Give the outputs ``(batch, num_outputs)`` for inputs ``(batch, num_inputs)``, in the target's units."""
+        """Return the outputs ``(batch, num_outputs)`` for inputs ``(batch, num_inputs)``, in the target's units."""
         self._check_inputs(inputs)
         scaled: Tensor = self.network((inputs - self.input_mean) / self.input_std)
         return scaled * self.output_std + self.output_mean
@@ -120,7 +120,7 @@ class Regressor(ScoredModule, LightningModule):
         )
 
     def predict_step(self, batch: Tensor | list[Tensor] | tuple[Tensor, ...]) -> Tensor:
-        """Give the outputs for a batch of inputs, with or without targets."""
+        """Return the outputs for a batch of inputs, with or without targets."""
         outputs: Tensor = self(batch if isinstance(batch, Tensor) else batch[0])
         return outputs
 
@@ -129,7 +129,8 @@ class Regressor(ScoredModule, LightningModule):
         outputs = self(inputs)
         if outputs.shape != targets.shape:
             raise self._explain_targets(targets, outputs.shape)
-        scaled, wanted = outputs / self.output_std, targets / self.output_std
+        scaled = outputs / self.output_std
+        wanted = targets / self.output_std
         loss, mean = self._compute_loss(stage, scaled, wanted, weights)
         self.scores.update(stage, preds=outputs, target=targets, loss=mean, weights=weights)
         given = {} if weights is None else {"weights": weights}

@@ -28,7 +28,9 @@ DEFAULT_TOP_K = 3
 """Number of classes of each image, if there are as many."""
 _ROW_GROUP = 4096  # rows of Parquet in memory
 _FORMULA = ("=", "+", "-", "@")
-_PROBABILITY, _NUMBER = "probability", "prediction_"  # beginnings of the names of columns of numbers
+# beginnings of the names of columns of numbers
+_PROBABILITY = "probability"
+_NUMBER = "prediction_"
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")  # not tabs and line breaks, which CSV quotes
 _MAX_BAD = 100
 """Images without a prediction that are kept, and listed on a page."""
@@ -166,7 +168,8 @@ class RowWriter(Protocol):
 
 class _TextTable:
     def __init__(self, path: Path, names: Sequence[str]) -> None:
-        self.names, self._is_stdout = names, path == STANDARD_OUTPUT
+        self.names = names
+        self._is_stdout = path == STANDARD_OUTPUT
         self.file: TextIO = sys.stdout if self._is_stdout else path.open("w", newline="", encoding="utf-8")
 
     def close(self) -> None:
@@ -211,8 +214,10 @@ class _Parquet:
         import pyarrow as pa  # 0.2 s and 60 MB, which the other formats need not have
         from pyarrow import parquet
 
-        self._path, self._names = path, names
-        self._pa, self._open = pa, parquet.ParquetWriter
+        self._path = path
+        self._names = names
+        self._pa = pa
+        self._open = parquet.ParquetWriter
         self._rows: list[Sequence[Any]] = []
         self._writer: Any = None
         self._schema: Any = None
@@ -383,7 +388,9 @@ class PredictionWriter:
     def __init__(self, output: Path, columns: PredictionColumns, table: RowWriter) -> None:
         self.num = self.num_bad = 0
         self.bad: list[Prediction] = []
-        self._output, self._columns, self._table = output, columns, table
+        self._output = output
+        self._columns = columns
+        self._table = table
         self._chosen: list[tuple[float, int, Prediction]] = []  # a heap, the most certain on top
 
     def add(self, prediction: Prediction) -> None:
@@ -393,9 +400,11 @@ class PredictionWriter:
             DataError: If it has more or fewer values than the table.
             LightkitError: If it cannot be written, as on a full disk.
         """
-        values, has_classes = prediction.values, self._columns.has_classes
+        values = prediction.values
+        has_classes = self._columns.has_classes
         if values is not None and (defect := self._columns.find_defect(values)) is not None:
-            prediction, values = replace(prediction, values=None, defect=defect), None
+            prediction = replace(prediction, values=None, defect=defect)
+            values = None
         self.num += 1
         if values is None:
             self.num_bad += 1

@@ -50,7 +50,9 @@ class FixedOrderLoader:
             sampler.drop_last = False
             if isinstance(sampler.sampler, RandomSampler):
                 sampler.sampler = SequentialSampler(loader.dataset)  # type: ignore[arg-type]  # it had a sampler
-        self.loader, self._select, self._name_labels = loader, select, name_labels
+        self.loader = loader
+        self._select = select
+        self._name_labels = name_labels
         self.digest = self.labels_digest = ""
         self.num_samples = 0
 
@@ -112,7 +114,8 @@ class EvaluationData(LightningDataModule):
 
     def __init__(self, data: LightningDataModule, split: str) -> None:
         super().__init__()
-        self.data, self.split = data, split
+        self.data = data
+        self.split = split
         self.model_name = "the model"
         """Name of the model that is scored, in messages."""
         self.model_classes: list[str] | None = None
@@ -140,7 +143,7 @@ class EvaluationData(LightningDataModule):
         return own if own is None else self.model_classes or own
 
     def prepare_data(self) -> None:
-        """Let the data module prepare."""
+        """Prepare the data module."""
         self.data.trainer = self.trainer
         self.data.prepare_data()
 
@@ -194,7 +197,8 @@ class EvaluationData(LightningDataModule):
     @property
     def names_digest(self) -> str | None:
         """Digest of the names of the samples; None where the data has none."""
-        source, digest = self.sample_source, hashlib.sha256()
+        source = self.sample_source
+        digest = hashlib.sha256()
         if not callable(getattr(source, "name", None)):
             return None
         for index in range(len(source)):
@@ -226,7 +230,7 @@ class EvaluationData(LightningDataModule):
         return int(name)
 
     def choose_class(self, name: str, *, is_left_out: bool = False) -> None:
-        """Give only the samples of a class from now on, or only those of all others.
+        """Select the samples of a class from now on, or those of all others.
 
         Raises:
             ConfigError: If there is no such class.
@@ -234,12 +238,13 @@ class EvaluationData(LightningDataModule):
         self._chosen = (self.number_of_class(name), is_left_out)
 
     def choose_all(self) -> None:
-        """Give the samples of all classes from now on."""
+        """Select the samples of all classes from now on."""
         self._chosen = None
 
     def begin_pass(self) -> None:
         """Count from here on what the model gets."""
-        self.num_given, self._given_labels = 0, []
+        self.num_given = 0
+        self._given_labels = []
 
     def number_of_label(self, name: str) -> int:
         """Return the number of a class in the labels that the model gets.
@@ -247,7 +252,8 @@ class EvaluationData(LightningDataModule):
         Raises:
             ConfigError: If there is no such class.
         """
-        number, own = self.number_of_class(name), self.own_classes
+        number = self.number_of_class(name)
+        own = self.own_classes
         return number if own is None or self.model_classes is None else self.model_classes.index(own[number])
 
     def name_predictions(self, predictions: Predictions | None) -> Predictions | None:
@@ -267,7 +273,8 @@ class EvaluationData(LightningDataModule):
         return replace(predictions, class_names=tuple(names or ())) if is_complete else predictions
 
     def _describe_order(self) -> str:
-        own, known = self.own_classes or [], self.model_classes or []
+        own = self.own_classes or []
+        known = self.model_classes or []
         return (
             f"the labels of these batches cannot be renumbered, and {self.model_name} has the classes in another order "
             f"({join_names(known, most=10)}) than the data ({join_names(own, most=10)})"
@@ -291,7 +298,8 @@ class EvaluationData(LightningDataModule):
         """
         if self._chosen is not None:
             batch = self._take_class(batch, *self._chosen)
-        own, known = self.own_classes, self.model_classes
+        own = self.own_classes
+        known = self.model_classes
         if batch is None:
             return None
         self.num_given += count_samples(batch)

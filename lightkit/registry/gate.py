@@ -71,12 +71,12 @@ class GateSettings:
 
     @property
     def is_against_run(self) -> bool:
-        """Whether the baseline is a run, and no alias or version of the registered model."""
+        """Return whether the baseline is a run, and no alias or version of the registered model."""
         return self.baseline is not None and ("/" in self.baseline or self.baseline == "latest")
 
     @property
     def is_loss(self) -> bool:
-        """Whether small values of the metric are good, as far as config and name tell."""
+        """Return whether small values of the metric are good, as far as config and name tell."""
         return self.metric is not None and infer_mode(self.metric, explicit=self.mode) == "min"
 
 
@@ -257,11 +257,13 @@ def decide(
     # here: it loads numpy, which no command needs that reads a config
     from lightkit.reports.statistics import compare_on_same_samples, compute_interval, select_class, smallest_drop
 
-    metric, confidence = str(settings.metric), settings.confidence or 0.95
+    metric = str(settings.metric)
+    confidence = settings.confidence or 0.95
     mode = infer_mode(metric, explicit=settings.mode)
     settings = replace(settings, mode=mode or "max")
     other = ModelScores("", {}) if baseline is None else baseline
-    value, reference = candidate.metrics.get(metric), other.metrics.get(metric)
+    value = candidate.metrics.get(metric)
+    reference = other.metrics.get(metric)
     compute = partial(compute_interval, metric, confidence=confidence)
     significance = None
     if baseline is not None:
@@ -314,7 +316,9 @@ def decide(
         scores = candidate.slices.get(name), other.slices.get(name)
         add_bound(f"{metric} of {name}", *scores, bound, is_least=settings.mode == "max")
     if settings.drift is not None and drift is not None and drift["best"] is not None:
-        window, best, allowed = drift["window"], drift["best"], settings.drift["max_drop"]
+        window = drift["window"]
+        best = drift["best"]
+        allowed = settings.drift["max_drop"]
         last = "the last promoted model" if window == 1 else f"the best of the last {window} promoted models"
         asks = f"at most {allowed:g} worse than {last} (version {drift['version']}: {best:.6g})"
         add(f"{metric} of late", value, best, asks, drops_at_most(best, allowed))
@@ -361,7 +365,8 @@ def _test_non_inferiority(
 
     if settings.margin is None:
         return None
-    metric, confidence = str(settings.metric), settings.confidence or 0.95
+    metric = str(settings.metric)
+    confidence = settings.confidence or 0.95
     models = [candidate, *([baseline] if baseline is not None else [])]
     scores = [model.metrics.get(metric) for model in models]
     if not all(map(_is_number, scores)):

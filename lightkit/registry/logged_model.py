@@ -95,7 +95,8 @@ def load_module(uri: str, folder: Path, flavors: Mapping[str, Any], *, trust: bo
     if flavor is None:
         raise ConfigError(f"{uri} is not a PyTorch model: it has the flavours {', '.join(sorted(flavors))}.")
     data = folder / str(flavor.get("model_data", "data"))
-    graph, program = data / "model.pt2", data / "model.pth"
+    graph = data / "model.pt2"
+    program = data / "model.pth"
     is_torchscript = not graph.exists() and _is_torchscript(program)
     code = None
     if flavor.get("code"):

@@ -28,7 +28,9 @@ if TYPE_CHECKING:
 PackageFormat = Literal["torch_export", "torchscript"]
 _TOLERANCE = 1e-5  # relative and absolute, for float32 on the same machine
 _BATCH_SIZES = (1, 7)  # of the comparison
-_HEIGHT, _WIDTH = 48, 64  # pixels of the example: MLflow keeps it as JSON, twice; the model resizes
+# pixels of the example: MLflow keeps it as JSON, twice; the model resizes
+_HEIGHT = 48
+_WIDTH = 64
 
 
 def add_preprocessing(subject: ExportTarget) -> ExportTarget:

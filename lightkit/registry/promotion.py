@@ -237,7 +237,7 @@ def hold_alias(registry: Registry, name: str, alias: str, *, reason: str) -> Hol
 
 
 def release_alias(registry: Registry, name: str, alias: str) -> Hold | None:
-    """Let an alias move again; return the hold that ended, or None if there was none."""
+    """Release an alias that is held; return the hold that ended, or None if there was none."""
     with exclusive(registry.address):
         if (held := read_hold(registry, name, alias)) is not None:
             with registry.attempt(f"release {name!r}"):
@@ -272,7 +272,8 @@ def note_in_run_folders(registry: Registry, name: str, move: Move) -> None:
     """
     uri = mask(registry.uri, hides_users=True)
     for version in list_versions(registry, name):
-        file, is_champion = Path(version.tags.get("run_folder", "")) / PROMOTED, str(version.version) == move.to
+        file = Path(version.tags.get("run_folder", "")) / PROMOTED
+        is_champion = str(version.version) == move.to
         noted = read_json(file) or {}
         if not file.parent.is_absolute() or not (file.parent.is_dir() if is_champion else noted):
             continue

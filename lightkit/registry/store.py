@@ -60,13 +60,15 @@ def address_of_job(resolved: Resolved, root: Path) -> Address:
 
 def _find_named_address(tracking_uri: str | None, resolved: Resolved) -> tuple[str | None, str]:
     """Return the address that the option or the config's logger names, and which of the two; None for neither."""
-    named, origin = tracking_uri, _OPTION
+    named = tracking_uri
+    origin = _OPTION
     loggers = resolved.values.get("logger")
     for entry in loggers.values() if isinstance(loggers, Mapping) and not named else []:
         if isinstance(entry, Mapping) and str(entry.get("class_path", "")).endswith(("loggers.MLflow", "MLFlowLogger")):
             uri = (entry.get("init_args") or {}).get("tracking_uri")
             if uri and not str(uri).startswith("file:"):  # which MLflow 3.13 and later refuse
-                named, origin = str(uri), "the logger MLflow of the run's config"
+                named = str(uri)
+                origin = "the logger MLflow of the run's config"
                 break
     return named, origin
 
@@ -100,7 +102,8 @@ def check_name(name: str, *, in_catalog: bool = False) -> str:
     is_name = 0 < len(name) <= 256 and name == name.strip() and name.isprintable() and not {*name} & {*"/:"}
     rule = "1 to 256 printable characters without a slash, a colon or space around them, such as flowers"
     if is_name and in_catalog:
-        is_name, rule = name.count(".") == 2 and all(name.split(".")), "three levels, such as main.vision.flowers"
+        is_name = name.count(".") == 2 and all(name.split("."))
+        rule = "three levels, such as main.vision.flowers"
     if not is_name or name in (".", ".."):
         raise ConfigError(f"--name: {name!r} is not a valid model name: expected {rule}.")
     return name
@@ -139,7 +142,7 @@ class Registry:
 
     @property
     def in_catalog(self) -> bool:
-        """Whether the registry is Databricks' Unity Catalog, where names have three levels."""
+        """Return whether the registry is Databricks' Unity Catalog, where names have three levels."""
         return self.uri.startswith(("databricks-uc", "uc:"))
 
     @contextmanager

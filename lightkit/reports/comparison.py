@@ -88,7 +88,8 @@ def pair_predictions(first: RunFacts, second: RunFacts) -> tuple[Predictions, Pr
     They are of the test split if both have predictions of it, else of the validation split. None if there are none.
     """
     for split in SPLITS:
-        one, other = first.predictions.get(split), second.predictions.get(split)
+        one = first.predictions.get(split)
+        other = second.predictions.get(split)
         if one is not None and other is not None:
             roots = (str(first.data.get("root") or ""), str(second.data.get("root") or ""))
             rows = match_samples(one, other, roots=roots)
@@ -174,7 +175,8 @@ def list_verdicts(compared: Sequence[RunFacts]) -> list[tuple[str, str]]:
 
     A run without predictions of the same samples has none.
     """
-    first, others = compared[0], compared[1:]
+    first = compared[0]
+    others = compared[1:]
     level = _LEVEL / len(others)  # Bonferroni: of many equal models, one would look better
     verdicts = []
     for name, each in zip(ascii_uppercase[1:], others, strict=False):
@@ -188,7 +190,8 @@ def list_verdicts(compared: Sequence[RunFacts]) -> list[tuple[str, str]]:
 def render_comparison(compared: Sequence[RunFacts]) -> str:
     """Render the page that compares runs, which are called A, B, ... in it."""
     names = ascii_uppercase[: len(compared)]
-    first, others = compared[0], dict(zip(names[1:], compared[1:], strict=True))
+    first = compared[0]
+    others = dict(zip(names[1:], compared[1:], strict=True))
     level = _LEVEL / len(others)  # Bonferroni: of many equal models, one would look better
     pairs = {name: pair for name, each in others.items() if (pair := pair_predictions(first, each)) is not None}
     thumbnails = Thumbnails()

@@ -30,7 +30,8 @@ from lightkit.task import CLASSIFICATION, REGRESSION
 
 SPLITS: Mapping[Split, str] = {"test": "test", "validation": "val"}
 """Splits with predictions, in the order of preference, each with the prefix of its metrics."""
-_SHARE_ERROR, _ROUNDING = 1e-3, 2e-7
+_SHARE_ERROR = 1e-3
+_ROUNDING = 2e-7
 """How far a share of samples may be from a whole number of them: absolute, and relative, of a mean in float32."""
 _T = TypeVar("_T")
 
@@ -51,7 +52,7 @@ class Setting(NamedTuple):
 
 @dataclass(frozen=True)
 class RunFacts:
-    """What the folder of a run holds, without secrets. A file that is missing or cannot be read gives an empty value.
+    """Contents of a run's folder, without secrets. A file that is missing or cannot be read gives an empty value.
 
     Args:
         run: The run.
@@ -94,7 +95,7 @@ class RunFacts:
 
     @property
     def data(self) -> Mapping[str, Any]:
-        """What the data module says of itself, without what a report cannot show."""
+        """Description of the data module by itself, without values that a report cannot show."""
         return keep_matching(self.manifest.get("data") or {}, DataDescription)
 
     @property
@@ -266,7 +267,8 @@ def score_predictions(prefix: str, found: Predictions) -> Score:
     """
     num = len(found)
     if found.is_classifier:
-        right, chance = int(found.is_correct.sum()), float(np.bincount(found.target).max() / num)
+        right = int(found.is_correct.sum())
+        chance = float(np.bincount(found.target).max() / num)
         return Score(f"{prefix}/{found.task.gate_metric}", right / num, wilson_interval(right, num), num, chance)
     errors = np.abs(found.prediction - found.target)
     chance = float(np.abs(found.target - np.median(found.target)).mean())
@@ -304,7 +306,8 @@ def is_metric(name: str) -> bool:
 
 def split_order(metric: str) -> int:
     """Order metrics by their split: test, validation, unknown, training."""
-    prefixes, prefix = (*SPLITS.values(), "", "train"), metric.partition("/")[0]
+    prefixes = (*SPLITS.values(), "", "train")
+    prefix = metric.partition("/")[0]
     return prefixes.index(prefix if prefix in prefixes else "")
 
 
@@ -335,7 +338,8 @@ def describe_verdict(facts: RunFacts) -> str:
 
 def _describe_gate(facts: RunFacts) -> str:
     """Write how the run compares with the gate's baseline; empty where the gate compared nothing."""
-    metric, scores = facts.gate.get("metric"), facts.gate.get("scores") or {}
+    metric = facts.gate.get("metric")
+    scores = facts.gate.get("scores") or {}
     mine, other = (_read_score(scores.get(which), metric) for which in ("challenger", "baseline"))
     if mine is None or other is None:
         return ""

@@ -67,7 +67,7 @@ def _text(name: object) -> str:
 
 @contextmanager
 def _figure(width: float, height: float) -> Iterator[Figure]:
-    """Give a figure of that size in inches, in the style of the reports."""
+    """Return a figure of that size in inches, in the style of the reports."""
     import matplotlib as mpl  # 0.4 s, which the start of a command need not wait for
     from matplotlib.figure import Figure
 
@@ -268,7 +268,8 @@ def to_svg(figure: Figure, *, name: str, label: str) -> str:
                 element.remove(child)
         element.tag = element.tag.rpartition("}")[2]
         element.text, element.tail = (text if text and text.strip() else None for text in (element.text, element.tail))
-        given, element.attrib = element.attrib, {}
+        given = element.attrib
+        element.attrib = {}
         for key, value in given.items():
             if key == "style":
                 _set_style(element, value)

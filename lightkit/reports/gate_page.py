@@ -15,7 +15,8 @@ from lightkit.runs.files import read_json, write_text
 from lightkit.runs.folder import Run
 from lightkit.runs.index import PROMOTED
 
-_MAX_ROWS, _MAX_SAMPLES = 100, 40
+_MAX_ROWS = 100
+_MAX_SAMPLES = 40
 
 
 def write_gate_page(run: Run) -> None:
@@ -37,7 +38,8 @@ def render_gate(run: Run, decision: Mapping[str, Any], promoted: Mapping[str, An
         decision: Content of ``gate.json``.
         promoted: Content of ``promoted.json``; empty if the run is not promoted.
     """
-    metric, intervals = decision.get("metric"), decision.get("intervals") or {}
+    metric = decision.get("metric")
+    intervals = decision.get("intervals") or {}
     checks = sorted(decision.get("checks") or [], key=lambda check: bool(check.get("passed")))
     of_slices = {check.get("name"): check for check in checks}
     slices = [

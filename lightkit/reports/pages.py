@@ -47,7 +47,8 @@ _TEMPLATES = Path(__file__).with_name("templates")
 _SECTION = re.compile(r'<section id="([^"]+)"[^>]*>\s*<h2>(.*?)</h2>', re.DOTALL)
 _LONGEST_TEXT = 300
 _MAX_EVENTS = 200
-_MAX_CLASSES, _MAX_CARD_CLASSES = 1000, 50
+_MAX_CLASSES = 1000
+_MAX_CARD_CLASSES = 50
 _MAX_CURVES = 16
 _NUM_SAMPLES = 20
 _MAX_OTHERS = 60
@@ -251,7 +252,8 @@ def try_run_report(run: Run) -> Path | None:
 
 def render_run(facts: RunFacts, drawn: Mapping[str, PageFigure]) -> str:
     """Render the page of a run."""
-    described, folder = _describe(facts, _MAX_CLASSES), facts.run.folder
+    described = _describe(facts, _MAX_CLASSES)
+    folder = facts.run.folder
     predictions: Predictions | None = described["predictions"]
     blocks = frozenset() if predictions is None else predictions.task.report_blocks
     began_in = str(facts.manifest.get("working_directory") or "")

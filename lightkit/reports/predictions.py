@@ -79,7 +79,7 @@ class Predictions:
 
     @property
     def is_classifier(self) -> bool:
-        """Whether targets are positions in ``class_names``."""
+        """Return whether targets are positions in ``class_names``."""
         return self.task.has_classes
 
     @property
@@ -100,7 +100,7 @@ class Predictions:
         return replace(self, paths=[self.paths[each] for each in positions], **arrays)
 
     def name_sample(self, at: int, root: str | None = None) -> str:
-        """Give the path of the sample at a position, relative to the folder of the data if it is inside."""
+        """Return the path of the sample at a position, relative to the folder of the data if it is inside."""
         path = self.paths[at]
         return f"sample {self.index[at]}" if path is None else path.removeprefix(f"{(root or '').rstrip('/')}/")
 
@@ -207,8 +207,11 @@ class ClassScores(NamedTuple):
 
 def score_classes(predictions: Predictions, most: int) -> list[ClassScores]:
     """Score the classes in their order; of more than ``most`` those with samples of least F1, the least first."""
-    counts, names = confusion_counts(predictions), predictions.class_names
-    hits, support, predicted = counts.diagonal(), counts.sum(axis=1), counts.sum(axis=0)
+    counts = confusion_counts(predictions)
+    names = predictions.class_names
+    hits = counts.diagonal()
+    support = counts.sum(axis=1)
+    predicted = counts.sum(axis=0)
     f1 = 2 * hits / np.maximum(predicted + support, 1)
     chosen = np.arange(len(names))
     if len(names) > most:
@@ -270,7 +273,8 @@ def score_class(predictions: Predictions, number: int, metric: str) -> float | N
     words = [word for word in _split_name(metric) if word not in _AVERAGES]
     if len(words) != 1 or words[0] not in _OF_CLASS:
         return cast("float | None", UNKNOWN_SCORE)
-    is_label, is_predicted = predictions.target == number, predictions.prediction == number
+    is_label = predictions.target == number
+    is_predicted = predictions.prediction == number
     if not is_label.any():
         return None
     hits = int((is_label & is_predicted).sum())
@@ -279,7 +283,8 @@ def score_class(predictions: Predictions, number: int, metric: str) -> float | N
 
 def list_confusions(predictions: Predictions, num: int) -> list[tuple[str, str, int]]:
     """List the most frequent wrong predictions: label, predicted class, number of samples."""
-    counts, names = confusion_counts(predictions), predictions.class_names
+    counts = confusion_counts(predictions)
+    names = predictions.class_names
     wrong = counts - np.diag(counts.diagonal())
     found = []
     for cell in np.argsort(-wrong, axis=None, kind="stable")[:num].tolist():

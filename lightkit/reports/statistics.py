@@ -39,11 +39,13 @@ def wilson_interval(num_successes: int, num_samples: int, *, confidence: float =
     Returns:
         The lower and the upper bound.
     """
-    z, share = NormalDist().inv_cdf(0.5 + confidence / 2), num_successes / num_samples
+    z = NormalDist().inv_cdf(0.5 + confidence / 2)
+    share = num_successes / num_samples
     scale = 1 + z**2 / num_samples
     center = (share + z**2 / (2 * num_samples)) / scale
     half = z / scale * math.sqrt(share * (1 - share) / num_samples + z**2 / (4 * num_samples**2))
-    low, high = max(0.0, center - half), min(1.0, center + half)
+    low = max(0.0, center - half)
+    high = min(1.0, center + half)
     return (0.0 if num_successes == 0 else low), (1.0 if num_successes == num_samples else high)
 
 
@@ -118,7 +120,8 @@ def mcnemar_exact(num_only_first: int, num_only_second: int) -> float:
     Returns:
         The two-sided p-value; 1 where they disagree on none.
     """
-    total, fewer = num_only_first + num_only_second, min(num_only_first, num_only_second)
+    total = num_only_first + num_only_second
+    fewer = min(num_only_first, num_only_second)
     k = np.arange(1, fewer + 1)
     # log of C(total, k) / 2^total for k = 0 to fewer; sums of logs, for the coefficients exceed a float
     logs = np.concatenate([[0.0], np.cumsum(np.log((total - k + 1) / k))]) - total * math.log(2)
@@ -145,7 +148,9 @@ def paired_score_interval(
         The lower and the upper bound of the share of the first less that of the second.
     """
     z = NormalDist().inv_cdf(0.5 + confidence / 2)
-    n, b, c = num_samples, num_only_first, num_only_second
+    n = num_samples
+    b = num_only_first
+    c = num_only_second
 
     def score(difference: float) -> float:
         """Compute the score statistic, whose nuisance parameter is its most likely value under the difference."""
@@ -278,7 +283,8 @@ def _macro(precision_weight: float, recall_weight: float) -> Statistic:
     """Mean over the classes that occur of hits by a weighted mean of predictions and labels, as torchmetrics' macro."""
 
     def compute(pairs: Array) -> float:
-        targets, predictions = pairs[:, 0], pairs[:, 1]
+        targets = pairs[:, 0]
+        predictions = pairs[:, 1]
         num = int(pairs.max(initial=0)) + 1
         hits = np.bincount(targets[targets == predictions], minlength=num)
         support, predicted = (np.bincount(each, minlength=num) for each in (targets, predictions))
@@ -384,7 +390,8 @@ def compare_on_same_samples(
         return result | {"reason": f"the predictions of each sample are not there, or do not give {metric}"}
     if candidate.labels != baseline.labels:
         return result | {"reason": "the predictions are not for the same samples"}
-    (values, statistic), (others, _) = mine, theirs
+    (values, statistic) = mine
+    (others, _) = theirs
     result |= paired_bootstrap(others, values, statistic, confidence=confidence)
     result |= {"test": "paired bootstrap", "num_samples": len(candidate)}
     if candidate.is_classifier:
@@ -442,7 +449,8 @@ def bound_difference(
         difference = (only_mine - only_theirs) / len(candidate)
         method = "paired score interval"
     else:
-        (values, statistic), (others, _) = mine, theirs
+        (values, statistic) = mine
+        (others, _) = theirs
         found = paired_bootstrap(others, values, statistic, confidence=two_sided)
         difference = found["difference"] if mode == "max" else 0.0 - found["difference"]
         low = found["low"] if mode == "max" else 0.0 - found["high"]
@@ -513,7 +521,8 @@ def choose_deciding_samples(
     if baseline is None:
         chosen += [("wrong", int(at)) for at in worst_errors(candidate, _MAX_SAMPLES)]
     else:
-        gains, is_relevant = _errors(baseline) - _errors(candidate), np.ones(len(candidate), dtype=bool)
+        gains = _errors(baseline) - _errors(candidate)
+        is_relevant = np.ones(len(candidate), dtype=bool)
         if candidate.is_classifier:  # of the samples on which one alone is right, those of the largest change
             gains = candidate.label_probability.astype(float) - baseline.label_probability
             is_relevant = candidate.is_correct != baseline.is_correct

@@ -1,4 +1,4 @@
-"""What a run leaves behind: its folder, lock, manifest, event stream, metrics, summary and whole checkpoints.
+"""Files that a run leaves behind: its folder, lock, manifest, event stream, metrics, summary and whole checkpoints.
 
 A name is imported when it is first asked for: the entry point needs the signals alone, before anything else.
 """

@@ -21,7 +21,7 @@ _log = logging.getLogger("lightkit")
 
 
 def digest(path: Path | str) -> str:
-    """Give the sha256 of a file's content, in hex."""
+    """Return the sha256 of a file's content, in hex."""
     with Path(path).open("rb") as file:
         hasher = hashlib.sha256()
         while block := file.read(1 << 20):
@@ -30,7 +30,7 @@ def digest(path: Path | str) -> str:
 
 
 def sidecar(path: Path | str) -> Path:
-    """Give the file beside ``path`` that holds its digest, in the format of ``sha256sum``."""
+    """Return the file beside ``path`` that holds its digest, in the format of ``sha256sum``."""
     return Path(f"{path}.sha256")
 
 
@@ -88,7 +88,7 @@ def write_aside(
 
 
 def write_link(path: Path, name: Path) -> None:
-    """Give a file that `write_aside` wrote, or a folder of shards, another name in the same folder too.
+    """Return a file that `write_aside` wrote, or a folder of shards, another name in the same folder too.
 
     It replaces what has that name. A kill at any moment leaves the old or the new file there, verified; of folders it
     may leave none. It takes no more space; where the file system has no links it is a copy.
@@ -119,7 +119,7 @@ def write_link(path: Path, name: Path) -> None:
 
 
 def _link_folder(folder: Path, name: Path) -> None:
-    """Give a folder of shards another name in the same folder too, replacing the folder of that name."""
+    """Return a folder of shards another name in the same folder too, replacing the folder of that name."""
     aside = aside_of(name)
 
     def link(source: str, target: str) -> None:
@@ -160,7 +160,7 @@ def _keep(path: Path, previous: Path) -> None:
 
 
 def _forget_cached(path: Path) -> None:
-    """Let what is read next come from the disk, where the system can be asked to; it must have been flushed."""
+    """Drop a file's cached pages, so that the next read is from the disk; it must have been flushed."""
     if not hasattr(os, "posix_fadvise"):  # macOS
         return
     descriptor = os.open(path, os.O_RDONLY)
@@ -320,7 +320,7 @@ _NAMED = re.compile(r"(?:GLOBAL|global:?|class|function|REDUCE|NEWOBJ|BUILD for)
 
 @contextmanager
 def trusting() -> Iterator[None]:
-    """Let files bring code along within the block."""
+    """Allow code in files within the block."""
     _trusted.append(set())
     try:
         yield

@@ -206,7 +206,9 @@ def add_fit_page(run: Run) -> None:
     record = read_json(run.summary_path)
     if record is None:  # it has ended before training
         return
-    best, paths, metrics = record.get("best") or {}, record.get("paths") or {}, record.get("metrics") or {}
+    best = record.get("best") or {}
+    paths = record.get("paths") or {}
+    metrics = record.get("metrics") or {}
     facts: list[tuple[str, Any]] = [("run", f"`{shown_path(run.folder)}`")]
     if checkpoint := paths.get("best_checkpoint") or paths.get("last_checkpoint"):
         is_scored = isinstance(best.get("value"), (int, float))
@@ -218,7 +220,8 @@ def add_fit_page(run: Run) -> None:
     facts += [("error", record["error"])] if record.get("error") else []
     code = f" (exit code {record['exit_code']})" if record.get("exit_code") else ""
     parts = [f"### lightkit fit: {record.get('run')} {record.get('status')}{code}", markdown_table(["", ""], facts)]
-    of_best, of_last = metrics.get("best") or {}, metrics.get("last") or {}
+    of_best = metrics.get("best") or {}
+    of_last = metrics.get("last") or {}
     names = [name for name in dict.fromkeys([*of_best, *of_last]) if name not in ("epoch", "step")]
     if names:
         rows = [(name, of_best.get(name, ""), of_last.get(name, "")) for name in names]

@@ -44,7 +44,7 @@ class Deadline:
 
     @property
     def is_duration(self) -> bool:
-        """Whether it counts from the start, so that the same command has as much time again, and no more."""
+        """Return whether it counts from the start, so that the same command has as much time again, and no more."""
         return self.ends_s is not None
 
     @property

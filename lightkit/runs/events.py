@@ -131,7 +131,8 @@ def read_events(path: Path | str, *, start: int = 0) -> Iterator[dict[str, Any]]
     file = Path(path)
     if not file.is_file():
         return
-    token, former = None, set[Any]()
+    token = None
+    former = set[Any]()
     with file.open("rb") as lines:
         lines.seek(start)
         for line in lines:

@@ -15,11 +15,12 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-_STAGING, _REMOVED = ".staging-", ".removed-"
+_STAGING = ".staging-"
+_REMOVED = ".removed-"
 
 
 class Fence:
-    """What a process may write below a job's folder, and through which folder, while it holds the job's lock.
+    """Paths that a process may write below a job's folder, and through which folder, while it holds the job's lock.
 
     Args:
         job: The job's folder.
@@ -54,7 +55,7 @@ class Fence:
         _open.append(self)
 
     def close(self) -> None:
-        """Let files of the job be written as any others."""
+        """Release the job: its files are written as any others."""
         with suppress(ValueError):
             _open.remove(self)
 

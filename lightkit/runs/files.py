@@ -157,7 +157,7 @@ def parse_json(text: str | bytes) -> Any:
 
 
 def finite(value: Any) -> Any:
-    """Give ``value`` with None for every number that JSON cannot say: NaN and the infinities."""
+    """Return ``value`` with None for every number that JSON cannot say: NaN and the infinities."""
     if isinstance(value, Mapping):
         return {str(key): finite(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -186,7 +186,7 @@ def flush(path: Path) -> None:
 
 
 def existing_folder(path: Path) -> Path:
-    """Give the nearest folder or file above, or at, a path that is there."""
+    """Return the nearest folder or file above, or at, a path that is there."""
     path = path.absolute()
     while not path.exists() and path != path.parent:
         path = path.parent

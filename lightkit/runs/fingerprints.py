@@ -87,7 +87,8 @@ def list_changes(old: Inputs, new: Inputs) -> list[str]:
         old: Inputs of the earlier run.
         new: Inputs now, with the salt of the earlier run.
     """
-    before, now = old.data or {}, new.data or {}
+    before = old.data or {}
+    now = new.data or {}
     files = [_compare_files(place, before.get(place, {}), now.get(place, {})) for place in {**before, **now}]
     files.append(_compare_files("code", old.code, new.code))
     return [*filter(None, files), *_compare_values(old, new)]

@@ -54,7 +54,7 @@ _ID = re.compile(r"\d{8}-\d{6}-[0-9a-f]{4,}")
 
 
 def check_name(name: str) -> str:
-    """Give the name of a job back, if a folder can have it.
+    """Return the name of a job, if a folder can have it.
 
     Raises:
         ConfigError: If it cannot: the name says which rule it breaks.
@@ -89,7 +89,7 @@ def create(root: Path | str, name: str) -> Run:
 
 
 def point_latest(run: Run) -> None:
-    """Let ``<root>/<name>/latest`` point to this run, without a moment in which it points nowhere."""
+    """Point ``<root>/<name>/latest`` to this run, without a moment in which it points nowhere."""
     link = run.folder.parent / _LATEST
     try:
         with atomic_write(link, durable=False) as aside:
@@ -99,7 +99,7 @@ def point_latest(run: Run) -> None:
 
 
 def open_run(folder: Path | str, *, resumed: bool = False) -> Run:
-    """Give the run of a folder that is there.
+    """Return the run of a folder that is there.
 
     Args:
         folder: The run's folder, or a link to it such as ``runs/flowers/latest``.
@@ -128,7 +128,8 @@ def find(reference: str, root: Path | str, name: str | None = None) -> Run:
     Raises:
         ConfigError: If there is none, with those that there are.
     """
-    root, path = Path(root), Path(reference).expanduser()
+    root = Path(root)
+    path = Path(reference).expanduser()
     jobs = [root / name] if name is not None else [*_folders(root)]
     if reference == _LATEST:
         found = max(filter(None, map(_latest, jobs)), key=lambda run: run.id, default=None)
@@ -149,7 +150,7 @@ def find(reference: str, root: Path | str, name: str | None = None) -> Run:
 
 
 def newest_interrupted(root: Path | str, name: str) -> Run | None:
-    """Give the newest fit of a job if it did not get to its end, else None.
+    """Return the newest fit of a job if it did not get to its end, else None.
 
     Only the newest counts: a fit that was interrupted before another one ended well is history. A process that was
     killed has left no summary, or one that says "running"; so the caller holds the job's lock.
@@ -182,7 +183,7 @@ def _folders(parent: Path) -> Iterator[Path]:
 
 
 def _is_run(folder: Path) -> bool:
-    """Whether a path is a run's folder, and not, say, the folder of the data that has the name of a job."""
+    """Return whether a path is a run's folder, and not, say, the folder of the data that has the name of a job."""
     if not folder.is_dir():
         return False
     files = ("manifest.json", "config.yaml", "events.jsonl", "checkpoints")
@@ -239,7 +240,7 @@ class Run:
 
     @property
     def manifest_path(self) -> Path:
-        """What the run was made from: code, packages, data, seed, hardware."""
+        """Path of the record of the run's origin: code, packages, data, seed, hardware."""
         return self.folder / "manifest.json"
 
     @property
@@ -259,7 +260,7 @@ class Run:
 
     @property
     def is_fit(self) -> bool:
-        """Whether it is a fit that keeps its results; without a manifest, which comes first, its checkpoints tell."""
+        """Return whether it is a fit that keeps its results; without a manifest its checkpoints tell."""
         manifest = read_json(self.manifest_path)
         if manifest is None:
             return any(self.checkpoints.glob("*.ckpt"))

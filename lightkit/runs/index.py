@@ -75,7 +75,7 @@ class IndexedRun:
         return f"{self.run.name}/{self.run.id}"
 
     def fields(self, *, now: float) -> dict[str, Any]:
-        """Give plain values for JSON.
+        """Return plain values for JSON.
 
         Args:
             now: Seconds since 1970.

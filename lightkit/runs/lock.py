@@ -67,8 +67,10 @@ class Lock:
             if not least <= seconds < math.inf:
                 raise ConfigError(f"run.{key}: expected a number of seconds, {least:g} or more, got {seconds!r}")
         self.path = (Path(root) / name / "lock.json").absolute()
-        self._wait_s, self._stale_s = wait_s, stale_s
-        self._tell, self._lost = tell, lost
+        self._wait_s = wait_s
+        self._stale_s = stale_s
+        self._tell = tell
+        self._lost = lost
         self._record: dict[str, Any] = {}
         self._fence: Fence | None = None
         self._is_owner = False
@@ -85,7 +87,8 @@ class Lock:
             RunLocked: If another process runs the job.
             ConfigError: If the lock cannot be written.
         """
-        began_s, has_told = time.monotonic(), False
+        began_s = time.monotonic()
+        has_told = False
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             while (owner := self._take()) is not None:
@@ -130,7 +133,7 @@ class Lock:
         return {SHARED_LOCK: self._record["token"]}
 
     def release(self) -> None:
-        """Give the lock back, unless this process shares it, is a fork of the owner, or has lost the lock."""
+        """Release the lock, unless this process shares it, is a fork of the owner, or has lost the lock."""
         if self._fence is not None:
             self._fence.close()
         if not self._thread.is_alive():  # also in a fork, which has no other threads
@@ -212,7 +215,8 @@ class Lock:
         if record is not None and not self._is_mine(record):
             return _describe_owner(self.path, record, self._stale_s, time.time())
 
-        job, silent_s = self.path.parent, elapsed_s() - self._beat_s
+        job = self.path.parent
+        silent_s = elapsed_s() - self._beat_s
         if not job.is_dir():
             return f"Its folder {job} was deleted."
         taken = f"Another process has run job {job.name!r} meanwhile: this one sent no heartbeat for {silent_s:.0f} s"
@@ -299,7 +303,8 @@ def _is_held(path: Path, record: Mapping[str, Any], stale_s: float, now_s: float
 
 
 def _describe_owner(path: Path, record: Mapping[str, Any], stale_s: float, now_s: float) -> str:
-    process, folder = _choose_process(record), f", in {record['folder']}" if record.get("folder") else ""
+    process = _choose_process(record)
+    folder = f", in {record['folder']}" if record.get("folder") else ""
     lease = (
         f" Its last heartbeat was {max(0.0, now_s - path.stat().st_mtime):.0f} s ago; it counts as dead after "
         f"{stale_s:g} s (run.stale_s)."

@@ -1,4 +1,4 @@
-"""What a run was made from: code, packages, data, seed, hardware, command."""
+"""Origin of a run: code, packages, data, seed, hardware, command."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def build_manifest(
     parent: str | None = None,
     previous: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Give what manifest.json holds before the data and the devices are known.
+    """Return what manifest.json holds before the data and the devices are known.
 
     Args:
         subcommand: ``fit``, ``validate``, ``test`` or ``predict``.
@@ -57,7 +57,7 @@ def build_manifest(
 
 
 def describe_git() -> dict[str, Any] | None:
-    """Give commit, branch and whether files differ from it; None outside a repository or without git."""
+    """Return commit, branch and whether files differ from it; None outside a repository or without git."""
     commit = git_output("rev-parse", "HEAD")
     if commit is None:
         return None
@@ -70,7 +70,7 @@ def describe_git() -> dict[str, Any] | None:
 
 
 def describe_hardware(gpus: Iterable[str] = ()) -> dict[str, Any]:
-    """Give the CPU's model, the cores this process may use, the memory, and the given names of GPUs."""
+    """Return the CPU's model, the cores this process may use, the memory, and the given names of GPUs."""
     return {
         "host": platform.node(),
         "cpu": processor.cpu_model(),

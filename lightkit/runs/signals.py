@@ -141,7 +141,7 @@ class SignalWatch:
         self.received = self.received or signum
 
     def explains(self, error: BaseException) -> bool:
-        """Tell whether an error is what became of the signal, and no news of its own.
+        """Return whether an error is what became of the signal, and no news of its own.
 
         A library may swallow what was raised while it was being loaded, and stumble over its own half afterwards.
         """
@@ -149,8 +149,9 @@ class SignalWatch:
 
     @contextmanager
     def deferring(self) -> Iterator[None]:
-        """Let signals wait for the end of a block that must not be cut off, such as the last line of the records."""
-        before, self.deferred = self.deferred, True
+        """Defer signals to the end of a block that must not be cut off, such as the last line of the records."""
+        before = self.deferred
+        self.deferred = True
         try:
             yield
         finally:

@@ -68,6 +68,7 @@ def write_summary(path: Path, summary: Summary) -> None:
 
 
 def relative(path: Path | str, folder: Path | str) -> str:
-    """Give a path relative to ``folder`` where it is inside, else as it is."""
-    inside, folder = Path(path).absolute(), Path(folder).absolute()
+    """Return a path relative to ``folder`` where it is inside, else as it is."""
+    inside = Path(path).absolute()
+    folder = Path(folder).absolute()
     return inside.relative_to(folder).as_posix() if inside.is_relative_to(folder) else str(path)

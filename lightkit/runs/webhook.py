@@ -103,7 +103,8 @@ class BackgroundSender:
     """
 
     def __init__(self, name: str, *, retries: float = 3) -> None:
-        self._name, self._retries = name, retries
+        self._name = name
+        self._retries = retries
         self._queue: queue.Queue[Deliver | None] = queue.Queue()
         self._thread: threading.Thread | None = None
         self._num_lost = 0

@@ -24,11 +24,15 @@ from pytorch_lightning.utilities.data import extract_batch_size
 from torch import Tensor
 
 _NUM_BATCHES = 4
-_WARM_UP_STEPS, _WARM_UP_STEPS_ON_CPU = 3, 1
+_WARM_UP_STEPS = 3
+_WARM_UP_STEPS_ON_CPU = 1
 _LOADER_WARM_UP_STEPS = 8  # in which workers get ahead
 _NUM_STEPS = 10_000  # of an epoch, as schedules of the model see it
 _NUM_TUNER_EPOCHS = 1000  # Lightning's Tuner counts steps
-_MIN_TIMED_STEPS, _MAX_TIMED_STEPS, _ENOUGH_S = 3, 50, 1.0  # of a trial
+# of a trial
+_MIN_TIMED_STEPS = 3
+_MAX_TIMED_STEPS = 50
+_ENOUGH_S = 1.0
 _FIRST_TOLERANCE = 0.01
 """Greatest difference of the first step's loss from float32's, as a share of that: the weights are still the same.
 
@@ -145,7 +149,9 @@ class Benchmark:
         budget_s: float = math.inf,
         report: Callable[[str], None] = lambda _: None,
     ) -> None:
-        self._build, self._seed, self._report = build, seed, report
+        self._build = build
+        self._seed = seed
+        self._report = report
         self._ends_s = time.perf_counter() + budget_s
         self._batches: list[Any] = []
         self.trials: dict[Variant, Trial] = {}
@@ -177,7 +183,8 @@ class Benchmark:
             each.refused = each.refused or again.refused
         if trial.is_faster_than(self.best):
             text = f"{trial.step_s * 1e3:.1f} ms a step, before {self.best.step_s * 1e3:.1f}"
-            before, self.best = self.best, trial
+            before = self.best
+            self.best = trial
             for key, value in vars(variant).items():
                 if value != getattr(before.variant, key):
                     self.gained[key] = value, text
@@ -326,7 +333,9 @@ class _StepTimer(Callback):
     """Reads the time at the end of each step, and ends the fit."""
 
     def __init__(self, trial: Trial, *, seed: int) -> None:
-        self._trial, self._seed, self._num_steps = trial, seed, 0
+        self._trial = trial
+        self._seed = seed
+        self._num_steps = 0
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         seed_everything(self._seed, verbose=False)  # building and setting up may have drawn less or more
@@ -344,12 +353,14 @@ class _StepTimer(Callback):
         if device.type in ("cuda", "mps"):
             getattr(torch, device.type).synchronize()
         now_s = time.perf_counter()
-        seconds, self._last_s = now_s - self._last_s, now_s
+        seconds = now_s - self._last_s
+        self._last_s = now_s
         self._num_steps += 1
         if self._num_steps == 1:
             with suppress(Exception):  # Lightning counts samples of tensors only
                 self._trial.batch_size = extract_batch_size(batch) * trainer.accumulate_grad_batches
-        times, has_loader = self._trial.times, self._trial.variant.num_workers is not None
+        times = self._trial.times
+        has_loader = self._trial.variant.num_workers is not None
         warm_up = _WARM_UP_STEPS_ON_CPU if device.type == "cpu" else _WARM_UP_STEPS
         if self._num_steps <= (_LOADER_WARM_UP_STEPS if has_loader else warm_up):
             return

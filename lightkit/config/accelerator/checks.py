@@ -57,12 +57,12 @@ class Requirements:
 
     @property
     def is_launched(self) -> bool:
-        """Whether the number of devices is that of the launcher's processes."""
+        """Return whether the number of devices is that of the launcher's processes."""
         return self.count_by is not None and self.count_by.path[0] == "launch"
 
     @property
     def has_known_strategy(self) -> bool:
-        """Whether the strategy is no class of the user's own."""
+        """Return whether the strategy is no class of the user's own."""
         return bool(self.strategy) and "." not in self.strategy
 
 

@@ -119,7 +119,8 @@ def _is_for_computing(setting: Setting) -> bool:
 
 
 def _check_value(setting: Setting) -> None:
-    key, value = str(setting.path[-1]), setting.value
+    key = str(setting.path[-1])
+    value = setting.value
     accepts, expected = _COMPUTING[key]
     if key in _MEASURED and value == AUTO:
         option = key.replace("_", "-")

@@ -149,12 +149,12 @@ class _Launch:
 
     @property
     def is_remote(self) -> bool:
-        """Whether the processes run on machines that the launcher chooses."""
+        """Return whether the processes run on machines that the launcher chooses."""
         return self.engine is not None and self.engine.value in _REMOTE_ENGINES
 
     @property
     def is_elsewhere(self) -> bool:
-        """Whether other machines than this one train, too."""
+        """Return whether other machines than this one train, too."""
         return self.is_remote or self.has_hosts
 
     def is_engine(self, name: str) -> bool:

@@ -49,13 +49,13 @@ class Setting:
 
     @property
     def is_strategy_word(self) -> bool:
-        """Whether ``trainer.accelerator`` names a strategy, as it did up to Lightning 1.5."""
+        """Return whether ``trainer.accelerator`` names a strategy, as it did up to Lightning 1.5."""
         words = (*STRATEGIES_AS_ACCELERATORS, *GONE_STRATEGIES)
         return self.path == ("trainer", "accelerator") and str(self.value).lower() in words
 
     @property
     def is_old_precision(self) -> bool:
-        """Whether it is a precision in the words of Lightning 1.x; 32 and 64 are today's too."""
+        """Return whether it is a precision in the words of Lightning 1.x; 32 and 64 are today's too."""
         return self.path[-1] == "precision" and str(self.value) in ("16", "bf16")
 
     def __str__(self) -> str:

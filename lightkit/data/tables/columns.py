@@ -108,7 +108,7 @@ def find_columns(
 
 
 def plain_type(kind: pa.DataType) -> pa.DataType:
-    """Give the type of the values, without a dictionary or an extension around them."""
+    """Return the type of the values, without a dictionary or an extension around them."""
     if isinstance(kind, pa.BaseExtensionType):
         return plain_type(kind.storage_type)
     return plain_type(kind.value_type) if types.is_dictionary(kind) else kind
@@ -116,7 +116,8 @@ def plain_type(kind: pa.DataType) -> pa.DataType:
 
 def _missing_column(schema: pa.Schema, argument: str, name: str) -> DataError:
     names = ", ".join(schema.names[:12]) + (", ..." if len(schema.names) > 12 else "")
-    hint, num = near(name, schema.names) or f"; it has {names}.", schema.names.count(name)
+    hint = near(name, schema.names) or f"; it has {names}."
+    num = schema.names.count(name)
     return DataError(
         f"data.init_args.{argument}: the table has {f'{num} columns' if num else 'no column'} {name!r}{hint}"
     )
@@ -240,9 +241,11 @@ def _parse_condition(triple: Any, schema: pa.Schema) -> tuple[str, pc.Expression
     if is_many != isinstance(value, list | tuple):
         expected = "a list of values" if is_many else "one value"
         raise ConfigError(f"data.init_args.filter: {column} {sign!r} expects {expected}, got {value!r}")
-    kind, field = plain_type(schema.field(column).type), pc.field(column)
+    kind = plain_type(schema.field(column).type)
+    field = pc.field(column)
     if types.is_float16(kind):  # Arrow compares no half precision
-        kind, field = pa.float32(), field.cast(pa.float32())
+        kind = pa.float32()
+        field = field.cast(pa.float32())
     values = [_convert_value(one, kind, column) for one in (value if is_many else [value])]
     if is_many:
         plain = [one.as_py() for one in values]
@@ -285,7 +288,7 @@ def _convert_value(value: Any, kind: pa.DataType, column: str) -> pa.Scalar:
 
 
 def plain_column(batch: pa.RecordBatch, name: str) -> pa.Array:
-    """Give a column without a dictionary or an extension around its values."""
+    """Return a column without a dictionary or an extension around its values."""
     column = batch.column(batch.schema.get_field_index(name))
     if isinstance(column, pa.ExtensionArray):
         column = column.storage
@@ -293,13 +296,13 @@ def plain_column(batch: pa.RecordBatch, name: str) -> pa.Array:
 
 
 def image_bytes(batch: pa.RecordBatch, name: str) -> pa.Array:
-    """Give a batch's encoded images as a binary array; a struct gives its field ``bytes``."""
+    """Return a batch's encoded images as a binary array; a struct gives its field ``bytes``."""
     column = plain_column(batch, name)
     return pc.struct_field(column, "bytes") if types.is_struct(column.type) else column
 
 
 def label_column(batch: pa.RecordBatch, columns: Columns) -> pa.Array:
-    """Give a batch's labels: classes as text, integers or booleans, values as float32; null if unusable."""
+    """Return a batch's labels: classes as text, integers or booleans, values as float32; null if unusable."""
     assert columns.label is not None
     column = plain_column(batch, columns.label)
     if columns.target == "value":
@@ -323,20 +326,20 @@ def format_class(value: str | int) -> str:
 
 
 def weight_values(batch: pa.RecordBatch, name: str) -> Numbers:
-    """Give a batch's weights; NaN for nulls, numbers below 0 and infinite ones."""
+    """Return a batch's weights; NaN for nulls, numbers below 0 and infinite ones."""
     weights = _numbers_of(plain_column(batch, name))
     return np.where(np.isfinite(weights) & (weights >= 0), weights, np.float32(np.nan))
 
 
 def join_shapes(shapes: Sequence[Shape]) -> Shape:
-    """Give the shape of a row's features: one column keeps its own, several are joined into a vector."""
+    """Return the shape of a row's features: one column keeps its own, several are joined into a vector."""
     if len(shapes) == 1:
         return shapes[0] or (1,)
     return (sum(math.prod(shape) for shape in shapes),)
 
 
 def column_shape(kind: pa.DataType) -> Shape | None:
-    """Give the shape of a column's value: empty for a number, None for lists, whose length is each row's own."""
+    """Return the shape of a column's value: empty for a number, None for lists, whose length is each row's own."""
     if isinstance(kind, pa.FixedShapeTensorType):
         return tuple(kind.shape)
     plain = plain_type(kind)
@@ -350,7 +353,7 @@ def column_shape(kind: pa.DataType) -> Shape | None:
 def feature_matrix(
     batch: pa.RecordBatch, names: Sequence[str], shapes: Sequence[Shape]
 ) -> tuple[Numbers, npt.NDArray[np.bool_]]:
-    """Give a batch's features, each row flat, and which rows can be used.
+    """Return a batch's features, each row flat, and which rows can be used.
 
     Args:
         batch: Record batch with the columns.
@@ -431,7 +434,8 @@ def _flatten_column(
     length = column.type.list_size if types.is_fixed_size_list(column.type) else width
     fits = np.asarray(pc.fill_null(pc.equal(pc.list_value_length(column), length), False))
     # a null or another length would shift all rows behind it
-    values, num_fitting = column.filter(pa.array(fits)).flatten(), int(fits.sum())
+    values = column.filter(pa.array(fits)).flatten()
+    num_fitting = int(fits.sum())
     whole = np.ones(num_fitting, np.bool_)
     while types.is_nested(values.type):  # lists of lists, each of a fixed length
         whole &= np.asarray(values.is_valid()).reshape(num_fitting, -1).all(axis=1)

@@ -1,4 +1,4 @@
-"""What a table holds for a training: each row's split, the classes, and the rows that cannot be used.
+"""Index of a table for a training: each row's split, the classes, and the rows that cannot be used.
 
 All rows are looked at once, a row group at a time; what is found is kept on disk for the runs that follow.
 """
@@ -54,10 +54,14 @@ log = logging.getLogger("lightkit.data")
 
 SPLITS: tuple[Split, ...] = ("train", "val", "test")
 MAX_CLASSES = 100_000
-_LEFT_OUT, _BAD = 3, 4  # codes of rows in no split; the others are places in SPLITS
+# codes of rows in no split; the others are places in SPLITS
+_LEFT_OUT = 3
+_BAD = 4
 _VERSION = 4  # raise it with every change of what is found
 _NUM_LISTED = 1000  # bad rows by name
-_READ_BYTES, _READ_ROWS = 4 << 20, 4096  # of a record batch
+# of a record batch
+_READ_BYTES = 4 << 20
+_READ_ROWS = 4096
 _JOBS_AHEAD = 256  # row groups whose findings are in memory
 _KEPT_FOR_S = 60 * 24 * 3600.0
 
@@ -86,7 +90,7 @@ class Row(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class _Rules:
-    """What decides where a row of a table goes.
+    """Rules that decide the split of a row of a table.
 
     Args:
         columns: Names of the columns.
@@ -196,7 +200,7 @@ class Index:
         return list(zip(found.tolist(), counts[found].tolist(), strict=True))
 
     def row_numbers(self, group: int, split: Split) -> npt.NDArray[np.int64]:
-        """Give the numbers, in a row group as it is read, of the rows of a split; ascending."""
+        """Return the numbers, in a row group as it is read, of the rows of a split; ascending."""
         return np.flatnonzero(self.codes[self._starts[group] : self._starts[group + 1]] == SPLITS.index(split))
 
     def read(self, split: Split, group: int, start: int = 0) -> Iterator[Row]:
@@ -210,13 +214,17 @@ class Index:
         Raises:
             DataError: If the file is missing or damaged.
         """
-        wanted, stored, at, done = self.row_numbers(group, split)[start:], self.groups[group], 0, 0
+        wanted = self.row_numbers(group, split)[start:]
+        stored = self.groups[group]
+        at = 0
+        done = 0
         for batch in stored.read(self.columns.of_a_sample, batch_rows=_rows_at_once(stored)):
             until = int(np.searchsorted(wanted, at + batch.num_rows))
             if until > done:
                 rows = wanted[done:until]
                 yield from self.make_rows(batch.take(pa.array(rows - at)), stored.row_names(rows))
-            done, at = until, at + batch.num_rows
+            done = until
+            at = at + batch.num_rows
             if done == len(wanted):
                 return
 
@@ -385,7 +393,7 @@ def _class_names(
     is_hashed: bool,
     label_names: Sequence[str] = (),
 ) -> list[str]:
-    """Give the classes of a checkpoint, or those of the training split, or of all rows where a hash decides.
+    """Return the classes of a checkpoint, or those of the training split, or of all rows where a hash decides.
 
     Raises:
         DataError: If a split has another class.
@@ -437,15 +445,19 @@ def _load_or_build(
 
 def _build(tables: Mapping[Split | None, Snapshot], rules: _Rules, file: BinaryIO) -> dict[str, Any]:
     """Look at all rows, and write their codes to a file; return the findings for JSON."""
-    columns, first = rules.columns, next(iter(tables.values()))
+    columns = rules.columns
+    first = next(iter(tables.values()))
     shapes = tuple(
         (_list_length(first, name),) if (shape := column_shape(first.schema.field(name).type)) is None else shape
         for name in columns.features
     )
     rules = replace(rules, shapes=shapes)
     jobs = [(group, split) for split, table in tables.items() for group in table.groups]
-    num_rows, counts, digest = sum(group.num_rows for group, _ in jobs), list[list[int]](), hashlib.sha256()
-    classes, bad = [Counter[str]() for _ in SPLITS], list[Defect]()
+    num_rows = sum(group.num_rows for group, _ in jobs)
+    counts = list[list[int]]()
+    digest = hashlib.sha256()
+    classes = [Counter[str]() for _ in SPLITS]
+    bad = list[Defect]()
     rounded: dict[str, tuple[int, int]] = {}
     weight = 0.0
     num_null_keys = 0
@@ -667,7 +679,8 @@ def _split_by_hash(batch: pa.RecordBatch, part: Codes, rules: _Rules, values: _V
     Returns:
         The hashes, and the number of rows without a key.
     """
-    columns, rows = rules.columns, np.flatnonzero(part == 0)
+    columns = rules.columns
+    rows = np.flatnonzero(part == 0)
     contents = b"".join(_hash_rows(batch, rows, columns, values))
 
     # as `lightkit.images.splits.split_of` does
@@ -681,7 +694,7 @@ def _split_by_hash(batch: pa.RecordBatch, part: Codes, rules: _Rules, values: _V
 
 
 def _hash_rows(batch: pa.RecordBatch, rows: npt.NDArray[np.int64], columns: Columns, values: _Values) -> list[bytes]:
-    """Give the SHA-256 by which the split of some rows of a batch is decided."""
+    """Return the SHA-256 by which the split of some rows of a batch is decided."""
     sha256 = hashlib.sha256
     if columns.key:
         keys = plain_column(batch, columns.key).take(pa.array(rows)).to_pylist()
@@ -696,6 +709,6 @@ def _hash_rows(batch: pa.RecordBatch, rows: npt.NDArray[np.int64], columns: Colu
 
 
 def _rows_at_once(group: RowGroup) -> int:
-    """Give the number of rows that take some megabytes, by the row group's average."""
+    """Return the number of rows that take some megabytes, by the row group's average."""
     each = max(1, group.size_bytes // max(1, group.num_stored))
     return max(1, min(_READ_ROWS, _READ_BYTES // each))

@@ -70,7 +70,8 @@ class BatchMaker:
             range(len(rows)), read, name=lambda place: rows[place].name, defects=self.defects,
             replacements=others if for_training else None,
         )  # fmt: skip
-        samples, kept = [sample for _, sample in found], [rows[place] for place, _ in found]
+        samples = [sample for _, sample in found]
+        kept = [rows[place] for place, _ in found]
         inputs = torch.from_numpy(np.stack(samples)) if self.view is None else stack_images(samples)
         labels = torch.tensor([row.label or 0 for row in kept])
         batch = inputs, labels.float().unsqueeze(1) if self.are_values else labels
@@ -92,7 +93,10 @@ class TableBatches(Dataset[Batch]):
     def __init__(
         self, rows: BatchRows, make_batch: BatchMaker, *, buffer_rows: int, source: TableImages | None = None
     ) -> None:
-        self.rows, self.make_batch, self.buffer_rows, self.source = rows, make_batch, buffer_rows, source
+        self.rows = rows
+        self.make_batch = make_batch
+        self.buffer_rows = buffer_rows
+        self.source = source
 
     def __len__(self) -> int:
         return self.rows.plan.num_batches
@@ -130,7 +134,9 @@ class TableRows(Dataset[Any]):
     """
 
     def __init__(self, rows: BatchRows, make_batch: BatchMaker) -> None:
-        self.rows, self.make_batch, self.sample_bytes = rows, make_batch, make_batch.row_bytes
+        self.rows = rows
+        self.make_batch = make_batch
+        self.sample_bytes = make_batch.row_bytes
 
     def __len__(self) -> int:
         return self.rows.plan.num_rows
@@ -155,7 +161,8 @@ class TableImages:
     """
 
     def __init__(self, index: Index, split: Split) -> None:
-        self._index, self._split = index, split
+        self._index = index
+        self._split = split
         self._rows = BatchRows(index.rows(split), partial(index.read, split), batch_size=1)
         self._names = RowNames(index, split)
 
@@ -187,7 +194,8 @@ class RowNames(Sequence[str]):
     """
 
     def __init__(self, index: Index, split: Split) -> None:
-        self._index, self._split = index, split
+        self._index = index
+        self._split = split
         self._groups = index.rows(split)
         self._stops = np.cumsum([0, *(num for _, num in self._groups)])
         self._last: tuple[int, list[str]] = (-1, [])
@@ -217,7 +225,8 @@ class BatchOrder(ResumableSampler):
     """
 
     def __init__(self, batches: TableBatches, *, seed: int) -> None:
-        self.rows, self.plan = batches.rows, batches.rows.plan
+        self.rows = batches.rows
+        self.plan = batches.rows.plan
         super().__init__(
             batches, batch_size=self.plan.batch_size, num_replicas=self.plan.num_replicas, rank=self.plan.rank,
             seed=seed,
@@ -267,7 +276,8 @@ def table_loader(
         options: As for `lightkit.data.train_loader`, and ``start_method`` of the worker processes; None is the
             machine's.
     """
-    order, for_training = BatchOrder(batches, seed=seed), batches.rows.is_shuffled
+    order = BatchOrder(batches, seed=seed)
+    for_training = batches.rows.is_shuffled
     if for_training:
         order.resume(**position_of(trainer)._asdict())
     elif trainer is not None and trainer.world_size > 1:
@@ -311,7 +321,8 @@ class EpochOrder:
 
     def __init__(self, counts: Sequence[int], *, seed: int | None = None, epoch: int = 0) -> None:
         groups = np.arange(len(counts))
-        self.num_rows, self._shift = sum(counts), 0
+        self.num_rows = sum(counts)
+        self._shift = 0
         if seed is not None and self.num_rows:
             groups = _random(seed, epoch, _GROUPS).permutation(len(counts))
             self._shift = int(_random(seed, epoch, _ROTATION).integers(self.num_rows))
@@ -320,7 +331,7 @@ class EpochOrder:
         self._starts: list[int] = np.cumsum([0, *counts]).tolist()  # of the groups in stored order
 
     def parts(self, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
-        """Give the rows from place ``start`` up to but not including ``stop`` of the line.
+        """Return the rows from place ``start`` up to but not including ``stop`` of the line.
 
         Yields:
             Number of a row group in its split, rows of the split before those that are wanted, and how many are.
@@ -342,7 +353,7 @@ class EpochOrder:
 
 @dataclass(frozen=True)
 class RankPlan:
-    """What one of several ranks has of a line of rows: a stretch of it, in as many batches as every other rank has.
+    """Share of one of several ranks in a line of rows: a stretch of it, in as many batches as every other rank has.
 
     Args:
         num_rows: Of all ranks.
@@ -444,7 +455,9 @@ class BatchRows:
         rank: int = 0,
         seed: int | None = None,
     ) -> None:
-        self._groups, self._read, self._seed = groups, read, seed
+        self._groups = groups
+        self._read = read
+        self._seed = seed
         self.is_shuffled = seed is not None
         self.plan = RankPlan(sum(rows for _, rows in groups), batch_size, num_replicas, rank)
         self._order: tuple[int, EpochOrder] | None = None
@@ -469,10 +482,13 @@ class BatchRows:
             for other in [other for other in lanes if other >= key.num_lanes]:
                 lanes.pop(other)
         lane = key.number % key.num_lanes
-        wanted, places = plan.within_lane(key.number), plan.lane(lane)
+        wanted = plan.within_lane(key.number)
+        places = plan.lane(lane)
         if self._seed is None:
             return list(self._line(key.epoch, lane, places[wanted.start : wanted.stop]))
-        block_rows, found, row = max(1, key.buffer_rows // key.num_lanes), list[Any](), wanted.start
+        block_rows = max(1, key.buffer_rows // key.num_lanes)
+        found = list[Any]()
+        row = wanted.start
         while row < wanted.stop:
             number, block = block_of(len(places), block_rows, row)
             kept = self._block(key, lane, number, places[block.start : block.stop])
@@ -482,7 +498,7 @@ class BatchRows:
         return found
 
     def places(self, key: BatchKey) -> range:
-        """Give the places in the epoch's line of a batch: each is in one batch of one rank only."""
+        """Return the places in the epoch's line of a batch: each is in one batch of one rank only."""
         plan = replace(self.plan, num_lanes=key.num_lanes)
         within = plan.within_lane(key.number)
         return plan.lane(key.number % key.num_lanes)[within.start : within.stop]
@@ -549,8 +565,10 @@ class _Cursor:
     """A place in one open row group."""
 
     def __init__(self, groups: Sequence[tuple[int, int]], read: Callable[[int, int], Iterator[Any]]) -> None:
-        self._groups, self._read = groups, read
-        self._group, self._at = -1, 0
+        self._groups = groups
+        self._read = read
+        self._group = -1
+        self._at = 0
         self._rows: Iterator[Any] = iter(())
 
     def rows(self, number: int, skip: int, take: int) -> Iterator[Any]:
@@ -559,7 +577,8 @@ class _Cursor:
         if number != self._group or skip < self._at:
             self._at, self._rows = skip, self._read(group, skip)
         self._group = -1  # in the middle of reading, an error may come
-        stop, num_read = skip + take, 0
+        stop = skip + take
+        num_read = 0
         for row in islice(self._rows, skip - self._at, stop - self._at):
             yield row
             num_read += 1
@@ -569,6 +588,7 @@ class _Cursor:
                 "opened. Leave a table alone while it is trained on, or train on a version of a Delta table."
             )
         if stop < num_rows:
-            self._group, self._at = number, stop
+            self._group = number
+            self._at = stop
         else:  # close the file, and free what was read ahead
             self._rows = iter(())

@@ -122,7 +122,9 @@ class Table(LoadingModule):
     ) -> None:
         super().__init__(**kwargs)
         check_arguments(self, shuffle_buffer=shuffle_buffer, max_bad_fraction=max_bad_fraction)
-        self.shuffle_buffer, self.on_bad_image, self.max_bad_fraction = shuffle_buffer, on_bad_image, max_bad_fraction
+        self.shuffle_buffer = shuffle_buffer
+        self.on_bad_image = on_bad_image
+        self.max_bad_fraction = max_bad_fraction
         check_fractions(val_fraction=val_fraction, test_fraction=test_fraction)
         if path and (train or val or test):
             other = "train" if train else "val" if val else "test"
@@ -188,7 +190,8 @@ class Table(LoadingModule):
         self._tables = make_on_rank_zero(
             lambda: {split: open_table(place, **self._state) for split, place in self.places.items()}, trainer
         )
-        first, named = next(iter(self._tables.values())), dict(self._columns)
+        first = next(iter(self._tables.values()))
+        named = dict(self._columns)
         if named["split"] == "auto":
             named["split"] = "split" if None in self._tables and "split" in first.schema.names else None
         columns = find_columns(first.schema, **named)
@@ -250,7 +253,7 @@ class Table(LoadingModule):
 
     @property
     def are_decoded(self) -> bool:
-        """Whether the table has no images."""
+        """Return whether the table has no images."""
         return not self.index.columns.image
 
     @property
@@ -282,7 +285,7 @@ class Table(LoadingModule):
         return preprocessing_of(self.image_size) if self.index.columns.image else None
 
     def untransformed(self, split: Split) -> LabelledSource:
-        """Give a split's images as they are, in RGB, with their labels; known after `setup`.
+        """Return a split's images as they are, in RGB, with their labels; known after `setup`.
 
         Raises:
             DataError: If the table has features in place of images.
@@ -293,7 +296,8 @@ class Table(LoadingModule):
 
     def describe(self) -> dict[str, Any]:
         """Describe the data for a run's manifest."""
-        index, tables = self.index, self._tables
+        index = self.index
+        tables = self._tables
         versions = {str(split): table.version for split, table in tables.items()}
         return {
             "source": self.source,
@@ -320,7 +324,8 @@ class Table(LoadingModule):
         self._classes = list(state["class_names"])
         if self._index is not None and self._index.class_names != self._classes:
             self._index = self._open()
-        now, trainer = self.describe(), self.trainer
+        now = self.describe()
+        trainer = self.trainer
         is_training = trainer is not None and trainer.is_global_zero and trainer.state.fn == TrainerFn.FITTING
         if not is_training or state.get("fingerprint") in (None, now["fingerprint"]):
             return
@@ -342,7 +347,9 @@ class Table(LoadingModule):
 
     def _load(self, split: Split) -> ResumableLoader:
         """Make the loader of a split, of which each row is on one rank; that of training is shuffled."""
-        trainer, index, is_training = self.trainer, self.index, split == "train"
+        trainer = self.trainer
+        index = self.index
+        is_training = split == "train"
         rank, world_size = (trainer.global_rank, trainer.world_size) if trainer else (0, 1)
         loading = self._loading
         batch_size = loading.pop("batch_size")
@@ -411,5 +418,6 @@ class Table(LoadingModule):
 
     def _check_bad(self) -> None:
         if self._training is not None:
-            num_rows, max_fraction = self.index.counts["train"], self.max_bad_fraction
+            num_rows = self.index.counts["train"]
+            max_fraction = self.max_bad_fraction
             check_bad_samples(self.defects, num_rows, what="rows", max_fraction=max_fraction, trainer=self.trainer)

@@ -29,7 +29,8 @@ from lightkit.data.tables.source import is_remote, local_path
 from lightkit.errors import ConfigError, DataError
 from lightkit.images.image_file import map_in_order
 
-_LAST_PYARROW, _LAST_NUMPY = 14, 1
+_LAST_PYARROW = 14
+_LAST_NUMPY = 1
 _INSTEAD = "lightkit.data.Table reads the same Parquet files: set data.class_path to it."
 
 
@@ -136,7 +137,9 @@ class PetastormLoader(ResumableLoader):
     """
 
     def __init__(self, data: PetastormTable) -> None:
-        trainer, index, snapshot = data.trainer, data.index, data._tables["train"]
+        trainer = data.trainer
+        index = data.index
+        snapshot = data._tables["train"]
         rank, num_ranks = (trainer.global_rank, trainer.world_size) if trainer else (0, 1)
         num_rows = dict(index.rows("train"))  # the groups of this table are the first of the index
         sizes = [num_rows.get(number, 0) for number in range(len(snapshot.groups))]
@@ -164,10 +167,14 @@ class PetastormLoader(ResumableLoader):
         return math.ceil(max(self.shares) / self.data.batch_size)
 
     def __iter__(self) -> Iterator[Batch]:  # type: ignore[override]
-        data, sampler = self.data, self.sampler
+        data = self.data
+        sampler = self.sampler
         assert isinstance(sampler, ResumableSampler)
-        size, epoch, first = data.batch_size, sampler.epoch, sampler.first_batch
-        share, num_threads = self.shares[sampler.rank], data.workers_count
+        size = data.batch_size
+        epoch = sampler.epoch
+        first = sampler.first_batch
+        share = self.shares[sampler.rank]
+        num_threads = data.workers_count
         make_batch = data._batch_maker(data._view("train"), data.defects)
 
         def make(some: list[Row]) -> Batch:  # a row has no number: its content decides its augmentation
@@ -182,7 +189,8 @@ class PetastormLoader(ResumableLoader):
     def _shuffle(self, rows: Iterator[Row], epoch: int) -> Iterator[Row]:
         """Mix rows in a buffer of ``shuffling_queue_capacity`` rows."""
         rank: int = self.sampler.rank
-        draw, kept = np.random.default_rng(stable_seed(self.seed, epoch, rank)), list[Row]()
+        draw = np.random.default_rng(stable_seed(self.seed, epoch, rank))
+        kept = list[Row]()
         for row in chain(rows, repeat(None)):
             if row is not None:
                 kept.append(row)
@@ -194,7 +202,7 @@ class PetastormLoader(ResumableLoader):
                 yield kept.pop()
 
     def _rows(self, reader: Any) -> Iterator[Row]:
-        """Give the rows that can be used, without end; the index has listed the others."""
+        """Return the rows that can be used, without end; the index has listed the others."""
         index = self.data.index
         while True:
             try:
@@ -218,8 +226,10 @@ class PetastormLoader(ResumableLoader):
             batch = pa.RecordBatch.from_pandas(frame[schema.names], schema=schema, preserve_index=False)
             return pd.DataFrame({"rows": [batch.serialize().to_pybytes()]})
 
-        schema, data = self.schema, self.data
-        rank, num_ranks = self.sampler.rank, len(self.shares)
+        schema = self.schema
+        data = self.data
+        rank = self.sampler.rank
+        num_ranks = len(self.shares)
         try:
             return petastorm.make_batch_reader(
                 f"file://{local_path(self.place)}",

@@ -123,7 +123,8 @@ class RowGroup:
         Raises:
             DataError: If the file is missing or damaged.
         """
-        file, at = self.file, self.first
+        file = self.file
+        at = self.first
         schema = pa.schema([file.schema.field(name) for name in columns])
         with _translate_read_errors(file.path), file.open() as parquet:
             inside = [name for name in columns if name in parquet.schema_arrow.names and name not in file.partition]
@@ -148,7 +149,8 @@ class RowGroup:
         """
         import pyarrow.dataset as ds  # with pandas, 0.2 s
 
-        file, partition = self.file, pc.scalar(True)
+        file = self.file
+        partition = pc.scalar(True)
         for name, value in file.partition.items():
             scalar = pa.scalar(value, file.schema.field(name).type)
             partition = partition & (pc.field(name).is_null() if value is None else pc.field(name) == scalar)
@@ -208,7 +210,7 @@ class Snapshot:
 
     @property
     def is_local(self) -> bool:
-        """Whether forked processes may read it."""
+        """Return whether forked processes may read it."""
         return not is_remote(self.place)
 
 
@@ -351,10 +353,12 @@ def open_parquet(place: str, options: Mapping[str, Any], version: int | None, ti
             f"{place}: no Parquet files here. Set data.init_args.path to a Delta table, or to a folder or file of "
             f"Parquet ({', '.join(PARQUET_SUFFIXES)})."
         )
-    infos, partitions = list(files.values()), _read_partitions(list(files))
+    infos = list(files.values())
+    partitions = _read_partitions(list(files))
     footers = _read_footers(filesystem, [info.path for info in infos])
     schema = _merge_schemas(place, [footer.schema for footer in footers], partitions)
-    fingerprint, groups = hashlib.sha256(), list[RowGroup]()
+    fingerprint = hashlib.sha256()
+    groups = list[RowGroup]()
     for (name, info), footer, partition in zip(files.items(), footers, partitions, strict=True):
         fingerprint.update(f"{name}\0{info.size}\0{footer.digest.hex()}\n".encode("utf-8", "surrogateescape"))
         file = DataFile(info.path, filesystem, schema, footer.digest, partition, NONE_DELETED)
@@ -415,7 +419,8 @@ def _merge_schemas(place: str, schemas: Sequence[pa.Schema], partitions: Sequenc
         ) from error
     for name in partitions[0]:
         is_number = all(isinstance(partition[name], int | None) for partition in partitions)
-        at, column = schema.get_field_index(name), pa.field(name, pa.int64() if is_number else pa.string())
+        at = schema.get_field_index(name)
+        column = pa.field(name, pa.int64() if is_number else pa.string())
         schema = schema.append(column) if at < 0 else schema.set(at, column)
     return schema
 
