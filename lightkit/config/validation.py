@@ -252,6 +252,8 @@ class _Validator:
         word = node.value if isinstance(node, Leaf) else None
         if node is None or not isinstance(word, str) or "." in word or not word.strip() or word == "null":
             return
+        if node.origin.word is not None and node.origin.word.path[0] != section:  # translated; it is checked there
+            return
         words = [*self._schema.data["strategies"], *_OWN_STRATEGIES]
         is_known = word.lower() in map(str.lower, (*words, *GONE_STRATEGIES)) or self._is_name(word, [_STRATEGY])
         if not is_known and not _is_loaded(word, [_STRATEGY]):

@@ -170,7 +170,7 @@ def test_an_error_is_reported_in_plain_words(tmp_path: Path, text: str, says: st
 RIGHT = {
     "numbers as text": "trainer: {max_epochs: '3', limit_val_batches: '0.5', inference_mode: 'no'}",
     "null for an argument that has a default": "trainer: {max_steps: }\ndata: {class_path: Flowers, batch_size: }",
-    "hardware in any words": "trainer: {gpus: 2, tpu_cores: x, accelerator: [3], devices: {}}\naccelerator: 7",
+    "hardware in any words": "trainer: {tpu_cores: x, devices: {}}\naccelerator: 7",
     "other names of a class": "optimizer: torch.optim.sgd.SGD",
     "one callback that is no list": "trainer: {callbacks: {class_path: Timer}}",
     "switches for loggers": "trainer: {logger: false}",
@@ -181,7 +181,8 @@ RIGHT = {
     "an optimizer's own learning rate": "optimizer: {class_path: Adam, init_args: {lr: '1e-3', betas: [0.9, '0.99']}}",
     "a dataclass as a mapping": "callbacks: {x: {class_path: RichProgressBar, theme: {description: green_yellow}}}",
     "a dataclass as a class": "callbacks: {x: {class_path: RichProgressBar, theme: {class_path: Any, init_args: {}}}}",
-    "strategies": "trainer: {strategy: DDP_spawn}\naccelerator: {strategy: Horovod}",
+    "a strategy in capitals": "trainer: {strategy: DDP_spawn}",
+    "a strategy of the block in capitals": "accelerator: {strategy: Horovod}",
     "a strategy's class": "trainer: {strategy: DDPStrategy}",
     "an old strategy": "trainer: {strategy: ddp_cpu, profiler: SimpleProfiler}",
     "numbers for keys of a value": (

@@ -129,9 +129,14 @@ RULES = {
     ),
     "a-word-for-one-key-of-a-mapping": Rule(
         ["accelerator: {gpus: 2}", "accelerator: cpu", "accelerator: {precision: 16}"],
-        {"accelerator": {"gpus": 2, "kind": "cpu", "precision": 16}},
+        {
+            "accelerator": {"gpus": 2, "kind": "cpu", "precision": 16},
+            "trainer": {"accelerator": "cpu", "devices": None, "precision": "16-mixed"},
+        },
     ),
-    "null-over-a-word": Rule(["accelerator: cpu", "accelerator: null"], {"accelerator": None}),
+    "null-over-a-word": Rule(
+        ["accelerator: cpu", "accelerator: null"], {"accelerator": None, "trainer": {"accelerator": None}}
+    ),
     "new-class-by-name": Rule([NET, "model: Other"], {"model": {"class_path": "Other"}}),
     "new-class-drops-dict-kwargs": Rule(
         ["model: {class_path: A, dict_kwargs: {x: 1}}", "model: {class_path: B}"], {"model": {"class_path": "B"}}

@@ -120,7 +120,7 @@ def test_what_a_lower_layer_says_for_another_engine_counts_no_more(tmp_path: Pat
 
 
 def test_several_machines_need_an_engine_that_makes_them_one_run(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"trainer\.num_nodes: 2 machines .* say launch\.engine: torchrun"):
+    with pytest.raises(ConfigError, match=r"trainer\.num_nodes: 2 machines .* set launch\.engine: torchrun"):
         checked(tmp_path, "trainer: {num_nodes: 2}\n")
     with pytest.raises(ConfigError, match=r"trainer\.num_nodes: 2 machines"):
         checked(tmp_path, "", flags={"trainer.num_nodes": "2"})

@@ -195,6 +195,8 @@ def _read_strategy(setting: Setting) -> list[Wish]:
     word = setting.value.lower()
     if word in GONE_STRATEGIES:
         raise error_at(f"{setting} is not a strategy any more: {GONE_STRATEGIES[word]}", setting.origin)
+    if setting.path[0] == "trainer" and word not in OLD_STRATEGIES:  # it may name the class of a lower layer
+        return [Wish(setting, "strategy", word, setting.node)]
     today, kind = OLD_STRATEGIES.get(word, (word, None))
     on_kind = [] if kind is None else [_wish(setting, "accelerator", kind)]
     return [_wish(setting, "strategy", today), *on_kind]

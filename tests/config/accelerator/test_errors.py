@@ -203,7 +203,11 @@ TOO_FEW = [
     ("accelerator: {strategy: ddp}", TPU, r"strategy: ddp: Lightning finds a TPU on this machine; a TPU takes the"),
     ("accelerator: mps", NOTHING, r"accelerator: mps: this machine has no GPU of Apple's"),
     ("accelerator: {gpus: 2}", Machine(mps=True), r"gpus: 2: this machine has one GPU, Apple's"),
-    ("accelerator: {strategy: horovod, gpus: -1}", Machine(gpus=None), r"cannot be counted without CUDA; say how many"),
+    (
+        "accelerator: {strategy: horovod, gpus: -1}",
+        Machine(gpus=None),
+        r"cannot be counted without CUDA; set their number",
+    ),
     (
         "accelerator: {tpu_cores: 8}",
         Machine(xla=Xla("2.9.0"), versions=TPU.versions),
