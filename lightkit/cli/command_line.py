@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import re
 from collections import deque
 from collections.abc import Collection, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from lightkit.errors import ConfigError, cut, near
@@ -515,7 +515,7 @@ class _Parser:
             return self._command.error(f"{text}{hint}")
         if word.endswith(_NESTED_FILES):
             hint = f"; a config file comes after -c: -c {cut(word)}"
-        elif Path(word).is_dir():
+        elif os.path.isdir(word):  # noqa: PTH112 (pathlib raises for a word that is too long)
             hint = f"; `lightkit init --data {cut(word)}` writes a config for the images in it"
         return ConfigError(f"{text}: expected --OPTION, --KEY=VALUE or KEY=VALUE{hint}")
 

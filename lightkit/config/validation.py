@@ -209,7 +209,8 @@ class _Validator:
         if is_trainer:
             for name in (*OLD_TRAINER_KEYS, *TRAINER_DEFAULTS):
                 child = entries.pop(name, None)
-                if child is not None and not _is_word(child):  # settings of a class
+                is_written = child is not None and child.origin.word is None  # and not translated from a word
+                if child is not None and is_written and not _is_word(child):  # settings of a class
                     self.result.is_final = False
         owner = "the trainer has" if is_trainer else "there is"
         for name, child in self._check_known((key,), entries, known):
