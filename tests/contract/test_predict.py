@@ -543,7 +543,7 @@ def test_an_error_is_reported_before_an_exported_file_is_opened(
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["--model", "elsewhere.safetensors", "new"], r"weights alone.*--run or -c"),
+        (["--model", "elsewhere.safetensors", "new"], r"weights only.*--run or -c"),
         (["-c", "pictures.yaml", "--model=x.safetensors", "--ckpt_path=x.ckpt", "new"], r"--ckpt_path.*other weights"),
         (["-c", "pictures.yaml", "--top-k=2"], r"--top-k 2: .*IMAGES"),
         (["-c", "pictures.yaml", "--output", "x.csv"], r"--output x\.csv: .*IMAGES"),
