@@ -94,7 +94,7 @@ def test_the_option_counts_more_than_the_variable_in_a_command_without_a_config(
     assert [Path(each["folder"]) for each in found] == finished.runs
     failed = finished.run("runs", "--root", "nowhere", environ={"LIGHTKIT_RUN__ROOT": "runs"})
     assert failed.code == 2
-    assert "nowhere is no folder" in failed.err
+    assert "nowhere is not a folder" in failed.err
 
 
 def test_the_python_functions_look_for_runs_where_the_variable_says(
