@@ -422,7 +422,9 @@ class _Validator:
         if not makes_function and has_all_bases and not {*described["bases"]} & {*wanted}:
             section = schema.section_of(found)
             goes = f"; it goes under {section}" if section and section != place[0] else ""
-            return f"{_short(found)} is no {join_alternatives(map(_short, wanted))}{goes}"
+            names = join_alternatives(map(_short, wanted))
+            article = "an" if names[:1] in "AEIOU" else "a"
+            return f"{_short(found)} is not {article} {names}{goes}"
         if described.get("abstract"):
             return f"{_short(found)} is a base class, which cannot be used by itself; name a class that derives from it"
         return None

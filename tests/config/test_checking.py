@@ -87,15 +87,15 @@ WRONG = {
     ),
     "wrong base class": (
         "callbacks: {x: TensorBoardLogger}",
-        "callbacks.x.class_path: TensorBoardLogger is no Callback; it goes under logger",
+        "callbacks.x.class_path: TensorBoardLogger is not a Callback; it goes under logger",
     ),
     "wrong base class in a list": (
         "trainer: {callbacks: [{class_path: CSVLogger, init_args: {save_dir: x}}]}",
-        "trainer.callbacks.0.class_path: CSVLogger is no Callback; it goes under logger",
+        "trainer.callbacks.0.class_path: CSVLogger is not a Callback; it goes under logger",
     ),
     "a model that is data": (
         "model: Flowers",
-        "model.class_path: Flowers is no LightningModule; it goes under data",
+        "model.class_path: Flowers is not a LightningModule; it goes under data",
     ),
     "a base class": (
         "trainer: {logger: Logger}",

@@ -360,7 +360,7 @@ def test_help_all_is_that_of_lightningcli_with_lightkits_keys(warm: Cold) -> Non
         ("accelerator gpu", r"no key 'gpu'; did you mean 'gpus'"),
         ("model Regresor", r"no class 'Regresor'; did you mean 'Regressor'"),
         ("callbacks early_stoping", r"no class 'early_stoping'; did you mean 'EarlyStopping'"),
-        ("model lightkit.data.Flowers", r"Flowers is no LightningModule; it goes under data"),
+        ("model lightkit.data.Flowers", r"Flowers is not a LightningModule; it goes under data"),
         ("model nothere.Net", r"nothere\.Net cannot be imported: No module named 'nothere'"),
         ("trainer max_epochs more", r"expected nothing after it, got 'more'"),
     ],

@@ -161,10 +161,10 @@ def test_an_int8_file_whose_error_is_a_little_larger_than_the_models_passes(
 def test_int8_without_a_metric_needs_the_users_tolerance(proved: Callable[..., Any]) -> None:
     given: dict[str, Any] = {"model": Outlying(), "samples": noise(), "precision": "int8"}
     error = mismatch(proved, lambda outputs: outputs, **given)
-    assert "no metric to judge by: Outlying is no LightningModule." in str(error)
+    assert "no metric to judge by: Outlying is not a LightningModule." in str(error)
     assert "--atol" in str(error)
     found = proved(lambda outputs: outputs, atol=0.1, **given)
-    assert found["metrics"]["reason"] == "Outlying is no LightningModule"
+    assert found["metrics"]["reason"] == "Outlying is not a LightningModule"
 
 
 def test_int8_with_a_metric_is_judged_by_the_metric(proved: Callable[..., Any]) -> None:
