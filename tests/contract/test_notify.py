@@ -273,7 +273,7 @@ def test_notify_test_names_a_service_of_apprise_that_does_not_take_its_message(w
     workspace.write("said.yaml", {"callbacks": {"notify": {"urls": [f"unknown-service://{CANARY}"]}}})
     result = workspace.run("notify-test", "-c", "small.yaml", "-c", "said.yaml")
     assert result.code == 2
-    assert "entry 0 is no address that apprise knows" in result.err
+    assert "entry 0 is not an address that apprise knows" in result.err
     assert CANARY not in result.err
 
 
