@@ -117,9 +117,7 @@ def test_a_thousand_runs_are_listed_soon(tmp_path: Path) -> None:
         plant(tmp_path, f"job{day % 5}", day, checkpoint=None)
     listing = min(_seconds(tmp_path) for _ in range(3))
     reading = min(_seconds_to_read(tmp_path) for _ in range(3))
-    assert (
-        listing < 40 * reading
-    )  # of the files alone, at this moment; a list that grows faster than its runs takes more
+    assert listing < 40 * reading  # of the files alone, at this moment; 12 on a quiet machine
 
 
 def _seconds(root: Path) -> float:
