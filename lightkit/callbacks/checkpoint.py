@@ -392,8 +392,13 @@ class Checkpoint(ModelCheckpoint):
         Args:
             trainer: The trainer.
             record: What `best.ckpt` says of itself.
+
+        Returns:
+            Whether `best.ckpt` is that checkpoint now.
         """
         resumed = Path(str(trainer.ckpt_path))
+        if resumed.absolute() == Path(self.best_model_path).absolute():
+            return True
         is_own = resumed.parent.absolute() == self.last_path.parent.absolute()
         is_resumed_best = is_own and self.best_step == trainer.global_step
         is_other_file = record is None or record.get("best_step") != self.best_step

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from lightkit.errors import join_names
+from lightkit.errors import ConfigError, join_names
 from lightkit.runs.fence import aside_of
 from lightkit.runs.files import atomic_write, flush, write_text
 
@@ -21,7 +21,13 @@ _log = logging.getLogger("lightkit")
 
 
 def digest(path: Path | str) -> str:
-    """Return the sha256 of a file's content, in hex."""
+    """Return the sha256 of a file's content, in hex.
+
+    Raises:
+        ConfigError: If it is a folder of shards.
+    """
+    if Path(path).is_dir():
+        raise ConfigError(refuse_folder(path))
     with Path(path).open("rb") as file:
         hasher = hashlib.sha256()
         while block := file.read(1 << 20):
@@ -88,7 +94,7 @@ def write_aside(
 
 
 def write_link(path: Path, name: Path) -> None:
-    """Return a file that `write_aside` wrote, or a folder of shards, another name in the same folder too.
+    """Link a file that `write_aside` wrote, or a folder of shards, under another name in the same folder.
 
     It replaces what has that name. A kill at any moment leaves the old or the new file there, verified; of folders it
     may leave none. It takes no more space; where the file system has no links it is a copy.
@@ -119,7 +125,7 @@ def write_link(path: Path, name: Path) -> None:
 
 
 def _link_folder(folder: Path, name: Path) -> None:
-    """Return a folder of shards another name in the same folder too, replacing the folder of that name."""
+    """Link a folder of shards under another name in the same folder, replacing the folder of that name."""
     aside = aside_of(name)
 
     def link(source: str, target: str) -> None:
