@@ -220,7 +220,7 @@ class _Evaluation:
 
     def decide(self) -> dict[str, Any]:
         """Score the models, and decide."""
-        sha256 = runs.digest(self.checkpoint)
+        sha256 = runs.digest_checkpoint(self.checkpoint)
         settings = self.settings
         run_name = f"{self.run.name}/{self.run.id}"
         metric = settings.metric

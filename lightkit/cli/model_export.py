@@ -303,7 +303,7 @@ def load_model(module: LightningModule, data: LightningDataModule | None, checkp
         if callable(load_weights):
             load_weights()
     else:
-        source = {"checkpoint": shown_path(checkpoint), "sha256": runs.digest(checkpoint)}
+        source = {"checkpoint": shown_path(checkpoint), "sha256": runs.digest_checkpoint(checkpoint)}
         connector = trainer._checkpoint_connector
         connector.resume_start(checkpoint, weights_only=not runs.is_trusting())
         if (epoch := connector._loaded_checkpoint.get("epoch")) is not None:

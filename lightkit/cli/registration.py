@@ -153,7 +153,7 @@ def origin_tags(run: runs.Run, checkpoint: Path, metadata: Metadata) -> dict[str
         "run": f"{run.name}/{run.id}",
         "run_folder": str(run.folder),
         "checkpoint": str(path.relative_to(run.folder) if path.is_relative_to(run.folder) else path),
-        "checkpoint_sha256": metadata.source.get("sha256") or runs.digest(checkpoint),
+        "checkpoint_sha256": metadata.source.get("sha256") or runs.digest_checkpoint(checkpoint),
         "lightkit": __version__,
         "output_kind": metadata.output_kind,
     }

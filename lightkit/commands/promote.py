@@ -245,7 +245,7 @@ def _read_request(context: RunContext, options: Mapping[str, Any]) -> _Request:
         context=context,
         run=run,
         checkpoint=context.ckpt_path,
-        sha256=runs.digest(context.ckpt_path),
+        sha256=runs.digest_checkpoint(context.ckpt_path),
         settings=settings,
         name=check_name(options.get("name") or settings.name or run.name),
         alias=options.get("alias", "champion"),

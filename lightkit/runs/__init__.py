@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 _NAMES = {
     "checkpoints": "choose_good digest find_class_names find_fault is_trusting last_good make_way_for_folder "
-    "newest_written refusal refuse_folder sidecar trusting warn_of_trust write_aside write_digest "
+    "digest_checkpoint newest_written refusal refuse_folder sidecar trusting warn_of_trust write_aside write_digest "
     "write_folder_digests write_link",
     "events": "EventStream WarningWatch print_event read_events",
     "files": "read_json remove_leftovers write_json write_text",

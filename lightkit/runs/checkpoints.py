@@ -21,18 +21,23 @@ _log = logging.getLogger("lightkit")
 
 
 def digest(path: Path | str) -> str:
-    """Return the sha256 of a file's content, in hex.
+    """Return the sha256 of a file's content, in hex."""
+    with Path(path).open("rb") as file:
+        hasher = hashlib.sha256()
+        while block := file.read(1 << 20):
+            hasher.update(block)
+    return hasher.hexdigest()
+
+
+def digest_checkpoint(path: Path | str) -> str:
+    """Return the sha256 of a checkpoint that must be a file.
 
     Raises:
         ConfigError: If it is a folder of shards.
     """
     if Path(path).is_dir():
         raise ConfigError(refuse_folder(path))
-    with Path(path).open("rb") as file:
-        hasher = hashlib.sha256()
-        while block := file.read(1 << 20):
-            hasher.update(block)
-    return hasher.hexdigest()
+    return digest(path)
 
 
 def sidecar(path: Path | str) -> Path:

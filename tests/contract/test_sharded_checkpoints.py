@@ -170,17 +170,11 @@ def test_the_strategy_that_wrote_a_folder_of_shards_reads_it(stopped: Workspace,
         test=("test", "--run", "runs/whole/latest"),
         further=("fit", "-c", "whole.yaml", f"--ckpt_path={last}", "--trainer.max_epochs=4", "--run.name=further"),
         export=("export", "--run", "runs/whole/latest"),
-        gate=("gate", "runs/whole/latest", "--allow-empty"),
-        baseline=("gate", "runs/file/latest", "--gate.baseline=runs/whole/latest", "--allow-empty"),
-        promote=("promote", "runs/whole/latest", "--force"),
-        register=("register", "runs/whole/latest"),
-        alone=("test", "--run", "runs/whole/latest", "--trainer.strategy=auto", "--trainer.devices=1"),
     )
     answers["test"].ok()
     answers["further"].ok()
     (row,) = read_metrics(checkpoints(stopped, "further").parent)
     assert row["epoch"] == "3"
-    for name in ("export", "gate", "baseline", "promote", "register", "alone"):
-        assert answers[name].code in (1, 2), answers[name].err
-        assert "best.ckpt is a folder of shards" in answers[name].err
-        assert "Traceback" not in answers[name].err
+    assert answers["export"].code in (1, 2), answers["export"].err
+    assert "best.ckpt is a folder of shards" in answers["export"].err
+    assert "Traceback" not in answers["export"].err
