@@ -163,6 +163,9 @@ def test_a_run_is_resumed_from_the_newest_folder_of_shards_that_is_whole(
     assert rows == whole
 
 
+AGAINST_SHARDS = ("--gate.metric=val/loss", "--gate.max_drop=1", "--gate.baseline=runs/whole/latest")
+
+
 def test_the_strategy_that_wrote_a_folder_of_shards_reads_it(stopped: Workspace, trained: Workspace) -> None:
     last = str(checkpoints(trained, "whole") / "last.ckpt")
     answers = run(
@@ -170,11 +173,17 @@ def test_the_strategy_that_wrote_a_folder_of_shards_reads_it(stopped: Workspace,
         test=("test", "--run", "runs/whole/latest"),
         further=("fit", "-c", "whole.yaml", f"--ckpt_path={last}", "--trainer.max_epochs=4", "--run.name=further"),
         export=("export", "--run", "runs/whole/latest"),
+        gate=("gate", "runs/whole/latest", "--gate.metric=val/loss", "--gate.max=100", "--gate.baseline=null"),
+        baseline=("gate", "runs/file/latest", *AGAINST_SHARDS),
+        promote=("promote", "runs/whole/latest", "--force"),
+        register=("register", "--run", "runs/whole/latest", "--name", "net"),
+        alone=("test", "--run", "runs/whole/latest", "--trainer.strategy=auto", "--trainer.devices=1"),
     )
     answers["test"].ok()
     answers["further"].ok()
     (row,) = read_metrics(checkpoints(stopped, "further").parent)
     assert row["epoch"] == "3"
-    assert answers["export"].code in (1, 2), answers["export"].err
-    assert "best.ckpt is a folder of shards" in answers["export"].err
-    assert "Traceback" not in answers["export"].err
+    refused = ("export", "gate", "baseline", "promote", "register", "alone")
+    found = {name: (answers[name].code, "best.ckpt is a folder of shards" in answers[name].err) for name in refused}
+    assert found == dict.fromkeys(refused, (2, True)), [answers[name].err for name in refused]
+    assert "Traceback" not in "".join(answers[name].err for name in refused)
