@@ -57,6 +57,12 @@ TRACKING_URI = Option(
     "where MLflow is; default: where the training was tracked, else mlflow.db in the run root",
     value="URI",
 )
+ROOT_OF_REGISTRY = ROOT._replace(
+    help="folder of all runs, with the registry in its mlflow.db; default: LIGHTKIT_RUN__ROOT, else runs"
+)
+REGISTRY_URI = TRACKING_URI._replace(
+    help="where MLflow is; default: MLFLOW_TRACKING_URI, else mlflow.db in the run root"
+)
 CONFIG_OVER_RUN = CONFIG._replace(help="a layer on top of the run's config")
 OF_MODEL = ("run", "ckpt_path", "trust", "quiet", "input-shape")
 """Options of the commands on a run's model that name the model."""
@@ -457,18 +463,8 @@ deleted is skipped too.""",
             Option("--to", "go to this version instead", value="VERSION"),
             Option("--reason", "for the log", value="TEXT"),
             Option("--alias", "the alias that moves; default: champion", value="ALIAS"),
-            Option(
-                "--root",
-                "the run root, in whose mlflow.db the registry is by default; default: LIGHTKIT_RUN__ROOT, else runs",
-                value="FOLDER",
-                aliases=("--run.root",),
-                completes=(FOLDERS,),
-            ),
-            Option(
-                "--tracking-uri",
-                "where MLflow is; default: MLFLOW_TRACKING_URI, else mlflow.db in the run root",
-                value="URI",
-            ),
+            ROOT_OF_REGISTRY,
+            REGISTRY_URI,
             Option("--json", "print what was done as one JSON object"),
             QUIET,
             OUTPUT_JSON,
@@ -492,18 +488,8 @@ process that was killed, is shown as one from outside. Below it stands who holds
 it is (lightkit promote --hold).""",
         inputs=(Input("NAME", "the registered model"),),
         options=(
-            Option(
-                "--root",
-                "the run root, in whose mlflow.db the registry is by default; default: LIGHTKIT_RUN__ROOT, else runs",
-                value="FOLDER",
-                aliases=("--run.root",),
-                completes=(FOLDERS,),
-            ),
-            Option(
-                "--tracking-uri",
-                "where MLflow is; default: MLFLOW_TRACKING_URI, else mlflow.db in the run root",
-                value="URI",
-            ),
+            ROOT_OF_REGISTRY,
+            REGISTRY_URI,
             Option("--json", "print one JSON object a line"),
             OUTPUT_JSON,
         ),
@@ -679,7 +665,7 @@ lightkit gc --keep-last 5 --keep-best 2 --max-size 50G --dry-run""",
     Command(
         "reproduce",
         "train a run again and compare the two",
-        usage="lightkit reproduce RUN [--anyway] [--root DIR] [--json] [--quiet] [--trust]",
+        usage="lightkit reproduce RUN [--anyway] [--root FOLDER] [--json] [--quiet] [--trust]",
         about="""\
 Train a run again, with its config and its seed, and compare the two: the metrics of each epoch,
 and the weights of last.ckpt and best.ckpt, bit for bit. Before that, code (git commit,
@@ -689,13 +675,7 @@ differs, nothing is trained and all differences are listed.""",
         options=(
             Option("--run", "the same", value="RUN", completes=("latest", FOLDERS)),
             Option("--anyway", "train all the same, with a warning"),
-            Option(
-                "--root",
-                "folder of the runs; default: LIGHTKIT_RUN__ROOT, else runs",
-                value="DIR",
-                aliases=("--run.root",),
-                completes=(FOLDERS,),
-            ),
+            ROOT,
             Option("--json", "print the result as one JSON object"),
             Option("--quiet", "print nothing but warnings, errors and differences"),
             TRUST_CHECKPOINTS,
@@ -884,7 +864,7 @@ lightkit explain -c configs/flowers.yaml trainer.max_epochs""",
     Command(
         "diff",
         "print what differs between two runs or two configs",
-        usage="lightkit diff A B [--root DIR] [--json] [--exit-code]",
+        usage="lightkit diff A B [--root FOLDER] [--json] [--exit-code]",
         about="""\
 Print what differs between two configs: the keys that were changed, taken out (-) or added (+),
 each value with its place. Of two runs also what differs in versions, commit, data, seed and
@@ -893,13 +873,7 @@ hardware, and in the last metrics.""",
             Input("A, B", ("a config file, with what it extends; or a run: its folder, its id, NAME, NAME/ID, latest")),
         ),
         options=(
-            Option(
-                "--root",
-                "folder of the runs; default: LIGHTKIT_RUN__ROOT, else runs",
-                value="DIR",
-                aliases=("--run.root",),
-                completes=(FOLDERS,),
-            ),
+            ROOT,
             Option("--json", "one JSON object"),
             Option("--exit-code", "exit with 1 if anything differs"),
             OUTPUT_JSON,
