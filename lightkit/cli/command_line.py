@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 FILES = ":files"
 FOLDERS = ":folders"
-"""Values of an option that the shell completes: what is on the disk."""
+"""Values of an option that the shell completes: files on the disk."""
 _SECTIONS = ("config", "help", "trainer", "model", "data", "callbacks", "logger", "optimizer", "lr_scheduler")
 """Words that a misspelt option may mean, in addition to the options of its command."""
 _KEYS = (
@@ -230,7 +230,7 @@ class Invocation(NamedTuple):
         if "run" in self.options:
             given.append(self.options["run"])
         if len(given) != 1:
-            found = f"got {' and '.join(map(repr, given))}" if given else "say --run latest, or the folder of one"
+            found = f"got {' and '.join(map(repr, given))}" if given else "use --run latest, or the folder of one"
             raise self.error(f"expected one run, {found}")
         return str(given[0])
 

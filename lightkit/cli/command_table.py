@@ -33,7 +33,7 @@ RUN = Option("--run", "a run folder, or latest; needs no -c", value="RUN", compl
 RUN_HIDDEN = RUN._replace(is_hidden=True)
 """Refused with a hint."""
 PRINT_CONFIG = Option("--print_config", "print the resolved config and stop", value="FLAGS", is_optional=True)
-TRUST = Option("--trust", "let checkpoints and weights run code as they load")
+TRUST = Option("--trust", "allow checkpoints and weights to run code when loaded")
 TRUST_CHECKPOINTS = TRUST._replace(
     help="load checkpoints that hold more than tensors and plain values, and so may run code"
 )
@@ -403,14 +403,14 @@ lightkit gate latest --gate.metric=test/accuracy --gate.min=0.8""",
     ),
     Command(
         "promote",
-        "let the champion be a run that passes its gate",
+        "make a run that passes its gate the champion",
         usage=(
             "lightkit promote RUN [--name NAME] [--alias champion] [--reason TEXT] [--force]\n"
             "       lightkit promote --hold NAME [--alias champion] [--reason TEXT]\n"
             "       lightkit promote --release NAME [--alias champion]"
         ),
         about="""\
-Let an alias of MLflow's registry, the champion, point to a run's model. The run must have
+Point an alias of MLflow's registry, the champion, to a run's model. The run must have
 passed its gate with this checkpoint, these settings and today's champion; where gate.json is of
 others, older than a day, or missing, it is judged now. What was rolled back is promoted by
 --force alone, also where another training has made it again: the same weights, or the same
@@ -428,7 +428,7 @@ also with --force. `lightkit rollback` moves it all the same.""",
             Option("--reason", "for the log", value="TEXT"),
             Option("--force", "promote a run that has not passed or was rolled back; the log records it"),
             Option("--hold", "keep the alias of this registered model where it is", value="NAME"),
-            Option("--release", "let it move again", value="NAME"),
+            Option("--release", "allow it to move again", value="NAME"),
             TRACKING_URI,
             CKPT_PATH,
             Option("--json", "print what was done as one JSON object"),
@@ -452,12 +452,12 @@ lightkit promote latest --name flowers --reason "retrained on the photos of Nove
     ),
     Command(
         "rollback",
-        "let the champion be the one before",
+        "make the previous champion the champion again",
         usage="lightkit rollback NAME [--to VERSION] [--reason TEXT] [--alias champion]",
         about="""\
-Let the champion be the version before, by the promotion log. Twice goes back two: a version
-that was rolled back is skipped, and is promoted again only with --force. A version that was
-deleted is skipped too.""",
+Make the previous champion, by the promotion log, the champion again. Twice goes back two: a
+version that was rolled back is skipped, and is promoted again only with --force. A version that
+was deleted is skipped too.""",
         inputs=(Input("NAME", "the registered model"),),
         options=(
             Option("--to", "go to this version instead", value="VERSION"),
@@ -783,7 +783,7 @@ imported, and torch with them: seconds.""",
         inputs=(Input("STAGE", "the stage that the config is for: fit (the default), validate, test, predict"),),
         options=(
             Option("--run", "the config of a run, in the place of files", value="RUN", completes=("latest", FOLDERS)),
-            Option("--full", "import all classes and let jsonargparse parse the config too"),
+            Option("--full", "import all classes and parse the config with jsonargparse too"),
             Option(
                 "--deep",
                 (

@@ -119,7 +119,7 @@ def _lock_promotion(context: RunContext) -> Iterator[None]:
 
 
 def _hold_or_release(invocation: Invocation) -> str:
-    """Keep an alias where it is, or let it move again, and return what was done.
+    """Hold an alias at its version, or release it, and return the message.
 
     Raises:
         ConfigError: If the arguments are wrong, or there is no such model.
