@@ -302,25 +302,21 @@ def plan_launch(
     """
     engine = settings.choose_engine(strategy)
     name = strategy or "ddp"
-    strategies = _STRATEGIES_OF.get(engine, ("",))
-    if not name.startswith(strategies) or (strategy == "horovod" and engine in ("local", "slurm")):
-        takes = f"takes the strategy {' or '.join(strategies)}" if any(strategies) else "starts no ranks for Horovod"
-        raise error_at(f"launch.engine: the engine {engine!r} {takes}; accelerator.strategy is {strategy!r}", origin)
+    _check_strategy(engine, strategy, origin)
     num_slots = sum(settings.slots.values())
     wanted = settings.processes
     if wanted is None:
         wanted = num_slots if settings.hosts else processes
-    if engine in ("local", "slurm") or (engine == "horovod" and settings.engine is None and (wanted or 1) == 1):
-        # Lightning starts this command again for each rank, unless it forks or a class decides.
-        is_script = name.startswith(_STRATEGIES_OF["torchrun"])
-        is_fork = name.startswith(("ddp_spawn", "ddp_fork", "ddp_notebook"))
-        if engine != "local" or (wanted or 1) == 1 or is_fork or not is_script:
+
+    # Lightning starts this command again for each rank, unless it forks or a class decides.
+    is_single = (wanted or 1) == 1
+    is_unasked_horovod = engine == "horovod" and settings.engine is None
+    if engine in ("local", "slurm") or (is_unasked_horovod and is_single):
+        if engine != "local" or is_single or not _is_started_by_script(name):
             return None
         return Plan("local", wanted or 1, wanted or 1, name, uses_gpus, settings)
-    if wanted is None:
-        raise error_at(f"launch.processes: the engine {engine!r} must know how many; set launch.processes", origin)
-    if wanted < 0 and engine != "spark":
-        raise error_at(f"launch.processes: {wanted} is for the engine spark only; expected 1 or more", origin)
+
+    wanted = _require_num_processes(engine, wanted, origin)
     if wanted < 0:  # on the driver, as HorovodRunner has it, which needs no Spark
         engine = "horovod" if strategy == "horovod" else "torchrun"
         wanted = -wanted
@@ -328,8 +324,37 @@ def plan_launch(
         raise error_at(
             f"launch.processes: {wanted} processes, but the hosts {settings.hosts} have {num_slots} slots", origin
         )
-    fewest, most = settings.num_nodes
-    if engine == "torchrun" and most > 1 and settings.rendezvous is None:
+    fewest_nodes, most_nodes = settings.num_nodes
+    if engine != "torchrun":
+        fewest_nodes = 1
+    elif most_nodes > 1 and settings.rendezvous is None:
         raise error_at("launch.nodes: several machines need launch.rendezvous, the HOST:PORT of one of them", origin)
-    here = max(settings.slots.values()) if settings.hosts else wanted
-    return Plan(engine, wanted * (fewest if engine == "torchrun" else 1), here, name, uses_gpus, settings)
+    local_processes = max(settings.slots.values()) if settings.hosts else wanted
+    return Plan(engine, wanted * fewest_nodes, local_processes, name, uses_gpus, settings)
+
+
+def _check_strategy(engine: str, strategy: str | None, origin: Origin | None) -> None:
+    """Refuse a strategy that the engine does not start ranks for."""
+    strategies = _STRATEGIES_OF.get(engine)
+    if strategies is not None and not (strategy or "ddp").startswith(strategies):
+        takes = f"takes the strategy {' or '.join(strategies)}"
+    elif strategies is None and strategy == "horovod":
+        takes = "starts no ranks for Horovod"
+    else:
+        return
+    raise error_at(f"launch.engine: the engine {engine!r} {takes}; accelerator.strategy is {strategy!r}", origin)
+
+
+def _is_started_by_script(strategy: str) -> bool:
+    """Return whether Lightning starts the command again for each further rank of this strategy."""
+    is_fork = strategy.startswith(("ddp_spawn", "ddp_fork", "ddp_notebook"))
+    return strategy.startswith(_STRATEGIES_OF["torchrun"]) and not is_fork
+
+
+def _require_num_processes(engine: str, wanted: int | None, origin: Origin | None) -> int:
+    """Return the number of processes; an unknown one, and one that the engine cannot take, are errors."""
+    if wanted is None:
+        raise error_at(f"launch.processes: the engine {engine!r} must know how many; set launch.processes", origin)
+    if wanted < 0 and engine != "spark":
+        raise error_at(f"launch.processes: {wanted} is for the engine spark only; expected 1 or more", origin)
+    return wanted

@@ -66,6 +66,27 @@ class LaunchResult:
     kind: str | None = None
 
 
+@dataclass
+class _Moments:
+    """Moments of a launch by the monotonic clock, in seconds; None for those that have not come.
+
+    Args:
+        began_s: The start of the launch, or of its ranks where they have started again.
+        looked_s: The last look at the states of the ranks.
+        start: Start of the ranks that was seen last.
+        asked_s: The first signal, when the ranks were asked to save.
+        failed_s: The first look at which a rank had failed.
+        done_s: The first look at which all ranks had ended well.
+    """
+
+    began_s: float
+    looked_s: float
+    start: object = None
+    asked_s: float | None = None
+    failed_s: float | None = None
+    done_s: float | None = None
+
+
 class Supervisor:
     """The process that a user has started and that starts the ranks.
 
@@ -158,44 +179,64 @@ class Supervisor:
 
     def _watch(self, tree: ProcessTree) -> int | LaunchResult:
         """Wait for the end of the launcher, or until it has to be ended; return its exit code or the result."""
-        settings = self._plan.settings
-        start = None
-        restarts = self._is_elastic or settings.max_restarts + settings.max_failures > 0
-        peers_s = max(_RESTART_S, settings.timeout_s) if restarts else _PEERS_S
-        began_s = looked_s = time.monotonic()
-        asked_s = failed_s = done_s = None
+        now_s = time.monotonic()
+        moments = _Moments(began_s=now_s, looked_s=now_s)
         while (code := tree.poll()) is None:
             time.sleep(_POLL_S)
             self._copy_output()
             now_s = time.monotonic()
+            end: int | LaunchResult | None = None
             if self._signals:
-                first = signal.Signals(self._signals[0])
-                if asked_s is None:
-                    asked_s = now_s
-                    request_stop(self.folder, first if first == signal.SIGINT else signal.SIGTERM)
-                    if all(status.has_ended for status in list_ranks(self.folder)):
-                        tree.program.terminate()
-                if len(self._signals) > 1 or now_s - asked_s > _SAVE_S[first]:
-                    return 128 + first
-                continue
-            if now_s - looked_s < _STATUS_POLL_S:
-                continue
-            looked_s = now_s
-            ranks = list_ranks(self.folder)
-            if ranks and ranks[0].start != start:
-                start = ranks[0].start
-                began_s = now_s
-            failed_s = (failed_s or now_s) if any(status.has_failed for status in ranks) else None
-            is_done = len(ranks) >= self._size and all(status.code == 0 and status.has_ended for status in ranks)
-            done_s = (done_s or now_s) if is_done else None
-            if failed_s is not None and now_s - failed_s > peers_s:
-                return 1
-            if done_s is not None and now_s - done_s > _EXIT_S:
-                return 0
-            # A machine that may be one too many waits for as long as the others train.
-            if len(ranks) < self._size and now_s - began_s > settings.timeout_s and not self._is_elastic:
-                return self._describe_late_ranks(ranks)
+                end = self._stop_ranks(tree, moments, now_s=now_s)
+            elif now_s - moments.looked_s >= _STATUS_POLL_S:
+                moments.looked_s = now_s
+                end = self._judge_ranks(moments, now_s=now_s)
+            if end is not None:
+                return end
         return code
+
+    def _stop_ranks(self, tree: ProcessTree, moments: _Moments, *, now_s: float) -> int | None:
+        """Ask all ranks to save after a signal; return the exit code once their time is over."""
+        first = signal.Signals(self._signals[0])
+        if moments.asked_s is None:
+            moments.asked_s = now_s
+            request_stop(self.folder, first if first == signal.SIGINT else signal.SIGTERM)
+            if all(status.has_ended for status in list_ranks(self.folder)):
+                tree.program.terminate()
+        is_repeated = len(self._signals) > 1
+        is_late = now_s - moments.asked_s > _SAVE_S[first]
+        return 128 + first if is_repeated or is_late else None
+
+    def _judge_ranks(self, moments: _Moments, *, now_s: float) -> int | LaunchResult | None:
+        """Return the launch's exit code or result where the launcher does not end in time; None to wait on."""
+        settings = self._plan.settings
+        ranks = list_ranks(self.folder)
+
+        # After a restart all of them begin anew, and have the time to meet once more.
+        if ranks and ranks[0].start != moments.start:
+            moments.start = ranks[0].start
+            moments.began_s = now_s
+
+        # A failed rank takes the others with it, or is started again.
+        has_failed = any(status.has_failed for status in ranks)
+        moments.failed_s = (moments.failed_s or now_s) if has_failed else None
+        restarts = self._is_elastic or settings.max_restarts + settings.max_failures > 0
+        peers_s = max(_RESTART_S, settings.timeout_s) if restarts else _PEERS_S
+        if moments.failed_s is not None and now_s - moments.failed_s > peers_s:
+            return 1
+
+        # All have ended well, but the launcher waits.
+        have_succeeded = all(status.code == 0 and status.has_ended for status in ranks)
+        is_done = len(ranks) >= self._size and have_succeeded
+        moments.done_s = (moments.done_s or now_s) if is_done else None
+        if moments.done_s is not None and now_s - moments.done_s > _EXIT_S:
+            return 0
+
+        # A machine that may be one too many waits for as long as the others train.
+        is_late = len(ranks) < self._size and now_s - moments.began_s > settings.timeout_s
+        if is_late and not self._is_elastic:
+            return self._describe_late_ranks(ranks)
+        return None
 
     def _copy_output(self, *, to_end: bool = False) -> None:
         try:
