@@ -208,6 +208,17 @@ def test_callbacks_see_features_in_batches_and_images_where_that_is_asked(frozen
     assert {(1, 2), (2, 2)} <= frozen.shapes["once"]
 
 
+def test_a_rate_of_features_is_named_so_and_one_of_images_is_not(frozen: Frozen) -> None:
+    rates = {name: read_json(frozen.run(name) / "summary.json")["throughput"] for name in ("once", "each_step")}
+    assert rates["once"]["features_per_s"] == rates["once"]["samples_per_s"] > 0
+    assert "features_per_s" not in rates["each_step"]
+    for name, is_of_features in (("once", True), ("each_step", False)):
+        frozen.workspace.run("report", str(frozen.run(name)), "-o", f"{name}.html").ok()
+        page = (frozen.workspace.folder / f"{name}.html").read_text(encoding="utf-8")
+        assert ("features/s, which were computed once" in page) == is_of_features
+        assert (" samples/s" in page) != is_of_features
+
+
 def test_a_killed_training_on_features_goes_on_to_the_same_weights(frozen: Frozen) -> None:
     assert_same_training(frozen.run("once"), frozen.run("killed"))
 

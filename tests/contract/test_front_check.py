@@ -433,6 +433,7 @@ def test_a_deep_check_says_what_it_saw(deep: dict[str, Answer]) -> None:
     )
     assert re.search(r"lr-AdamW, test/loss, train/loss, val/loss", lines[3])
     assert re.search(r"\d x [\d.]+ k?B in .*; .*B free", lines[4])
+    assert len(re.findall(r"[\d.]+ [kMGT]?B\b", lines[4])) == 2  # that of one checkpoint, and that of the disk
     assert {line.split()[2] for line in lines[6:8]} == {"logger.mlflow:", "logger.csv:"}
     assert lines[-1] == "no mistakes found"
 
