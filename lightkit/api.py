@@ -25,7 +25,7 @@ from lightkit import errors, runs
 from lightkit.cli.command_line import Invocation
 from lightkit.cli.command_table import parse
 from lightkit.cli.notifications import CommandNotifier
-from lightkit.cli.stage_runner import open_context, open_run_context, run_stage
+from lightkit.cli.stage_runner import open_run_config, open_stage_config, run_stage
 from lightkit.config import read_file
 from lightkit.config.display import redact_node
 from lightkit.config.run_root import find_run_root
@@ -88,7 +88,7 @@ class TrainingRun:
             LightkitError: If there is no such checkpoint, or it cannot be read or does not fit.
         """
         with _command():
-            context = open_run_context(
+            stage_config = open_run_config(
                 Invocation("export", options={"run": str(self.folder), "ckpt_path": os.fspath(checkpoint)}),
                 is_quiet=True,
             )
@@ -96,10 +96,10 @@ class TrainingRun:
             from lightkit.cli.model_builder import build_model, translate_model_errors
             from lightkit.cli.model_export import load_model
 
-            assert context.ckpt_path is not None  # a run without checkpoints is an error before
-            with translate_model_errors(context):
-                module, _ = build_model(context)
-                load_model(module, None, Path(context.ckpt_path))
+            assert stage_config.ckpt_path is not None  # a run without checkpoints is an error before
+            with translate_model_errors(stage_config.resolved) as stack:
+                module, _ = build_model(stage_config, stack)
+                load_model(module, None, Path(stage_config.ckpt_path))
             module.trainer = None
             return module
 
@@ -226,8 +226,8 @@ def load_config(config: Files, overrides: Mapping[str, Any] | None = None) -> di
         lightkit.load_config(["configs/flowers.yaml", "lightkit:logger/csv"])["trainer"]
         ```
     """
-    with _command() as watch:
-        resolved = open_context(parse(["fit", *_config_args(config, overrides)]), watch).resolved
+    with _command():
+        resolved = open_stage_config(parse(["fit", *_config_args(config, overrides)])).resolved
         values: dict[str, Any] = redact_node(resolved, resolved.tree, ())
         return values
 

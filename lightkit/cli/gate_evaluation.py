@@ -26,10 +26,10 @@ from lightkit.callbacks.metric_modes import find_metric_modes
 from lightkit.callbacks.prediction_recorder import PredictionRecorder, write_thumbnails
 from lightkit.cli.command_line import Invocation
 from lightkit.cli.console import configure_console, print_line, quiet_libraries
-from lightkit.cli.context import RunContext, read_run_settings
 from lightkit.cli.model_builder import build_metric_callbacks, build_model, translate_model_errors
 from lightkit.cli.notifications import IN_RETRAIN, build_notifiers, warn_of_lost_addresses
-from lightkit.cli.stage_runner import open_run_context
+from lightkit.cli.stage_config import StageConfig, read_run_settings
+from lightkit.cli.stage_runner import open_run_config
 from lightkit.config import dump_yaml, near, read_file, shown_path
 from lightkit.config.tree import to_plain
 from lightkit.errors import ConfigError, DataError, LightkitError
@@ -65,11 +65,11 @@ _MAX_MOVES = 20  # of the history in gate.json
 _THRESHOLDS_ALONE = "give --gate.baseline=null to judge by the thresholds alone."
 
 
-def evaluate_gate(context: RunContext, *, tracking_uri: str | None, name: str | None = None) -> dict[str, Any]:
+def evaluate_gate(stage_config: StageConfig, *, tracking_uri: str | None, name: str | None = None) -> dict[str, Any]:
     """Score a run and its baseline, write gate.json and the event, notify, and return the content of gate.json.
 
     Args:
-        context: Context of the run, as of `open_run_context`.
+        stage_config: Config of the run, as of `open_run_config`.
         tracking_uri: Value of ``--tracking-uri``.
         name: Registered model; that of the settings if None.
 
@@ -77,12 +77,12 @@ def evaluate_gate(context: RunContext, *, tracking_uri: str | None, name: str | 
         ConfigError: If the config is wrong, or the baseline cannot be scored.
         ServerAway: If MLflow does not answer.
     """
-    run = context.base
-    checkpoint = context.ckpt_path
-    resolved = context.resolved
+    run = stage_config.base
+    checkpoint = stage_config.ckpt_path
+    resolved = stage_config.resolved
     assert run is not None  # the command asks for a run, which names both
     assert checkpoint is not None
-    configure_console(context.mode, resolved.masked)
+    configure_console(stage_config.mode, resolved.masked)
     quiet_libraries()
     settings = read_gate(resolved)
     settings = replace(settings, name=name or settings.name or run.name)
@@ -100,14 +100,18 @@ def evaluate_gate(context: RunContext, *, tracking_uri: str | None, name: str | 
         notifiers = []
     address = address_of_run(tracking_uri, run, resolved)
     needs_registry = settings.metric is not None and (settings.baseline, settings.drift) != (None, None)
-    with translate_model_errors(context), TemporaryDirectory(prefix="lightkit-gate-") as folder, ExitStack() as stack:
+    with (
+        translate_model_errors(resolved) as stack,
+        TemporaryDirectory(prefix="lightkit-gate-") as folder,
+        ExitStack() as opened,
+    ):
         registry = None
         if needs_registry and (address.database is None or address.database.is_file()):
-            registry = stack.enter_context(open_registry(address, creates=False))
-        decision = _Evaluation(context, settings, run, Path(checkpoint), registry, Path(folder)).decide()
+            registry = opened.enter_context(open_registry(address, creates=False))
+        decision = _Evaluation(stage_config, stack, settings, run, Path(checkpoint), registry, Path(folder)).decide()
     record: dict[str, Any] = resolved.masked(decision)
     runs.write_json(run.folder / RECORD, record)
-    if read_run_settings(context).report:
+    if read_run_settings(stage_config).report:
         write_gate_page(run)
     fields = ("passed", "scores", "reasons", "metric", "baseline", "num_samples", "slices")
     runs.EventStream(run.events_path).write("gate", **{key: record[key] for key in fields})
@@ -186,7 +190,8 @@ class _Evaluation:
     """The scores that a decision needs.
 
     Args:
-        context: Context of the run.
+        stage_config: Config of the run.
+        stack: For what is undone at the end.
         settings: The conditions, with the registered model's name.
         run: The run.
         checkpoint: Its weights.
@@ -196,20 +201,22 @@ class _Evaluation:
 
     def __init__(
         self,
-        context: RunContext,
+        stage_config: StageConfig,
+        stack: ExitStack,
         settings: GateSettings,
         run: runs.Run,
         checkpoint: Path,
         registry: Registry | None,
         folder: Path,
     ) -> None:
-        self.context = context
+        self.stage_config = stage_config
+        self.stack = stack
         self.settings = settings
         self.run = run
         self.checkpoint = checkpoint
         self.registry = registry
         self.folder = folder
-        seed = context.resolved.values.get("seed_everything")
+        seed = stage_config.resolved.values.get("seed_everything")
         # of the run that is judged: it may decide which samples there are
         self._seed = seed if isinstance(seed, int) and not isinstance(seed, bool) else 0
         self._needs_callbacks = False  # of the config, one of which logs the metric
@@ -237,7 +244,7 @@ class _Evaluation:
             self.notices.append("nothing is judged: gate.metric is not set, such as --gate.metric=test/accuracy")
             return decide(settings, ModelScores("the run", {}), None, num_samples=0, run=run_name) | about
         baseline = self._find_baseline(name)
-        module, own_data = build_model(self.context)
+        module, own_data = build_model(self.stage_config, self.stack)
         if own_data is None:
             raise ConfigError("gate.metric: the config has no data to score on. Give data: ... or --gate.metric=null.")
         data = evaluation_data(own_data, split_of(metric))
@@ -245,10 +252,10 @@ class _Evaluation:
         if _find_unit(module, metric) is None:  # else its weights say which
             candidate = self._read_test_scores(f"run {run_name}", metric, sha256, data)
         if candidate is not None:
-            print_line(f"scores {candidate.name}: those of its test", self.context.mode)
+            print_line(f"scores {candidate.name}: those of its test", self.stage_config.mode)
         else:
             candidate = self._score(f"run {run_name}", module, self.checkpoint, data)
-        mode = find_gate_mode(settings, self.context.resolved, self.modes)
+        mode = find_gate_mode(settings, self.stage_config.resolved, self.modes)
         baseline_scores = None
         if baseline is not None:
             about["against"] = {"version": baseline.version, "sha256": baseline.sha256, "run": baseline.run}
@@ -295,7 +302,7 @@ class _Evaluation:
         That is so for the same weights and the same data, of which all samples were scored on one device in full
         precision.
         """
-        trainer = self.context.resolved.values.get("trainer") or {}
+        trainer = self.stage_config.resolved.values.get("trainer") or {}
         hardware = (runs.read_json(self.run.manifest_path) or {}).get("hardware") or {}
         is_full_precision = str(trainer.get("precision", "32")) in ("32", "32-true", "None")
         is_alone = hardware.get("devices") == 1
@@ -385,9 +392,9 @@ class _Evaluation:
 
     def _score_baseline(self, model: BaselineModel, data: EvaluationData) -> ModelScores:
         """Score another model, built by its own config, on the samples of this run's data as its own settings say."""
-        context, settings = self._open_baseline(model, type(data.data))
-        with context.stack:
-            module, own_data = build_model(context)
+        stage_config, settings = self._open_baseline(model, type(data.data))
+        with ExitStack() as stack:
+            module, own_data = build_model(stage_config, stack)
             assert own_data is not None
             samples = evaluation_data(own_data, data.split)  # its own: prepared and with the state that it asks for
             scores = self._score(model.name, module, model.checkpoint, samples)
@@ -468,10 +475,10 @@ class _Evaluation:
             ConfigError: If the checkpoint does not fit, the model logs no such metric, or there is no such class.
             DataError: If the data has a class that the model does not know.
         """
-        print_line(f"scores {name}", self.context.mode)
+        print_line(f"scores {name}", self.stage_config.mode)
         metric = str(self.settings.metric)
         data.model_name, data.model_classes = name, read_trained_classes(checkpoint).numbering
-        has_gpu = self.context.hardware.kind != "cpu" and torch.cuda.is_available()
+        has_gpu = self.stage_config.hardware.kind != "cpu" and torch.cuda.is_available()
         trainer = build_bare_trainer(VerifiedCheckpointIO(), accelerator="gpu" if has_gpu else "cpu")
         recorder = PredictionRecorder(None)
         trainer.callbacks.append(recorder)  # type: ignore[attr-defined]
@@ -520,7 +527,7 @@ class _Evaluation:
         Returns:
             Number of callbacks.
         """
-        callbacks = build_metric_callbacks(self.context)
+        callbacks = build_metric_callbacks(self.stage_config, self.stack)
         trainer.callbacks.extend(callbacks)  # type: ignore[attr-defined]
         return len(callbacks)
 
@@ -580,21 +587,21 @@ class _Evaluation:
             )
         return own
 
-    def _open_baseline(self, model: BaselineModel, kind: type) -> tuple[RunContext, DataSettings]:
-        """Open a context with the config of a model, whose data settings choose the samples of the run that is judged.
+    def _open_baseline(self, model: BaselineModel, kind: type) -> tuple[StageConfig, DataSettings]:
+        """Open the config of a model, whose data settings choose the samples of the run that is judged.
 
         Args:
             model: The model.
             kind: Class of the data module of the run that is judged.
 
         Returns:
-            The context, and the data settings in it.
+            The config, and the data settings in it.
 
         Raises:
             ConfigError: If its config cannot be used here.
         """
         config = to_plain(read_file(model.config))
-        resolved = self.context.resolved
+        resolved = self.stage_config.resolved
         if config.get("data") is None:
             raise ConfigError(f"gate.baseline: {model.name} has no data in its config; {_THRESHOLDS_ALONE}")
         settings = choose_data_settings(
@@ -608,15 +615,14 @@ class _Evaluation:
         if runs.is_trusting():
             options["trust"] = True
         try:
-            context = open_run_context(Invocation("export", options=options, files=(text,)))
+            stage_config = open_run_config(Invocation("export", options=options, files=(text,)))
         except LightkitError as error:
             first = str(error).split("\n", 1)[0]
             raise ConfigError(
                 f"gate.baseline: {model.name} cannot be built from its config: {first}. Name another with "
                 f"--gate.baseline, or {_THRESHOLDS_ALONE}"
             ) from error
-        context.mode = self.context.mode
-        return context, settings
+        return replace(stage_config, mode=self.stage_config.mode), settings
 
 
 def _find_unit(module: LightningModule, metric: str) -> tuple[float, ...] | None:

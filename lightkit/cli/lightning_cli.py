@@ -22,7 +22,7 @@ from typing import Any
 import yaml
 from jsonargparse import Namespace, set_dumper
 from lightning_fabric.utilities.exceptions import MisconfigurationException
-from pytorch_lightning import LightningModule, Trainer
+from pytorch_lightning import Callback, LightningModule, Trainer
 from pytorch_lightning.cli import ArgsType, LightningArgumentParser, LightningCLI, instantiate_class
 
 # The classes of these packages are known by their short names once they are imported.
@@ -33,7 +33,6 @@ from lightkit.cli.command_line import Command, parse_command
 from lightkit.cli.command_table import COMMANDS, WITH_MODEL
 from lightkit.cli.config_loader import is_yaml_text, spawns
 from lightkit.cli.console import configure_console, quiet_libraries
-from lightkit.cli.context import RunContext, load_context
 from lightkit.cli.parser_errors import (
     OTHER_WEIGHTS,
     explain_parser_error,
@@ -54,6 +53,8 @@ from lightkit.cli.schedules import (
     warn_of_two_command_lines,
     with_schedule,
 )
+from lightkit.cli.session import Session, StageProcess, join_ranks
+from lightkit.cli.stage_config import StageConfig, load_stage_config
 from lightkit.cli.trainer_components import (
     as_list,
     build_components,
@@ -111,21 +112,27 @@ class LightkitCLI(LightningCLI):
 
     Args:
         args: Positional arguments of LightningCLI.
-        context: The invocation, where a command has loaded it already; None in a script.
+        stage_config: Config of the stage, where a command has loaded it already; None in a script.
+        process: The process that runs the stage, where a command has one already.
         kwargs: Keyword arguments of LightningCLI. With `parser_kwargs={"exit_on_error": False}` an error raises
             `LightkitError`; otherwise it is printed on standard error and ends the process.
     """
 
     left_out_of_export: tuple[str, ...] = _TRAINING_HARDWARE
 
-    def __init__(self, *args: Any, context: RunContext | None = None, **kwargs: Any) -> None:
-        self.context = context
+    def __init__(
+        self, *args: Any, stage_config: StageConfig | None = None, process: StageProcess | None = None, **kwargs: Any
+    ) -> None:
+        self.stage_config = stage_config
+        self.process = process
+        self.session: Session | None = None
+        """The stage once its run has begun."""
         self._is_recorded = False
         self._ckpt_path: str | None = None
         self.optimizer_settings = OptimizerSettings(self._is_set)
-        if context is not None:
+        if stage_config is not None:
             kwargs["save_config_callback"] = None  # the run folder has the config
-            command = "fit" if context.command == _EXPORT else context.command
+            command = "fit" if stage_config.command == _EXPORT else stage_config.command
             methods = self.subcommands()[command]  # one parser alone: each takes a third of a second
             self.subcommands = lambda: {command: methods}  # type: ignore[method-assign]
         _keep_forking()
@@ -141,19 +148,19 @@ class LightkitCLI(LightningCLI):
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave the invocation out: a strategy that spawns processes pickles the parser, which knows this object."""
-        return {**vars(self), "context": None, "_script_stack": None}
+        return {**vars(self), "stage_config": None, "process": None, "session": None, "_script_stack": None}
 
     def _is_set(self, section: str) -> bool:
         """Check whether the config names an optimizer, or a schedule."""
-        return self.context is not None and self.context.resolved.values.get(section) is not None
+        return self.stage_config is not None and self.stage_config.resolved.values.get(section) is not None
 
     @property
     def _is_script(self) -> bool:
-        return self.context is None or self.context.is_script
+        return self.stage_config is None or self.stage_config.is_script
 
     @property
     def _exports(self) -> bool:
-        return self.context is not None and self.context.command == _EXPORT
+        return self.stage_config is not None and self.stage_config.command == _EXPORT
 
     # -- the config ----------------------------------------------------------------------------------------------------
 
@@ -189,55 +196,97 @@ class LightkitCLI(LightningCLI):
             ConfigError: If anything in it is wrong.
             Checked: If only that was asked.
         """
-        if self.context is None and isinstance(args, (dict, Namespace)):
+        if self.stage_config is None and isinstance(args, (dict, Namespace)):
             super().parse_arguments(parser, args)
             return
-        if self.context is None and args is not None and len(sys.argv) > 1:
-            warn_of_two_command_lines(args)
-        context = self.context or self._load_script_context(parser, None if args is None else list(args))
-        if context.options.get("trust"):
-            context.stack.enter_context(runs.trusting())
-        parsers = getattr(self, "_subcommand_parsers", {})
-        command = [context.command if context.command in parsers else next(iter(parsers))] if context.command else []
-        if context.passthrough:
-            parser.parse_args([*command, *context.passthrough])
-        parse = partial(self._parse, parser, command)
-        try:
-            self.config = parse(context.resolved)
-        except ConfigError:  # the first error: collect all of them
-            problems = config.Problems()
-            resolved = context.resolved
-            if not context.is_script:
-                resolved = validate_signatures(resolved, problems)
-            self.config, _ = collect_errors(resolved, parse, problems)
-            problems.raise_any(context.resolved.masked)
-        if self.config is None:  # the rest of the config depends on an error that is reported already
-            raise Checked
+        if self.stage_config is None:
+            if args is not None and len(sys.argv) > 1:
+                warn_of_two_command_lines(args)
+            self._load_script_config(parser, None if args is None else list(args))
+        stage_config = self.stage_config
+        assert stage_config is not None
+        assert self.process is not None
+        if stage_config.options.get("trust"):
+            self.process.stack.enter_context(runs.trusting())
+
+        command = self._choose_parser(stage_config)
+        if stage_config.passthrough:
+            parser.parse_args([*command, *stage_config.passthrough])
+        self.config = self._parse_or_explain(parser, command)
         section = self.config[command[0]] if command else self.config
         if command:
-            section["run"]["name"] = section["run"]["name"] or context.job_name
+            section["run"]["name"] = section["run"]["name"] or stage_config.job_name
             self._is_recorded = not self._exports and not spawns(section["trainer"].get("strategy"))
-        if context.print_config is not None:
-            parser = parsers[command[0]] if command else parser
-            for line in (parser.dump_header or ()) if context.is_script else ():
-                print(f"# {line}")
-            left_out = ("config",) if context.is_script else _NOT_SAVED
-            values = self._dump(parser, section, left_out=left_out, flags=context.print_config)
-            print(config.dump_yaml(values), end="")
+        if stage_config.print_config is not None:
+            self._print_config(self._subcommand_parsers[command[0]] if command else parser, section)
             raise SystemExit(0)
-        if command == ["fit"] and not context.resolved.removed:  # else errors are to be reported first
-            self._warn_of_schedule(context, section)
-        if command and not context.inputs:  # images need none of the data
-            starts = context.only_checks and command == ["fit"] and context.ckpt_path is None
-            check_inputs(context.resolved, starts_training=starts, parsed=section)
-        if context.only_checks:
+        self._check_parsed(command, section)
+        if stage_config.only_checks:
             raise Checked
 
-    def _load_script_context(self, parser: LightningArgumentParser, args: list[str] | None) -> RunContext:
-        """Load the context of a script from its command line and the defaults of its parsers."""
+    def _choose_parser(self, stage_config: StageConfig) -> list[str]:
+        """Return the word that chooses the command's parser: for `export`, which has none, that of the first."""
+        parsers = getattr(self, "_subcommand_parsers", {})
+        if not stage_config.command:
+            return []
+        return [stage_config.command if stage_config.command in parsers else next(iter(parsers))]
+
+    def _parse_or_explain(self, parser: LightningArgumentParser, command: list[str]) -> Namespace:
+        """Parse the config, or raise all of its errors.
+
+        Raises:
+            ConfigError: If there are errors in it.
+            Checked: If they are reported already, and the rest of the config depends on them.
+        """
+        assert self.stage_config is not None
+        parse = partial(self._parse, parser, command)
+        resolved = self.stage_config.resolved
+        parsed: Namespace | None
+        try:
+            parsed = parse(resolved)
+        except ConfigError:  # the first error: collect all of them
+            problems = config.Problems()
+            if not self.stage_config.is_script:
+                resolved = validate_signatures(resolved, problems)
+            parsed, _ = collect_errors(resolved, parse, problems)
+            problems.raise_any(self.stage_config.resolved.masked)
+        if parsed is None:
+            raise Checked
+        return parsed
+
+    def _print_config(self, parser: LightningArgumentParser, section: Namespace) -> None:
+        """Print the config as the command's parser has it."""
+        assert self.stage_config is not None
+        is_script = self.stage_config.is_script
+        if is_script and parser.dump_header:
+            for line in parser.dump_header:
+                print(f"# {line}")
+        left_out = ("config",) if is_script else _NOT_SAVED
+        values = self._dump(parser, section, left_out=left_out, flags=self.stage_config.print_config or ())
+        print(config.dump_yaml(values), end="")
+
+    def _check_parsed(self, command: list[str], section: Namespace) -> None:
+        """Warn of a schedule without effect, and check what the config names outside of itself.
+
+        Raises:
+            ConfigError: If an input is missing.
+        """
+        stage_config = self.stage_config
+        assert stage_config is not None
+        trains = command == ["fit"]
+        if trains and not stage_config.resolved.removed:  # else errors are to be reported first
+            self._warn_of_schedule(section)
+        if command and not stage_config.images:  # images need none of the data
+            starts = stage_config.only_checks and trains and stage_config.ckpt_path is None
+            check_inputs(stage_config.resolved, starts_training=starts, parsed=section)
+
+    def _load_script_config(self, parser: LightningArgumentParser, args: list[str] | None) -> None:
+        """Load the config of a script from its command line and the defaults of its parsers."""
         words = list(sys.argv[1:] if args is None else args)
         if words[:1] in (["-h"], ["--help"]):
             parser.parse_args(words)  # prints the commands and ends the process
+
+        # Read the command line with the arguments of the script's own parser.
         parsers = getattr(self, "_subcommand_parsers", {})
         command = ""
         kwargs = self.parser_kwargs
@@ -246,33 +295,38 @@ class LightkitCLI(LightningCLI):
             command, words = _find_command(words, parsers)
             files += _default_files(kwargs.get(command, {}))
         known = parsers.get(command) or next(iter(parsers.values()), parser)
-        fixed = ["model"] * (not self.subclass_mode_model) + ["data"] * (not self.subclass_mode_data)
+        script_command = _create_script_command(command, known)
+        invocation = parse_command(script_command, [*files, *_join_values(words, known)], is_script=True)
+
+        # A class that the script fixes has a section of plain arguments.
+        sections = list(config.CLASS_SECTIONS)
+        if not self.subclass_mode_model:
+            sections.remove("model")
+        if not self.subclass_mode_data:
+            sections.remove("data")
         problems = config.Problems()
-        invocation = parse_command(
-            _create_script_command(command, known), [*files, *_join_values(words, known)], is_script=True
-        )
-        context, loaded = load_context(
+        stage_config, loaded = load_stage_config(
             invocation,
-            SignalWatch(owns_process=False),
             problems,
-            class_sections=[section for section in config.CLASS_SECTIONS if section not in fixed],
+            class_sections=sections,
             subcommands=[*LightningCLI.subcommands(), *parsers],
             is_script=True,
         )
         problems.raise_any(loaded.resolved.masked)
-        self.context = context
-        context.resolved = drop_paths(context.resolved, {("subcommand",)})
-        if (path := context.ckpt_path) and path not in ("best", "last") and not Path(path).is_file():
+        stage_config = replace(stage_config, resolved=drop_paths(stage_config.resolved, {("subcommand",)}))
+        if (path := stage_config.ckpt_path) and path not in ("best", "last") and not Path(path).is_file():
             # Lightning knows more places than files
             self._ckpt_path = path
-            context.ckpt_path = None
-        self._script_stack.push(context.stack)
+            stage_config = replace(stage_config, ckpt_path=None)
+        self.stage_config = stage_config
+        self.process = StageProcess(
+            stack=self._script_stack, watch=SignalWatch(owns_process=False), rank_context=join_ranks(stage_config)
+        )
         if args is None:  # a program of its own, which is as quiet as a command
-            configure_console(context.mode, context.resolved.masked)
+            configure_console(stage_config.mode, stage_config.resolved.masked)
             quiet_libraries()
             # of which a command warns itself, with the place; see `warn_of_schedule`
             warnings.filterwarnings("default", message=".*configure_optimizers` will be overridden by")
-        return context
 
     def _parse(self, parser: LightningArgumentParser, command: list[str], resolved: config.Resolved) -> Any:
         values = resolved.lightning_values
@@ -302,7 +356,7 @@ class LightkitCLI(LightningCLI):
         flags: Sequence[str] = (),
     ) -> dict[str, Any]:
         """Return the config as it is saved: in lightkit's form, with references in the place of secrets."""
-        assert self.context is not None
+        assert self.stage_config is not None
         text = parser.dump(
             section,
             format="json",
@@ -312,69 +366,99 @@ class LightkitCLI(LightningCLI):
         values = {key: value for key, value in json.loads(text).items() if key not in left_out}
         if SECTION in values:
             values[SECTION] = show_schedule(values[SECTION])
-        resolved = self.context.resolved
+        resolved = self.stage_config.resolved
         return resolved.with_references(resolved.name_entries(values))
 
     # -- the run -------------------------------------------------------------------------------------------------------
 
     def instantiate_classes(self) -> None:
         """Start the run, then build data, model and trainer."""
-        context = self.context
-        if context is not None and self.subcommand is not None:
-            set_threads(self.config[self.subcommand]["launch"]["threads"], context)
+        stage_config = self.stage_config
+        if self.process is not None and self.subcommand is not None:
+            set_threads(self.config[self.subcommand]["launch"]["threads"], self.process)
         if self._is_recorded:
             self.start_run()
         try:
             with unwrap_errors():
                 super().instantiate_classes()
         except ValueError as error:
-            listed = self._get(self.config, "trainer.logger")
-            if str(error).startswith("Not a valid subclass of Logger") and isinstance(listed, list):
-                for value in listed:
-                    self.build_part("trainer.logger", value)
+            self._build_loggers(error)
             raise
-        if context is not None and self._is_recorded:
-            method = self.config_init[self.subcommand]  # the config itself keeps the user's value
-            if "weights_only" in method and not (context.is_script and method["weights_only"] is None):
-                if method["weights_only"] is False and not runs.is_trusting():
-                    logging.getLogger("lightkit").warning(
-                        "weights_only: false has no effect: checkpoints are loaded as tensors and plain values; "
-                        "--trust on the command line allows more"
-                    )
-                method["weights_only"] = not runs.is_trusting()  # strategies and checkpoint plugins follow it
-        if context is not None and context.inputs:
-            self.datamodule = build_image_data(context, self.model, self.datamodule, context.start)
+        if self._is_recorded:
+            self._set_weights_only()
+        if stage_config is not None and self.session is not None and stage_config.images:
+            self.datamodule = build_image_data(stage_config, self.model, self.datamodule, self.session.start)
+
+    def _build_loggers(self, error: ValueError) -> None:
+        """Build the loggers of a list one by one, of which jsonargparse tells only that one is wrong.
+
+        Raises:
+            Exception: Raised by a constructor.
+        """
+        listed = self._get(self.config, "trainer.logger")
+        if str(error).startswith("Not a valid subclass of Logger") and isinstance(listed, list):
+            for value in listed:
+                self.build_part("trainer.logger", value)
+
+    def _set_weights_only(self) -> None:
+        """Load checkpoints as tensors and plain values, unless the command line trusts them."""
+        assert self.stage_config is not None
+        method = self.config_init[self.subcommand]
+        if "weights_only" not in method or (self.stage_config.is_script and method["weights_only"] is None):
+            return
+        if method["weights_only"] is False and not runs.is_trusting():
+            logging.getLogger("lightkit").warning(
+                "weights_only: false has no effect: checkpoints are loaded as tensors and plain values; "
+                "--trust on the command line allows more"
+            )
+        method["weights_only"] = not runs.is_trusting()  # strategies and checkpoint plugins follow it
 
     def start_run(self) -> None:
         """Start the run, and set the keys of the config that depend on it."""
-        context = self.context
+        stage_config = self.stage_config
+        process = self.process
+        assert stage_config is not None
+        assert process is not None
         section = self.config[self.subcommand]
-        assert context is not None
         trainer = section["trainer"]
-        context.saved_config = self._dump(self._parser(self.subcommand), section)
-        seed = None if section["seed_everything"] is False else section["seed_everything"]
-        settings = RunSettings(**section["run"].as_dict())
-        start_run(context, settings, seed=seed, is_trial=bool(trainer.get("fast_dev_run")))
-        context.notifier.run = context.run
-        if self.subcommand == "fit" and context.start.checkpoint is None:
-            check_inputs(context.resolved, starts_training=True, parsed=section)
-        set_devices(trainer, context)
+        session = start_run(
+            stage_config,
+            process,
+            RunSettings(**section["run"].as_dict()),
+            saved_config=self._dump(self._parser(self.subcommand), section),
+            seed=None if section["seed_everything"] is False else section["seed_everything"],
+            is_trial=bool(trainer.get("fast_dev_run")),
+        )
+        self.session = session
+        run = session.run
+        checkpoint = session.start.checkpoint
+        process.notifier.run = run
+        if self.subcommand == "fit" and checkpoint is None:
+            check_inputs(stage_config.resolved, starts_training=True, parsed=section)
+
+        # Set what the run and the launch decide.
+        set_devices(trainer, process.rank)
         if "ckpt_path" in section:
-            checkpoint = context.start.checkpoint
             section["ckpt_path"] = self._ckpt_path if checkpoint is None else str(checkpoint)
-        redact_tags(trainer.get("logger"), context.resolved)
-        if context.is_script:
-            if context.run.resumed:  # its own config is there
+        redact_tags(trainer.get("logger"), stage_config.resolved)
+        if stage_config.is_script:
+            if run.resumed:  # its own config is there
                 self.save_config_kwargs = {**self.save_config_kwargs, "overwrite": True}
         else:
-            trainer["default_root_dir"] = trainer["default_root_dir"] or str(context.run.folder)
-            if self.subcommand in ("validate", "test"):  # else Lightning prints a table of its own
-                section["verbose"] = bool(context.resolved.values.get("verbose", False))
-            if self.subcommand == "predict":  # they are written; kept, they would fill memory
-                section["return_predictions"] = False
-        if context.inputs:
+            self._set_output_keys(section, run)
+        if stage_config.images:
             drop_limits(trainer)
-        context.stack.enter_context(runs.activate(replace(context.run, stage=self.subcommand or "fit")))
+        process.stack.enter_context(runs.activate(replace(run, stage=self.subcommand or "fit")))
+
+    def _set_output_keys(self, section: Namespace, run: runs.Run) -> None:
+        """Send the output of Lightning to the run's folder, and keep its own tables and lists away."""
+        assert self.stage_config is not None
+        trainer = section["trainer"]
+        trainer["default_root_dir"] = trainer["default_root_dir"] or str(run.folder)
+        if self.subcommand in ("validate", "test"):  # else Lightning prints a table of its own
+            section["verbose"] = bool(self.stage_config.resolved.values.get("verbose", False))
+        if self.subcommand == "predict":  # they are written; kept, they would fill memory
+            section["return_predictions"] = False
 
     def build_part(self, key: str, value: Any) -> Any:
         """Build one part of the config: of a list, jsonargparse 4.53 does not keep what the constructors raised.
@@ -411,7 +495,7 @@ class LightkitCLI(LightningCLI):
         """
         del module.configure_optimizers  # `create_optimizers`, set on the instance
         parser = self._parser(self.subcommand)
-        resolved = None if self.context is None else self.context.resolved
+        resolved = None if self.stage_config is None else self.stage_config.resolved
         key = next(iter(_list_automatic(parser._lr_schedulers)), SECTION)
         init = self._get(self.config_init, key)
         with explain_building(resolved), warnings.catch_warnings():
@@ -429,16 +513,19 @@ class LightkitCLI(LightningCLI):
             self.optimizer_settings.counted = count_schedule(found, schedule.counted, init)
         return with_schedule(found, schedule)
 
-    def _warn_of_schedule(self, context: RunContext, section: Namespace) -> None:
+    def _warn_of_schedule(self, section: Namespace) -> None:
         """Warn of a schedule and an optimizer that the model, or the number of epochs, makes idle."""
-        if context.rank is not None and context.rank.rank != 0:
+        assert self.stage_config is not None
+        rank = None if self.process is None else self.process.rank
+        if rank is not None and rank.rank != 0:
             return
         value = section.get("model")
         cls: Any = self.model_class
         if self.subclass_mode_model and value is not None and "class_path" in value:
             cls = import_class(value["class_path"])
         is_automatic = self.auto_configure_optimizers and bool(_list_automatic(self._parsers()[0]._optimizers))
-        warn_of_schedule(context, cls if is_automatic and isinstance(cls, type) else None)
+        cls = cls if is_automatic and isinstance(cls, type) else None
+        warn_of_schedule(self.stage_config.resolved, cls, is_script=self.stage_config.is_script)
 
     def _parsers(self) -> list[LightningArgumentParser]:
         return list(getattr(self, "_subcommand_parsers", {"": self.parser}).values())
@@ -451,53 +538,62 @@ class LightkitCLI(LightningCLI):
         """
         if self._exports:
             return build_bare_trainer()
-        context = self.context
         trainer_config = {**self._get(self.config_init, "trainer", default={}), **kwargs}
-        if context is None or not self._is_recorded:
-            section = self._get(self.config_init, "accelerator")
-            added = build_computation({} if section is None else vars(section))
-            keys = _list_automatic(self._parser(self.subcommand)._lr_schedulers)
-            if any(read_schedule(self._get(self.config, key)).counted for key in keys):
-                added.append(self.optimizer_settings)
+        if self.session is None:
+            added = self._build_unrecorded()
             if added:
                 kwargs["callbacks"] = [*added, *as_list(trainer_config.get("callbacks"))]
         else:  # a script may have a function for the trainer that takes few arguments
             added = [self._get(self.config_init, key) for key in self._parser(self.subcommand).callback_keys]
             added += as_list(self.trainer_defaults.get("callbacks"))
-            components = build_components(context, trainer_config, added, settings=self.optimizer_settings)
+            components = build_components(self.session, trainer_config, added, settings=self.optimizer_settings)
             known = self._get(self.config, "trainer", default={})
             kwargs |= {key: value for key, value in components.items() if key in kwargs or key in known}
         try:
             trainer = super().instantiate_trainer(**kwargs)
         except _TRAINER_ERRORS as error:
-            if context is None:
+            if self.stage_config is None:
                 raise
-            raise locate_lightning_error(error, context.resolved) from error
-        if context is not None and self._is_recorded:
-            finish_trainer(context, trainer)
+            raise locate_lightning_error(error, self.stage_config.resolved) from error
+        if self.session is not None:
+            finish_trainer(self.session, trainer)
         return trainer
+
+    def _build_unrecorded(self) -> list[Callback]:
+        """Build the callbacks that the config asks for where no run is recorded."""
+        section = self._get(self.config_init, "accelerator")
+        callbacks = build_computation({} if section is None else vars(section))
+        keys = _list_automatic(self._parser(self.subcommand)._lr_schedulers)
+        if any(read_schedule(self._get(self.config, key)).counted for key in keys):
+            callbacks.append(self.optimizer_settings)
+        return callbacks
 
     def _run_subcommand(self, subcommand: str) -> None:
         if self._exports:
             from lightkit.cli.model_export import export_model  # here: it loads what writes and proves exports
 
-            assert self.context is not None
-            export_model(self.context, self.model, self.datamodule)
+            assert self.stage_config is not None
+            export_model(self.stage_config, self.model, self.datamodule)
             return
         try:
             super()._run_subcommand(subcommand)
-            if self._is_script and self._is_recorded:
-                assert self.context is not None
-                print_run_end(self.trainer, self.context)
+            if self._is_script and self.session is not None:
+                print_run_end(self.trainer, self.session)
         except Exception as error:
             first = find_first_error(error)
-            if (limit := explain_process_limit(first)) is not None:
-                raise limit from first
-            if isinstance(first, RuntimeError) and str(first).startswith(OTHER_WEIGHTS):
-                raise ConfigError(f"the checkpoint does not fit the model: {' '.join(str(first).split())}") from first
+            explained = explain_process_limit(first) or _explain_other_weights(first)
+            if explained is not None:
+                raise explained from first
             if first is error:
                 raise
             raise first from first.__cause__
+
+
+def _explain_other_weights(error: BaseException) -> ConfigError | None:
+    """Return the error of a checkpoint whose weights are those of another model; None for any other error."""
+    if isinstance(error, RuntimeError) and str(error).startswith(OTHER_WEIGHTS):
+        return ConfigError(f"the checkpoint does not fit the model: {' '.join(str(error).split())}")
+    return None
 
 
 # For editors and for `inspect`: the arguments are LightningCLI's.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from tempfile import TemporaryDirectory
 from typing import Any
 
@@ -12,23 +12,28 @@ from pytorch_lightning import Callback, LightningDataModule, LightningModule, Tr
 from pytorch_lightning.callbacks import BasePredictionWriter, Checkpoint, EarlyStopping, ProgressBar
 from pytorch_lightning.plugins.precision import Precision
 
-from lightkit.cli.context import RunContext
 from lightkit.cli.lightning_cli import LightkitCLI
 from lightkit.cli.parser_errors import explain_lightning_errors
+from lightkit.cli.session import StageProcess
+from lightkit.cli.stage_config import StageConfig
 from lightkit.cli.trainer_components import as_list, build_computation
+from lightkit.config import Resolved
 from lightkit.distributed.process_group import process_group_left
 from lightkit.tuning.benchmark import Parts, Variant, make_trainer
 
 
 @contextmanager
-def translate_model_errors(context: RunContext) -> Iterator[None]:
-    """Turn errors of Lightning and of the config into one with the place of the key; close the context at the end.
+def translate_model_errors(resolved: Resolved) -> Iterator[ExitStack]:
+    """Turn errors of Lightning and of the config into one with the place of the key.
+
+    Yields:
+        A stack for what is undone at the end.
 
     Raises:
         LightkitError: In their place.
     """
-    with context.stack, process_group_left(), explain_lightning_errors(context.resolved):
-        yield
+    with ExitStack() as stack, process_group_left(), explain_lightning_errors(resolved):
+        yield stack
 
 
 class ModelBuilder(LightkitCLI):
@@ -38,9 +43,9 @@ class ModelBuilder(LightkitCLI):
         """Run nothing."""
 
 
-def build_model(context: RunContext) -> tuple[LightningModule, LightningDataModule | None]:
-    """Build the model, without its weights, and the data, as `lightkit export` does."""
-    built = ModelBuilder(context=context)
+def build_model(stage_config: StageConfig, stack: ExitStack) -> tuple[LightningModule, LightningDataModule | None]:
+    """Build the model, without its weights, and the data, as `lightkit export` does; the stack is closed after use."""
+    built = ModelBuilder(stage_config=stage_config, process=StageProcess(stack=stack))
     return built.model, built.datamodule
 
 
@@ -57,12 +62,12 @@ class CallbackBuilder(ModelBuilder):
         ]
 
 
-def build_metric_callbacks(context: RunContext) -> list[Callback]:
+def build_metric_callbacks(stage_config: StageConfig, stack: ExitStack) -> list[Callback]:
     """Build the callbacks of a config that may log metrics: the user's own, without those that only keep or show.
 
     Those of Lightning and lightkit log no metric of a model; what writes checkpoints, stops or draws is of a training.
     """
-    built = CallbackBuilder(context=context)
+    built = CallbackBuilder(stage_config=stage_config, process=StageProcess(stack=stack))
     return [callback for callback in built.callbacks if _may_log(callback)]
 
 
@@ -84,8 +89,8 @@ class TrialBuilder(ModelBuilder):
 
     def instantiate_classes(self) -> None:
         """Keep the config, from which `build` makes its parts."""
-        assert self.context is not None
-        folder = self.context.stack.enter_context(TemporaryDirectory(prefix="lightkit-tune-"))
+        assert self.process is not None
+        folder = self.process.stack.enter_context(TemporaryDirectory(prefix="lightkit-tune-"))
         vars(self.config["fit"]["trainer"]).update(default_root_dir=folder, callbacks=None, logger=False)
         self._parsed = self.config
 

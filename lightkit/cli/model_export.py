@@ -42,16 +42,16 @@ from lightkit.runs.files import in_bytes
 from lightkit.task import find_class_names
 
 if TYPE_CHECKING:
-    from lightkit.cli.context import RunContext
+    from lightkit.cli.stage_config import StageConfig
 
 _log = logging.getLogger("lightkit")
 
 
-def export_model(context: RunContext, module: LightningModule, data: LightningDataModule | None) -> None:
+def export_model(stage_config: StageConfig, module: LightningModule, data: LightningDataModule | None) -> None:
     """Export the model of a config, a run or a script.
 
     Args:
-        context: The invocation.
+        stage_config: The invocation.
         module: The model, without its weights.
         data: The data, if there is any.
 
@@ -60,28 +60,30 @@ def export_model(context: RunContext, module: LightningModule, data: LightningDa
         DataError: If data is missing.
         ExportError: If a file cannot be made, or differs from its model.
     """
-    options = ExportOptions.parse(context.options)
-    folder = _choose_folder(options, Path("export") if context.base is None else context.base.folder / "export")
-    source = load_model(module, data, Path(context.ckpt_path) if context.ckpt_path else None)
-    if source and context.base is not None:
-        source["run"] = f"{context.base.name}/{context.base.id}"
-    trained = read_trained_classes(context.ckpt_path)
+    options = ExportOptions.parse(stage_config.options)
+    folder = _choose_folder(
+        options, Path("export") if stage_config.base is None else stage_config.base.folder / "export"
+    )
+    source = load_model(module, data, Path(stage_config.ckpt_path) if stage_config.ckpt_path else None)
+    if source and stage_config.base is not None:
+        source["run"] = f"{stage_config.base.name}/{stage_config.base.id}"
+    trained = read_trained_classes(stage_config.ckpt_path)
     other_classes = describe_other_classes(trained, data)
     if other_classes is not None:
         _log.warning("the export is not scored: %s", other_classes)
     require_hooks(module, options.module_formats)
     trainer = module.trainer  # which `make_target` takes away
-    on_step = partial(print_step, context.mode)
+    on_step = partial(print_step, stage_config.mode)
     artefacts: list[dict[str, Any]] = []
     failures: list[str] = []
     if options.own_formats:
         target = make_target(
             module, data, options, source=source, class_names=trained.outputs, not_scored=other_classes or ""
         )
-        _print_target(target, folder, context.mode)
+        _print_target(target, folder, stage_config.mode)
         artefacts, failures = export(target, folder, options, on_step=on_step)
     else:
-        _print_module(module, source, folder, context.mode)
+        _print_module(module, source, folder, stage_config.mode)
     if options.module_formats:
         module.trainer = trainer
         own, failed = export_by_module(
@@ -94,7 +96,7 @@ def export_model(context: RunContext, module: LightningModule, data: LightningDa
         )
         artefacts += own
         failures += failed
-    _print_result(artefacts, failures, folder, context.mode)
+    _print_result(artefacts, failures, folder, stage_config.mode)
 
 
 def export_logged_model(invocation: Invocation) -> int:

@@ -12,8 +12,8 @@ from pytorch_lightning import LightningDataModule, LightningModule
 
 from lightkit.callbacks.class_names import read_trained_classes
 from lightkit.callbacks.predictions import ListedPredictions
-from lightkit.cli.context import RunContext
 from lightkit.cli.predict_options import parse_predict_options, print_predict_end
+from lightkit.cli.stage_config import StageConfig
 from lightkit.config import error_at
 from lightkit.data.listed import ListedImages
 from lightkit.models.backbones import load_exported
@@ -23,12 +23,12 @@ _log = logging.getLogger("lightkit")
 
 
 def build_image_data(
-    context: RunContext, model: LightningModule, data: LightningDataModule | None, start: RunStart
+    stage_config: StageConfig, model: LightningModule, data: LightningDataModule | None, start: RunStart
 ) -> ListedImages:
     """Build a data module of the images, prepared as the config's data prepares them, and load exported weights.
 
     Args:
-        context: The invocation.
+        stage_config: The invocation.
         model: Gets the weights that ``--model`` names.
         data: The config's data, of which nothing is read from the disk.
         start: Start of the stage.
@@ -39,19 +39,19 @@ def build_image_data(
     """
     preprocessing = getattr(data, "preprocessing", None)
     if not callable(preprocessing):
-        raise error_at(_explain_preparation(context, data), context.resolved.origin_of("data"))
+        raise error_at(_explain_preparation(stage_config.images, data), stage_config.resolved.origin_of("data"))
     trained_names: Sequence[str] | None = None
-    if context.weights is not None:
-        trained_names = load_exported(model, context.weights).class_names
+    if stage_config.weights is not None:
+        trained_names = load_exported(model, stage_config.weights).class_names
     elif start.checkpoint is not None:
         trained_names = read_trained_classes(start.checkpoint).outputs
-    is_untrained = start.checkpoint is None and context.weights is None
+    is_untrained = start.checkpoint is None and stage_config.weights is None
     batch_size, num_workers = (
         value if isinstance(value := getattr(data, name, None), int) and value > 0 else None
         for name in ("batch_size", "num_workers")
     )
     return ListedImages(
-        context.inputs,
+        stage_config.images,
         preprocessing,
         batch_size=batch_size or 32,
         num_threads=num_workers,
@@ -62,10 +62,10 @@ def build_image_data(
     )
 
 
-def _explain_preparation(context: RunContext, data: LightningDataModule | None) -> str:
+def _explain_preparation(images: Sequence[str], data: LightningDataModule | None) -> str:
     """Explain why images cannot be prepared for a model, and what to do."""
     if getattr(data, "source", None) == "table":  # of numbers: one of images has a preprocessing
-        table = shlex.quote(context.inputs[0])
+        table = shlex.quote(images[0])
         trained = shlex.quote(str(next(iter(getattr(data, "places", {}).values()), "TABLE")))
         return (
             "data: the model was trained on rows of numbers, and predict takes IMAGES after its options. To predict "
@@ -96,15 +96,15 @@ def drop_limits(trainer: Namespace) -> None:
             trainer[name] = default
 
 
-def build_prediction_callback(context: RunContext) -> ListedPredictions:
+def build_prediction_callback(stage_config: StageConfig) -> ListedPredictions:
     """Build the callback that writes the predictions to the files of the options.
 
     Raises:
         ConfigError: If an output cannot be written.
     """
-    options = parse_predict_options(context.options, context.inputs)
+    options = parse_predict_options(stage_config.options, stage_config.images)
     return ListedPredictions(
         options.bind_writer(),
-        on_written=partial(print_predict_end, options=options, mode=context.mode),
-        print_progress=options.print_progress if context.mode == "plain" else None,
+        on_written=partial(print_predict_end, options=options, mode=stage_config.mode),
+        print_progress=options.print_progress if stage_config.mode == "plain" else None,
     )

@@ -17,9 +17,9 @@ from lightkit import runs
 from lightkit.callbacks.checkpoint_io import digest_weights
 from lightkit.callbacks.class_names import read_trained_classes
 from lightkit.cli.console import configure_console, print_line, quiet_libraries
-from lightkit.cli.context import RunContext
 from lightkit.cli.model_builder import build_model, translate_model_errors
 from lightkit.cli.model_export import load_model, print_step
+from lightkit.cli.stage_config import StageConfig
 from lightkit.config import shown_path
 from lightkit.errors import DataError
 from lightkit.export.exporter import lock_folder
@@ -49,14 +49,14 @@ _MAX_DESCRIPTION_CHARS = 5000  # of a version in MLflow's tables
 
 
 def register_run(
-    context: RunContext, name: str, aliases: Sequence[str], *, form: PackageFormat, tracking_uri: str | None
+    stage_config: StageConfig, name: str, aliases: Sequence[str], *, form: PackageFormat, tracking_uri: str | None
 ) -> None:
     """Register a run's model with its exports as a new version, and print the version.
 
     The aliases move last: until everything is there they point to where they did.
 
     Args:
-        context: Context of the run, as of `open_run_context`.
+        stage_config: Config of the run, as of `open_run_config`.
         name: Name of the registered model; created if new.
         aliases: Aliases for the new version.
         form: File format of the model; see `write_package`.
@@ -68,23 +68,23 @@ def register_run(
         RunLocked: If an export of the run is being written.
         ServerAway: If MLflow does not answer.
     """
-    run = context.base
-    mode = context.mode
+    run = stage_config.base
+    mode = stage_config.mode
     assert run is not None  # the command asks for a run, which names both
-    assert context.ckpt_path is not None
-    checkpoint = Path(context.ckpt_path)
+    assert stage_config.ckpt_path is not None
+    checkpoint = Path(stage_config.ckpt_path)
     on_step = partial(print_step, mode)
-    configure_console(mode, context.resolved.masked)
+    configure_console(mode, stage_config.resolved.masked)
     quiet_libraries()
     with (
-        open_registry(address_of_run(tracking_uri, run, context.resolved)) as registry,
+        open_registry(address_of_run(tracking_uri, run, stage_config.resolved)) as registry,
         tempfile.TemporaryDirectory(prefix="lightkit-register-") as temporary,
     ):
         check_name(name, in_catalog=registry.in_catalog)
-        with translate_model_errors(context):
-            module, data = build_model(context)
+        with translate_model_errors(stage_config.resolved) as stack:
+            module, data = build_model(stage_config, stack)
             source = {**load_model(module, data, checkpoint), "run": f"{run.name}/{run.id}"}
-            options = ExportOptions.parse({**context.options, "num-samples": str(_NUM_SAMPLES)})
+            options = ExportOptions.parse({**stage_config.options, "num-samples": str(_NUM_SAMPLES)})
             names = read_trained_classes(checkpoint).outputs
             subject = add_preprocessing(make_target(module, data, options, source=source, class_names=names))
         print_line(f"model {subject.metadata.model}", mode)

@@ -19,10 +19,11 @@ import yaml
 from lightkit import config, runs
 from lightkit.callbacks import RunRecorder
 from lightkit.cli.console import print_line
-from lightkit.cli.context import RunContext, create_job_lock
 from lightkit.cli.monitors import find_config_modes, list_mode_warnings
 from lightkit.cli.notifications import IN_RETRAIN
 from lightkit.cli.redaction import redact_command_line
+from lightkit.cli.session import Session, StageProcess, create_job_lock
+from lightkit.cli.stage_config import StageConfig
 from lightkit.cli.up_to_date import record_inputs, split_values
 from lightkit.config.display import format_origin, iterate_leaves
 from lightkit.config.identity import can_change_score
@@ -30,21 +31,33 @@ from lightkit.config.origins import shown_path
 from lightkit.config.packaged import PREFIX, packaged_configs
 from lightkit.config.yaml_reader import YamlLoader
 from lightkit.errors import ConfigError, DataError, Interrupted, OutOfTime, format_interruption
-from lightkit.launch.worker import INHERITED
+from lightkit.launch.worker import INHERITED, RankContext
 from lightkit.reports.facts import setting_key
 from lightkit.runs.ci_report import add_fit_page
 from lightkit.runs.index import flatten, read_config
 from lightkit.runs.resume import RunSettings, RunStart, choose_start, resume_run
 
+_log = logging.getLogger("lightkit")
 
-def start_run(context: RunContext, settings: RunSettings, *, seed: int | None, is_trial: bool) -> None:
-    """Choose the run and its checkpoint, record the beginning, and let `context.stack` record the end.
+
+def start_run(
+    stage_config: StageConfig,
+    process: StageProcess,
+    settings: RunSettings,
+    *,
+    saved_config: dict[str, Any],
+    seed: int | None,
+    is_trial: bool,
+) -> Session:
+    """Choose the run and its checkpoint, record the beginning, and have the process's stack record the end.
 
     Ranks other than the first take the run that the first one has announced.
 
     Args:
-        context: The invocation; gets `start` and `recorder`. Its `saved_config` is written to the run folder.
+        stage_config: The command line and its config.
+        process: This process.
         settings: The config's `run` section, with its name filled in.
+        saved_config: The config as it is written to the run folder.
         seed: The seed in use, if any.
         is_trial: Whether it is a `fast_dev_run`, which resumes nothing.
 
@@ -52,125 +65,149 @@ def start_run(context: RunContext, settings: RunSettings, *, seed: int | None, i
         ConfigError: If what the user names is not there, or the run root cannot be written.
         RunLocked: If another process runs this job.
     """
-    rank = context.rank_context
-    trains = context.command == "fit" and context.base is None
-    if (announced := _read_announcement(context)) is not None:
-        run = runs.open_run(announced["folder"], resumed=announced["resumed"])
-        checkpoint = announced["checkpoint"]
-        context.start = RunStart(run, checkpoint=None if checkpoint is None else Path(checkpoint))
-        if rank is not None:
-            rank.keep_log(run.folder)
-        context.recorder = RunRecorder(run, events=_open_events(context))
-        return
-    earlier = rank.earlier_run() if rank is not None and trains else None
-    lock = _lock_job(context, settings) if trains else None
-    if context.base is not None:
-        checkpoint = None if context.ckpt_path is None else Path(context.ckpt_path)
-        context.start = RunStart(context.base, checkpoint=checkpoint, is_old=True)
-    elif earlier is not None:
-        context.start = resume_run(runs.open_run(earlier["folder"]), first=earlier["first_checkpoint"])
+    announced = _read_announcement(stage_config, process.rank_context)
+    if announced is not None:
+        return _join_run(stage_config, process, announced, saved_config)
+
+    # A training holds the lock of its job before it looks for the run that it goes on with.
+    trains = stage_config.command == "fit" and stage_config.base is None
+    earlier = None
+    lock = None
+    if trains:
+        earlier = None if process.rank_context is None else process.rank_context.earlier_run()
+        lock = _lock_job(process, settings)
+    if earlier is not None:
+        start = resume_run(runs.open_run(earlier["folder"]), first=earlier["first_checkpoint"])
     else:
-        context.start = choose_start(
-            settings,
-            config=context.saved_config,
-            ckpt_path=context.ckpt_path,
-            fresh=is_trial or not trains,
-            environment=lambda salt: split_values(context, salt)[1],
-            by_rule=context.hardware.chosen,
-        )
-    run = context.run
-    used = context.start.checkpoint
+        start = _choose_start(stage_config, settings, saved_config, fresh=is_trial or not trains)
+    run = start.run
     if lock is not None:
         runs.remove_leftovers(run.checkpoints)
-    elif used is None and context.weights is None:
-        context.tell("the model is untrained: neither --run nor --ckpt_path names a checkpoint")
-    manifest = None if context.base is not None else _record_start(context, seed=seed, is_trial=is_trial)
+    elif start.checkpoint is None and stage_config.weights is None:
+        _log.info("the model is untrained: neither --run nor --ckpt_path names a checkpoint")
+
+    # The folder gets the config and the manifest first, then the events.
+    manifest = None
+    if stage_config.base is None:
+        manifest = _record_start(stage_config, start, saved_config, seed=seed, is_trial=is_trial)
     if lock is not None:
         lock.note_folder(run.folder)  # for a retrain, which goes on with a run that has a manifest
-    events = _open_events(context, mirror=sys.stdout if context.mode == "json" else None)
-    context.recorder = RunRecorder(
+    events = _open_events(run, stage_config.resolved, mirror=sys.stdout if stage_config.mode == "json" else None)
+    recorder = RunRecorder(
         run,
         events=events,
         manifest=manifest,
-        checkpoint=used,
-        changed=_list_changed_settings(context),
-        modes=find_config_modes(context.resolved) if trains else None,
+        checkpoint=start.checkpoint,
+        changed=_list_changed_settings(stage_config, saved_config),
+        modes=find_config_modes(stage_config.resolved) if trains else None,
     )
-    for path, fault in context.start.passed_over:
-        taken = used and runs.relative(used, run.folder)
-        events.write("fallback", path=runs.relative(path, run.folder), used=taken, reason=fault)
-    is_reported = settings.report and not is_trial and context.command in ("fit", "test")
-    context.stack.enter_context(_finish_run(context, is_reported=is_reported and IN_RETRAIN not in os.environ))
-    for warning in list_mode_warnings(context.resolved) if trains else ():
-        logging.getLogger("lightkit").warning(warning)
-    _announce(context, earlier)
+    _write_fallbacks(events, start)
+
+    # From here on, the end is recorded.
+    session = Session(
+        stage_config=stage_config, process=process, start=start, recorder=recorder, saved_config=saved_config
+    )
+    is_reported = settings.report and not is_trial and stage_config.command in ("fit", "test")
+    process.stack.enter_context(_finish_run(session, is_reported=is_reported and IN_RETRAIN not in os.environ))
+    if trains:
+        for warning in list_mode_warnings(stage_config.resolved):
+            _log.warning(warning)
+    _announce(session, earlier)
+    return session
 
 
-def _lock_job(context: RunContext, settings: RunSettings) -> runs.Lock:
-    """Take the job's lock until the context ends."""
-    lock = create_job_lock(context, settings)
+def _choose_start(
+    stage_config: StageConfig, settings: RunSettings, saved_config: dict[str, Any], *, fresh: bool
+) -> RunStart:
+    """Return the run that `--run` names, or the run of the job that the stage begins or goes on with."""
+    if stage_config.base is not None:
+        checkpoint = None if stage_config.ckpt_path is None else Path(stage_config.ckpt_path)
+        return RunStart(stage_config.base, checkpoint=checkpoint, is_old=True)
+    return choose_start(
+        settings,
+        config=saved_config,
+        ckpt_path=stage_config.ckpt_path,
+        fresh=fresh,
+        environment=lambda salt: split_values(stage_config, salt)[1],
+        by_rule=stage_config.hardware.chosen,
+    )
+
+
+def _write_fallbacks(events: runs.EventStream, start: RunStart) -> None:
+    """Write an event for each checkpoint that was passed over because it is damaged."""
+    folder = start.run.folder
+    for path, fault in start.passed_over:
+        used = start.checkpoint and runs.relative(start.checkpoint, folder)
+        events.write("fallback", path=runs.relative(path, folder), used=used, reason=fault)
+
+
+def _lock_job(process: StageProcess, settings: RunSettings) -> runs.Lock:
+    """Take the job's lock until the stage ends."""
+    lock = create_job_lock(settings, process.watch)
     lock.acquire()
 
-    @context.stack.callback
+    @process.stack.callback
     def release() -> None:
-        with context.watch.deferring():
+        with process.watch.deferring():
             lock.release()
 
     return lock
 
 
-def _open_events(context: RunContext, *, mirror: TextIO | None = None) -> runs.EventStream:
-    return runs.EventStream(context.run.events_path, mirror=mirror, redact=context.resolved.masked)
+def _open_events(run: runs.Run, resolved: config.Resolved, *, mirror: TextIO | None = None) -> runs.EventStream:
+    return runs.EventStream(run.events_path, mirror=mirror, redact=resolved.masked)
 
 
-def _record_start(context: RunContext, *, seed: int | None, is_trial: bool) -> dict[str, Any]:
+def _record_start(
+    stage_config: StageConfig, start: RunStart, saved_config: dict[str, Any], *, seed: int | None, is_trial: bool
+) -> dict[str, Any]:
     """Write the config and the manifest into the run folder, and return the manifest."""
-    start = context.start
-    run = context.run
+    run = start.run
+    resolved = stage_config.resolved
     if start.notice:
-        context.tell(start.notice)
-    runs.write_text(run.config_path, config.dump_yaml(context.saved_config))
+        _log.info(start.notice)
+    runs.write_text(run.config_path, config.dump_yaml(saved_config))
     previous = runs.read_json(run.manifest_path)
     manifest = runs.build_manifest(
-        subcommand=context.command,
-        command=["lightkit", context.command, *redact_command_line(context.resolved, context.invocation.words)],
+        subcommand=stage_config.command,
+        command=["lightkit", stage_config.command, *redact_command_line(resolved, stage_config.invocation.words)],
         run=f"{run.name}/{run.id}",
         seed=seed,
         parent=None if start.parent is None else str(start.parent.folder),
         previous=previous,
     )
-    manifest |= {"ckpt_path": context.ckpt_path, "fast_dev_run": is_trial}
-    manifest["environment"] = split_values(context, run.id)[1]
+    manifest |= {"ckpt_path": stage_config.ckpt_path, "fast_dev_run": is_trial}
+    manifest["environment"] = split_values(stage_config, run.id)[1]
     names = {path: f"{PREFIX}{name}" for name, path in packaged_configs().items()}
     manifest["origins"] = {
-        setting_key(path): context.resolved.masked(format_origin(replace(node.origin, name=name)))
-        for path, node in iterate_leaves(context.resolved.tree, ())
+        setting_key(path): resolved.masked(format_origin(replace(node.origin, name=name)))
+        for path, node in iterate_leaves(resolved.tree, ())
         if node.origin.kind != "default" and (name := names.get(node.origin.file or Path(), node.origin.name))
     }
-    if context.command == "fit" and not is_trial:
-        manifest["inputs"] = record_inputs(context, run, previous)
+    if stage_config.command == "fit" and not is_trial:
+        manifest["inputs"] = record_inputs(stage_config, run, previous)
     runs.write_json(run.manifest_path, manifest)
     return manifest
 
 
-def _list_changed_settings(context: RunContext) -> dict[str, Any]:
+def _list_changed_settings(stage_config: StageConfig, saved_config: dict[str, Any]) -> dict[str, Any]:
     """Return what may change a score and differs between the configs of a later stage and of its run: key and value.
 
     It is of the sections data and model, and little of the trainer's.
     """
-    if context.base is None or context.command not in ("validate", "test"):
+    if stage_config.base is None or stage_config.command not in ("validate", "test"):
         return {}
     # both as YAML has them
-    saved = yaml.load(config.dump_yaml(context.saved_config), Loader=YamlLoader)  # noqa: S506 - a safe loader
-    before = dict(flatten(read_config(context.base)))
+    saved = yaml.load(config.dump_yaml(saved_config), Loader=YamlLoader)  # noqa: S506 - a safe loader
+    before = dict(flatten(read_config(stage_config.base)))
     now = dict(flatten(saved))
 
     changed: dict[str, Any] = {}
     for path in dict.fromkeys([*now, *before]):
         is_same = path in now and path in before and now[path] == before[path]
         # of another version of a class, whose default it is
-        is_new_default = path not in before and path not in context.resolved.origins
-        if can_change_score(path, context.command) and not is_same and not is_new_default:
+        is_new_default = path not in before and path not in stage_config.resolved.origins
+        if can_change_score(path, stage_config.command) and not is_same and not is_new_default:
             changed[setting_key(path)] = now.get(path)
     return changed
 
@@ -178,85 +215,111 @@ def _list_changed_settings(context: RunContext) -> dict[str, Any]:
 # -- the other ranks of the same run -----------------------------------------------------------------------------------
 
 
-def _read_announcement(context: RunContext) -> dict[str, Any] | None:
+def _read_announcement(stage_config: StageConfig, ranks: RankContext | None) -> dict[str, Any] | None:
     """Return what rank 0 announces of the run; None in the process that begins it."""
     if text := os.environ.get(INHERITED):
         inherited: dict[str, Any] = json.loads(text)
         return inherited
-    if context.rank_context is None or context.rank_context.rank.rank == 0:
+    if ranks is None or ranks.rank.rank == 0:
         return None
-    return context.rank_context.wait_for_run(context.launch.timeout_s)
+    return ranks.wait_for_run(stage_config.launch.timeout_s)
 
 
-def _announce(context: RunContext, earlier: Mapping[str, Any] | None) -> None:
-    checkpoint = None if context.start.checkpoint is None else str(context.start.checkpoint)
+def _join_run(
+    stage_config: StageConfig, process: StageProcess, announced: Mapping[str, Any], saved_config: dict[str, Any]
+) -> Session:
+    """Open the run that rank 0 has announced; rank 0 alone records it."""
+    run = runs.open_run(announced["folder"], resumed=announced["resumed"])
+    checkpoint = announced["checkpoint"]
+    start = RunStart(run, checkpoint=None if checkpoint is None else Path(checkpoint))
+    if process.rank_context is not None:
+        process.rank_context.keep_log(run.folder)
+    recorder = RunRecorder(run, events=_open_events(run, stage_config.resolved))
+    return Session(
+        stage_config=stage_config, process=process, start=start, recorder=recorder, saved_config=saved_config
+    )
+
+
+def _announce(session: Session, earlier: Mapping[str, Any] | None) -> None:
+    checkpoint = None if session.start.checkpoint is None else str(session.start.checkpoint)
     announcement = {
-        "folder": str(context.run.folder),
-        "resumed": context.run.resumed,
+        "folder": str(session.run.folder),
+        "resumed": session.run.resumed,
         "checkpoint": checkpoint,
         "first_checkpoint": checkpoint if earlier is None else earlier["first_checkpoint"],
     }
-    if context.rank_context is not None:
-        context.rank_context.announce_run(announcement)
+    process = session.process
+    if process.rank_context is not None:
+        process.rank_context.announce_run(announcement)
     os.environ[INHERITED] = json.dumps(announcement)
-    context.stack.callback(os.environ.pop, INHERITED, None)
+    process.stack.callback(os.environ.pop, INHERITED, None)
 
 
 # -- the end -----------------------------------------------------------------------------------------------------------
 
 
 @contextmanager
-def _finish_run(context: RunContext, *, is_reported: bool) -> Iterator[None]:
+def _finish_run(session: Session, *, is_reported: bool) -> Iterator[None]:
     """Record how the run ends, and report it; an error before training has begun leaves no folder of a new run."""
-    run = context.run
-    watch = context.watch
+    watch = session.process.watch
     raised: BaseException | None = None
-    context.recorder.start()
-    watch.last_words = partial(_finish_by_force, context)
+    session.recorder.start()
+    watch.last_words = partial(_finish_by_force, session)
     try:
         yield
     except BaseException as error:
-        raised = _add_checkpoint(error, context)
+        raised = _add_checkpoint(error, session)
         if raised is error:
             raise
         raise raised from error
     finally:
         with watch.deferring():  # a signal now would leave half of the end
-            context.recorder.close(raised)
-        has_no_use = context.nothing_left or isinstance(raised, (ConfigError, DataError))
-        if has_no_use and not (context.start.is_old or context.has_trained):
-            shutil.rmtree(run.folder, ignore_errors=True)
-        elif context.command == "fit":
-            add_fit_page(run)
+            session.recorder.close(raised)
+        if _has_no_use(session, raised):
+            shutil.rmtree(session.run.folder, ignore_errors=True)
+        elif session.stage_config.command == "fit":
+            add_fit_page(session.run)
         is_over = raised is None or (isinstance(raised, Exception) and not isinstance(raised, OutOfTime))
-        if is_reported and is_over and run.manifest_path.exists():
-            from lightkit.reports.pages import try_run_report  # here: it loads Jinja2 and Matplotlib
-
-            with watch.deferring():
-                page = try_run_report(run)
-            if page is not None and raised is None:
-                print_line(f"report {shown_path(page)}", context.mode)
+        if is_reported and is_over and session.run.manifest_path.exists():
+            _report_run(session, has_failed=raised is not None)
 
 
-def _add_checkpoint(error: BaseException, context: RunContext) -> BaseException:
+def _has_no_use(session: Session, raised: BaseException | None) -> bool:
+    """Return whether a new run has ended before it could train, by a mistake or for lack of anything to train."""
+    if session.start.is_old or session.has_trained:
+        return False
+    return session.nothing_left or isinstance(raised, (ConfigError, DataError))
+
+
+def _report_run(session: Session, *, has_failed: bool) -> None:
+    """Write the run's report, and print its place unless an error follows."""
+    from lightkit.reports.pages import try_run_report  # here: it loads Jinja2 and Matplotlib
+
+    with session.process.watch.deferring():
+        page = try_run_report(session.run)
+    if page is not None and not has_failed:
+        print_line(f"report {shown_path(page)}", session.stage_config.mode)
+
+
+def _add_checkpoint(error: BaseException, session: Session) -> BaseException:
     """Return the interruption of a fit with the checkpoint that it resumes from, where it does not know it."""
-    watch = context.watch
-    signum = error.signum if isinstance(error, Interrupted) else context.watch.received
+    watch = session.process.watch
+    signum = error.signum if isinstance(error, Interrupted) else watch.received
     # A signal to the whole process group has ended the loaders' processes before the batch was done, or a library that
     # was being imported has raised an error of its own in place of the interruption.
     is_of_signal = isinstance(error, Exception) and (watch.explains(error) or "DataLoader worker" in str(error))
     if signum is None or not (isinstance(error, Interrupted) or is_of_signal) or getattr(error, "checkpoint", None):
         return error
-    checkpoint = runs.last_good(context.run.checkpoints) if context.command == "fit" else None
+    checkpoint = runs.last_good(session.run.checkpoints) if session.stage_config.command == "fit" else None
     return Interrupted(signum, checkpoint=checkpoint)
 
 
-def _finish_by_force(context: RunContext, signum: int) -> int:
+def _finish_by_force(session: Session, signum: int) -> int:
     """Record the end of a process that does not end after a signal, and return its exit code."""
-    newest = runs.newest_written(context.run.checkpoints) if context.command == "fit" else None
+    newest = runs.newest_written(session.run.checkpoints) if session.stage_config.command == "fit" else None
     interruption = Interrupted(signum, checkpoint=newest)
-    context.recorder.close(interruption)
-    if context.rank_context is not None:
-        return context.rank_context.end_by_force(interruption)
-    context.tell(format_interruption(interruption))
+    session.recorder.close(interruption)
+    if session.process.rank_context is not None:
+        return session.process.rank_context.end_by_force(interruption)
+    _log.info(format_interruption(interruption))
     return interruption.exit_code

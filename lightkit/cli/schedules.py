@@ -18,7 +18,6 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from lightkit.callbacks.optimizer_settings import CountedSchedule, copy_settings
 from lightkit.cli.argument_lookup import import_class
-from lightkit.cli.context import RunContext
 from lightkit.config import Resolved, error_at
 from lightkit.config.schedule import SECTION, Schedule, find_long_schedules
 from lightkit.errors import ConfigError, LightkitError
@@ -43,14 +42,14 @@ def keeps_own_optimizer(cls: Any) -> bool:
     return getattr(cls, "configure_optimizers", None) is ScoredModule.configure_optimizers
 
 
-def warn_of_schedule(context: RunContext, cls: type | None) -> None:
+def warn_of_schedule(resolved: Resolved, cls: type | None, *, is_script: bool) -> None:
     """Warn of what has no effect, or not the one that is meant, each with its place and once.
 
     Args:
-        context: The invocation.
+        resolved: The config.
         cls: Class of the model; None where it is not known, or the config's optimizer is not the model's.
+        is_script: Whether Lightning warns of an optimizer of the config itself.
     """
-    resolved = context.resolved
     notices = [error_at(text, resolved.origin_of(path)) for text, path in find_long_schedules(resolved)]
     is_own = not keeps_own_optimizer(cls) and _overrides_optimizers(cls)
     if is_own and cls is not None:
@@ -59,13 +58,11 @@ def warn_of_schedule(context: RunContext, cls: type | None) -> None:
             text = f"{SECTION} has no effect: {cls.__name__} builds its own in configure_optimizers, and the config "
             text += "names no optimizer. Name one under optimizer, or set the schedule in the module"
             notices.append(error_at(text, resolved.origin_of((SECTION, "class_path"))))
-        elif has_optimizer and not context.is_script:  # where Lightning says so itself
+        elif has_optimizer and not is_script:
             text = f"optimizer replaces what {cls.__name__} builds in configure_optimizers, its schedule included"
             notices.append(error_at(text, resolved.origin_of(("optimizer", "class_path"))))
-    for notice in notices:
-        if str(notice) not in context.warned:
-            context.warned.add(str(notice))
-            _log.warning(str(notice))
+    for text in dict.fromkeys(map(str, notices)):
+        _log.warning(text)
 
 
 def _overrides_optimizers(cls: type | None) -> bool:

@@ -14,7 +14,7 @@ import traceback
 import urllib.request
 import warnings
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, redirect_stdout, suppress
+from contextlib import ExitStack, contextmanager, redirect_stdout, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from pydoc import locate
@@ -23,6 +23,7 @@ from unittest.mock import patch
 
 import psutil
 import torch
+from jsonargparse import Namespace
 from lightning_fabric.plugins.environments.lightning import LightningEnvironment
 from pytorch_lightning import Callback, LightningModule, Trainer
 from pytorch_lightning import callbacks as lightning_callbacks
@@ -38,9 +39,10 @@ from lightkit.callbacks.checkpoint_io import CheckpointReader
 from lightkit.callbacks.descriptions import count_batches, count_parameters, count_samples
 from lightkit.callbacks.notifiers import Notifier
 from lightkit.cli.console import is_library_file
-from lightkit.cli.context import RunContext
 from lightkit.cli.model_builder import ModelBuilder
 from lightkit.cli.parser_errors import explain_lightning_errors, locate_lightning_error, unwrap_errors
+from lightkit.cli.session import StageProcess, join_ranks
+from lightkit.cli.stage_config import StageConfig
 from lightkit.cli.stage_runner import make_plan
 from lightkit.cli.trainer_components import list_checkpoint_callbacks
 from lightkit.config import KeyPath, Problems, dotted, error_at, near, shown_path
@@ -78,11 +80,11 @@ _FRAME = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')
 _WORKER_ERROR = "Original Traceback"  # torch's loader repeats the traceback of its process as text
 
 
-def run_smoke_check(context: RunContext) -> dict[str, Any]:
+def run_smoke_check(stage_config: StageConfig) -> dict[str, Any]:
     """Build everything on the CPU, run one batch of each loop, and check monitors, disk and memory.
 
     Args:
-        context: The invocation, whose config has no errors that show without building.
+        stage_config: A config without errors that show before anything is built.
 
     Returns:
         Plain values: the JSON that `check --deep --output json` prints.
@@ -105,10 +107,12 @@ def run_smoke_check(context: RunContext) -> dict[str, Any]:
         redirect_stdout(sys.stderr),  # standard output is the report's
         patch.object(urllib.request, "urlopen", refuse),
         patch.object(torch.hub, "urlopen", refuse),
-        context.stack,
-        runs.activate(runs.create(Path(folder), context.job_name)) as run,  # for code that asks for the run's folder
+        ExitStack() as stack,
+        # For code that asks for the run's folder.
+        runs.activate(runs.create(Path(folder), stage_config.job_name)) as run,
     ):
-        check = _SmokeCheck(context, run)
+        process = StageProcess(stack=stack, rank_context=join_ranks(stage_config))
+        check = _SmokeCheck(stage_config, process, run)
         report = check.run()
     check.problems.raise_any()
     for warning in report["warnings"]:
@@ -277,26 +281,31 @@ class _SmokeCheck(ModelBuilder):
     """Parses the config; builds each part by itself, so that each error is found, and runs one batch.
 
     Args:
-        context: The invocation.
+        stage_config: Config of the stage.
+        process: This process.
         run: Run whose folder is removed at the end.
     """
 
-    def __init__(self, context: RunContext, run: runs.Run) -> None:
+    def __init__(self, stage_config: StageConfig, process: StageProcess, run: runs.Run) -> None:
         self.problems = Problems()
         self._available_bytes = available_memory_bytes() + int(psutil.Process().memory_info().rss)
-        plan = make_plan(context)
+        plan = make_plan(stage_config)
         self._num_processes = 1 if plan is None else max(1, plan.local_processes)
         self._run = run
-        self._resolved = context.resolved
-        self._stage = context.command
-        super().__init__(context=context)
+        self._resolved = stage_config.resolved
+        self._stage = stage_config.command
+        super().__init__(stage_config=stage_config, process=process)
         self._section = self.config[self._stage]
         self._trainer_section = vars(self._section["trainer"])
         self._built_from: dict[int, tuple[KeyPath, Any]] = {}
         """Key and arguments of each callback, by its `id`."""
         self._not_tried: dict[str, str] = {}
-        checkpoint = None if context.ckpt_path in ("best", "last") else context.ckpt_path  # which a run will have
+        is_to_come = stage_config.ckpt_path in ("best", "last")  # which a run will have
+        checkpoint = None if is_to_come else stage_config.ckpt_path
         self._probe = _Probe(run.checkpoints, checkpoint)
+
+    def _warn_of_schedule(self, section: Namespace) -> None:
+        """Warn of nothing: the parse before the smoke check has warned."""
 
     def instantiate_classes(self) -> None:
         """Build nothing yet."""

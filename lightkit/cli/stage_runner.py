@@ -5,22 +5,23 @@ from __future__ import annotations
 import logging
 import os
 import shutil
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from lightkit import runs
 from lightkit.cli.command_line import Invocation, parse_command
 from lightkit.cli.command_table import COMMANDS, OF_MODEL, RANK, WITH_MODEL
 from lightkit.cli.console import configure_console, format_traceback, print_error, quiet_libraries
-from lightkit.cli.context import RunContext, load_context
 from lightkit.cli.notifications import IN_RETRAIN, CommandNotifier, warn_of_lost_addresses
 from lightkit.cli.parser_errors import explain_full_disk
+from lightkit.cli.session import Session, StageProcess, join_ranks
+from lightkit.cli.stage_config import StageConfig, load_stage_config
 from lightkit.cli.up_to_date import check_up_to_date
 from lightkit.cli.validation import validate, validate_signatures
-from lightkit.config import Hardware, Problems, error_at
+from lightkit.config import Hardware, Problems, Resolved, error_at
 from lightkit.errors import CheckpointError, ConfigError, DataChanged, Interrupted, format_interruption
 from lightkit.hardware import Machine, this_machine
 from lightkit.hardware.processor import keep_memory
@@ -29,10 +30,18 @@ from lightkit.launch.queue_feeder import end_workers_that_cannot_send
 from lightkit.launch.ranks import complete_torch_variables, this_rank
 from lightkit.launch.supervisor import LaunchResult, Supervisor
 from lightkit.launch.torchrun import complete_settings
-from lightkit.launch.worker import DATA_CHANGED, INHERITED, PREEMPTING, join_launch
+from lightkit.launch.worker import DATA_CHANGED, INHERITED, PREEMPTING, RankContext, join_launch
 from lightkit.runs.ci_report import CiReport
 from lightkit.runs.deadline import parse_deadline
 from lightkit.runs.signals import SignalWatch
+
+if TYPE_CHECKING:
+    from pytorch_lightning import Trainer
+
+_log = logging.getLogger("lightkit")
+
+_EXPLAINED_CODES = (2, 3, 75, 129, 130, 143)
+"""Exit codes whose message is the whole reason, without the logs of the ranks."""
 
 
 def run_stage(invocation: Invocation, watch: SignalWatch, notifier: CommandNotifier | None = None) -> int:
@@ -62,40 +71,48 @@ def run_stage(invocation: Invocation, watch: SignalWatch, notifier: CommandNotif
 
 
 def _run_stage(invocation: Invocation, watch: SignalWatch, notifier: CommandNotifier) -> int:
-    context = open_context(invocation, watch)
-    command = invocation.command
-    if context.invocation.has("deadline"):
-        _set_deadline(context)
-    context.attach_notifier(notifier)
-    configure_console(context.mode, context.resolved.masked)
-    if context.base is not None and command != "export":
-        warn_of_lost_addresses(context.resolved, context.base)
-    ranks = context.rank_context
-    if command == "export" or (ranks is not None and ranks.supervised):  # an export is one process on any hardware
-        return run_in_process(context)
-    for notice in context.hardware.notices:
-        logging.getLogger("lightkit").warning(notice)
+    # Load the config, and announce the command with it.
+    stage_config = open_stage_config(invocation)
+    if invocation.has("deadline"):
+        stage_config = _set_deadline(stage_config)
+    resolved = stage_config.resolved
+    notifier.begin(resolved, stage_config.job_name, runs_stage=not stage_config.only_prints)
+    configure_console(stage_config.mode, resolved.masked)
+    is_export = stage_config.command == "export"
+    if stage_config.base is not None and not is_export:
+        warn_of_lost_addresses(resolved, stage_config.base)
+
+    # A rank of a launch runs the stage; so does an export, which is one process on any hardware.
+    ranks = join_ranks(stage_config)
+    run_here = partial(run_in_process, stage_config, watch, notifier, ranks)
+    if is_export or (ranks is not None and ranks.supervised):
+        return run_here()
+    for notice in stage_config.hardware.notices:
+        _log.warning(notice)
     if ranks is not None:
         ranks.open()
-        return ranks.run(partial(run_in_process, context), format_traceback)
-    require_srun(context)
-    if (code := check_up_to_date(context)) is not None:
+        return ranks.run(run_here, format_traceback)
+
+    # Any other process decides whether the stage is needed, and who runs it.
+    require_srun(stage_config)
+    code, inputs = check_up_to_date(stage_config)
+    if code is not None:
         return code
     try:
-        return _start(context)
+        return _start(replace(stage_config, inputs_now=inputs), watch, notifier)
     except DataChanged as change:
-        context.tell(f"begins a new run: {change}")
-        again = open_context(add_words(context.invocation, "--run.resume=never"), watch)
-        again.notifier = notifier
-        return _start(again)
+        _log.info(f"begins a new run: {change}")
+        again = open_stage_config(add_words(stage_config.invocation, "--run.resume=never"))
+        return _start(replace(again, deadline=stage_config.deadline), watch, notifier)
 
 
-def _set_deadline(context: RunContext) -> None:
+def _set_deadline(stage_config: StageConfig) -> StageConfig:
     """Read ``--deadline``, and put the moment in its place, from which ranks that start later count, too."""
     is_resolved = bool(os.environ.get(INHERITED) or os.environ.get(IN_RETRAIN)) or join_launch(os.environ) is not None
-    context.deadline = parse_deadline(str(context.options["deadline"]), is_resolved=is_resolved)
-    context.invocation = add_words(context.invocation, f"--deadline={context.deadline.word}")
-    os.environ.update(context.deadline.environment())
+    deadline = parse_deadline(str(stage_config.options["deadline"]), is_resolved=is_resolved)
+    os.environ.update(deadline.environment())
+    invocation = add_words(stage_config.invocation, f"--deadline={deadline.word}")
+    return replace(stage_config, deadline=deadline, invocation=invocation)
 
 
 def add_words(invocation: Invocation, *words: str) -> Invocation:
@@ -108,63 +125,79 @@ def add_words(invocation: Invocation, *words: str) -> Invocation:
     )
 
 
-def _start(context: RunContext) -> int:
+def _start(stage_config: StageConfig, watch: SignalWatch, notifier: CommandNotifier) -> int:
     """Start the processes that the config asks for, or run the stage in this one."""
-    if (plan := make_plan(context)) is not None:
-        return supervise(context, plan)
-    return run_in_process(context)
+    if (plan := make_plan(stage_config)) is not None:
+        return supervise(stage_config, plan, watch, notifier)
+    return run_in_process(stage_config, watch, notifier)
 
 
-def run_in_process(context: RunContext) -> int:
+def run_in_process(
+    stage_config: StageConfig, watch: SignalWatch, notifier: CommandNotifier, ranks: RankContext | None = None
+) -> int:
     """Run the stage in this process.
 
     Raises:
         DataChanged: If an interrupted run had other data.
     """
-    os.environ.update(context.hardware.environment)
-    if context.command == "fit":
+    os.environ.update(stage_config.hardware.environment)
+    if stage_config.command == "fit":
         keep_memory()
     end_workers_that_cannot_send()
     # Late: they load torch and Lightning, which takes seconds.
-    from lightkit.callbacks.checkpoint_io import missing_checkpoint
     from lightkit.cli.lightning_cli import LightkitCLI
     from lightkit.cli.model_builder import translate_model_errors
-    from lightkit.cli.trainer_components import find_reached_limit, print_run_end
+    from lightkit.cli.trainer_components import print_run_end
 
     quiet_libraries()
-    with explain_full_disk(), translate_model_errors(context):
+    with explain_full_disk(), translate_model_errors(stage_config.resolved) as stack:
+        process = StageProcess(stack=stack, watch=watch, notifier=notifier, rank_context=ranks)
         try:
-            cli = LightkitCLI(context=context)
+            cli = LightkitCLI(stage_config=stage_config, process=process)
         except SystemExit as done:  # of argparse, which has printed help or the config
-            if done.code or not context.only_prints:
+            if done.code or not stage_config.only_prints:
                 raise
             return 0
-        if context.command == "export":
+        session = cli.session
+        if session is None or stage_config.command == "export":
             return 0
-        trainer = cli.trainer
-        if context.command == "fit" and not getattr(trainer, "fast_dev_run", False):
-            if (limit := find_reached_limit(trainer, context)) is not None:
-                logging.getLogger("lightkit").warning(limit)
-                context.nothing_left = True
-                return 0
-            if trainer.is_global_zero and (fault := missing_checkpoint(trainer)):
-                raise CheckpointError(
-                    f"Training ended, but {fault}. The same command writes it again, or ends with the reason."
-                )
-        print_run_end(trainer, context)
+        if _check_training(cli.trainer, session):
+            print_run_end(cli.trainer, session)
     return 0
 
 
-def make_plan(context: RunContext) -> Plan | None:
+def _check_training(trainer: Trainer, session: Session) -> bool:
+    """Check after a fit that it has trained and written its checkpoint; return whether there is anything to report.
+
+    Raises:
+        CheckpointError: If it has written none.
+    """
+    from lightkit.callbacks.checkpoint_io import missing_checkpoint  # here: it loads torch
+    from lightkit.cli.trainer_components import find_reached_limit
+
+    if session.stage_config.command != "fit" or getattr(trainer, "fast_dev_run", False):
+        return True
+    if (limit := find_reached_limit(trainer, session)) is not None:
+        _log.warning(limit)
+        session.nothing_left = True
+        return False
+    if trainer.is_global_zero and (fault := missing_checkpoint(trainer)):
+        raise CheckpointError(
+            f"Training ended, but {fault}. The same command writes it again, or ends with the reason."
+        )
+    return True
+
+
+def make_plan(stage_config: StageConfig) -> Plan | None:
     """Decide which processes are to be started; None if this process is the only one.
 
     Raises:
         ConfigError: If engine, strategy and numbers of processes do not fit.
     """
-    if context.only_prints:
+    if stage_config.only_prints:
         return None
-    resolved = context.resolved
-    hardware = context.hardware
+    resolved = stage_config.resolved
+    hardware = stage_config.hardware
     processes = hardware.processes
     if processes is None and hardware.kind != "tpu":  # torch-xla forks its ranks itself, inside the trainer
         processes = count_devices(hardware)  # of Lightning's own launcher
@@ -173,7 +206,7 @@ def make_plan(context: RunContext) -> Plan | None:
     keys = (("launch", "engine"), ("launch", "processes"), ("launch", "hosts"), ("trainer", "strategy"))
     given = next((key for key in keys if resolved.section(key[0]).get(key[1]) is not None), None)
     return plan_launch(
-        complete_settings(context.launch, os.environ, num_devices=processes),
+        complete_settings(stage_config.launch, os.environ, num_devices=processes),
         strategy=hardware.strategy,
         processes=processes,
         uses_gpus=hardware.kind == "gpu",
@@ -188,61 +221,86 @@ def count_devices(hardware: Hardware) -> int | None:
     return hardware.devices if isinstance(hardware.devices, int) and hardware.devices > 0 else None
 
 
-def require_srun(context: RunContext) -> None:
+def require_srun(stage_config: StageConfig) -> None:
     """Check that a config for the ranks of a Slurm job is not trained by one process alone.
 
     Raises:
         ConfigError: If `srun` has not started this process.
     """
-    if context.launch.engine == "slurm" and context.command == "fit" and this_rank(os.environ) is None:
+    if stage_config.launch.engine == "slurm" and stage_config.command == "fit" and this_rank(os.environ) is None:
         raise error_at(
             "launch.engine: slurm: the ranks are started by srun, which is not the case here; use lightkit submit "
             "with the same arguments, or another launch.engine",
-            context.resolved.origin_of("launch.engine"),
+            stage_config.resolved.origin_of("launch.engine"),
         )
 
 
-def supervise(context: RunContext, plan: Plan) -> int:
+def supervise(stage_config: StageConfig, plan: Plan, watch: SignalWatch, notifier: CommandNotifier) -> int:
     """Start all ranks and return the exit code of the launch.
 
     Raises:
         ConfigError: If images are to come on standard input.
         DataChanged: If a new run has to begin, since an interrupted one had other data.
     """
-    if "-" in context.inputs:
+    if "-" in stage_config.images:
         raise ConfigError(
             "-: standard input has the images, and the processes that predict are started without it. Write the paths "
             "to a table such as list.csv, or predict in one process, with --trainer.devices=1."
         )
-    root = context.base.root if context.base else context.run_root
-    words = [RANK, context.invocation.dump()]
+    root = stage_config.base.root if stage_config.base else stage_config.run_root
+    words = [RANK, stage_config.invocation.dump()]
     supervisor = Supervisor(plan, words, root=root, num_cores=this_machine().cores or 1)
     try:
-        with context.watch.handed_over():  # ranks may take longer to save than one process has
+        with watch.handed_over():  # ranks may take longer to save than one process has
             result = supervisor.run()
-        announced = supervisor.newest_run()
-        run = None
-        if announced is not None and Path(announced["folder"]).is_dir():
-            context.notifier.run = run = runs.open_run(announced["folder"])
-        if (signum := supervisor.signum) is not None and result.code != 0:
-            checkpoint = None if run is None else runs.last_good(run.checkpoints)
-            interruption = Interrupted(signum, checkpoint=checkpoint)
-            result = LaunchResult(interruption.exit_code, format_interruption(interruption), f"signal {signum}")
-        message, summary = (text and context.resolved.masked(text) for text in (result.message, result.summary))
-        result = replace(result, message=message, summary=summary)
+        run = _open_announced_run(supervisor)
+        if run is not None:
+            notifier.run = run
+        if supervisor.signum is not None and result.code != 0:
+            result = _describe_interruption(supervisor.signum, run)
+        result = _mask_result(result, stage_config.resolved)
         if result.kind == DATA_CHANGED:
             raise DataChanged(str(result.message).splitlines()[0].removeprefix("error: "))
-        context.notifier.message = result.message or ""
-        if result.message:
-            needs_logs = run is not None and result.code not in (2, 3, 75, 129, 130, 143)
-            logs = f"logs  {run.folder / 'logs'}\n" if run is not None and needs_logs else ""
-            print_error(f"{result.message}\n{logs}".removesuffix("\n"))
+        notifier.message = result.message or ""
+        _print_end(result, run)
         if run is not None:
             with suppress(OSError):  # a full disk is no reason to hide how the ranks ended
                 _complete_run_folder(run, supervisor, result)
     finally:
         supervisor.remove()
     return result.code
+
+
+def _open_announced_run(supervisor: Supervisor) -> runs.Run | None:
+    """Open the run that rank 0 has announced; None where there is none, or its folder is gone."""
+    announced = supervisor.newest_run()
+    if announced is None or not Path(announced["folder"]).is_dir():
+        return None
+    return runs.open_run(announced["folder"])
+
+
+def _describe_interruption(signum: int, run: runs.Run | None) -> LaunchResult:
+    """Return the result of a launch that a signal has ended, with the checkpoint that the run resumes from."""
+    checkpoint = None if run is None else runs.last_good(run.checkpoints)
+    interruption = Interrupted(signum, checkpoint=checkpoint)
+    return LaunchResult(interruption.exit_code, format_interruption(interruption), f"signal {signum}")
+
+
+def _mask_result(result: LaunchResult, resolved: Resolved) -> LaunchResult:
+    """Return the result of a launch with references in the place of secrets."""
+    message = result.message and resolved.masked(result.message)
+    summary = result.summary and resolved.masked(result.summary)
+    return replace(result, message=message, summary=summary)
+
+
+def _print_end(result: LaunchResult, run: runs.Run | None) -> None:
+    """Print why the ranks ended, and where their logs are if the message is not the whole reason."""
+    if not result.message:
+        return
+    if run is not None and result.code not in _EXPLAINED_CODES:
+        print_error(f"{result.message}\nlogs  {run.folder / 'logs'}")
+    else:
+        print_error(result.message)
 
 
 def _complete_run_folder(run: runs.Run, supervisor: Supervisor, result: LaunchResult) -> None:
@@ -260,18 +318,13 @@ def _complete_run_folder(run: runs.Run, supervisor: Supervisor, result: LaunchRe
         runs.write_summary(run.summary_path, summary)
 
 
-def open_context(
-    invocation: Invocation,
-    watch: SignalWatch,
-    *,
-    full: bool = False,
-    machine: Machine | Literal["this"] | None = "this",
-) -> RunContext:
-    """Load the context of a command, and raise every error in its config.
+def open_stage_config(
+    invocation: Invocation, *, full: bool = False, machine: Machine | Literal["this"] | None = "this"
+) -> StageConfig:
+    """Load the config of a command, and raise every error in it.
 
     Args:
         invocation: The command line.
-        watch: Handler of SIGINT and SIGTERM.
         full: Whether jsonargparse is asked for more errors also where the schema describes every class.
         machine: Machine whose hardware the config must fit; None to check against none.
 
@@ -280,22 +333,22 @@ def open_context(
         DataError: If nothing is wrong but data is missing.
     """
     problems = Problems()
-    context, loaded = load_context(invocation, watch, problems, machine=machine)
+    stage_config, loaded = load_stage_config(invocation, problems, machine=machine)
     command = invocation.command
-    if not context.passthrough:
-        context.resolved, result = validate(command, loaded, context.resolved, problems)
-        context.needs_imports = not result.is_final
+    if not stage_config.passthrough:
+        resolved, result = validate(command, loaded, stage_config.resolved, problems)
+        stage_config = replace(stage_config, resolved=resolved, needs_imports=not result.is_final)
         if problems and (result.undescribed or full):  # more may be found in classes that must be imported
-            remaining = replace(context, resolved=validate_signatures(context.resolved, problems))
-            if command in WITH_MODEL and context.resolved.values.get("model") is not None:
+            resolved = validate_signatures(resolved, problems)
+            if command in WITH_MODEL and stage_config.resolved.values.get("model") is not None:
                 with problems.noted():
-                    parse_config(remaining)
+                    parse_config(replace(stage_config, resolved=resolved))
     problems.raise_any(loaded.resolved.masked)
-    return context
+    return stage_config
 
 
-def open_run_context(invocation: Invocation, *, is_quiet: bool = False) -> RunContext:
-    """Open a context on a finished run, for one process, wherever it was trained.
+def open_run_config(invocation: Invocation, *, is_quiet: bool = False) -> StageConfig:
+    """Load the config of a finished run, for one process, wherever it was trained.
 
     Args:
         invocation: Command line, with ``--run`` or ``--ckpt_path``; of any command that has them.
@@ -304,12 +357,11 @@ def open_run_context(invocation: Invocation, *, is_quiet: bool = False) -> RunCo
     Raises:
         ConfigError: If anything in it is wrong.
     """
-    context = open_context(invocation.for_stage("export", keep=OF_MODEL), SignalWatch())
-    context.mode = "quiet" if is_quiet else context.mode
-    return context
+    stage_config = open_stage_config(invocation.for_stage("export", keep=OF_MODEL))
+    return replace(stage_config, mode="quiet") if is_quiet else stage_config
 
 
-def parse_config(context: RunContext) -> None:
+def parse_config(stage_config: StageConfig, ranks: RankContext | None = None) -> None:
     """Import the classes that the config names and let jsonargparse parse it.
 
     Raises:
@@ -318,5 +370,6 @@ def parse_config(context: RunContext) -> None:
     from lightkit.cli.lightning_cli import Checked, LightkitCLI  # here: it loads torch
 
     quiet_libraries()
-    with context.stack, suppress(Checked):
-        LightkitCLI(context=replace(context, only_checks=True, print_config=None))
+    checked = replace(stage_config, only_checks=True, print_config=None)
+    with ExitStack() as stack, suppress(Checked):
+        LightkitCLI(stage_config=checked, process=StageProcess(stack=stack, rank_context=ranks))

@@ -49,17 +49,18 @@ from lightkit.callbacks.prediction_recorder import PredictionRecorder
 from lightkit.callbacks.recorder import list_rates
 from lightkit.callbacks.sharded_checkpoint import watch_strategy
 from lightkit.cli.console import OutputMode, print_line
-from lightkit.cli.context import RunContext
 from lightkit.cli.monitors import find_config_modes
 from lightkit.cli.notifications import IN_RETRAIN
 from lightkit.cli.predict_images import build_prediction_callback
 from lightkit.cli.redaction import drop_nulls, redact_hyperparameters
+from lightkit.cli.session import Session, StageProcess
 from lightkit.config import Resolved, dotted, shown_path
 from lightkit.config.tree import Leaf, to_plain, walk
 from lightkit.distributed.xla import HushXLA, trains_on_xla
 from lightkit.errors import DataChanged, Stalled
 from lightkit.hardware import this_machine
 from lightkit.launch.plan import THREADS
+from lightkit.launch.ranks import Rank
 from lightkit.launch.watchdog import STALLED, Hung, Stall, Watchdog, WatchdogSettings, heartbeat, read_watchdog
 from lightkit.loggers import TensorBoard
 from lightkit.reports.class_tables import format_class_tables
@@ -69,9 +70,8 @@ _log = logging.getLogger("lightkit")
 _Kind = TypeVar("_Kind")
 
 
-def set_devices(trainer: Namespace, context: RunContext) -> None:
+def set_devices(trainer: Namespace, rank: Rank | None) -> None:
     """Set the trainer's devices, nodes and strategy as the launcher counts them; the saved config keeps the user's."""
-    rank = context.rank
     if rank is None or rank.engine not in ("torchrun", "slurm"):
         return
     if not isinstance(trainer.get("devices"), list):
@@ -81,15 +81,15 @@ def set_devices(trainer: Namespace, context: RunContext) -> None:
         trainer["strategy"] = "ddp"
 
 
-def set_threads(num_threads: int | None, context: RunContext) -> None:
-    """Set torch's threads, and those of processes that are started later, until the context ends.
+def set_threads(num_threads: int | None, process: StageProcess) -> None:
+    """Set torch's threads, and those of processes that are started later, until the stage ends.
 
     Args:
         num_threads: Of the config. None: a rank of a launcher of the user's own takes its share of the cores; else the
             variable, or torch, decides.
-        context: The invocation.
+        process: This process.
     """
-    rank = context.rank
+    rank = process.rank
     variable = os.environ.get(THREADS)
     if num_threads is None and rank is not None and rank.engine != "local" and not variable:
         num_threads = share_cores(this_machine().cores or 1, rank.local_size)
@@ -104,7 +104,7 @@ def set_threads(num_threads: int | None, context: RunContext) -> None:
         os.environ.pop(THREADS, None)
         os.environ.update({} if variable is None else {THREADS: variable})
 
-    context.stack.callback(restore)
+    process.stack.callback(restore)
     torch.set_num_threads(num_threads)
     os.environ[THREADS] = str(num_threads)
 
@@ -156,7 +156,7 @@ def build_computation(section: Mapping[str, Any], *, trains: bool = True) -> lis
 
 
 def build_components(
-    context: RunContext,
+    session: Session,
     trainer: Mapping[str, Any],
     added: Sequence[Callback] = (),
     *,
@@ -165,58 +165,74 @@ def build_components(
     """Build the trainer's arguments that differ from those of the config.
 
     Args:
-        context: The invocation, whose run has begun.
+        session: The stage, whose run has begun.
         trainer: The trainer's arguments, with callbacks and plugins instantiated.
         added: Callbacks that LightningCLI adds to them.
         settings: Callback for the settings of the optimizers; it comes before all that change them.
     """
-    callbacks = [] if settings is None or context.command != "fit" else [settings]
-    callbacks += _build_callbacks(context, trainer)
-    callbacks += list_checkpoint_callbacks(context.resolved, trainer, [*callbacks, *added])
-    plugins = _build_plugins(context, trainer)
+    stage_config = session.stage_config
+    callbacks = [] if settings is None or stage_config.command != "fit" else [settings]
+    callbacks += _build_callbacks(session, trainer)
+    callbacks += list_checkpoint_callbacks(stage_config.resolved, trainer, [*callbacks, *added])
+    plugins = _build_plugins(session, trainer)
     arguments = {
         "callbacks": callbacks,
         "plugins": plugins,
         "enable_model_summary": trainer.get("enable_model_summary") or False,
     }
-    if trainer.get("logger") in (None, True) and not (context.is_script or trainer.get("barebones")):
+    if trainer.get("logger") in (None, True) and not (stage_config.is_script or trainer.get("barebones")):
         arguments["logger"] = [TensorBoard()]
     if trainer.get("profiler") is None and not trainer.get("barebones"):  # which takes no profiler
         arguments["profiler"] = _NoProfiler()
     return arguments
 
 
-def _build_plugins(context: RunContext, trainer: Mapping[str, Any]) -> list[Any]:
+def _build_plugins(session: Session, trainer: Mapping[str, Any]) -> list[Any]:
     """Build the trainer's plugins: the config's, with a writer of checkpoints and the processes of this launch."""
     plugins = as_list(trainer.get("plugins"))
+    resolved = session.stage_config.resolved
     build_io = partial(
         build_checkpoint_io,
         on_xla=_is_on_xla(trainer),
-        mask=context.resolved.masked,
-        on_saved=context.recorder.checkpoint_saved,
+        mask=resolved.masked,
+        on_saved=session.recorder.checkpoint_saved,
     )
 
     # Lightning takes it from one of the two places, and refuses a second one.
-    section = context.resolved.section("trainer").get("strategy")
-    arguments = section.get("init_args") if isinstance(section, Mapping) else None
     strategy = trainer.get("strategy")
-    if isinstance(strategy, Strategy) and (arguments or {}).get("checkpoint_io") is not None:
+    if isinstance(strategy, Strategy) and _has_checkpoint_io(resolved.section("trainer").get("strategy")):
         strategy.checkpoint_io = build_io(strategy.checkpoint_io, key="trainer.strategy.init_args.checkpoint_io")
     else:
-        own = next((plugin for plugin in plugins if isinstance(plugin, CheckpointIO)), None)
+        own = _find_first(plugins, CheckpointIO)
         plugins = [plugin for plugin in plugins if plugin is not own]
         plugins.append(build_io(own))
 
-    environment = next((plugin for plugin in plugins if isinstance(plugin, ClusterEnvironment)), None)
+    # The user's cluster environment stands; under Slurm there is one even without it.
+    rank = session.process.rank
+    environment = _find_first(plugins, ClusterEnvironment)
     if environment is not None:
-        _warn_of_environment(environment, context)
-    elif context.rank is not None and context.rank.engine == "slurm":
+        _warn_of_environment(environment, rank)
+    elif rank is not None and rank.engine == "slurm":
         plugins.append(SLURMEnvironment(auto_requeue=False))  # the batch script does that, with our own checkpoint
     return plugins
 
 
-def _warn_of_environment(environment: ClusterEnvironment, context: RunContext) -> None:
-    """Say which promises a cluster environment of the user's takes away."""
+def _has_checkpoint_io(strategy: Any) -> bool:
+    """Return whether a strategy, as the config has it, names a writer of checkpoints of its own."""
+    arguments = strategy.get("init_args") if isinstance(strategy, Mapping) else None
+    return (arguments or {}).get("checkpoint_io") is not None
+
+
+def _find_first(values: Sequence[Any], kind: type[Any]) -> Any:
+    """Return the first value of a class; None where there is none."""
+    for value in values:
+        if isinstance(value, kind):
+            return value
+    return None
+
+
+def _warn_of_environment(environment: ClusterEnvironment, rank: Rank | None) -> None:
+    """Warn of the promises that a cluster environment of the user's takes away."""
     name = type(environment).__name__
     if getattr(environment, "auto_requeue", False):
         _log.warning(
@@ -225,7 +241,7 @@ def _warn_of_environment(environment: ClusterEnvironment, context: RunContext) -
             "`lightkit submit`",
             name,
         )
-    elif context.rank is None and environment.creates_processes_externally:
+    elif rank is None and environment.creates_processes_externally:
         _log.warning(
             "trainer.plugins: %s says that another program starts the processes: lightkit counts this one as the only "
             "one, so that each takes the job's lock and writes the run by itself; set launch.engine to that program "
@@ -244,64 +260,77 @@ class _NoProfiler(PassThroughProfiler):
         return self._CONTEXT
 
 
-def _build_callbacks(context: RunContext, trainer: Mapping[str, Any]) -> list[Callback]:
-    run = context.run
-    recorder = context.recorder
-    trains = context.command == "fit"
-    saved = context.saved_config
-    last_good = partial(runs.last_good, context.run.checkpoints)
-    own = as_list(trainer.get("callbacks"))
-    first: list[Callback] = build_computation(saved.get("accelerator") or {}, trains=trains)
+def _build_callbacks(session: Session, trainer: Mapping[str, Any]) -> list[Callback]:
+    """Build the trainer's callbacks: the config's, with lightkit's before and behind them."""
+    stage_config = session.stage_config
+    run = session.run
+    recorder = session.recorder
+    saved = session.saved_config
+    trains = stage_config.command == "fit"
+    last_good = partial(runs.last_good, run.checkpoints)
+
+    # Before the user's, so that none of them takes a bad batch for a good one.
+    callbacks: list[Callback] = build_computation(saved.get("accelerator") or {}, trains=trains)
     if _is_on_xla(trainer):
-        first.append(HushXLA())
+        callbacks.append(HushXLA())
     finite_loss: FiniteLoss | None = None
-    if trains:  # before the user's, so that none of them takes a bad batch for a good one
+    if trains:
         action = (saved.get("watchdog") or {}).get("on_nonfinite", WatchdogSettings().on_nonfinite)
         finite_loss = FiniteLoss(action, events=recorder.events, last_good=last_good)
-        first.append(finite_loss)
-    last: list[Callback] = []
-    if trains and context.deadline is not None:
-        last.append(StopAtDeadline(context.deadline, last_good=last_good, stopped=recorder.note_deadline))
-    last += [
-        LambdaCallback(on_fit_start=partial(_log_config, context), on_train_start=partial(_begin_training, context)),
-        StallWatch(make_watchdog(context, read_watchdog(context.resolved)), gently=context.rank_context is None),
-    ]
-    has_bar = any(isinstance(callback, ProgressBar) for callback in own)
-    is_silent = trainer.get("enable_progress_bar") is False or trainer.get("barebones")
-    if not is_silent and not has_bar:
-        last.append(create_progress(context.mode))
-    if context.command == "predict":
-        last.append(build_prediction_callback(context) if context.inputs else PredictionTable(run.folder))
-    return [
-        *first,
-        LambdaCallback(setup=partial(_check_same_data, context)),
-        *own,
-        recorder,
-        *([PredictionRecorder(run.folder, changed=recorder.changed)] if context.command in ("fit", "test") else []),
-        ClassNames(),
-        ResumeState(),
-        *([StopOnTime()] if trains else []),
-        StopOnSignal(context.watch, last_good=last_good),
-        *last,
-        RequireWork(
-            count_batches=lambda: recorder.num_batches,
-            count_losses=None if finite_loss is None else lambda: finite_loss.num_used,
-        ),
-    ]
+        callbacks.append(finite_loss)
+    callbacks.append(LambdaCallback(setup=partial(_check_same_data, session)))
+
+    # The user's, and those that record what they and the model have done.
+    callbacks += as_list(trainer.get("callbacks"))
+    callbacks.append(recorder)
+    if stage_config.command in ("fit", "test"):
+        callbacks.append(PredictionRecorder(run.folder, changed=recorder.changed))
+    callbacks += [ClassNames(), ResumeState()]
+
+    # Those that end the stage early.
+    if trains:
+        callbacks.append(StopOnTime())
+    callbacks.append(StopOnSignal(session.process.watch, last_good=last_good))
+    if trains and stage_config.deadline is not None:
+        callbacks.append(StopAtDeadline(stage_config.deadline, last_good=last_good, stopped=recorder.note_deadline))
+    callbacks.append(
+        LambdaCallback(on_fit_start=partial(_log_config, session), on_train_start=partial(_begin_training, session))
+    )
+    watchdog = make_watchdog(session, read_watchdog(stage_config.resolved))
+    callbacks.append(StallWatch(watchdog, gently=session.process.rank_context is None))
+
+    # The screen, the table of predictions, and the check that anything was done.
+    callbacks += _build_progress(trainer, stage_config.mode)
+    if stage_config.command == "predict":
+        is_listed = bool(stage_config.images)
+        callbacks.append(build_prediction_callback(stage_config) if is_listed else PredictionTable(run.folder))
+    count_losses = None if finite_loss is None else partial(getattr, finite_loss, "num_used")
+    callbacks.append(RequireWork(count_batches=lambda: recorder.num_batches, count_losses=count_losses))
+    return callbacks
+
+
+def _build_progress(trainer: Mapping[str, Any], mode: OutputMode) -> list[Callback]:
+    """Build the progress bar, unless the config has one of its own, or wants none."""
+    own = as_list(trainer.get("callbacks"))
+    if trainer.get("enable_progress_bar") is False or trainer.get("barebones"):
+        return []
+    if any(isinstance(callback, ProgressBar) for callback in own):
+        return []
+    return [create_progress(mode)]
 
 
 def _is_on_xla(trainer: Mapping[str, Any]) -> bool:
     return trains_on_xla(trainer.get("accelerator"), trainer.get("strategy"))
 
 
-def _check_same_data(context: RunContext, trainer: Trainer, _module: LightningModule, stage: str) -> None:
+def _check_same_data(session: Session, trainer: Trainer, _module: LightningModule, stage: str) -> None:
     """Begin a new run where a run that resumes automatically had other data.
 
     Raises:
         DataChanged: If the data's fingerprint differs.
     """
-    earlier = (context.recorder.manifest or {}).get("earlier")
-    resumes_by_itself = bool(earlier) and context.saved_config["run"]["resume"] == "auto"
+    earlier = (session.recorder.manifest or {}).get("earlier")
+    resumes_by_itself = bool(earlier) and session.saved_config["run"]["resume"] == "auto"
     before = earlier[-1].get("data") if earlier and resumes_by_itself else None
     if stage != "fit" or before is None:
         return
@@ -309,59 +338,60 @@ def _check_same_data(context: RunContext, trainer: Trainer, _module: LightningMo
     if now and now.get("fingerprint") != before.get("fingerprint"):
         version = f" (version {before.get('version')}, now {now['version']})" if now.get("version") else ""
         raise DataChanged(
-            f"run.resume: the data has changed since {context.run.folder} was interrupted{version}; "
-            f"--run.resume={context.run.folder} goes on there, --run.resume=never begins a new run"
+            f"run.resume: the data has changed since {session.run.folder} was interrupted{version}; "
+            f"--run.resume={session.run.folder} goes on there, --run.resume=never begins a new run"
         )
 
 
-def _log_config(context: RunContext, trainer: Trainer, _module: LightningModule) -> None:
+def _log_config(session: Session, trainer: Trainer, _module: LightningModule) -> None:
     """Log the whole config, or what flags and variables changed in it to a logger that has the config as a file."""
     changed = {
         dotted(path): to_plain(node)
-        for path, node in walk(context.resolved.tree)
+        for path, node in walk(session.stage_config.resolved.tree)
         if isinstance(node, Leaf) and node.origin.kind in ("flag", "variable") and path[0] != "run"
     }
     for logger in trainer.loggers:
         if hasattr(logger, "log_changed"):
-            logger.log_changed(context.resolved.masked(changed))
+            logger.log_changed(session.stage_config.resolved.masked(changed))
         else:
-            logger.log_hyperparams(drop_nulls(context.saved_config))
+            logger.log_hyperparams(drop_nulls(session.saved_config))
 
 
-def _begin_training(context: RunContext, trainer: Trainer, module: LightningModule) -> None:
+def _begin_training(session: Session, trainer: Trainer, module: LightningModule) -> None:
     """Keep the run folder from here on, let `latest` point to it, and print what is trained."""
-    context.has_trained = True
+    session.has_trained = True
     if trainer.is_global_zero:
         if not getattr(trainer, "fast_dev_run", False):
-            runs.point_latest(context.run)
+            runs.point_latest(session.run)
         with describing("the training"):
-            print_line(_describe_training(context, trainer, module), context.mode)
+            print_line(_describe_training(session, trainer, module), session.stage_config.mode)
 
 
-def finish_trainer(context: RunContext, trainer: Trainer) -> None:
+def finish_trainer(session: Session, trainer: Trainer) -> None:
     """Check the checkpoint, give the user's checkpoint callbacks their folder, and hide secrets from loggers.
 
     Raises:
         ConfigError: If the checkpoint is unreadable, needs code, or is not enough to resume from.
     """
-    checkpoint = context.start.checkpoint
-    if checkpoint is not None and checkpoint.is_dir() and is_sharded(trainer):
-        pass  # its processes read it together
-    elif checkpoint is not None and isinstance(trainer.strategy.checkpoint_io, CheckpointReader):
-        # Here, before data are prepared.
-        read_checkpoint(checkpoint, mmap=True, goes_on=context.command == "fit")
+    checkpoint = session.start.checkpoint
+    resolved = session.stage_config.resolved
+    # A folder of shards is read by its processes together; a file is read here, before data are prepared.
+    is_read_later = checkpoint is None or (checkpoint.is_dir() and is_sharded(trainer))
+    if checkpoint is not None and not is_read_later and isinstance(trainer.strategy.checkpoint_io, CheckpointReader):
+        read_checkpoint(checkpoint, mmap=True, goes_on=session.stage_config.command == "fit")
+
     callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
     callbacks.sort(key=rank_as_best)
     for callback in trainer.checkpoint_callbacks:
         if isinstance(callback, Checkpoint):
-            callback.modes_of_config = find_config_modes(context.resolved)
+            callback.modes_of_config = find_config_modes(resolved)
         if isinstance(callback, ModelCheckpoint):
-            callback.dirpath = callback.dirpath or str(context.run.checkpoints)
-    watch_strategy(trainer.strategy, mask=context.resolved.masked, on_saved=context.recorder.checkpoint_saved)
+            callback.dirpath = callback.dirpath or str(session.run.checkpoints)
+    watch_strategy(trainer.strategy, mask=resolved.masked, on_saved=session.recorder.checkpoint_saved)
     for logger in trainer.loggers:
-        redact_hyperparameters(logger, context.resolved)
+        redact_hyperparameters(logger, resolved)
     notifiers = [callback for callback in callbacks if isinstance(callback, Notifier)]
-    context.notifier.adopt(notifiers, context.resolved)
+    session.process.notifier.adopt(notifiers, resolved)
 
 
 def rank_as_best(callback: Callback) -> int:
@@ -377,9 +407,9 @@ def rank_as_best(callback: Callback) -> int:
     return 1 if callback.monitor is not None and callback.save_top_k != 0 else 2
 
 
-def find_reached_limit(trainer: Trainer, context: RunContext) -> str | None:
+def find_reached_limit(trainer: Trainer, session: Session) -> str | None:
     """Say which limit of the trainer has left nothing to train in a new run; None where none has."""
-    if context.has_trained or context.start.is_old:
+    if session.has_trained or session.start.is_old:
         return None
     epochs = trainer.fit_loop.epoch_progress.current.processed  # type: ignore[attr-defined]
     limits = (("epochs", epochs, trainer.max_epochs), ("steps", trainer.global_step, trainer.max_steps))
@@ -393,28 +423,28 @@ _FORCED_END_S = 5.0
 _NEWS_S = 2.0  # for notifiers and the dead-man's switch, out of the same time
 
 
-def make_watchdog(context: RunContext, settings: WatchdogSettings) -> Watchdog:
-    """Make the watchdog of a stage; a stall that it ends gently leaves the context as the error `Stalled`.
+def make_watchdog(session: Session, settings: WatchdogSettings) -> Watchdog:
+    """Make the watchdog of a stage; a stall that it ends gently leaves the stack as the error `Stalled`.
 
     Args:
-        context: The invocation.
+        session: The stage, whose run has begun.
         settings: The config's `watchdog` block.
     """
-    report = _StallReport(context)
-    max_s = math.inf if context.rank_context is None else context.launch.stall_timeout_s
+    report = _StallReport(session)
+    max_s = math.inf if session.process.rank_context is None else session.stage_config.launch.stall_timeout_s
     watchdog = Watchdog(
         heartbeat(),
         limit_s=lambda: min(settings.limit_s(heartbeat()), max_s),
         report=report.record,
         end=report.end,
     )
-    context.stack.enter_context(report.raising_stalled(watchdog))
+    session.process.stack.enter_context(report.raising_stalled(watchdog))
     return watchdog
 
 
 class _StallReport:
-    def __init__(self, context: RunContext) -> None:
-        self._context = context
+    def __init__(self, session: Session) -> None:
+        self._session = session
         self._is_raised = False
         self._text = ""
 
@@ -426,28 +456,30 @@ class _StallReport:
         except Hung:
             self._is_raised = True
             _kill_children()  # else the interpreter would wait for them
-            newest = runs.last_good(self._context.run.checkpoints) if self._context.command == "fit" else None
+            trains = self._session.stage_config.command == "fit"
+            newest = runs.last_good(self._session.run.checkpoints) if trains else None
             resume = "" if newest is None else f" The same command resumes from {newest}."
             raise Stalled(f"{self._text}{resume}") from None
         finally:
-            if not self._is_raised or not self._context.watch.owns_process:  # else it ends a process that hangs again
+            # Else it goes on, and ends a process that hangs again.
+            if not self._is_raised or not self._session.process.watch.owns_process:
                 watchdog.stop()
 
     def record(self, stall: Stall) -> None:
         """Write the stacks and the event."""
-        self._text = self._context.resolved.masked(f"{stall}.")  # should what follows hang too
-        rank = 0 if self._context.rank is None else self._context.rank.rank
-        if self._context.rank_context is not None:
-            self._context.rank_context.end_stalled(stall)
+        self._text = self._session.stage_config.resolved.masked(f"{stall}.")  # should what follows hang too
+        rank = 0 if self._session.process.rank is None else self._session.process.rank.rank
+        if self._session.process.rank_context is not None:
+            self._session.process.rank_context.end_stalled(stall)
         now = datetime.now(UTC)
         batch = stall.culprit.batch
-        path = self._context.run.folder / "stalls" / f"{now:%Y%m%d-%H%M%S}-rank-{rank}.txt"
+        path = self._session.run.folder / "stalls" / f"{now:%Y%m%d-%H%M%S}-rank-{rank}.txt"
         indices = "" if batch is None else f"its batch: {', '.join(map(str, batch))}\n"
         text = f"{now.isoformat(timespec='seconds')} {stall}\n{indices}\n{stall.stacks}"
         path.parent.mkdir(exist_ok=True)
-        path.write_text(self._context.resolved.masked(text), encoding="utf-8", errors="replace")
+        path.write_text(self._session.stage_config.resolved.masked(text), encoding="utf-8", errors="replace")
         self._text += f" All stacks: {path}."
-        self._context.recorder.events.write(
+        self._session.recorder.events.write(
             "stall",
             phase=stall.phase,
             seconds=stall.seconds,
@@ -463,14 +495,14 @@ class _StallReport:
     def end(self, _: Stall) -> None:
         """End the process at once: its main thread does not."""
         error = Stalled(self._text)
-        end_by_force = partial(self._context.watch.cut, STALLED, None if self._is_raised else f"error: {error}")
+        end_by_force = partial(self._session.process.watch.cut, STALLED, None if self._is_raised else f"error: {error}")
         threading.Timer(_FORCED_END_S, end_by_force).start()  # a disk that hangs must not keep it
-        if self._context.rank_context is not None:  # the supervisor reports and records the end
+        if self._session.process.rank_context is not None:  # the supervisor reports and records the end
             _kill_children()
             os._exit(STALLED)
         if not self._is_raised:
-            self._context.recorder.close(error)
-            self._context.notifier.send_end(error, timeout_s=_NEWS_S)
+            self._session.recorder.close(error)
+            self._session.process.notifier.send_end(error, timeout_s=_NEWS_S)
         end_by_force()
 
 
@@ -482,7 +514,7 @@ def _kill_children() -> None:
 # -- the screen --------------------------------------------------------------------------------------------------------
 
 
-def _describe_training(context: RunContext, trainer: Trainer, module: LightningModule) -> str:
+def _describe_training(session: Session, trainer: Trainer, module: LightningModule) -> str:
     """Describe what is trained: folder, data, model, hardware and steps, a line each."""
     data: LightningDataModule | None = trainer.datamodule  # type: ignore[attr-defined]
     source = type(data).__name__ if data else ""
@@ -501,15 +533,15 @@ def _describe_training(context: RunContext, trainer: Trainer, module: LightningM
     devices = "" if trainer.world_size == 1 else f" on {trainer.world_size} devices"
     auto = ", ".join(
         f"{key.rpartition('.')[2]} {str(value).lower() if isinstance(value, bool) else value}"
-        for key, value in context.hardware.chosen.items()
+        for key, value in session.stage_config.hardware.chosen.items()
         if value is not None
     )
     values = {
-        "run": shown_path(context.run.folder),
+        "run": shown_path(session.run.folder),
         "data": source,
         "model": f"{model}: {total:,} parameters{some}",
         "on": f"{accelerator}{devices}, precision {trainer.precision}",
-        "auto": f"{auto} ({context.hardware.chosen_by})" if auto else "",
+        "auto": f"{auto} ({session.stage_config.hardware.chosen_by})" if auto else "",
     }
     with describing("the training loader"):
         values["steps"] = _describe_steps(trainer)
@@ -524,16 +556,16 @@ def _describe_best_to_come(trainer: Trainer) -> str:
     return "" if newest is None else f"the newest weights: {newest}"
 
 
-def print_run_end(trainer: Trainer, context: RunContext) -> None:
+def print_run_end(trainer: Trainer, session: Session) -> None:
     """Print the metrics of an evaluation, where everything is, and which command comes next."""
-    run = context.run
-    mode = context.mode
-    command = context.command
-    if context.inputs or mode not in ("terminal", "plain") or not trainer.is_global_zero:
+    run = session.run
+    mode = session.stage_config.mode
+    command = session.stage_config.command
+    if session.stage_config.images or mode not in ("terminal", "plain") or not trainer.is_global_zero:
         return
     in_retrain = IN_RETRAIN in os.environ  # which has a closing block of its own
     if command == "fit":
-        lines = _list_results(trainer, run, is_script=context.is_script)
+        lines = _list_results(trainer, run, is_script=session.stage_config.is_script)
         lines = [line for line in lines if line.startswith(("best", "note"))] if in_retrain else lines
     else:
         _print_scores(trainer, command, mode)

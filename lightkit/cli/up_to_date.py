@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from lightkit import runs
 from lightkit.cli.console import print_line
-from lightkit.cli.context import RunContext
+from lightkit.cli.stage_config import StageConfig
 from lightkit.cli.validation import find_section_class
 from lightkit.config import Resolved, dotted, shown_path
 from lightkit.config.display import iterate_leaves, redact_node
@@ -35,62 +36,76 @@ _COMMIT = re.compile(r"(\d{20})(\.json|\.checkpoint.*\.parquet)")
 _ADDRESS = re.compile(r"(?!file:)[A-Za-z][\w+.-]*://")
 
 
-def check_up_to_date(context: RunContext) -> int | None:
+class Comparison(NamedTuple):
+    """The inputs of a fit compared with those of earlier ones.
+
+    Args:
+        run: The run since which nothing has changed that could give another model; None where a training could.
+        inputs: Inputs of this fit, as far as they were computed.
+        reason: Why it trains.
+    """
+
+    run: Run | None
+    inputs: Inputs | None
+    reason: str
+
+
+def check_up_to_date(stage_config: StageConfig) -> tuple[int | None, Inputs | None]:
     """Return the exit code if ``--if-changed`` is given and nothing has changed since the last fit; else None.
 
     Three things are compared: the identity of the config as written; the content of the files that the data section
     names; and the Python files of the working directory. No lock is taken: a fit that is needed waits for the job's
-    lock itself. What was computed is left in the context for the run's records.
+    lock itself.
+
+    Returns:
+        The exit code, and the inputs that were computed, for the run's records.
 
     Raises:
         ConfigError: If ``--unchanged-ok`` is given without ``--if-changed``.
         DataError: If LIGHTKIT_DATA names a folder without the photos that it should hold.
     """
-    if "unchanged-ok" in context.options and "if-changed" not in context.options:
+    options = stage_config.options
+    if "unchanged-ok" in options and "if-changed" not in options:
         raise ConfigError("--unchanged-ok: has no effect without --if-changed; add that, or leave it out")
-    if "if-changed" not in context.options or context.only_prints:
-        return None
-    run, now, reason = _find_unchanged(context)
+    if "if-changed" not in options or stage_config.only_prints:
+        return None, None
+    run, now, reason = compare_inputs(stage_config)
     if run is None or now is None:
-        context.tell(f"trains: {reason}")
-        return None
-    if context.mode == "json":
+        logging.getLogger("lightkit").info(f"trains: {reason}")
+        return None, now
+    if stage_config.mode == "json":
         described = {"files": now.num_files, "size_bytes": now.size_bytes}
         runs.print_event("unchanged", run=f"{run.name}/{run.id}", folder=str(run.folder), data=described)
-    print_line(f"nothing has changed since {shown_path(run.folder)} ({now.summary})", context.mode)
-    return 0 if context.options.get("unchanged-ok") else _NOTHING_TO_DO
+    print_line(f"nothing has changed since {shown_path(run.folder)} ({now.summary})", stage_config.mode)
+    return (0 if options.get("unchanged-ok") else _NOTHING_TO_DO), now
 
 
-def find_unchanged_run(context: RunContext) -> Run | None:
-    """Return the run since which nothing has changed that could give another model; None where a training could.
+def compare_inputs(stage_config: StageConfig) -> Comparison:
+    """Compare the inputs of a fit with those of the job's last one, and of the runs that were promoted.
 
     Raises:
         DataError: If LIGHTKIT_DATA names a folder without the photos that it should hold.
     """
-    return _find_unchanged(context)[0]
-
-
-def _find_unchanged(context: RunContext) -> tuple[Run | None, Inputs | None, str]:
-    """Return the run since which nothing has changed, and its inputs now; else None and what has changed."""
-    run, reason = _find_last_fit(context)
+    run, reason = _find_last_fit(stage_config)
     if run is None:
-        return None, None, reason
+        return Comparison(None, None, reason)
     promoted = [each for each in runs.list_runs(run.root, run.name) if each != run and promoted_aliases(each)]
+    first: Inputs | None = None
     reasons = []
     for each in (run, *promoted):  # after an experiment that was rejected, the champion's inputs are no news
-        now = compute_inputs(context, salt=each.id, asked=True)
-        found = _find_change(context, shown_path(each.folder), runs.read_inputs(each.folder), now)
+        now = compute_inputs(stage_config, salt=each.id, asked=True)
+        found = _find_change(stage_config, shown_path(each.folder), runs.read_inputs(each.folder), now)
         if found is None:
-            return each, now, ""
-        context.began_with = context.began_with or now
+            return Comparison(each, now, "")
+        first = first or now
         reasons.append(found)
-    return None, None, reasons[0]
+    return Comparison(None, first, reasons[0])
 
 
-def _find_last_fit(context: RunContext) -> tuple[Run | None, str]:
+def _find_last_fit(stage_config: StageConfig) -> tuple[Run | None, str]:
     """Return the newest fit of the job if it has ended well; else None and why there is nothing to compare with."""
-    root = context.run_root
-    name = context.job_name
+    root = stage_config.run_root
+    name = stage_config.job_name
     for run in runs.list_runs(root, name):
         manifest = runs.read_json(run.manifest_path) or {}
         summary = runs.read_json(run.summary_path) or {}
@@ -108,7 +123,7 @@ def _find_last_fit(context: RunContext) -> tuple[Run | None, str]:
     return None, f"there is no earlier run of {name!r} in {root}"
 
 
-def _find_change(context: RunContext, where: str, before: Inputs | None, now: Inputs) -> str | None:
+def _find_change(stage_config: StageConfig, where: str, before: Inputs | None, now: Inputs) -> str | None:
     """Return why a training could give another model than that run's; None if it would repeat it."""
     if before is None or before.data is None:
         return f"{where} has no record of {'its inputs' if before is None else 'its data, which are large'}; now it has"
@@ -116,7 +131,7 @@ def _find_change(context: RunContext, where: str, before: Inputs | None, now: In
         return f"changed since {where}: {runs.join_changes(changes)}"
     if now.unseen:
         return f"--if-changed cannot see what is behind {', '.join(now.unseen)}; name local files or folders there"
-    if _sees_data(context.resolved, now):
+    if _sees_data(stage_config.resolved, now):
         return None
     return (
         "--if-changed cannot see what the data module reads; name the file or folder as an argument of the data module"
@@ -136,26 +151,26 @@ def select_identity_of(inputs: Inputs) -> Inputs:
     return replace(inputs, config=config, hidden=hidden)
 
 
-def compute_inputs(context: RunContext, *, salt: str, asked: bool) -> Inputs:
+def compute_inputs(stage_config: StageConfig, *, salt: str, asked: bool) -> Inputs:
     """Compute the digests of a fit's config, data and code. Unchanged files are not read again.
 
     Args:
-        context: The invocation.
+        stage_config: The invocation.
         salt: Salt of the digests of values that must not be seen.
         asked: Whether ``--if-changed`` asks for it; else data of more than 1 GB or 20,000 files are left out.
 
     Raises:
         DataError: If LIGHTKIT_DATA names a folder without the photos that it should hold.
     """
-    resolved = context.resolved
-    texts = _list_data_texts(context)
+    resolved = stage_config.resolved
+    texts = _list_data_texts(stage_config)
     is_own = _find_lightkit_class(resolved) is not None  # only `lightkit fetch` uses its http addresses
     addresses = [key for key, text in texts.items() if _ADDRESS.match(text)]
     unseen = tuple(key for key in addresses if not (is_own and texts[key].startswith("http")))
-    config, hidden = split_values(context, salt)
-    inputs = Inputs(config, hidden, unseen=unseen, code=compute_code_digests(context.run_root), salt=salt)
+    config, hidden = split_values(stage_config, salt)
+    inputs = Inputs(config, hidden, unseen=unseen, code=compute_code_digests(stage_config.run_root), salt=salt)
     places = {key: path for key, text in texts.items() if (path := _find_path(text)) is not None}
-    files = ((key, *file) for key, path in places.items() for file in _list_files(path, context.run_root))
+    files = ((key, *file) for key, path in places.items() for file in _list_files(path, stage_config.run_root))
     found = list(islice(files, None if asked else _CHEAP_FILES + 1))
     if not asked and (len(found) > _CHEAP_FILES or sum(os.path.getsize(path) for *_, path in found) > _CHEAP_BYTES):  # noqa: PTH202
         return inputs
@@ -179,51 +194,53 @@ def compute_code_digests(run_root: Path) -> dict[str, str]:
     return {_printable(name): found.digest for name, found in zip(names, compute_file_digests(names), strict=True)}
 
 
-def record_inputs(context: RunContext, run: Run, previous: Mapping[str, Any] | None) -> dict[str, Any] | None:
+def record_inputs(stage_config: StageConfig, run: Run, previous: Mapping[str, Any] | None) -> dict[str, Any] | None:
     """Write ``inputs.json``, and return its entry in the manifest.
 
     A run that is resumed with other inputs than it began with has no record: its model is made from both.
 
     Args:
-        context: The invocation.
+        stage_config: The invocation.
         run: Its run.
         previous: The run's manifest, if it is resumed.
     """
-    inputs = context.began_with or compute_inputs(context, salt=run.id, asked="if-changed" in context.options)
-    inputs = replace(inputs, salt=run.id, hidden=split_values(context, run.id)[1])
+    inputs = stage_config.inputs_now
+    if inputs is None:
+        inputs = compute_inputs(stage_config, salt=run.id, asked="if-changed" in stage_config.options)
+    inputs = replace(inputs, salt=run.id, hidden=split_values(stage_config, run.id)[1])
     if previous is not None:
         before = runs.read_inputs(run.folder)
         if before is None or select_identity_of(before).digests != inputs.digests:
             (run.folder / runs.INPUTS).unlink(missing_ok=True)
             return None
     inputs.write(run.folder)
-    return {**inputs.digests, "earlier_config": _digest_earlier(context, inputs)}
+    return {**inputs.digests, "earlier_config": _digest_earlier(stage_config, inputs)}
 
 
-def _digest_earlier(context: RunContext, inputs: Inputs) -> str:
+def _digest_earlier(stage_config: StageConfig, inputs: Inputs) -> str:
     """Return the digest of the config by the list of earlier versions, by which models were rolled back."""
-    config, hidden = split_values(context, inputs.salt, select_earlier_identity)
+    config, hidden = split_values(stage_config, inputs.salt, select_earlier_identity)
     digest: str = replace(inputs, config=config, hidden=hidden).digests["config"]
     return digest
 
 
 def split_values(
-    context: RunContext, salt: str, select: Callable[[Mapping[str, Any]], dict[str, Any]] = select_identity
+    stage_config: StageConfig, salt: str, select: Callable[[Mapping[str, Any]], dict[str, Any]] = select_identity
 ) -> tuple[dict[str, Any], dict[str, str]]:
     """Return the identity's values as written, without secrets, and salted digests of the secret ones, by dotted key.
 
     Args:
-        context: The invocation.
+        stage_config: The invocation.
         salt: Salt of the digests.
         select: Selects the values by dotted key.
     """
-    resolved = context.resolved
+    resolved = stage_config.resolved
     shown: dict[str, Any] = {}
     hidden: dict[str, str] = {}
     for path, node in iterate_leaves(resolved.tree, ()):
         key = dotted(path)
         # the value that the hardware decides is no change of the config on other hardware
-        shown[key] = "auto" if key in context.hardware.chosen else redact_node(resolved, node, path)
+        shown[key] = "auto" if key in stage_config.hardware.chosen else redact_node(resolved, node, path)
         value = json.dumps(to_plain(node), default=str, ensure_ascii=False)
         is_reference = any(path[: len(other)] == other[: len(path)] for other in resolved.references)
         if is_reference or resolved.masked(value) != value:
@@ -233,8 +250,8 @@ def split_values(
     shown.pop("ckpt_path", None)
     shown = select(shown)
     hidden = {key: digest for key, digest in hidden.items() if key in shown}
-    if context.ckpt_path is not None:
-        shown["ckpt_path"] = resolved.masked(context.ckpt_path)
+    if stage_config.ckpt_path is not None:
+        shown["ckpt_path"] = resolved.masked(stage_config.ckpt_path)
     return json.loads(json.dumps(finite(shown), default=str)), hidden
 
 
@@ -244,11 +261,11 @@ def _find_lightkit_class(resolved: Resolved) -> str | None:
     return path if path is not None and path.startswith("lightkit.") else None
 
 
-def _list_data_texts(context: RunContext) -> dict[str, str]:
+def _list_data_texts(stage_config: StageConfig) -> dict[str, str]:
     """List the texts that may name data by their dotted keys, with the defaults of lightkit's data modules."""
-    data = context.resolved.values.get("data")
-    path = _find_lightkit_class(context.resolved)
-    texts = dict(_list_texts("ckpt_path", context.ckpt_path))
+    data = stage_config.resolved.values.get("data")
+    path = _find_lightkit_class(stage_config.resolved)
+    texts = dict(_list_texts("ckpt_path", stage_config.ckpt_path))
     if path is not None:
         arguments = load_schema().classes[path]["arguments"]
         texts |= _list_texts("data.init_args", {name: argument.get("default") for name, argument in arguments.items()})

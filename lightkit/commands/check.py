@@ -14,9 +14,10 @@ from typing import Any
 from lightkit.cli.command_line import Invocation
 from lightkit.cli.command_table import COMMANDS
 from lightkit.cli.console import configure_console
-from lightkit.cli.context import RunContext
 from lightkit.cli.monitors import list_mode_warnings
-from lightkit.cli.stage_runner import make_plan, open_context, parse_config
+from lightkit.cli.session import join_ranks
+from lightkit.cli.stage_config import StageConfig
+from lightkit.cli.stage_runner import make_plan, open_stage_config, parse_config
 from lightkit.cli.validation import check_inputs, require_forward
 from lightkit.config import Origin, Problems, error_at
 from lightkit.config.schedule import find_long_schedules
@@ -24,7 +25,6 @@ from lightkit.errors import ConfigError, LightkitError
 from lightkit.hardware import Machine, this_machine
 from lightkit.hardware.gpus import Gpu
 from lightkit.runs.ci_report import CiReport, check_cases, check_page
-from lightkit.runs.signals import SignalWatch
 
 _MISTAKES = 2
 _log = logging.getLogger("lightkit")
@@ -68,27 +68,26 @@ def _find_mistakes(invocation: Invocation) -> None:
     Raises:
         LightkitError: If there is one.
     """
-    context = open_context(
+    stage_config = open_stage_config(
         _make_stage_invocation(invocation),
-        SignalWatch(),
         full=invocation.has("full"),
         machine=_choose_machine(invocation),
     )
-    imports = invocation.has("full") or invocation.has("deep") or context.needs_imports
-    _check_config(context, imports=imports, plans=not invocation.has("no-hardware"))
-    report: dict[str, Any] = {"stage": context.command, "mistakes": []}
+    imports = invocation.has("full") or invocation.has("deep") or stage_config.needs_imports
+    _check_config(stage_config, imports=imports, plans=not invocation.has("no-hardware"))
+    report: dict[str, Any] = {"stage": stage_config.command, "mistakes": []}
     lines = ["no mistakes found; --deep builds everything and runs a batch, too"]
     if invocation.has("deep"):
         from lightkit.cli.smoke_check import format_smoke_report, run_smoke_check  # here: torch takes seconds
 
         try:
-            report = run_smoke_check(context)
+            report = run_smoke_check(stage_config)
         except LightkitError as raised:
-            raise raised.reworded(context.resolved.masked) from raised
+            raise raised.reworded(stage_config.resolved.masked) from raised
         lines = [*format_smoke_report(report), "no mistakes found"]
-    if context.mode != "quiet":
-        text = json.dumps(report) if context.mode == "json" else "\n".join(lines)
-        print(context.resolved.masked(text))
+    if stage_config.mode != "quiet":
+        text = json.dumps(report) if stage_config.mode == "json" else "\n".join(lines)
+        print(stage_config.resolved.masked(text))
 
 
 def _make_stage_invocation(invocation: Invocation) -> Invocation:
@@ -138,29 +137,31 @@ def _assume_machine(text: str) -> Machine:
     return replace(here, gpus=gpus, versions=versions)
 
 
-def _check_config(context: RunContext, *, imports: bool, plans: bool) -> None:
+def _check_config(stage_config: StageConfig, *, imports: bool, plans: bool) -> None:
     """Check the launch and the data, and with imports let jsonargparse parse the config.
 
     Raises:
         ConfigError: If there are errors in it.
         DataError: If only data is missing.
     """
-    configure_console(context.mode, context.resolved.masked)
-    of_training = list_mode_warnings(context.resolved) if context.command == "fit" else []
-    for notice in (*context.hardware.notices, *of_training):
+    configure_console(stage_config.mode, stage_config.resolved.masked)
+    of_training = list_mode_warnings(stage_config.resolved) if stage_config.command == "fit" else []
+    for notice in (*stage_config.hardware.notices, *of_training):
         logging.getLogger("lightkit").warning(notice)
     problems = Problems()
     with problems.noted():
         if plans:
-            make_plan(context)
+            make_plan(stage_config)
     with problems.noted():
         if imports:
-            parse_config(context)
-            if context.command == "fit" and context.resolved.section("gate").get("metric") is not None:
-                require_forward(context.resolved)
+            parse_config(stage_config, join_ranks(stage_config))
+            if stage_config.command == "fit" and stage_config.resolved.section("gate").get("metric") is not None:
+                require_forward(stage_config.resolved)
         else:
-            if context.command == "fit":
-                for text, path in find_long_schedules(context.resolved):
-                    _log.warning(str(error_at(text, context.resolved.origin_of(path))))
-            check_inputs(context.resolved, starts_training=context.command == "fit" and context.ckpt_path is None)
+            if stage_config.command == "fit":
+                for text, path in find_long_schedules(stage_config.resolved):
+                    _log.warning(str(error_at(text, stage_config.resolved.origin_of(path))))
+            check_inputs(
+                stage_config.resolved, starts_training=stage_config.command == "fit" and stage_config.ckpt_path is None
+            )
     problems.raise_any()

@@ -7,9 +7,8 @@ from argparse import ArgumentError
 from lightkit.cli.command_line import Invocation
 from lightkit.cli.console import configure_console, quiet_libraries
 from lightkit.cli.parser_errors import explain_lightning_errors, explain_parser_error, unwrap_errors
-from lightkit.cli.stage_runner import open_context
+from lightkit.cli.stage_runner import open_stage_config
 from lightkit.errors import ConfigError
-from lightkit.runs.signals import SignalWatch
 
 
 def fetch(invocation: Invocation) -> int:
@@ -18,9 +17,9 @@ def fetch(invocation: Invocation) -> int:
     Raises:
         ConfigError: If the config names no data module, or one that has nothing to fetch.
     """
-    context = open_context(invocation, SignalWatch())
-    configure_console(context.mode, context.resolved.masked)
-    section = context.resolved.values.get("data")
+    stage_config = open_stage_config(invocation)
+    configure_console(stage_config.mode, stage_config.resolved.masked)
+    section = stage_config.resolved.values.get("data")
     if section is None:
         raise ConfigError(
             "fetch: the config names no data; give it a file, as in lightkit fetch -c configs/flowers.yaml"
@@ -33,12 +32,12 @@ def fetch(invocation: Invocation) -> int:
     quiet_libraries()
     parser = LightningArgumentParser(exit_on_error=False)
     parser.add_lightning_class_args(LightningDataModule, "data", subclass_mode=True)
-    with explain_lightning_errors(context.resolved):
+    with explain_lightning_errors(stage_config.resolved):
         try:
             with unwrap_errors():
                 data = parser.instantiate_classes(parser.parse_object({"data": section}))["data"]
         except ArgumentError as error:
-            raise explain_parser_error(error, context.resolved, keys=()) from error
+            raise explain_parser_error(error, stage_config.resolved, keys=()) from error
         download = getattr(data, "fetch", None)
         if download is None:
             raise ConfigError(f"fetch: {type(data).__name__} has nothing to download")

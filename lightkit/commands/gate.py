@@ -10,7 +10,7 @@ from typing import Any
 
 from lightkit.cli.command_line import Invocation
 from lightkit.cli.console import OutputMode, print_line
-from lightkit.cli.stage_runner import open_run_context
+from lightkit.cli.stage_runner import open_run_config
 from lightkit.config import Flag
 from lightkit.errors import GateFailed, format_count
 from lightkit.registry.gate import explain_refusal, read_gate, require_rule
@@ -37,18 +37,18 @@ def gate(invocation: Invocation) -> int:
         of_run = of_run._replace(overrides=(*of_run.overrides, baseline))
     junit = Path(options["junit"]) if options.get("junit") else None
     with CiReport("lightkit gate", junit, case="gate") as report:
-        context = open_run_context(of_run, is_quiet=invocation.has("json"))
+        stage_config = open_run_config(of_run, is_quiet=invocation.has("json"))
         if not invocation.has("allow-empty"):
-            require_rule(read_gate(context.resolved), " --allow-empty passes a run all the same.")
+            require_rule(read_gate(stage_config.resolved), " --allow-empty passes a run all the same.")
         from lightkit.cli.gate_evaluation import evaluate_gate  # it loads torch
 
         began = time.monotonic()
-        record = evaluate_gate(context, tracking_uri=options.get("tracking-uri"))
+        record = evaluate_gate(stage_config, tracking_uri=options.get("tracking-uri"))
         is_json = invocation.has("json")
-        _report(record, context.mode, report, seconds=time.monotonic() - began, is_json=is_json)
+        _report(record, stage_config.mode, report, seconds=time.monotonic() - began, is_json=is_json)
         if not record["passed"]:
-            assert context.base is not None  # the run that is judged
-            raise GateFailed(explain_refusal(record, context.base))
+            assert stage_config.base is not None  # the run that is judged
+            raise GateFailed(explain_refusal(record, stage_config.base))
     return 0
 
 

@@ -17,8 +17,8 @@ from filelock import FileLock, Timeout
 from lightkit import runs
 from lightkit.cli.command_line import Invocation
 from lightkit.cli.console import configure_console, print_line, quiet_libraries
-from lightkit.cli.context import RunContext, read_run_settings
-from lightkit.cli.stage_runner import open_run_context
+from lightkit.cli.stage_config import StageConfig, read_run_settings
+from lightkit.cli.stage_runner import open_run_config
 from lightkit.config import shown_path
 from lightkit.config.run_root import find_run_root
 from lightkit.errors import ConfigError, GateFailed, LightkitError, RunLocked
@@ -80,27 +80,27 @@ def promote(invocation: Invocation) -> int:
             text = _hold_or_release(invocation)
         else:
             of_run = invocation.with_options(run=invocation.get_run())
-            context = open_run_context(of_run, is_quiet=invocation.has("json"))
+            stage_config = open_run_config(of_run, is_quiet=invocation.has("json"))
             try:
-                with _lock_promotion(context):
-                    text = context.resolved.masked(_promote(context, options))
+                with _lock_promotion(stage_config):
+                    text = stage_config.resolved.masked(_promote(stage_config, options))
             except LightkitError as error:
-                raise error.reworded(context.resolved.masked) from error
+                raise error.reworded(stage_config.resolved.masked) from error
         report.write([Case("promote", time.monotonic() - began, output=text)])
         report.add_page(f"### Promotion\n\n{text}")
     return 0
 
 
 @contextmanager
-def _lock_promotion(context: RunContext) -> Iterator[None]:
+def _lock_promotion(stage_config: StageConfig) -> Iterator[None]:
     """Keep other promotions of the run out.
 
     Raises:
         ConfigError: If the file of the lock cannot be opened: it is a link, a folder, or must not be written.
         RunLocked: If another process promotes the run.
     """
-    assert context.base is not None
-    folder = context.base.folder
+    assert stage_config.base is not None
+    folder = stage_config.base.folder
     lock = FileLock(folder / ".promote.lock", timeout=0)
     try:
         lock.acquire()
@@ -171,7 +171,7 @@ class _Request:
     """One promotion: the run, the model and alias that it is for, and the gate.
 
     Args:
-        context: The command on the run.
+        stage_config: Config of the run.
         run: The run.
         checkpoint: File of its weights.
         sha256: Digest of that file.
@@ -183,7 +183,7 @@ class _Request:
         is_forced: Whether `--force` was given.
     """
 
-    context: RunContext
+    stage_config: StageConfig
     run: runs.Run
     checkpoint: str
     sha256: str
@@ -194,10 +194,6 @@ class _Request:
     reason: str
     is_forced: bool
 
-    def reopen(self, *, is_quiet: bool) -> RunContext:
-        """Open the same context once more: one builds its model once."""
-        return open_run_context(self.context.invocation.with_options(run=str(self.run.folder)), is_quiet=is_quiet)
-
     def find_version(self, registry: Registry) -> ModelVersion | None:
         """Return the newest version that was registered with this checkpoint; None where there is none."""
         found = None
@@ -207,13 +203,13 @@ class _Request:
         return found
 
 
-def _promote(context: RunContext, options: Mapping[str, Any]) -> str:
+def _promote(stage_config: StageConfig, options: Mapping[str, Any]) -> str:
     """Evaluate the gate, register, keep the checkpoint, and move the alias, as far as needed; return what was done."""
-    configure_console(context.mode, context.resolved.masked)
+    configure_console(stage_config.mode, stage_config.resolved.masked)
     quiet_libraries()
-    request = _read_request(context, options)
+    request = _read_request(stage_config, options)
     run = request.run
-    with open_registry(address_of_run(request.tracking_uri, run, context.resolved)) as registry:
+    with open_registry(address_of_run(request.tracking_uri, run, stage_config.resolved)) as registry:
         # Read first: if another process moves the alias from here on, the gate's decision is not about its champion.
         before = alias_version(registry, request.name, request.alias)
         version = request.find_version(registry)
@@ -227,7 +223,7 @@ def _promote(context: RunContext, options: Mapping[str, Any]) -> str:
 
         if version is None:
             version = _register(registry, request)
-        print_line(f"model {request.name} version {version.version}", context.mode)
+        print_line(f"model {request.name} version {version.version}", stage_config.mode)
         _keep_model(registry, version, [run.config_path, Path(request.checkpoint)], weights=weights)
 
         move = _build_move(request, decision, before=before, to=str(version.version))
@@ -236,21 +232,21 @@ def _promote(context: RunContext, options: Mapping[str, Any]) -> str:
     return _report_move(request, move, before=before, is_new=is_new, mode=decision.get("mode"), options=options)
 
 
-def _read_request(context: RunContext, options: Mapping[str, Any]) -> _Request:
-    run = context.base
+def _read_request(stage_config: StageConfig, options: Mapping[str, Any]) -> _Request:
+    run = stage_config.base
     assert run is not None  # the command asks for a run, which names both
-    assert context.ckpt_path is not None
-    settings = read_gate(context.resolved)
+    assert stage_config.ckpt_path is not None
+    settings = read_gate(stage_config.resolved)
     return _Request(
-        context=context,
+        stage_config=stage_config,
         run=run,
-        checkpoint=context.ckpt_path,
-        sha256=runs.digest_checkpoint(context.ckpt_path),
+        checkpoint=stage_config.ckpt_path,
+        sha256=runs.digest_checkpoint(stage_config.ckpt_path),
         settings=settings,
         name=check_name(options.get("name") or settings.name or run.name),
         alias=options.get("alias", "champion"),
         tracking_uri=options.get("tracking-uri"),
-        reason=context.resolved.masked(options.get("reason", "")),
+        reason=stage_config.resolved.masked(options.get("reason", "")),
         is_forced="force" in options,
     )
 
@@ -295,13 +291,12 @@ def _decide(registry: Registry, request: _Request) -> Mapping[str, Any]:
         return decision if holds else {}
 
     if not holds:
-        mode = request.context.mode
+        mode = request.stage_config.mode
         what = f"{RECORD} is missing, older than a day, or of another checkpoint, champion or gate"
         print_line(f"gate  is asked: {what}", mode)
         from lightkit.cli.gate_evaluation import evaluate_gate  # it loads torch
 
-        context = request.reopen(is_quiet=mode == "quiet")
-        decision = evaluate_gate(context, tracking_uri=request.tracking_uri, name=request.name)
+        decision = evaluate_gate(request.stage_config, tracking_uri=request.tracking_uri, name=request.name)
     if not decision.get("passed"):
         refusal = explain_refusal(decision, request.run)
         raise GateFailed(f"{refusal}. Nothing was promoted; --force promotes all the same.")
@@ -310,11 +305,11 @@ def _decide(registry: Registry, request: _Request) -> Mapping[str, Any]:
 
 def _register(registry: Registry, request: _Request) -> ModelVersion:
     """Register the run as a version with the alias challenger."""
-    print_line(f"makes a version of {request.name} (challenger)", request.context.mode)
+    print_line(f"makes a version of {request.name} (challenger)", request.stage_config.mode)
     from lightkit.cli.registration import register_run  # it loads torch
 
-    context = request.reopen(is_quiet=True)
-    register_run(context, request.name, ["challenger"], form="torch_export", tracking_uri=request.tracking_uri)
+    stage_config = replace(request.stage_config, mode="quiet")
+    register_run(stage_config, request.name, ["challenger"], form="torch_export", tracking_uri=request.tracking_uri)
     version = request.find_version(registry)
     assert version is not None
     return version
@@ -355,7 +350,7 @@ def _move(registry: Registry, request: _Request, move: Move) -> tuple[Move, bool
     is_new = (noted.get("name"), noted.get("number")) != (request.name, move.number)
     if is_new:
         note_in_run_folders(registry, request.name, move)
-        if (run.folder / RECORD).exists() and read_run_settings(request.context).report:
+        if (run.folder / RECORD).exists() and read_run_settings(request.stage_config).report:
             write_gate_page(run)
     return move, is_new
 
@@ -386,12 +381,12 @@ def _report_move(
     if is_new:
         fields = {"alias": request.alias, "from": move.before, "to": move.to, "by": move.by, "reason": move.reason}
         events = runs.EventStream(request.run.events_path)
-        events.write("promotion", name=name, **request.context.resolved.masked(fields))
+        events.write("promotion", name=name, **request.stage_config.resolved.masked(fields))
     if "json" in options:
         done = move.as_dict() if is_new else {}
         print(json.dumps({"name": name, "message": text, **done}, ensure_ascii=False, default=str))
     else:
-        print_line(f"moved {text}" if is_new else f"note  {text}", request.context.mode)
+        print_line(f"moved {text}" if is_new else f"note  {text}", request.stage_config.mode)
     if is_new:
         worse = describe_worse(move, request.settings, mode=mode or request.settings.mode)
         if worse:

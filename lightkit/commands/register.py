@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, cast
 
 from lightkit.cli.command_line import Invocation
-from lightkit.cli.stage_runner import open_run_context
+from lightkit.cli.stage_runner import open_run_config
 from lightkit.errors import ConfigError
 from lightkit.registry.store import check_alias, check_name
 
@@ -31,9 +31,9 @@ def register(invocation: Invocation) -> int:
     if "none" in aliases and len(aliases) > 1:
         raise ConfigError(f"--alias: none stands alone, got {', '.join(aliases)}")
     aliases = [check_alias(alias) for alias in aliases if alias != "none"]
-    context = open_run_context(invocation.with_options(run=run))
+    stage_config = open_run_config(invocation.with_options(run=run))
     from lightkit.cli.registration import register_run  # here: it loads torch
 
     form = cast("PackageFormat", options.get("format", "torch_export"))
-    register_run(context, name, aliases, form=form, tracking_uri=options.get("tracking-uri"))
+    register_run(stage_config, name, aliases, form=form, tracking_uri=options.get("tracking-uri"))
     return 0

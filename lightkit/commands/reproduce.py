@@ -16,8 +16,8 @@ from lightkit import runs
 from lightkit.cli.command_line import Invocation
 from lightkit.cli.command_table import parse
 from lightkit.cli.console import configure_console
-from lightkit.cli.context import RunContext
-from lightkit.cli.stage_runner import open_context, run_stage
+from lightkit.cli.stage_config import StageConfig
+from lightkit.cli.stage_runner import open_stage_config, run_stage
 from lightkit.cli.up_to_date import compute_inputs
 from lightkit.config import PREFIX, RESERVED_VARIABLES, shown_path
 from lightkit.config.run_root import find_run_root
@@ -57,9 +57,9 @@ def reproduce(invocation: Invocation) -> int:
         fit = fit.with_options(trust=True)
     _drop_variables()
     with SignalWatch() as watch:
-        context = open_context(fit, watch)
-        configure_console(context.mode, context.resolved.masked)
-        differences = _list_differences(run, manifest, context)
+        stage_config = open_stage_config(fit)
+        configure_console(stage_config.mode, stage_config.resolved.masked)
+        differences = _list_differences(run, manifest, stage_config)
         _refuse_differences(differences, shown_path(run.folder), is_allowed=invocation.has("anyway"))
         if (code := run_stage(fit, watch)) != 0:
             return code
@@ -147,9 +147,9 @@ def _list_fit_args(run: runs.Run, manifest: Mapping[str, Any]) -> list[str]:
     return args if checkpoint is None else [*args, f"--ckpt_path={checkpoint}"]
 
 
-def _list_differences(run: runs.Run, manifest: Mapping[str, Any], context: RunContext) -> dict[str, list[str]]:
+def _list_differences(run: runs.Run, manifest: Mapping[str, Any], stage_config: StageConfig) -> dict[str, list[str]]:
     """List the differences from a run's records, under ``code``, ``packages``, ``data`` and ``hardware``."""
-    code, data = _list_changed_inputs(run, context)
+    code, data = _list_changed_inputs(run, stage_config)
     differences = {
         "code": [*_list_changed_commits(manifest), *code],
         "packages": _list_changed_packages(manifest),
@@ -181,7 +181,7 @@ def _list_changed_packages(manifest: Mapping[str, Any]) -> list[str]:
     return lines
 
 
-def _list_changed_inputs(run: runs.Run, context: RunContext) -> tuple[list[str], list[str]]:
+def _list_changed_inputs(run: runs.Run, stage_config: StageConfig) -> tuple[list[str], list[str]]:
     """Compare the files of code and data with those that the run was made from.
 
     Returns:
@@ -190,7 +190,7 @@ def _list_changed_inputs(run: runs.Run, context: RunContext) -> tuple[list[str],
     before = runs.read_inputs(run.folder)
     if before is None:
         return ["the run has no record of its code and its data"], []
-    now = compute_inputs(context, salt=before.salt, asked=before.data is not None)
+    now = compute_inputs(stage_config, salt=before.salt, asked=before.data is not None)
 
     # Only what the run has recorded is compared.
     comparable = replace(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import multiprocessing
 import os
 import runpy
@@ -30,10 +31,11 @@ from lightkit import runs
 from lightkit.cli.command_line import Invocation
 from lightkit.cli.command_table import OF_FIT
 from lightkit.cli.console import configure_console, print_error, print_line, printed_errors, quiet_libraries
-from lightkit.cli.context import RunContext, create_job_lock, read_run_settings
 from lightkit.cli.notifications import IN_RETRAIN, CommandNotifier, pass_on_notifiers
-from lightkit.cli.stage_runner import open_context
-from lightkit.cli.up_to_date import compute_inputs, find_unchanged_run, select_identity_of, split_values
+from lightkit.cli.session import create_job_lock
+from lightkit.cli.stage_config import StageConfig, read_run_settings
+from lightkit.cli.stage_runner import open_stage_config
+from lightkit.cli.up_to_date import compare_inputs, compute_inputs, select_identity_of, split_values
 from lightkit.cli.validation import require_forward
 from lightkit.config import near, shown_path
 from lightkit.config.identity import select_earlier_identity, select_identity
@@ -57,6 +59,8 @@ from lightkit.runs.deadline import Deadline, format_duration, parse_deadline, pa
 from lightkit.runs.index import flatten
 from lightkit.runs.resume import RunSettings
 from lightkit.runs.signals import SignalWatch
+
+_log = logging.getLogger("lightkit")
 
 STAGES = ("fit", "test", "export", "gate", "promote")
 _SKIPPABLE = ("test", "export", "promote")
@@ -123,11 +127,11 @@ def _check_options(invocation: Invocation) -> None:
 
 def _retrain(fit: Invocation, options: Mapping[str, Any], notifier: CommandNotifier, report: CiReport) -> int:
     deadline = parse_deadline(options["deadline"]) if "deadline" in options else None
-    context = open_context(fit, SignalWatch())
-    configure_console(context.mode, context.resolved.masked)
-    settings = read_run_settings(context)
+    stage_config = open_stage_config(fit)
+    configure_console(stage_config.mode, stage_config.resolved.masked)
+    settings = read_run_settings(stage_config)
     # errors that would end the retrain only after hours of training
-    resolved = context.resolved
+    resolved = stage_config.resolved
     gate = read_gate(resolved)
     for plain_secret in find_plain_secrets(resolved.tree, resolved.references):
         raise plain_secret
@@ -138,9 +142,9 @@ def _retrain(fit: Invocation, options: Mapping[str, Any], notifier: CommandNotif
     elif "reason" in options:
         raise ConfigError("--reason: nothing is promoted without gate.metric; leave it out, or set gate.metric.")
     with StageProcesses(preloads="if-changed" not in options) as processes:  # with it, perhaps nothing needs torch
-        context.attach_notifier(notifier)
-        with create_job_lock(context, settings) as lock:
-            return Retrain(context, options, settings, deadline, processes, lock, report).run()
+        notifier.begin(resolved, stage_config.job_name, runs_stage=not stage_config.only_prints)
+        with create_job_lock(settings, SignalWatch()) as lock:
+            return Retrain(stage_config, options, settings, deadline, processes, lock, report, notifier).run()
 
 
 class StageProcesses:
@@ -353,26 +357,29 @@ class Retrain:
     ===========  =====================================================================================================
 
     Args:
-        context: Context of the invocation, as that of a fit.
+        stage_config: Config of the command, as that of a fit.
         options: The command's own options.
         settings: The `run` section of the config, with the name of the job.
         deadline: Moment by which all has to be done, if there is one.
         processes: Runs the commands.
         lock: The lock of the job, which this process holds.
         report: Gets the cases for JUnit and the page of the CI step.
+        notifier: Sends the end of the command.
     """
 
     def __init__(
         self,
-        context: RunContext,
+        stage_config: StageConfig,
         options: Mapping[str, Any],
         settings: RunSettings,
         deadline: Deadline | None,
         processes: StageProcesses,
         lock: runs.Lock,
         report: CiReport,
+        notifier: CommandNotifier,
     ) -> None:
-        self._context = context
+        self._notifier = notifier
+        self._stage_config = stage_config
         self._options = options
         self._settings = settings
         self._deadline = deadline
@@ -380,20 +387,23 @@ class Retrain:
         self._lock = lock
         self._ci = report
         self._earlier = runs.list_runs(lock.path.parent.parent, lock.path.parent.name)
-        self._gate = read_gate(context.resolved)
+        self._gate = read_gate(stage_config.resolved)
         self._flags = [f"--{option}" for option in ("if-changed", "unchanged-ok") if option in options]
         self._skipped = {stage: f"--skip {stage}" for stage in options.get("skip", ())}
         if self._gate.metric is None:
             self._skipped |= {"gate": "gate.metric is not set", "promote": "nothing is promoted that was not judged"}
-        values = context.resolved.with_references(context.resolved.values)
+        values = stage_config.resolved.with_references(stage_config.resolved.values)
         flat = {".".join(map(str, path)): value for path, value in flatten(values)}
         earlier = {key: value for key, value in values.items() if key not in ("run", "gate")}
-        self._config = _digest_training(context.ckpt_path, select_identity(flat))
-        self._accepted = (self._config, _digest_training(context.ckpt_path, earlier))  # the latter until November 2026
+        self._config = _digest_training(stage_config.ckpt_path, select_identity(flat))
+        self._accepted = (
+            self._config,
+            _digest_training(stage_config.ckpt_path, earlier),
+        )  # the latter until November 2026
         self._environment: Mapping[str, str] = {}  # of the stages
         self._run: runs.Run | None = None  # `fit` chooses it
         self._stages = {stage: StageState(stage) for stage in STAGES}
-        self._notifiers = pass_on_notifiers(context.resolved)
+        self._notifiers = pass_on_notifiers(stage_config.resolved)
         self._began = _format_now()
         self._ended: str | None = None
         self._outcome: str | None = None
@@ -446,7 +456,7 @@ class Retrain:
 
         # a gate alone that has changed needs no training
         if self._run is None and "--if-changed" in self._flags:
-            self._unchanged = find_unchanged_run(self._context)
+            self._unchanged = compare_inputs(self._stage_config).run
             if self._unchanged is not None and self._is_judged_otherwise(self._unchanged):
                 self._judge_again(self._unchanged)
 
@@ -465,7 +475,7 @@ class Retrain:
         stages = read_stages(run)
         reason = self._find_obstacle(record, stages)
         if stages is None or reason is not None:
-            self._context.tell(f"begins a new training: the retrain of {run.folder} was not finished, but {reason}")
+            _log.info(f"begins a new training: the retrain of {run.folder} was not finished, but {reason}")
             self._flags = []  # perhaps nothing has changed, and still that training came to nothing
             return
 
@@ -476,7 +486,7 @@ class Retrain:
         self._stages = {state.stage: state for state in stages}
         left = [each.stage for each in stages if not each.is_over and each.stage not in self._skipped]
         folder = shown_path(run.folder)
-        self._context.tell(f"goes on with {left[0] if left else 'its end'}: {folder} was not finished")
+        _log.info(f"goes on with {left[0] if left else 'its end'}: {folder} was not finished")
 
     def _find_unfinished(self) -> tuple[runs.Run | None, Mapping[str, Any]]:
         """Return the newest training of the job and its record, if it is done and the stages after it are not."""
@@ -522,9 +532,7 @@ class Retrain:
             self._stages[stage] = StageState(stage)
         _ask_again(stages)
         self._stages["fit"].status = "done"
-        self._context.tell(
-            f"only the gate has changed since {shown_path(run.folder)}: it is judged again, without a training"
-        )
+        _log.info(f"only the gate has changed since {shown_path(run.folder)}: it is judged again, without a training")
 
     def _require_promotable(self) -> None:
         """Refuse at the beginning, and not after hours of training, where nothing may be promoted.
@@ -538,7 +546,7 @@ class Retrain:
         try:
             rejections = self._ask_registry()
         except ServerAway as error:
-            self._context.tell(f"whether {name} may be promoted is asked later: {error}")
+            _log.info(f"whether {name} may be promoted is asked later: {error}")
             return
         if self._run is not None:
             return
@@ -557,7 +565,7 @@ class Retrain:
             GateFailed: If it is held.
             ServerAway: If MLflow does not answer.
         """
-        address = address_of_job(self._context.resolved, self._lock.path.parent.parent)
+        address = address_of_job(self._stage_config.resolved, self._lock.path.parent.parent)
         if address.database is not None and not address.database.is_file():
             return []
         quiet_libraries()
@@ -581,7 +589,7 @@ class Retrain:
         """
         before = None if folder is None else runs.read_inputs(folder)
         salt = "" if before is None else before.salt
-        now = compute_inputs(self._context, salt=salt, asked="if-changed" in self._options)
+        now = compute_inputs(self._stage_config, salt=salt, asked="if-changed" in self._options)
         if before is None:  # on another machine: equal only if nothing in the config is secret
             return dict(rejection.inputs) in self._list_digests(now)
         is_known = now.data is not None and before.data is not None and not now.unseen
@@ -591,7 +599,7 @@ class Retrain:
         """List the digests of these inputs, as this version and as earlier ones compute them."""
         found = []
         for select in (select_identity, select_earlier_identity):
-            config, hidden = split_values(self._context, now.salt, select)
+            config, hidden = split_values(self._stage_config, now.salt, select)
             found.append(digests_of_inputs({"inputs": replace(now, config=config, hidden=hidden).digests}))
         return found
 
@@ -623,11 +631,11 @@ class Retrain:
     def _build_args(self, stage: str) -> list[str]:
         """Build the command line of a stage."""
         options = self._options
-        mode = self._context.mode
+        mode = self._stage_config.mode
         if stage == "fit":
-            return ["fit", *self._context.invocation.words, *self._flags]
+            return ["fit", *self._stage_config.invocation.words, *self._flags]
         assert self._run is not None
-        args = [stage, f"--run={self._run.folder}", *["--trust"] * bool(self._context.options.get("trust"))]
+        args = [stage, f"--run={self._run.folder}", *["--trust"] * bool(self._stage_config.options.get("trust"))]
         args += self._notifiers[0]
         if stage in ("test", "export"):
             args += [f"--format={options.get('export-format', 'torch_export')}"] if stage == "export" else []
@@ -676,7 +684,7 @@ class Retrain:
                 f"The deadline is in {left}, and the stages after a training need {reserve} of that; --reserve sets "
                 f"how much to leave for them."
             )
-        self._context.tell(f"leaves {reserve} of {left} for the stages after the training")
+        _log.info(f"leaves {reserve} of {left} for the stages after the training")
         of_training = self._deadline.before(reserve_s)
         self._environment = of_training.environment()
         return [f"--deadline={of_training.word}"]
@@ -716,7 +724,7 @@ class Retrain:
             state.status = "failed" if is_failure(code) else "skipped"
             state.message = reason or f"nothing has changed{unchanged}"
             return code
-        if self._context.mode == "json" and stage in ("gate", "promote"):  # they print no events
+        if self._stage_config.mode == "json" and stage in ("gate", "promote"):  # they print no events
             with self._run.events_path.open("rb") as file:
                 file.seek(num_bytes)
                 print(file.read().decode("utf-8", errors="replace"), end="", flush=True)
@@ -733,7 +741,7 @@ class Retrain:
             status: As from `StageProcesses.run`.
         """
         code = 128 - status if status < 0 else status
-        reason = self._context.resolved.masked(self._processes.reason)
+        reason = self._stage_config.resolved.masked(self._processes.reason)
         if self._processes.received is not None:
             code = _INTERRUPTED if code in _INTERRUPTIONS and stage != "fit" else code  # what follows it goes on
         elif status < 0:
@@ -769,7 +777,7 @@ class Retrain:
 
         The trainer's stages send their ends, and the gate its decision; what was killed has sent nothing.
         """
-        notifier = self._context.notifier
+        notifier = self._notifier
         notifier.message = f"{stage}: {reason}"
         passed = None
         if self._run is not None:
@@ -797,7 +805,7 @@ class Retrain:
 
     def _write_event(self, stage: str, status: str, **fields: Any) -> None:
         assert self._run is not None
-        mirror = sys.stdout if self._context.mode == "json" else None
+        mirror = sys.stdout if self._stage_config.mode == "json" else None
         events = runs.EventStream(self._run.events_path, mirror=mirror)
         events.write("stage", stage=stage, status=status, attempt=self._stages[stage].attempts, **fields)
 
@@ -843,7 +851,7 @@ class Retrain:
                 root = shown_path(run.root)
                 option = "" if root == "runs" else f" --root {shlex.quote(root)}"
                 lines.append(f"next  lightkit history {self._gate.name or run.name}{option}")
-            print_line("\n".join(lines), self._context.mode)
+            print_line("\n".join(lines), self._stage_config.mode)
             table = markdown_table(("stage", "status", "time", ""), rows)
             self._ci.add_page(f"### lightkit retrain: {run.name}/{run.id}: {end}\n\n{table}")
         elif not is_failure(code):

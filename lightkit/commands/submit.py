@@ -8,13 +8,12 @@ from pathlib import Path
 
 from lightkit.cli.command_line import Invocation
 from lightkit.cli.command_table import parse
-from lightkit.cli.context import RunContext
-from lightkit.cli.stage_runner import add_words, count_devices, make_plan, open_context
+from lightkit.cli.stage_config import StageConfig
+from lightkit.cli.stage_runner import add_words, count_devices, make_plan, open_stage_config
 from lightkit.config import error_at, read_scalar, shown_path
 from lightkit.config.secrets import mask
 from lightkit.errors import ConfigError
 from lightkit.launch.slurm import batch_script, submit
-from lightkit.runs.signals import SignalWatch
 
 
 def submit_fit(invocation: Invocation) -> int:
@@ -25,9 +24,9 @@ def submit_fit(invocation: Invocation) -> int:
     """
     fit = parse(["fit", *(word for word in invocation.words if word != "--dry-run")])
     # The flag: what the config asks for must be on the cluster's machines, not on this one.
-    context = open_context(add_words(fit, "--launch.engine=slurm"), SignalWatch())
+    stage_config = open_stage_config(add_words(fit, "--launch.engine=slurm"))
     _refuse_secrets(fit.words)
-    script, output = _make_script(context, fit.words)
+    script, output = _make_script(stage_config, fit.words)
     if invocation.has("dry-run"):
         print(script, end="")
         return 0
@@ -52,35 +51,35 @@ def _refuse_secrets(words: Sequence[str]) -> None:
             )
 
 
-def _make_script(context: RunContext, words: Sequence[str]) -> tuple[str, str]:
+def _make_script(stage_config: StageConfig, words: Sequence[str]) -> tuple[str, str]:
     """Write the batch script; return it with the file that takes its output."""
-    make_plan(context)  # refuses what Slurm cannot start
-    name = context.job_name
-    fewest, nodes = context.launch.num_nodes
+    make_plan(stage_config)  # refuses what Slurm cannot start
+    name = stage_config.job_name
+    fewest, nodes = stage_config.launch.num_nodes
     if fewest != nodes:
         raise error_at(
-            f"launch.nodes: Slurm gives a fixed number of machines, got {context.launch.nodes!r}",
-            context.resolved.origin_of("launch.nodes"),
+            f"launch.nodes: Slurm gives a fixed number of machines, got {stage_config.launch.nodes!r}",
+            stage_config.resolved.origin_of("launch.nodes"),
         )
-    num_nodes = context.resolved.section("trainer").get("num_nodes")
-    devices = context.hardware.devices
+    num_nodes = stage_config.resolved.section("trainer").get("num_nodes")
+    devices = stage_config.hardware.devices
     num_nodes = read_scalar(num_nodes) if isinstance(num_nodes, str) else num_nodes  # a flag's value is text
-    processes = context.launch.processes or count_devices(context.hardware)  # each has one device
-    if processes is None and devices in (None, "auto") and context.hardware.kind != "gpu":
+    processes = stage_config.launch.processes or count_devices(stage_config.hardware)  # each has one device
+    if processes is None and devices in (None, "auto") and stage_config.hardware.kind != "gpu":
         processes = 1
     if processes is None:
         raise ConfigError(
             f"submit: how many processes each machine runs is not known here, for the devices are {devices!r}; "
             f"say launch.processes"
         )
-    output = str(context.run_root / name / "slurm-%j.out")
+    output = str(stage_config.run_root / name / "slurm-%j.out")
     own = {
         "job-name": name,
         "nodes": num_nodes if nodes == 1 and isinstance(num_nodes, int) else nodes,
         "ntasks-per-node": processes,
-        "cpus-per-task": context.launch.threads,
-        "gres": f"gpu:{processes}" if context.hardware.kind == "gpu" else None,
+        "cpus-per-task": stage_config.launch.threads,
+        "gres": f"gpu:{processes}" if stage_config.hardware.kind == "gpu" else None,
         "chdir": str(Path.cwd()),
         "output": output,
     }
-    return batch_script(["fit", *words], own, context.launch.slurm or {}), output
+    return batch_script(["fit", *words], own, stage_config.launch.slurm or {}), output

@@ -10,7 +10,7 @@ import shlex
 import sys
 import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager, redirect_stdout
+from contextlib import ExitStack, contextmanager, redirect_stdout
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from lightkit.cli.command_line import Invocation
 from lightkit.cli.console import configure_console, quiet_libraries
 from lightkit.cli.parser_errors import explain_lightning_errors
-from lightkit.cli.stage_runner import open_context
+from lightkit.cli.stage_runner import open_stage_config
 from lightkit.cli.validation import explain_unwritable
 from lightkit.config import Origin, dump_yaml, shown_path
 from lightkit.config.accelerator.computation import choose_settings, target_key
@@ -34,8 +34,8 @@ from lightkit.runs.files import finite
 from lightkit.runs.signals import SignalWatch
 
 if TYPE_CHECKING:
-    from lightkit.cli.context import RunContext
     from lightkit.cli.model_builder import TrialBuilder
+    from lightkit.cli.stage_config import StageConfig
     from lightkit.tuning.benchmark import Benchmark, Variant
 
 _HEAD = ("setting", "ms a step", "samples/s", "gain", "")
@@ -56,30 +56,31 @@ def tune(invocation: Invocation) -> int:
         raise ConfigError("tune: --run is no option of it; -c RUN/config.yaml names the config of a run")
     output = Path(invocation.options.get("output", "tuned.yaml"))
     _check_output(output)
-    with SignalWatch() as watch:
+    with SignalWatch():
         keep_memory()  # as fit does
-        context = open_context(invocation.for_stage("fit", keep=("quiet", "trust")), watch)
-        configure_console(context.mode, context.resolved.masked)
-        for notice in context.hardware.notices:
+        stage_config = open_stage_config(invocation.for_stage("fit", keep=("quiet", "trust")))
+        configure_console(stage_config.mode, stage_config.resolved.masked)
+        for notice in stage_config.hardware.notices:
             logging.getLogger("lightkit").warning(notice)
-        context.rank_context = None
-        keys = _list_open_keys(context)
-        found = _list_searches(invocation, context)
+        keys = _list_open_keys(stage_config)
+        found = _list_searches(invocation, stage_config)
         if not keys and not found:
             raise ConfigError("tune: the config fixes all settings for speed; set accelerator.precision: auto")
         quiet_libraries()
-        explained = explain_lightning_errors(context.resolved)
-        with context.stack, redirect_stdout(sys.stderr), explained:  # what the user's code prints is no measurement
-            lines, benchmark = _measure(context, keys, found, budget_s=invocation.options.get("budget", math.inf))
+        explained = explain_lightning_errors(stage_config.resolved)
+        budget_s = invocation.options.get("budget", math.inf)
+        # standard output has the result, and not what the user's code prints
+        with ExitStack() as stack, redirect_stdout(sys.stderr), explained:
+            lines, benchmark = _measure(stage_config, stack, keys, found, budget_s=budget_s)
     rows = [f"  {dump_yaml({key: value}).strip()}  # {text}\n" for key, (value, text) in lines.items()]
     block = f"accelerator:\n{''.join(rows)}" if rows else "accelerator: {}  # nothing that was tried gains\n"
     head = f"# {shlex.join(['lightkit', 'tune', *invocation.words])}\n# measured on {this_machine().cpu}\n"
-    layer = context.resolved.masked(f"{head}{block}")
+    layer = stage_config.resolved.masked(f"{head}{block}")
     output.write_text(layer, encoding="utf-8")
     if invocation.has("json"):
-        print(context.resolved.masked(json.dumps(_describe(lines, benchmark), indent=2)))
+        print(stage_config.resolved.masked(json.dumps(_describe(lines, benchmark), indent=2)))
         return 0
-    if context.mode != "quiet":
+    if stage_config.mode != "quiet":
         _print_trials(benchmark)
         print(f"\n{shown_path(output)}:")
     print(layer, end="")
@@ -99,7 +100,7 @@ def _check_output(output: Path) -> None:
         raise unwritable
 
 
-def _list_searches(invocation: Invocation, context: RunContext) -> list[str]:
+def _list_searches(invocation: Invocation, stage_config: StageConfig) -> list[str]:
     """List what Lightning's Tuner is to find.
 
     Raises:
@@ -109,16 +110,16 @@ def _list_searches(invocation: Invocation, context: RunContext) -> list[str]:
     for option in found:
         key = option.replace("-", "_")
         setting = Setting(("accelerator", key), Leaf("auto", Origin("flag", f"--{option}")))
-        target_key(key, setting, context.resolved)
+        target_key(key, setting, stage_config.resolved)
     return found
 
 
-def _list_open_keys(context: RunContext) -> list[str]:
+def _list_open_keys(stage_config: StageConfig) -> list[str]:
     """List the settings for speed that the config does not fix: not set, or chosen by the rule for auto."""
-    values = context.resolved.values
-    chosen = context.hardware.chosen
+    values = stage_config.resolved.values
+    chosen = stage_config.hardware.chosen
     homes = {key: ("accelerator", key) for key in ("memory_format", "compile", "fused", "tf32")}
-    if not context.resolved.section("trainer").get("plugins"):  # one of them may decide it
+    if not stage_config.resolved.section("trainer").get("plugins"):  # one of them may decide it
         homes["precision"] = "trainer", "precision"
     if find_user_threads() is None:
         homes["threads"] = "launch", "threads"
@@ -135,7 +136,7 @@ def _list_open_keys(context: RunContext) -> list[str]:
 
 
 def _measure(
-    context: RunContext, keys: list[str], options: Collection[str], *, budget_s: float
+    stage_config: StageConfig, stack: ExitStack, keys: list[str], options: Collection[str], *, budget_s: float
 ) -> tuple[dict[str, tuple[Any, str]], Benchmark]:
     """Measure the open settings: memory format and precision together, since some gain only together; then one by one.
 
@@ -146,16 +147,17 @@ def _measure(
 
     from lightkit.callbacks.computation import missing_for_compiling
     from lightkit.cli.model_builder import TrialBuilder
+    from lightkit.cli.session import StageProcess
     from lightkit.tuning.benchmark import Benchmark, Variant, find_learning_rate
 
     _silence_trials()
-    builder = TrialBuilder(context=context)
+    builder = TrialBuilder(stage_config=stage_config, process=StageProcess(stack=stack))
     section = builder.config["fit"]
     precision = str(section["trainer"]["precision"] or "32-true")
     base = Variant(
         PRECISIONS.get(precision, precision),
         **section["accelerator"].as_dict(),
-        threads=context.launch.threads or torch.get_num_threads(),
+        threads=stage_config.launch.threads or torch.get_num_threads(),
     )
     device = builder.build(base)[0].strategy.root_device.type
     keys = [key for key in keys if key != "compile" or missing_for_compiling(device) is None]
@@ -163,7 +165,14 @@ def _measure(
     def measure(base: Variant) -> Benchmark:
         reference = replace(base, precision="32-true") if "precision" in keys else base
         seed = int(section["seed_everything"] or 0)
-        return Benchmark(builder.build, base, reference=reference, seed=seed, budget_s=budget_s, report=context.tell)
+        return Benchmark(
+            builder.build,
+            base,
+            reference=reference,
+            seed=seed,
+            budget_s=budget_s,
+            report=logging.getLogger("lightkit").info,
+        )
 
     # The batch size comes first: the other settings are measured with it.
     lines: dict[str, tuple[Any, str]] = {}

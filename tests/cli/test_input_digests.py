@@ -9,12 +9,11 @@ from typing import Any
 import pytest
 
 from lightkit.cli.command_table import parse
-from lightkit.cli.context import RunContext
-from lightkit.cli.stage_runner import open_context
+from lightkit.cli.stage_config import StageConfig
+from lightkit.cli.stage_runner import open_stage_config
 from lightkit.cli.up_to_date import compute_code_digests, compute_inputs
 from lightkit.images.flower_photos import CLASSES
 from lightkit.runs import Inputs
-from lightkit.runs.signals import SignalWatch
 
 MINE = "own.Mine"
 
@@ -36,12 +35,12 @@ def write(folder: Path, *names: str) -> None:
         (folder / name).write_text(name)
 
 
-def session_of(class_path: str, *words: str, **given: Any) -> RunContext:
+def session_of(class_path: str, *words: str, **given: Any) -> StageConfig:
     data = [f"--data={class_path}", *(f"--data.init_args.{name}={value}" for name, value in given.items())]
-    return open_context(parse(["fit", "--model=ImageClassifier", *data, *words]), SignalWatch())
+    return open_stage_config(parse(["fit", "--model=ImageClassifier", *data, *words]))
 
 
-def digests_of(session: RunContext) -> Inputs:
+def digests_of(session: StageConfig) -> Inputs:
     return compute_inputs(session, salt="", asked=True)
 
 

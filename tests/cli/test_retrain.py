@@ -18,9 +18,11 @@ from lightkit import runs
 from lightkit.cli.command_table import parse
 from lightkit.cli.config_loader import load_config
 from lightkit.cli.console import configure_console
-from lightkit.cli.context import create_job_lock, read_run_settings
 from lightkit.cli.notifications import CommandNotifier
-from lightkit.cli.stage_runner import open_context
+from lightkit.cli.session import create_job_lock
+from lightkit.cli.stage_config import read_run_settings
+from lightkit.cli.stage_runner import open_stage_config
+from lightkit.cli.up_to_date import Comparison
 from lightkit.commands.retrain import Retrain, StageProcesses
 from lightkit.config import Problems
 from lightkit.errors import OutOfTime
@@ -98,16 +100,19 @@ class Stagehands(StageProcesses):
         options: Mapping[str, Any] = MappingProxyType({}),
     ) -> int:
         """Run a retrain in this process."""
-        session = open_context(parse(["fit", "-c", "small.yaml", *words]), SignalWatch())
+        session = open_stage_config(parse(["fit", "-c", "small.yaml", *words]))
         configure_console(session.mode)
         self.gate = read_gate(session.resolved).__dict__
         deadline = None if left_s is None else parse_deadline(f"{left_s:g}s")
         settings = RunSettings(name="small", resume="auto" if may_continue else "never", report=False)
         self.received = None
-        self.notifier = session.notifier
+        self.notifier = CommandNotifier()
         junit = Path(options["junit"]) if "junit" in options else None
-        with create_job_lock(session, settings) as lock, CiReport("lightkit retrain", junit, case="retrain") as report:
-            report.code = Retrain(session, options, settings, deadline, self, lock, report).run()
+        with (
+            create_job_lock(settings, SignalWatch()) as lock,
+            CiReport("lightkit retrain", junit, case="retrain") as report,
+        ):
+            report.code = Retrain(session, options, settings, deadline, self, lock, report, self.notifier).run()
             return report.code
 
     @property
@@ -243,7 +248,7 @@ def test_what_does_not_change_the_training_is_no_other_config(hands: Stagehands,
 @pytest.mark.usefixtures("house")
 def test_what_flags_say_of_the_run_is_read() -> None:
     words = ["-c", "small.yaml", "--run.report=false", "--run.wait_s=5", "--run.name=3"]
-    settings = read_run_settings(open_context(parse(["fit", *words]), SignalWatch()))
+    settings = read_run_settings(open_stage_config(parse(["fit", *words])))
     assert (settings.report, settings.wait_s, settings.name) == (False, 5, "3")
 
 
@@ -495,8 +500,8 @@ def test_a_gate_alone_that_has_changed_is_judged_again_without_a_training(
     changed = {"if-changed": True}
     assert hands.retrain(*JUDGED) == 0
     (run,) = runs.list_runs("runs", "small")
-    monkeypatch.setattr("lightkit.commands.retrain.find_unchanged_run", lambda _context: run)
-    judge(run, open_context(parse(["fit", "-c", "small.yaml", *JUDGED]), SignalWatch()))
+    monkeypatch.setattr("lightkit.commands.retrain.compare_inputs", lambda _stage_config: Comparison(run, None, ""))
+    judge(run, open_stage_config(parse(["fit", "-c", "small.yaml", *JUDGED])))
     hands.calls = []
 
     hands.codes["fit"] = 6
@@ -509,6 +514,6 @@ def test_a_gate_alone_that_has_changed_is_judged_again_without_a_training(
     assert hands.states == dict.fromkeys(STAGES, "done")
     assert "only the gate has changed" in capsys.readouterr().err
 
-    judge(run, open_context(parse(["fit", "-c", "small.yaml", *JUDGED, "--gate.max=8"]), SignalWatch()))
+    judge(run, open_stage_config(parse(["fit", "-c", "small.yaml", *JUDGED, "--gate.max=8"])))
     assert hands.retrain(*JUDGED, "--gate.max=8", options=changed) == 6
     assert hands.stages == ["fit"]

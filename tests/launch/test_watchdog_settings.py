@@ -7,11 +7,10 @@ from pathlib import Path
 import pytest
 
 from lightkit.cli.command_table import parse
-from lightkit.cli.stage_runner import open_context
+from lightkit.cli.stage_runner import open_stage_config
 from lightkit.config import Flag, resolve
 from lightkit.errors import ConfigError, ConfigErrors
 from lightkit.launch.watchdog import WatchdogSettings, read_watchdog
-from lightkit.runs.signals import SignalWatch
 
 
 def settings(folder: Path, block: str) -> WatchdogSettings:
@@ -50,7 +49,7 @@ def test_an_error_is_reported_with_its_place(tmp_path: Path, block: str, says: s
 def test_each_error_is_reported_once(tmp_path: Path) -> None:
     file = tmp_path / "job.yaml"
     file.write_text("watchdog: {floor: 3, factor: much, on_nonfinite: ignore}\n", encoding="utf-8")
-    with SignalWatch() as watch, pytest.raises(ConfigErrors) as caught:
-        open_context(parse(["fit", "-c", str(file), "--watchdog.floor_s=-1"]), watch)
+    with pytest.raises(ConfigErrors) as caught:
+        open_stage_config(parse(["fit", "-c", str(file), "--watchdog.floor_s=-1"]))
     told = [str(problem) for problem in caught.value.problems if "watchdog" in str(problem)]
     assert len(told) == 4
