@@ -916,7 +916,12 @@ folder, else decided by a hash of the content, just as lightkit.data.ImageFolder
 is mixed, and decided by the photos alone. A row group holds rows of one split. Files, and the
 row groups of a split, have equally many rows, within one.""",
         options=(
-            Option("--format", "delta (default) or parquet", value="FORMAT", choices=("delta", "parquet")),
+            Option(
+                "--format",
+                "delta or parquet; default: parquet for a TABLE that ends in .parquet, else delta",
+                value="FORMAT",
+                choices=("delta", "parquet"),
+            ),
             Option(
                 "--partitions",
                 "write N files: the number of devices that train, or a multiple of it; default: 1",

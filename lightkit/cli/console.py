@@ -71,6 +71,16 @@ def print_error(text: str) -> None:
 
 # -- warnings and log records ------------------------------------------------------------------------------------------
 
+BROADCAST_LOSS = (
+    r"Using a target size \(torch\.Size\(\[(?P<targets>(?P<rows>(?!1\b)\d+)(?P<column>, 1)?)\]\)\) "
+    r"that is different to the input size \(torch\.Size\(\[(?P<outputs>(?P=rows)(?(column)|, 1))\]\)\)"
+)
+"""Warning of torch's losses (2.15) where one of outputs and targets is ``(batch,)`` and the other ``(batch, 1)``.
+
+Their difference is ``(batch, batch)``: each output is compared with each target, which is the loss of no model. It is
+an error, which `lightkit.cli.parser_errors` explains.
+"""
+
 
 def configure_console(mode: OutputMode, mask: Callable[[str], str] = str) -> None:
     """Print warnings and lightkit's log records on standard error, one plain line each, with secrets hidden.
@@ -81,6 +91,7 @@ def configure_console(mode: OutputMode, mask: Callable[[str], str] = str) -> Non
     """
     for message in _IGNORED_WARNINGS:
         warnings.filterwarnings("ignore", message=message)
+    warnings.filterwarnings("error", message=BROADCAST_LOSS, category=UserWarning)
     warnings.showwarning = _show_warning  # type: ignore[assignment]
     _masks[:] = [mask]
     if sys.excepthook is sys.__excepthook__:  # a hook of another package stays

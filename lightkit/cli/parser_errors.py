@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 from lightkit import runs
+from lightkit.cli.console import BROADCAST_LOSS
 from lightkit.config import KeyPath, Origin, Resolved, dotted, error_at, near
 from lightkit.config.resolved import FollowUpError, original_path
 from lightkit.config.tree import Leaf, Node, walk
@@ -18,6 +19,14 @@ from lightkit.errors import ConfigError, LightkitError, exception_chain
 
 _MISSING = re.compile(r"the following arguments are required: (.+)")
 _UNKNOWN_KEY = re.compile(r"does not accept option '([^']+)'|Key '([\w.+-]+)' is not expected")
+_NO_CLASS = re.compile(r"Option '([^']+)' is not accepted")
+"""Of jsonargparse 4.53: arguments of a class that nothing names."""
+_EXAMPLES = {
+    "optimizer": "AdamW",
+    "lr_scheduler": "CosineAnnealingLR",
+    "model": "ImageClassifier",
+    "data": "ImageFolder",
+}
 _AROUND = ("Does not validate against any of the Union", "Subtypes: ", "Errors:", "Expected a path but")
 """Lines of jsonargparse 4.53 above the one with the error, and that of text that is no file either."""
 
@@ -49,6 +58,8 @@ def explain_parser_error(error: Exception, resolved: Resolved, *, keys: Iterable
             path = path[:-1] if path[-1:] == ("class_path",) else path
         elif line and not line.startswith(_AROUND):
             break
+    if (match := _NO_CLASS.match(line)) and dotted(path) in _EXAMPLES:
+        line = _explain_missing_class(dotted(path), match[1], resolved)
     found = error_at(f"{dotted(original_path(path, resolved.removed))}: {line}", resolved.origin_of(path))
     if missing := _MISSING.search(line):
         if resolved.removed or resolved.is_incomplete:
@@ -56,6 +67,17 @@ def explain_parser_error(error: Exception, resolved: Resolved, *, keys: Iterable
         name = missing[1].replace(f"{resolved.subcommand}.", "")
         message = f"{name}: missing; set it in a file given with -c, or with --{name}=VALUE"
     return found if path else ConfigError(message)
+
+
+def _explain_missing_class(section: str, argument: str, resolved: Resolved) -> str:
+    """Explain that an argument is set in a section that names no class."""
+    text = f"{argument!r} is set, but no class that takes it; name one, such as --{section}={_EXAMPLES[section]}"
+    model = resolved.values.get("model")
+    class_path = str(model.get("class_path")) if isinstance(model, dict) else str(model)
+    is_own_rate = class_path.rpartition(".")[2] in ("ImageClassifier", "Regressor")
+    if section == "optimizer" and argument == "lr" and is_own_rate:
+        text += "; the rate of the model's own optimizer is model.init_args.learning_rate"
+    return text
 
 
 def _names_class(node: Node, class_path: str) -> bool:
@@ -104,6 +126,11 @@ def explain_lightning_errors(resolved: Resolved) -> Iterator[None]:
         first = (str(error) or type(error).__name__).splitlines()[0]
         text = runs.refusal("the checkpoint", names) if names else f"the checkpoint cannot be read: {first}"
         raise ConfigError(text) from error
+    except UserWarning as error:  # of the one filter that turns a warning into an error
+        reason = explain_broadcast_loss(error)
+        if reason is None:
+            raise
+        raise ConfigError(reason) from error
     except (RuntimeError, ImportError, ValueError, TypeError, AttributeError) as error:
         text = str(error)
         if (reason := explain_port(error) or explain_predict_step(error)) is not None:
@@ -163,6 +190,21 @@ def explain_port(error: Exception) -> str | None:
     return (
         f"MASTER_PORT: the port {port} of this machine, at which the ranks are to meet, is used by another program, "
         "such as another training. Set MASTER_PORT to a free one, or leave it out: then lightkit chooses a free one."
+    )
+
+
+def explain_broadcast_loss(warning: Warning) -> str | None:
+    """Explain a loss of outputs and targets whose shapes broadcast to pairs; None for another warning."""
+    found = re.match(BROADCAST_LOSS, str(warning))
+    if found is None:
+        return None
+    outputs = found["outputs"]
+    targets = found["targets"]
+    remedy = "targets.squeeze(1)" if found["column"] else "outputs.squeeze(1)"
+    return (
+        f"model: the loss takes outputs of shape ({outputs}{'' if ',' in outputs else ','}) and targets of shape "
+        f"({targets}{'' if ',' in targets else ','}), so that torch compares each output with each target, and the "
+        f"result is the loss of no model. Take {remedy} in the step"
     )
 
 

@@ -38,7 +38,7 @@ def convert(invocation: Invocation) -> int:
     from lightkit.images.splits import check_fractions
     from lightkit.images.table_writer import BAD_IMAGES, ImageRow, TableTarget, plan_files, write_table
 
-    target = TableTarget(table, images, options.get("format", "delta") == "delta", invocation.has("overwrite"))
+    target = TableTarget(table, images, _choose_format(invocation, table) == "delta", invocation.has("overwrite"))
     target.check()
     try:
         check_fractions(val_fraction=fractions["val"], test_fraction=fractions["test"])
@@ -77,8 +77,14 @@ def convert(invocation: Invocation) -> int:
     num_files = format_count(len(files), "file")
     of_delta = "" if version is None else f", version {version}"
     print_line(f"{name}: {format_count(len(rows), 'row')}, {num_bytes / 1e6:.1f} MB, {num_files}{of_delta}", mode)
-    print_line(f"lightkit fit -c configs/flowers.yaml --data=lightkit.data.Table --data.path={shlex.quote(name)}", mode)
+    print_line(f"lightkit init --data {shlex.quote(name)}", mode)
     return 0
+
+
+def _choose_format(invocation: Invocation, table: Path) -> str:
+    """Return `delta` or `parquet`: what `--format` asks for, else by the end of the table's name."""
+    by_name = "parquet" if table.suffix.lower() in (".parquet", ".pq") else "delta"
+    return str(invocation.options.get("format", by_name))
 
 
 def _read_inputs(invocation: Invocation) -> tuple[Path, Path]:

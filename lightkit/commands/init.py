@@ -234,7 +234,11 @@ def starter_config(data: ImageData, name: str) -> str:
         few = f"{number} are few: train the head only; `none` trains all layers"
         model = [
             ("backbone", "mobilenet_v2", "small and fast on a CPU; any classification model of torchvision works"),
-            ("weights", "default", "ImageNet weights, 14 MB, downloaded once; null trains from random weights"),
+            (
+                "weights",
+                "default",
+                "ImageNet weights, 14 MB, downloaded once; or a file's path; null: random ones",
+            ),
             ("freeze", *(("backbone", few) if is_few else ("none", f"{number} are enough to train all layers"))),
         ]
     class_name, arguments = data.source
@@ -285,7 +289,7 @@ def _format_comparison(num_test: int) -> str:
     margin = suggest_margin(num_test)
     if margin is None:
         few = f"{format_count(num_test, 'test image')} {'is' if num_test == 1 else 'are'}"
-        return f"  max_drop: 0   # below the champion: {few} too few to show how large a drop is\n"
+        return f"  max_drop: 0   # no worse than the champion: {few} too few to measure a drop\n"
     return (
         f"  margin: {margin:g}   # shown to be less than this worse than the champion, with 95 % confidence\n"
         f"  drift: {{window: {_DRIFT_WINDOW}, max_drop: {margin:g}}}   # below the best of the last {_DRIFT_WINDOW} "

@@ -87,8 +87,9 @@ def _find_version_before(current: str, moved_to: Sequence[str], versions: Collec
         earlier = earlier[: len(earlier) - 1 - earlier[::-1].index(current)]
     earlier = [version for version in earlier if version in versions]  # the others were deleted
     if not earlier:
+        others = [version for version in versions if version != current]
         raise ConfigError(
-            f"rollback: the promotion log of {name} has no version before {current}. Name one with --to; "
-            f"there are {', '.join(versions)}."
+            f"rollback: the promotion log of {name} has no version before {current}. "
+            + (f"Name one with --to; there are {', '.join(others)}." if others else "There is no other version.")
         )
     return earlier[-1]

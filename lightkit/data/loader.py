@@ -73,7 +73,7 @@ def choose_num_workers(
         wanted = workers_by_rule(cores // ranks, device=device, is_cached=is_cached)
         chosen = min(wanted, num_batches) if num_batches > 1 else 0
         parts = [f"{cores} core{'s' if cores > 1 else ''}", device]
-        parts += [f"shared by {ranks} training processes"] * (ranks > 1) + ["decoded before"] * is_cached
+        parts += [f"shared by {ranks} training processes"] * (ranks > 1) + ["nothing to decode"] * is_cached
         reason = ", ".join(parts)
     if trainer is not None and trainer.is_global_zero:
         _log_once(trainer, logging.INFO, f"data: {_format_workers(chosen)} ({reason})", key="workers")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import logging
 import re
 import textwrap
 from collections.abc import Callable, Collection, Mapping
@@ -23,6 +24,8 @@ from lightkit.errors import ConfigError, DataError, join_names
 from lightkit.export.formats import FORMATS, format_of
 from lightkit.export.metadata import Metadata, check_digest, find_digest_fault, read_metadata
 from lightkit.torch_files import load_file
+
+_log = logging.getLogger("lightkit")
 
 SMALL_CNN = "small_cnn"
 TIMM_PREFIX = "timm/"
@@ -203,6 +206,7 @@ def read_weights(weights: str, *, backbone: str) -> Mapping[str, Tensor]:
         promised = cached.stem.rpartition("-")[2]
         if not cached.is_file():
             cached.parent.mkdir(parents=True, exist_ok=True)
+            _log.info("downloads the default weights of %s from %s", backbone, url)
             torch.hub.download_url_to_file(url, str(cached), promised, progress=False)
     except (OSError, RuntimeError) as error:
         raise DataError(

@@ -477,7 +477,7 @@ def describe_significance(
         return f"Whether the difference to {baseline} is noise is unknown: {found.get('reason', 'nothing was tested')}."
     low, high = (f"{found[end] + 0.0:.2g}" for end in ("low", "high"))  # + 0.0, as -0 is no bound
     text = f"{metric} differs by {found['difference']:+.2g} ({low} to {high}) from {baseline}."
-    if "only_challenger" in found:
+    if "only_challenger" in found and metric.endswith(("accuracy", "error")):  # of others this is no evidence
         text += (
             f" Of {format_count(found['num_samples'], 'sample')}, {model} alone is right on "
             f"{found['only_challenger']} and {baseline} alone on {found['only_baseline']}."

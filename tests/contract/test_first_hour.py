@@ -127,6 +127,37 @@ def test_a_module_without_forward_trains_and_is_not_registered(numbers: Workspac
     assert "NoForward has no forward, by which an exported or registered model is called" in failed.err
 
 
+def test_a_loss_of_each_output_with_each_target_is_refused(numbers: Workspace) -> None:
+    table = pq.read_table(numbers.folder / "t.parquet")
+    pq.write_table(table.set_column(2, "label", table["a"]), numbers.folder / "t.parquet")  # targets (batch, 1)
+    step = "nn.functional.cross_entropy(self.layer(batch[0]), batch[1])"
+    assert step in NETS
+    numbers.write("nets.py", NETS.replace(step, "nn.functional.mse_loss(self.layer(batch[0])[:, 0], batch[1])"))
+    message = re.compile(
+        r"outputs of shape \((\d+),\) and targets of shape \(\1, 1\), so that torch compares each output with each "
+        r"target, and the result is the loss of no model\. Take targets\.squeeze\(1\) in the step"
+    )
+    for words in (["check", "-c", "own.yaml", "--deep"], ["fit", "-c", "own.yaml"]):
+        failed = numbers.run(*words)
+        assert failed.code == 2
+        assert message.search(failed.err)
+        assert "Traceback" not in failed.err
+
+    numbers.write("nets.py", NETS.replace(step, "nn.functional.mse_loss(self.layer(batch[0])[:, :1], batch[1])"))
+    assert "Take" not in numbers.run("fit", "-c", "own.yaml").ok().err
+
+
+def test_a_rate_without_an_optimizer_is_reported_with_the_key_of_the_model(numbers: Workspace) -> None:
+    numbers.write("images.yaml", f"model: {{class_path: ImageClassifier, init_args: {{backbone: small_cnn}}}}\n{DATA}")
+    failed = numbers.run("fit", "-c", "images.yaml", "--optimizer.lr=0.1")
+    assert failed.code == 2
+    assert (
+        "optimizer: 'lr' is set, but no class that takes it; name one, such as --optimizer=AdamW; "
+        "the rate of the model's own optimizer is model.init_args.learning_rate\n  --> --optimizer.lr=0.1"
+    ) in failed.err
+    assert numbers.runs == []
+
+
 def test_a_port_that_is_in_use_is_named(numbers: Workspace) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
