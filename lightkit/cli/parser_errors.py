@@ -34,13 +34,25 @@ def explain_parser_error(error: Exception, resolved: Resolved, *, keys: Iterable
         keys: Dotted keys that the parser knows, for near names.
     """
     message = resolved.masked(str(error))
-    line = ""
-    path: KeyPath = ()
     if match := _UNKNOWN_KEY.search(message):
         key = next(filter(None, match.groups())).removeprefix(f"{resolved.subcommand}.")
         path = resolved.lightkit_path(key)
         origin = resolved.origin_of(path)
         return error_at(f"{dotted(path)}: no such key{near(key, keys)}", origin and origin.at_key())
+    path, line = _find_place(message, resolved)
+    found = error_at(f"{dotted(original_path(path, resolved.removed))}: {line}", resolved.origin_of(path))
+    if missing := _MISSING.search(line):
+        if resolved.removed or resolved.is_incomplete:
+            return FollowUpError(str(found), places=found.places)
+        name = missing[1].replace(f"{resolved.subcommand}.", "")
+        message = f"{name}: missing; set it in a file given with -c, or with --{name}=VALUE"
+    return found if path else ConfigError(message)
+
+
+def _find_place(message: str, resolved: Resolved) -> tuple[KeyPath, str]:
+    """Return the path that a message of jsonargparse leads to line by line, and the line with the error."""
+    path: KeyPath = ()
+    line = ""
     for line in (line.strip(" -") for line in message.splitlines()):
         if match := re.match(r'Parser key "([^"]+)"', line):
             path = (*path, "init_args", *match[1].split(".")) if path else resolved.lightkit_path(match[1])
@@ -49,13 +61,7 @@ def explain_parser_error(error: Exception, resolved: Resolved, *, keys: Iterable
             path = path[:-1] if path[-1:] == ("class_path",) else path
         elif line and not line.startswith(_AROUND):
             break
-    found = error_at(f"{dotted(original_path(path, resolved.removed))}: {line}", resolved.origin_of(path))
-    if missing := _MISSING.search(line):
-        if resolved.removed or resolved.is_incomplete:
-            return FollowUpError(str(found), places=found.places)
-        name = missing[1].replace(f"{resolved.subcommand}.", "")
-        message = f"{name}: missing; set it in a file given with -c, or with --{name}=VALUE"
-    return found if path else ConfigError(message)
+    return path, line
 
 
 def _names_class(node: Node, class_path: str) -> bool:
