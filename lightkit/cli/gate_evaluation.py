@@ -23,6 +23,7 @@ from lightkit import runs
 from lightkit.callbacks import VerifiedCheckpointIO
 from lightkit.callbacks.class_names import read_trained_classes
 from lightkit.callbacks.metric_modes import find_metric_modes
+from lightkit.callbacks.notifiers import Notifier
 from lightkit.callbacks.prediction_recorder import PredictionRecorder, write_thumbnails
 from lightkit.cli.command_line import Invocation
 from lightkit.cli.console import configure_console, print_line, quiet_libraries
@@ -30,7 +31,7 @@ from lightkit.cli.model_builder import build_metric_callbacks, build_model, tran
 from lightkit.cli.notifications import IN_RETRAIN, build_notifiers, warn_of_lost_addresses
 from lightkit.cli.stage_config import StageConfig, read_run_settings
 from lightkit.cli.stage_runner import open_run_config
-from lightkit.config import dump_yaml, near, read_file, shown_path
+from lightkit.config import Resolved, dump_yaml, near, read_file, shown_path
 from lightkit.config.tree import to_plain
 from lightkit.errors import ConfigError, DataError, LightkitError
 from lightkit.export.bare_trainer import build_bare_trainer
@@ -52,7 +53,7 @@ from lightkit.reports.predictions import (
 from lightkit.reports.statistics import choose_deciding_samples, describe_significance
 from lightkit.runs.metric_mode import Mode, override_modes, rank_value
 from lightkit.runs.resume import find_checkpoint
-from lightkit.runs.scores import read_scores
+from lightkit.runs.scores import StageScore, read_scores
 from lightkit.runs.webhook import close_all
 from lightkit.version import __version__
 
@@ -62,6 +63,7 @@ if TYPE_CHECKING:
 _RULES_OF_ONE_MODEL = {"min", "max", "slices"}
 _SAME_UNIT = 1e-5  # relative: sums of floats in another order
 _MAX_MOVES = 20  # of the history in gate.json
+_EVENT_FIELDS = ("passed", "scores", "reasons", "metric", "baseline", "num_samples", "slices")
 _THRESHOLDS_ALONE = "give --gate.baseline=null to judge by the thresholds alone."
 
 
@@ -84,42 +86,59 @@ def evaluate_gate(stage_config: StageConfig, *, tracking_uri: str | None, name: 
     assert checkpoint is not None
     configure_console(stage_config.mode, resolved.masked)
     quiet_libraries()
+
+    # Read the conditions, and build what sends the decision before it takes its time.
     settings = read_gate(resolved)
     settings = replace(settings, name=name or settings.name or run.name)
-    if settings.min is not None and settings.is_loss:
-        logging.getLogger("lightkit").warning(
-            "gate.min: %s is at least %g by it, but small values are good; gate.max sets the largest that passes",
-            settings.metric,
-            settings.min,
-        )
+    _warn_of_minimal_loss(settings)
     warn_of_lost_addresses(resolved, run)
-    try:
-        notifiers = [notifier for _, notifier in build_notifiers(resolved)]
-    except LightkitError as error:  # it decides all the same
-        logging.getLogger("lightkit").warning("no notification of the gate is sent: %s", error)
-        notifiers = []
+    notifiers = _build_gate_notifiers(resolved)
+
+    # Decide.
     address = address_of_run(tracking_uri, run, resolved)
     needs_registry = settings.metric is not None and (settings.baseline, settings.drift) != (None, None)
+    has_registry = address.database is None or address.database.is_file()
     with (
         translate_model_errors(resolved) as stack,
         TemporaryDirectory(prefix="lightkit-gate-") as folder,
         ExitStack() as opened,
     ):
         registry = None
-        if needs_registry and (address.database is None or address.database.is_file()):
+        if needs_registry and has_registry:
             registry = opened.enter_context(open_registry(address, creates=False))
         decision = _Evaluation(stage_config, stack, settings, run, Path(checkpoint), registry, Path(folder)).decide()
+
+    # Write it down, and send it.
     record: dict[str, Any] = resolved.masked(decision)
     runs.write_json(run.folder / RECORD, record)
     if read_run_settings(stage_config).report:
         write_gate_page(run)
-    fields = ("passed", "scores", "reasons", "metric", "baseline", "num_samples", "slices")
-    runs.EventStream(run.events_path).write("gate", **{key: record[key] for key in fields})
+    fields = {key: record[key] for key in _EVENT_FIELDS}
+    runs.EventStream(run.events_path).write("gate", **fields)
     with runs.activate(run):
         for notifier in notifiers:
             notifier.send_gate_decision(record)
         close_all(notifier.sender for notifier in notifiers)
     return record
+
+
+def _warn_of_minimal_loss(settings: GateSettings) -> None:
+    """Warn of a smallest value for a loss, of which small values are good."""
+    if settings.min is not None and settings.is_loss:
+        logging.getLogger("lightkit").warning(
+            "gate.min: %s is at least %g by it, but small values are good; gate.max sets the largest that passes",
+            settings.metric,
+            settings.min,
+        )
+
+
+def _build_gate_notifiers(resolved: Resolved) -> list[Notifier]:
+    """Build the notifiers of the config; none where one cannot be built, since the gate decides all the same."""
+    try:
+        return [notifier for _, notifier in build_notifiers(resolved)]
+    except LightkitError as error:
+        logging.getLogger("lightkit").warning("no notification of the gate is sent: %s", error)
+        return []
 
 
 @dataclass(frozen=True)
@@ -230,8 +249,6 @@ class _Evaluation:
         sha256 = runs.digest_checkpoint(self.checkpoint)
         settings = self.settings
         run_name = f"{self.run.name}/{self.run.id}"
-        metric = settings.metric
-        name = str(settings.name)
         about: dict[str, Any] = {
             "time": datetime.now(UTC).isoformat(timespec="seconds"),
             "lightkit": __version__,
@@ -240,61 +257,94 @@ class _Evaluation:
             "against": None,
             "notices": self.notices,
         }
+        metric = settings.metric
         if metric is None:
             self.notices.append("nothing is judged: gate.metric is not set, such as --gate.metric=test/accuracy")
             return decide(settings, ModelScores("the run", {}), None, num_samples=0, run=run_name) | about
-        baseline = self._find_baseline(name)
+
+        # Score the run, its baseline, and the champions before.
+        baseline = self._find_baseline(str(settings.name))
         module, own_data = build_model(self.stage_config, self.stack)
         if own_data is None:
             raise ConfigError("gate.metric: the config has no data to score on. Give data: ... or --gate.metric=null.")
         data = evaluation_data(own_data, split_of(metric))
-        candidate = None
-        if _find_unit(module, metric) is None:  # else its weights say which
-            candidate = self._read_test_scores(f"run {run_name}", metric, sha256, data)
-        if candidate is not None:
-            print_line(f"scores {candidate.name}: those of its test", self.stage_config.mode)
-        else:
-            candidate = self._score(f"run {run_name}", module, self.checkpoint, data)
+        candidate = self._score_candidate(f"run {run_name}", module, sha256, data)
         mode = find_gate_mode(settings, self.stage_config.resolved, self.modes)
         baseline_scores = None
         if baseline is not None:
             about["against"] = {"version": baseline.version, "sha256": baseline.sha256, "run": baseline.run}
-            if baseline.sha256 == sha256:
-                self.notices.append(f"{baseline.name} is the run itself")
-                baseline_scores = replace(candidate, name=baseline.name)
-            else:
-                baseline_scores = self._score_baseline(baseline, data)
-                self._check_units(candidate, baseline_scores)
-            if not math.isfinite(value := baseline_scores.metrics[metric]):
-                self.notices.append(f"{metric} of {baseline.name} is {value}, so that nothing can be compared with it")
-        alias = settings.baseline or "champion"
-        alias = "champion" if alias.isdecimal() or settings.is_against_run else alias
-        drift = about["history"] = None
-        if self.registry is not None and (found := list_versions(self.registry, name)):
-            moves = read_moves(self.registry, name)
-            versions = {str(version.version): version for version in found}
-            about["history"] = [move.as_dict() for move in moves if move.alias == alias][-_MAX_MOVES:]
-            if settings.drift is not None:
-                recent = recent_champions(moves, alias, int(settings.drift["window"]))
-                drift = self._find_drift(self.registry, recent, versions, data, candidate, mode=mode)
-        described: Mapping[str, Any] = getattr(data, "describe", dict)() or {}  # of lightkit's own data
-        kept = {key: described[key] for key in ("source", "fingerprint", "version") if key in described}
-        about["data"] = {"fingerprint": data.fingerprint, "split": data.split, "described": kept or None}
-        judged = replace(settings, mode=mode)  # gate.json keeps the user's settings, by which a decision is known again
-        # samples of weight 0 are in no metric
-        scored = candidate.predictions
+            baseline_scores = self._compare_baseline(baseline, candidate, sha256, data)
+        history, drift = self._read_history(data, candidate, mode=mode)
+        about["history"] = history
+
+        # Decide by the mode that the metric has; gate.json keeps the user's settings, by which it is known again.
+        about["data"] = _describe_evaluation_data(data)
+        judged = replace(settings, mode=mode)
+        scored = candidate.predictions  # without samples of weight 0, which are in no metric
         num_samples = data.num_samples if scored is None else len(scored)
         decision = decide(judged, candidate, baseline_scores, drift=drift, num_samples=num_samples, run=run_name)
-        if settings.confidence is not None and (tested_by := decision["significance"]):
-            text = describe_significance(tested_by, metric, decision["baseline"]) if tested_by["test"] else None
-            self.notices.append(text or f"gate.confidence has no effect: {tested_by['reason']}")
-        missed = {check["name"] for check in decision["checks"] if not check["passed"]}
-        failed = [name for name in settings.slices or () if f"{metric} of {name}" in missed]
+        if settings.confidence is not None and decision["significance"]:
+            self.notices.append(_describe_confidence(decision, metric))
+
+        # Choose the samples that decide, and keep their pictures.
         theirs = None if baseline_scores is None else baseline_scores.predictions
-        about["samples"] = choose_deciding_samples(candidate.predictions, theirs, failed)
+        about["samples"] = choose_deciding_samples(scored, theirs, self._list_failed_classes(decision))
         split: Split = "validation" if data.split == "val" else "test"
         write_thumbnails(self.run.folder, split, {sample["index"] for sample in about["samples"]}, data.sample_source)
         return decision | about
+
+    def _score_candidate(self, name: str, module: LightningModule, sha256: str, data: EvaluationData) -> ModelScores:
+        """Score the run that is judged, or read the scores of its test."""
+        metric = str(self.settings.metric)
+        if _find_unit(module, metric) is None:  # else its weights say which
+            scores = self._read_test_scores(name, metric, sha256, data)
+            if scores is not None:
+                print_line(f"scores {scores.name}: those of its test", self.stage_config.mode)
+                return scores
+        return self._score(name, module, self.checkpoint, data)
+
+    def _compare_baseline(
+        self, baseline: BaselineModel, candidate: ModelScores, sha256: str, data: EvaluationData
+    ) -> ModelScores:
+        """Score the baseline, unless it is the run itself, and note where nothing can be compared with it."""
+        metric = str(self.settings.metric)
+        if baseline.sha256 == sha256:
+            self.notices.append(f"{baseline.name} is the run itself")
+            scores = replace(candidate, name=baseline.name)
+        else:
+            scores = self._score_baseline(baseline, data)
+            self._check_units(candidate, scores)
+        value = scores.metrics[metric]
+        if not math.isfinite(value):
+            self.notices.append(f"{metric} of {baseline.name} is {value}, so that nothing can be compared with it")
+        return scores
+
+    def _read_history(
+        self, data: EvaluationData, candidate: ModelScores, *, mode: Mode | None
+    ) -> tuple[list[dict[str, Any]] | None, dict[str, Any] | None]:
+        """Read the moves of the alias that a promotion would move, and the drift of its scores; None without both."""
+        if self.registry is None:
+            return None, None
+        settings = self.settings
+        name = str(settings.name)
+        found = list_versions(self.registry, name)
+        if not found:
+            return None, None
+        alias = settings.baseline or "champion"
+        if alias.isdecimal() or settings.is_against_run:
+            alias = "champion"
+        moves = read_moves(self.registry, name)
+        drift = None
+        if settings.drift is not None:
+            recent = recent_champions(moves, alias, int(settings.drift["window"]))
+            versions = {str(version.version): version for version in found}
+            drift = self._find_drift(self.registry, recent, versions, data, candidate, mode=mode)
+        return [move.as_dict() for move in moves if move.alias == alias][-_MAX_MOVES:], drift
+
+    def _list_failed_classes(self, decision: Mapping[str, Any]) -> list[str]:
+        """List the classes whose check has failed."""
+        missed = {check["name"] for check in decision["checks"] if not check["passed"]}
+        return [name for name in self.settings.slices or () if f"{self.settings.metric} of {name}" in missed]
 
     def _read_test_scores(self, name: str, metric: str, sha256: str, data: EvaluationData) -> ModelScores | None:
         """Read the scores of this checkpoint by the retrain's test, if the gate would compute the same.
@@ -302,37 +352,47 @@ class _Evaluation:
         That is so for the same weights and the same data, of which all samples were scored on one device in full
         precision.
         """
-        trainer = self.stage_config.resolved.values.get("trainer") or {}
-        hardware = (runs.read_json(self.run.manifest_path) or {}).get("hardware") or {}
-        is_full_precision = str(trainer.get("precision", "32")) in ("32", "32-true", "None")
-        is_alone = hardware.get("devices") == 1
-        if os.environ.get(IN_RETRAIN) != "tested" or self.settings.slices or not is_alone or not is_full_precision:
+        if self.settings.slices or not self._is_tested_alike():
             return None
 
-        # of the same weights, with the settings of the run
-        recorded = read_scores(runs.read_json(self.run.summary_path) or {})
-        is_same = [
-            each.stage == "test" and each.sha256 == sha256 and each.limit is None and not each.changed
-            for each in recorded
-        ]
-        found = [each for each, is_chosen in zip(recorded, is_same, strict=True) if is_chosen]
-        if not found or found[-1].data is None or not data.measure():
+        found = self._find_test(sha256)
+        if found is None or found.data is None or not data.measure():
             return None
 
         # on the data as it is now
         described: Mapping[str, Any] = getattr(data, "describe", dict)() or {}
-        if (found[-1].data, found[-1].num_samples) != (described.get("fingerprint"), data.num_samples):
+        if (found.data, found.num_samples) != (described.get("fingerprint"), data.num_samples):
             return None
-        scores = {key: math.nan if value is None else float(value) for key, value in found[-1].metrics.items()}
-        predictions: Predictions | None = None
-        with suppress(DataError):
-            predictions = read_predictions(predictions_path(self.run.folder, "test"))
-            if predictions.sha256 != sha256 or predictions.fingerprint != found[-1].data:
-                predictions = None  # of another checkpoint, or perhaps in another order
+        scores = {key: math.nan if value is None else float(value) for key, value in found.metrics.items()}
+        predictions = self._read_test_predictions(sha256, found.data)
         needs_predictions = (self.settings.confidence, self.settings.margin) != (None, None)
         if (needs_predictions and predictions is None) or not math.isfinite(scores.get(metric, math.nan)):
             return None
         return ModelScores(name, scores, predictions=predictions)
+
+    def _find_test(self, sha256: str) -> StageScore | None:
+        """Find the newest test of the same weights, on all samples and with the settings of the run."""
+        for each in reversed(read_scores(runs.read_json(self.run.summary_path) or {})):
+            if each.stage == "test" and each.sha256 == sha256 and each.limit is None and not each.changed:
+                return each
+        return None
+
+    def _is_tested_alike(self) -> bool:
+        """Return whether the retrain has just tested the run as a gate would, on one device in full precision."""
+        if os.environ.get(IN_RETRAIN) != "tested":
+            return False
+        trainer = self.stage_config.resolved.values.get("trainer") or {}
+        hardware = (runs.read_json(self.run.manifest_path) or {}).get("hardware") or {}
+        is_full_precision = str(trainer.get("precision", "32")) in ("32", "32-true", "None")
+        return hardware.get("devices") == 1 and is_full_precision
+
+    def _read_test_predictions(self, sha256: str, fingerprint: str) -> Predictions | None:
+        """Read the predictions of the run's test; None where they are of other weights, or perhaps in another order."""
+        with suppress(DataError):
+            predictions = read_predictions(predictions_path(self.run.folder, "test"))
+            if predictions.sha256 == sha256 and predictions.fingerprint == fingerprint:
+                return predictions
+        return None
 
     def _find_baseline(self, name: str) -> BaselineModel | None:
         reference = self.settings.baseline
@@ -370,14 +430,11 @@ class _Evaluation:
         scores = dict[str, float]()
         unknown = list[str]()
         for move in recent:
-            value = move.scores.get("challenger")
             is_of_data = (move.data, move.metric) == (data.fingerprint, metric)
-            if value is None or not is_of_data or candidate.unit is not None:
+            value = move.scores.get("challenger") if is_of_data and candidate.unit is None else None
+            if value is None:
                 try:
-                    if move.to not in versions:
-                        raise ConfigError("it was deleted")  # noqa: TRY301
-                    model = fetch_baseline(registry, versions[move.to], self.folder / f"version-{move.to}")
-                    found = self._score_baseline(model, data)
+                    found = self._score_version(registry, move.to, versions.get(move.to), data)
                 except (ConfigError, DataError) as error:
                     unknown.append(f"version {move.to}: {error}")
                     continue
@@ -389,6 +446,19 @@ class _Evaluation:
         best = min(scores, key=lambda each: rank_value(scores[each], mode or "max"), default=None)
         window = int(self.settings.drift["window"])
         return {"window": window, "best": scores.get(best or ""), "version": best, "unknown": unknown}
+
+    def _score_version(
+        self, registry: Registry, number: str, version: ModelVersion | None, data: EvaluationData
+    ) -> ModelScores:
+        """Score a version of the registered model.
+
+        Raises:
+            ConfigError: If it is not there any more, or cannot be scored.
+            DataError: If its data is missing.
+        """
+        if version is None:
+            raise ConfigError("it was deleted")
+        return self._score_baseline(fetch_baseline(registry, version, self.folder / f"version-{number}"), data)
 
     def _score_baseline(self, model: BaselineModel, data: EvaluationData) -> ModelScores:
         """Score another model, built by its own config, on the samples of this run's data as its own settings say."""
@@ -421,9 +491,11 @@ class _Evaluation:
         differing = ", ".join(
             f"data.{_dotted(each)} is {_shorten(value)} there" for each, value in settings.own.items()
         )
-        if samples.num_samples != data.num_samples or samples.labels_digest != data.labels_digest:
-            numbers = f"{samples.num_samples} against {data.num_samples}"
-            what = numbers if samples.num_samples != data.num_samples else f"{numbers}, with other labels"
+        has_other_number = samples.num_samples != data.num_samples
+        if has_other_number or samples.labels_digest != data.labels_digest:
+            what = f"{samples.num_samples} against {data.num_samples}"
+            if not has_other_number:
+                what = f"{what}, with other labels"
             by = f", for {differing}" if differing else ""
             raise ConfigError(
                 f"gate.baseline: {name} would be scored on other samples ({what}{by}); {_THRESHOLDS_ALONE}"
@@ -433,15 +505,7 @@ class _Evaluation:
             by = f" ({differing})" if differing else ""
             raise ConfigError(f"gate.baseline: {name} would be scored on other samples{by}; {_THRESHOLDS_ALONE}")
         if settings.unclear and samples.fingerprint != data.fingerprint and None in names:
-            unclear = ", ".join(
-                f"data.{_dotted(each)} ({_shorten(settings.own[each])} there)" for each in settings.unclear
-            )
-            raise ConfigError(
-                f"gate.baseline: {name} was trained with another value of {unclear}, and it is unknown whether that "
-                f"chooses the samples, which must be the same for both, or prepares them, which each model does its "
-                f"own way. List the arguments that choose them in the class {type(data.data).__name__}, such as "
-                f'sample_arguments = ("root", "fold"); or {_THRESHOLDS_ALONE}'
-            )
+            raise _refuse_unclear_settings(name, settings, type(data.data).__name__)
 
     def _check_units(self, candidate: ModelScores, other: ModelScores) -> None:
         """Check that two models log the metric in the same units; a remark where the two are not compared.
@@ -623,6 +687,37 @@ class _Evaluation:
                 f"--gate.baseline, or {_THRESHOLDS_ALONE}"
             ) from error
         return replace(stage_config, mode=self.stage_config.mode), settings
+
+
+def _refuse_unclear_settings(name: str, settings: DataSettings, class_name: str) -> ConfigError:
+    """Return the error that settings of the data may choose other samples.
+
+    Args:
+        name: Name of the baseline in messages.
+        settings: Data settings of the baseline.
+        class_name: Class of the data module.
+    """
+    unclear = ", ".join(f"data.{_dotted(each)} ({_shorten(settings.own[each])} there)" for each in settings.unclear)
+    return ConfigError(
+        f"gate.baseline: {name} was trained with another value of {unclear}, and it is unknown whether that "
+        f"chooses the samples, which must be the same for both, or prepares them, which each model does its "
+        f"own way. List the arguments that choose them in the class {class_name}, such as "
+        f'sample_arguments = ("root", "fold"); or {_THRESHOLDS_ALONE}'
+    )
+
+
+def _describe_evaluation_data(data: EvaluationData) -> dict[str, Any]:
+    """Describe the data for gate.json: lightkit's own with its source and version."""
+    described: Mapping[str, Any] = getattr(data, "describe", dict)() or {}
+    kept = {key: described[key] for key in ("source", "fingerprint", "version") if key in described}
+    return {"fingerprint": data.fingerprint, "split": data.split, "described": kept or None}
+
+
+def _describe_confidence(decision: Mapping[str, Any], metric: str) -> str:
+    """Describe by which test the difference is certain, or why there is none."""
+    tested_by = decision["significance"]
+    text = describe_significance(tested_by, metric, decision["baseline"]) if tested_by["test"] else None
+    return text or f"gate.confidence has no effect: {tested_by['reason']}"
 
 
 def _find_unit(module: LightningModule, metric: str) -> tuple[float, ...] | None:

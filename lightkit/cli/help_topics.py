@@ -43,23 +43,32 @@ def format_topic(command: str, topics: Sequence[str]) -> str:
         raise ConfigError(text)
     if section in bases:
         return _format_class(command, section, inside[0]) if inside else _format_classes(command, section)
-    if section in top and section not in sections:
+    if section in sections:
+        return _format_section(section, inside[0] if inside else None, sections[section])
+    if section in top:
         return _format_arguments({section: top[section]})
-    if section not in sections:
-        words = [*sections, *bases, *top, "all"]
-        hint = near(section, words) or near(section, [key for each in sections.values() for key in each["arguments"]])
-        listing = ", ".join([*sections, *bases])
-        raise ConfigError(f"--help: there is no section {section!r}{hint}\nSections: {listing}; or all.")
-    arguments = sections[section]["arguments"]
+    words = [*sections, *bases, *top, "all"]
+    hint = near(section, words) or near(section, [key for each in sections.values() for key in each["arguments"]])
+    listing = ", ".join([*sections, *bases])
+    raise ConfigError(f"--help: there is no section {section!r}{hint}\nSections: {listing}; or all.")
+
+
+def _format_section(section: str, key: str | None, described: Mapping[str, Any]) -> str:
+    """Write the help of a section of plain keys, or of one key in it.
+
+    Raises:
+        ConfigError: If there is no such key.
+    """
+    arguments = described["arguments"]
     if section == "accelerator":
-        arguments = {key: {"help": text} for key, text in KEY_HELP.items()}
-    if inside and inside[0] not in arguments:
-        raise ConfigError(f"--help {section}: there is no key {inside[0]!r}{near(inside[0], arguments)}")
-    if inside:
-        return _format_arguments({f"{section}.{inside[0]}": arguments[inside[0]]})
-    key = next(iter(arguments))
-    text = "Lightning's Trainer" if section == "trainer" else sections[section]["help"]
-    usage = f"--{section}.{key}=VALUE, or {section}: {{{key}: VALUE}} in a file"
+        arguments = {name: {"help": text} for name, text in KEY_HELP.items()}
+    if key is not None:
+        if key not in arguments:
+            raise ConfigError(f"--help {section}: there is no key {key!r}{near(key, arguments)}")
+        return _format_arguments({f"{section}.{key}": arguments[key]})
+    first = next(iter(arguments))
+    text = "Lightning's Trainer" if section == "trainer" else described["help"]
+    usage = f"--{section}.{first}=VALUE, or {section}: {{{first}: VALUE}} in a file"
     more = f"\n{_AUTO}" if section == "accelerator" else ""
     return f"{_wrap(f'{section}: {text}')}\n{usage}\n\n{_format_arguments(arguments)}{more}"
 
@@ -73,15 +82,21 @@ def _split_topics(topics: Sequence[str], schema: ConfigSchema) -> list[str]:
         return [section, key, *others]
     if others or first in sections or first in schema.data["top"]:
         return [*topics]
+    found = _find_section(first, schema)
+    return [first] if found is None else [found, first]
+
+
+def _find_section(word: str, schema: ConfigSchema) -> str | None:
+    """Find the section of a key, a class or an entry; None where there is none of this name."""
     for name, described in schema.data["sections"].items():
-        if first in described["arguments"]:
-            return [name, first]
+        if word in described["arguments"]:
+            return str(name)
     for name, bases in schema.data["bases"].items():
-        path = schema.path_of(first, bases)
+        path = schema.path_of(word, bases)
         is_class = path is not None and {*bases} & {*schema.classes[path]["bases"]}
-        if is_class or first in NAMED_CLASSES.get(name, {}):
-            return [name, first]
-    return [first]
+        if is_class or word in NAMED_CLASSES.get(name, {}):
+            return str(name)
+    return None
 
 
 def _format_classes(command: str, section: str) -> str:

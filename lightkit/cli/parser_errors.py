@@ -43,21 +43,12 @@ def explain_parser_error(error: Exception, resolved: Resolved, *, keys: Iterable
         keys: Dotted keys that the parser knows, for near names.
     """
     message = resolved.masked(str(error))
-    line = ""
-    path: KeyPath = ()
     if match := _UNKNOWN_KEY.search(message):
         key = next(filter(None, match.groups())).removeprefix(f"{resolved.subcommand}.")
         path = resolved.lightkit_path(key)
         origin = resolved.origin_of(path)
         return error_at(f"{dotted(path)}: no such key{near(key, keys)}", origin and origin.at_key())
-    for line in (line.strip(" -") for line in message.splitlines()):
-        if match := re.match(r'Parser key "([^"]+)"', line):
-            path = (*path, "init_args", *match[1].split(".")) if path else resolved.lightkit_path(match[1])
-        elif match := re.match(r"Problem with given class_path '([^']+)'", line):
-            path = next((found for found, node in walk(resolved.tree) if _names_class(node, match[1])), path)
-            path = path[:-1] if path[-1:] == ("class_path",) else path
-        elif line and not line.startswith(_AROUND):
-            break
+    path, line = _find_place(message, resolved)
     if (match := _NO_CLASS.match(line)) and dotted(path) in _EXAMPLES:
         line = _explain_missing_class(dotted(path), match[1], resolved)
     found = error_at(f"{dotted(original_path(path, resolved.removed))}: {line}", resolved.origin_of(path))
@@ -67,6 +58,21 @@ def explain_parser_error(error: Exception, resolved: Resolved, *, keys: Iterable
         name = missing[1].replace(f"{resolved.subcommand}.", "")
         message = f"{name}: missing; set it in a file given with -c, or with --{name}=VALUE"
     return found if path else ConfigError(message)
+
+
+def _find_place(message: str, resolved: Resolved) -> tuple[KeyPath, str]:
+    """Return the path that a message of jsonargparse leads to line by line, and the line with the error."""
+    path: KeyPath = ()
+    line = ""
+    for line in (line.strip(" -") for line in message.splitlines()):
+        if match := re.match(r'Parser key "([^"]+)"', line):
+            path = (*path, "init_args", *match[1].split(".")) if path else resolved.lightkit_path(match[1])
+        elif match := re.match(r"Problem with given class_path '([^']+)'", line):
+            path = next((found for found, node in walk(resolved.tree) if _names_class(node, match[1])), path)
+            path = path[:-1] if path[-1:] == ("class_path",) else path
+        elif line and not line.startswith(_AROUND):
+            break
+    return path, line
 
 
 def _explain_missing_class(section: str, argument: str, resolved: Resolved) -> str:

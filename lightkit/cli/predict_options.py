@@ -69,46 +69,78 @@ def parse_predict_options(options: Mapping[str, Any], inputs: Sequence[str]) -> 
             cannot be written, or is a file that is read for the predictions; or a number is none.
         DataError: If a named file or folder has no image.
     """
-    from lightkit.images.inputs import find_images, find_named_files  # here: numpy, as above
-    from lightkit.prediction.table import check_output_path
-
-    artefact, output, sheet, top_k = (options.get(name) for name in ("model", "output", "contact-sheet", "top-k"))
+    artefact = options.get("model")
     if artefact and "ckpt_path" in options:
         raise ConfigError(f"--model {artefact}: --ckpt_path names other weights; leave one of the two out")
     if not inputs:
-        if artefact:
-            raise ConfigError(
-                f"--model {artefact}: predict with an exported file needs IMAGES: files, folders or a table"
-            )
-        given = {"contact-sheet": sheet, "top-k": top_k, "output": output}
-        for name, value in given.items():
-            if value is not None:
-                raise ConfigError(
-                    f"--{name} {value}: it is about the predictions of IMAGES, and none are named. Without them "
-                    "predict writes a table into the run."
-                )
+        _refuse_image_options(options)
         return PredictOptions()
-    if top_k is not None and not (str(top_k).isdecimal() and int(top_k) > 0):
-        raise ConfigError(f"--top-k {top_k}: expected a whole number of at least 1, of classes to tell of each image")
-    parsed = PredictOptions(
-        check_output_path(_DEFAULT_OUTPUT if output is None else str(output)),
-        sheet if sheet is None else check_output_path(str(sheet), option="--contact-sheet", suffixes=(".html", ".htm")),
-        None if top_k is None else int(top_k),
-    )
+
+    from lightkit.images.inputs import find_images, find_named_files  # here: numpy, as above
+
+    parsed = _parse_outputs(options)
+
+    # No output may replace a file that is read for it.
     models = [Path(str(options[name])).expanduser() for name in ("model", "ckpt_path") if name in options]
     read = [file for file in (*find_named_files(inputs), *models) if file.is_file()]
-    for option, path in (("--output", parsed.output), ("--contact-sheet", parsed.contact_sheet)):
-        if path is None or (path == parsed.output and parsed.is_stdout):
-            continue
-        if (error := explain_unwritable(path.parent, setting=option)) is not None:
-            raise error
-        if path.is_file() and (same := [file for file in read if file.samefile(path)]):
-            raise ConfigError(
-                f"{option} {path}: the predictions would replace {same[0]}, which is read for them. Name another file "
-                f"with {option}."
-            )
+    if not parsed.is_stdout:
+        _check_output("--output", parsed.output, read)
+    if parsed.contact_sheet is not None:
+        _check_output("--contact-sheet", parsed.contact_sheet, read)
     find_images(inputs)
     return parsed
+
+
+def _parse_outputs(options: Mapping[str, Any]) -> PredictOptions:
+    """Parse the options about the predictions of images.
+
+    Raises:
+        ConfigError: If an output has another format, or a number is none.
+    """
+    from lightkit.prediction.table import check_output_path  # here: numpy, as above
+
+    top_k = options.get("top-k")
+    if top_k is not None and not (str(top_k).isdecimal() and int(top_k) > 0):
+        raise ConfigError(f"--top-k {top_k}: expected a whole number of at least 1, of classes to tell of each image")
+    output = check_output_path(str(options.get("output", _DEFAULT_OUTPUT)))
+    sheet = options.get("contact-sheet")
+    if sheet is not None:
+        sheet = check_output_path(str(sheet), option="--contact-sheet", suffixes=(".html", ".htm"))
+    return PredictOptions(output, sheet, None if top_k is None else int(top_k))
+
+
+def _refuse_image_options(options: Mapping[str, Any]) -> None:
+    """Refuse options about the predictions of images where none are named.
+
+    Raises:
+        ConfigError: If one is given.
+    """
+    if artefact := options.get("model"):
+        raise ConfigError(f"--model {artefact}: predict with an exported file needs IMAGES: files, folders or a table")
+    for name in ("contact-sheet", "top-k", "output"):
+        if options.get(name) is not None:
+            raise ConfigError(
+                f"--{name} {options[name]}: it is about the predictions of IMAGES, and none are named. Without them "
+                "predict writes a table into the run."
+            )
+
+
+def _check_output(option: str, path: Path, read: Sequence[Path]) -> None:
+    """Check that an output can be written, and is no file that is read for it.
+
+    Raises:
+        ConfigError: If not.
+    """
+    if (error := explain_unwritable(path.parent, setting=option)) is not None:
+        raise error
+    if not path.is_file():
+        return
+    for file in read:
+        if file.samefile(path):
+            raise ConfigError(
+                f"{option} {path}: the predictions would replace {file}, which is read for them. Name another file "
+                f"with {option}."
+            )
 
 
 def print_predict_end(writer: PredictionWriter, options: PredictOptions, mode: OutputMode) -> None:
@@ -117,18 +149,21 @@ def print_predict_end(writer: PredictionWriter, options: PredictOptions, mode: O
     Raises:
         DataError: If none of them has one.
     """
-    output, sheet = (
-        None if path is None else visible(shown_path(path), in_line=True)
-        for path in (options.output, options.contact_sheet)
-    )
-    where = "standard output" if options.is_stdout else output
+    where = "standard output" if options.is_stdout else _format_path(options.output)
     bad = [f"bad    {visible(f'{each.path}: {each.defect}', in_line=True)}" for each in writer.bad[:_NUM_BAD]]
     if writer.num_bad > len(bad):
         bad.append(f"bad    and {writer.num_bad - len(bad)} more")
     if writer.num and writer.num == writer.num_bad:
         which = "The image has no" if writer.num == 1 else f"None of the {writer.num} images has a"
         raise DataError("\n".join([f"{which} prediction; {where} says why.", *bad]))
-    count = f"images {writer.num}" + (f", {writer.num_bad} of them bad" if writer.num_bad else "")
-    if mode in ("terminal", "plain"):
-        lines = [count, *bad, f"table  {where}", *([] if sheet is None else [f"sheet  {sheet}"])]
-        print("\n".join(lines), file=options.screen, flush=True)
+    if mode not in ("terminal", "plain"):
+        return
+    num_bad = f", {writer.num_bad} of them bad" if writer.num_bad else ""
+    lines = [f"images {writer.num}{num_bad}", *bad, f"table  {where}"]
+    if options.contact_sheet is not None:
+        lines.append(f"sheet  {_format_path(options.contact_sheet)}")
+    print("\n".join(lines), file=options.screen, flush=True)
+
+
+def _format_path(path: Path) -> str:
+    return visible(shown_path(path), in_line=True)

@@ -108,19 +108,25 @@ def _find_last_fit(stage_config: StageConfig) -> tuple[Run | None, str]:
     name = stage_config.job_name
     for run in runs.list_runs(root, name):
         manifest = runs.read_json(run.manifest_path) or {}
-        summary = runs.read_json(run.summary_path) or {}
-        if manifest.get("subcommand", "fit") != "fit" or manifest.get("fast_dev_run"):
-            continue
-        paths = summary.get("paths") or {}
-        written = [paths[name] for name in ("best_checkpoint", "last_checkpoint") if paths.get(name)]
-        missing = [path for path in written if not Path(run.folder, path).exists()]
-        where = shown_path(run.folder)
-        if summary.get("status") != "done" or summary.get("exit_code") != 0:
-            return None, f"{where}, the last run of {name!r}, has not ended well"
-        if stopped_by := summary.get("stopped_by"):
-            return None, f"{where}, the last run of {name!r}, was cut short by its {stopped_by}"
-        return (None, f"{where} has lost its {missing[0]}") if missing else (run, "")
+        if manifest.get("subcommand", "fit") == "fit" and not manifest.get("fast_dev_run"):
+            reason = _describe_bad_end(run, name)
+            return (run, "") if reason is None else (None, reason)
     return None, f"there is no earlier run of {name!r} in {root}"
+
+
+def _describe_bad_end(run: Run, name: str) -> str | None:
+    """Describe why a fit is not one to compare with; None where it has ended well and all of it is there."""
+    summary = runs.read_json(run.summary_path) or {}
+    where = shown_path(run.folder)
+    if summary.get("status") != "done" or summary.get("exit_code") != 0:
+        return f"{where}, the last run of {name!r}, has not ended well"
+    if stopped_by := summary.get("stopped_by"):
+        return f"{where}, the last run of {name!r}, was cut short by its {stopped_by}"
+    paths = summary.get("paths") or {}
+    for key in ("best_checkpoint", "last_checkpoint"):
+        if paths.get(key) and not Path(run.folder, paths[key]).exists():
+            return f"{where} has lost its {paths[key]}"
+    return None
 
 
 def _find_change(stage_config: StageConfig, where: str, before: Inputs | None, now: Inputs) -> str | None:
@@ -155,20 +161,19 @@ def compute_inputs(stage_config: StageConfig, *, salt: str, asked: bool) -> Inpu
     """Compute the digests of a fit's config, data and code. Unchanged files are not read again.
 
     Args:
-        stage_config: The invocation.
+        stage_config: Config of the fit.
         salt: Salt of the digests of values that must not be seen.
         asked: Whether ``--if-changed`` asks for it; else data of more than 1 GB or 20,000 files are left out.
 
     Raises:
         DataError: If LIGHTKIT_DATA names a folder without the photos that it should hold.
     """
-    resolved = stage_config.resolved
     texts = _list_data_texts(stage_config)
-    is_own = _find_lightkit_class(resolved) is not None  # only `lightkit fetch` uses its http addresses
-    addresses = [key for key, text in texts.items() if _ADDRESS.match(text)]
-    unseen = tuple(key for key in addresses if not (is_own and texts[key].startswith("http")))
     config, hidden = split_values(stage_config, salt)
-    inputs = Inputs(config, hidden, unseen=unseen, code=compute_code_digests(stage_config.run_root), salt=salt)
+    code = compute_code_digests(stage_config.run_root)
+    inputs = Inputs(config, hidden, unseen=_list_unseen(texts, stage_config.resolved), code=code, salt=salt)
+
+    # List the files behind the texts, as far as they are cheap to read.
     places = {key: path for key, text in texts.items() if (path := _find_path(text)) is not None}
     files = ((key, *file) for key, path in places.items() for file in _list_files(path, stage_config.run_root))
     found = list(islice(files, None if asked else _CHEAP_FILES + 1))
@@ -180,6 +185,13 @@ def compute_inputs(stage_config: StageConfig, *, salt: str, asked: bool) -> Inpu
         digests[key][_printable(name)] = file.digest[:32]
         size_bytes += file.size_bytes
     return replace(inputs, data=digests, size_bytes=size_bytes)
+
+
+def _list_unseen(texts: Mapping[str, str], resolved: Resolved) -> tuple[str, ...]:
+    """List the keys of addresses whose content is not compared; lightkit's own classes use those of http in `fetch`."""
+    is_own = _find_lightkit_class(resolved) is not None
+    addresses = [key for key, text in texts.items() if _ADDRESS.match(text)]
+    return tuple(key for key in addresses if not (is_own and texts[key].startswith("http")))
 
 
 def compute_code_digests(run_root: Path) -> dict[str, str]:

@@ -130,38 +130,61 @@ def check_inputs(resolved: Resolved, *, starts_training: bool, parsed: Any = Non
         ConfigError: If a value is none of the choices, or as ``check_installed`` does, with the place of the class.
         DataError: If a path does not exist, or is a file in place of a folder.
     """
-    schema = load_schema()
     problems = Problems()
     for section in _WITH_INPUTS:
-        described = None
-        given = {}
         if parsed is None:
-            if (path := find_section_class(section, resolved, schema)) is not None:
-                described = schema.classes[path]
-                defaults = {name: argument.get("default") for name, argument in described["arguments"].items()}
-                given = {**defaults, **(resolved.values[section].get("init_args") or {})}
-        elif (value := parsed.get(section)) and "class_path" in value:
-            from lightkit.cli.class_descriptions import describe_inputs  # here: it loads torch
-
-            cls = import_class(value["class_path"])
-            origin = resolved.origin_of((section, "class_path"))
-            described = describe_inputs(cls)
-            given = value.get("init_args") or {}
-            if section == "data" and "check_installed" in described:
-                try:
-                    cls.check_installed()
-                except ConfigError as error:
-                    problems.add(_error_at(origin, ConfigError, str(error)))
-                    continue
-            found = [
-                *_find_wrong_choices(section, described, given, resolved),
-                *_find_wrong_numbers(section, find_bounds(cls), given, resolved),
-            ]
-            for _, problem in found:
-                problems.add(problem)
-        if described and (section == "data" or starts_training):
+            found = _describe_section(section, resolved)
+        else:
+            found = _check_imported(section, parsed.get(section), resolved, problems)
+        if found is not None and (section == "data" or starts_training):
+            described, given = found
             _check_paths(section, described, given, resolved, problems)
     problems.raise_any()
+
+
+def _describe_section(section: str, resolved: Resolved) -> tuple[Mapping[str, Any], Mapping[str, Any]] | None:
+    """Return the schema's description of a section's class and its arguments; None where it describes none."""
+    schema = load_schema()
+    path = find_section_class(section, resolved, schema)
+    if path is None:
+        return None
+    described = schema.classes[path]
+    defaults = {name: argument.get("default") for name, argument in described["arguments"].items()}
+    return described, {**defaults, **(resolved.values[section].get("init_args") or {})}
+
+
+def _check_imported(
+    section: str, value: Any, resolved: Resolved, problems: Problems
+) -> tuple[Mapping[str, Any], Mapping[str, Any]] | None:
+    """Check the choices and numbers of a section's class, and return its description and its arguments.
+
+    Args:
+        section: The section.
+        value: The section as jsonargparse parsed it.
+        resolved: The config.
+        problems: Takes what is wrong.
+
+    Returns:
+        None where there is no class, or what it needs is not installed.
+    """
+    if not value or "class_path" not in value:
+        return None
+    from lightkit.cli.class_descriptions import describe_inputs  # here: it loads torch
+
+    cls = import_class(value["class_path"])
+    described = describe_inputs(cls)
+    given = value.get("init_args") or {}
+    if section == "data" and "check_installed" in described:
+        try:
+            cls.check_installed()
+        except ConfigError as error:
+            problems.add(_error_at(resolved.origin_of((section, "class_path")), ConfigError, str(error)))
+            return None
+    for _, problem in _find_wrong_choices(section, described, given, resolved):
+        problems.add(problem)
+    for _, problem in _find_wrong_numbers(section, find_bounds(cls), given, resolved):
+        problems.add(problem)
+    return described, given
 
 
 def find_section_class(section: str, resolved: Resolved, schema: ConfigSchema) -> str | None:
@@ -208,21 +231,32 @@ def _check_paths(
     """Check the arguments that name files; an address, such as ``s3://bucket/table``, is not asked for."""
     for name, kind in described.get("paths", {}).items():
         value = given.get(name)
+        if not value:
+            continue
         choices = described.get("choices", {}).get(name, ())
-        if value and not _is_choice(str(value), choices) and (missing := _describe_missing(str(value), kind)):
+        fault = None if _is_choice(str(value), choices) else _describe_missing(str(value), kind)
+        if fault:
+            can_fetch = described.get("fetch") and not fault.startswith("expected")
+            fault += near(str(value), choices)
+            fault += "; `lightkit fetch` with the same -c FILE puts the data there" if can_fetch else ""
+        elif kind == "class_folders":
+            fault = _describe_wrong_folders(Path(value).expanduser())
+        if fault:
             origin = resolved.origin_of((section, "init_args", name))
-            can_fetch = described.get("fetch") and not missing.startswith("expected")
-            hint = near(str(value), choices)
-            hint += "; `lightkit fetch` with the same -c FILE puts the data there" if can_fetch else ""
-            problems.add(_error_at(origin, DataError, f"{section}.init_args.{name}: {missing}{hint}"))
-        elif value and kind == "class_folders" and Path(value).expanduser().is_dir():
-            from lightkit.images.image_index import find_split_folders  # here: it loads Pillow, for few configs
+            problems.add(_error_at(origin, DataError, f"{section}.init_args.{name}: {fault}"))
 
-            try:
-                find_split_folders(Path(value).expanduser())
-            except DataError as error:
-                origin = resolved.origin_of((section, "init_args", name))
-                problems.add(_error_at(origin, DataError, f"{section}.init_args.{name}: {error}"))
+
+def _describe_wrong_folders(folder: Path) -> str | None:
+    """Describe why a folder's folders are not those of splits and classes; None where they are."""
+    if not folder.is_dir():
+        return None
+    from lightkit.images.image_index import find_split_folders  # here: it loads Pillow, for few configs
+
+    try:
+        find_split_folders(folder)
+    except DataError as error:
+        return str(error)
+    return None
 
 
 def _error_at(origin: Origin | None, kind: type[LightkitError], text: str) -> LightkitError:
@@ -241,11 +275,16 @@ def _describe_missing(value: str, kind: str) -> str | None:
     if kind == "any" and "://" in value:
         return None
     place = Path(value).expanduser()
-    if (kind != "file" and place.is_dir()) or (kind != "folder" and place.exists() and not place.is_dir()):
-        return explain_other_format(place) if is_table else None
     if place.exists():
-        return f"expected a {kind}, got the {'file' if kind == 'folder' else 'folder'} {place}"
-    kind = "folder or file" if kind == "any" else kind
+        is_folder = place.is_dir()
+        if kind == ("file" if is_folder else "folder"):
+            return f"expected a {kind}, got the {'folder' if is_folder else 'file'} {place}"
+        return explain_other_format(place) if is_table else None
+    return _describe_absent(place, "folder or file" if kind == "any" else kind)
+
+
+def _describe_absent(place: Path, kind: str) -> str:
+    """Describe the first part of a path that is not there."""
     while not (place.parent.is_dir() or place.parent == place):
         place = place.parent
         kind = "folder"
@@ -275,28 +314,57 @@ def _check_run_paths(command: str, resolved: Resolved, option: Any, problems: Pr
 
     section = resolved.values.get("run")
     section = section if isinstance(section, dict) else {}
-    name = section.get("name")
     root = section.get("root") or DEFAULT_ROOT
-    resume = section.get("resume")
+    name = section.get("name")
     name = name if isinstance(name, str) else None
     with noted_at("run.name"):
         if name is not None:
             runs.check_name(name)
     with noted_at("run.root"):
-        if command != "export" and isinstance(root, str) and (error := explain_unwritable(root)) is not None:
-            raise error  # an export makes no run
+        if command != "export" and isinstance(root, str):  # an export makes no run
+            _check_writable(root)
     with noted_at("run.resume"):
-        if command == "fit" and isinstance(resume, str) and resume not in ("auto", "never"):
-            run = open_named_run(resume, str(root), name)
-            if not run.config_path.is_file():
-                text = f"expected auto, never, latest or a run's folder; {resume} is not a run: it has no config.yaml."
-                raise ConfigError(f"run.resume: {text}")
+        if command == "fit" and isinstance(section.get("resume"), str):
+            _check_resume(section["resume"], str(root), name)
     named = resolved.values.get("ckpt_path") if option is None else option
     with noted_at("ckpt_path" if option is None else ""):
-        if named is not None and not isinstance(named, str):
-            raise ConfigError(f"ckpt_path: expected text or null, got {named!r}")
-        if named and named not in ("best", "last"):
-            check_checkpoint_file(named)
+        _check_named_checkpoint(named)
+
+
+def _check_writable(root: str) -> None:
+    """Check that runs can be written below a folder.
+
+    Raises:
+        ConfigError: If not.
+    """
+    if (error := explain_unwritable(root)) is not None:
+        raise error
+
+
+def _check_resume(resume: str, root: str, name: str | None) -> None:
+    """Check that the run that a fit is to go on with is there.
+
+    Raises:
+        ConfigError: If not.
+    """
+    if resume in ("auto", "never"):
+        return
+    run = open_named_run(resume, root, name)
+    if not run.config_path.is_file():
+        text = f"expected auto, never, latest or a run's folder; {resume} is not a run: it has no config.yaml."
+        raise ConfigError(f"run.resume: {text}")
+
+
+def _check_named_checkpoint(named: Any) -> None:
+    """Check a checkpoint that is named by its file.
+
+    Raises:
+        ConfigError: If it is not there, or no checkpoint.
+    """
+    if named is not None and not isinstance(named, str):
+        raise ConfigError(f"ckpt_path: expected text or null, got {named!r}")
+    if named and named not in ("best", "last"):
+        check_checkpoint_file(named)
 
 
 def _check_tracking(resolved: Resolved, problems: Problems) -> None:

@@ -26,27 +26,46 @@ def devices(invocation: Invocation) -> int:
 
 
 def _list_rows(machine: Machine, horovod: Horovod) -> list[tuple[str, str]]:
+    """List the rows of the table, each with its label, which is empty in rows that go on with the one above."""
     memory = f"{_format_size(machine.memory_bytes)}, {_format_size(machine.memory_available_bytes)} available"
-    driver = machine.gpu_driver or "none"
-    xla = machine.xla
-    gpus = machine.gpus or ()
-    counted = f"{len(gpus) or 'none'} that CUDA shows to this process; driver {driver}"
-    unknown = "Apple's, as mps" if machine.mps else "some, which only CUDA or ROCm itself can count"
-    built = [name for name, is_built in (horovod.built_with or {}).items() if is_built]
-    horovod_build = f"built with {', '.join(built) or 'nothing'}" if horovod.problem is None else horovod.problem
-    return [
+    rows = [
         ("host", f"{machine.host}, {machine.platform}"),
         ("cpu", machine.cpu or "unknown"),
         ("cores", f"{machine.cores or 'unknown'} for this process; {' '.join(machine.instruction_sets)}"),
         ("memory", memory),
-        ("gpus", unknown if machine.mps or machine.gpus is None else counted),
-        *(("", f"{gpu.index}: {gpu.name}, {_format_size(gpu.memory_bytes)}, {gpu.uuid}") for gpu in gpus),
+        ("gpus", _describe_gpus(machine)),
+    ]
+    for gpu in machine.gpus or ():
+        rows.append(("", f"{gpu.index}: {gpu.name}, {_format_size(gpu.memory_bytes)}, {gpu.uuid}"))
+    xla = machine.xla
+    rows += [
         ("xla", f"{xla.tpu_chips} TPU chips, {xla.tpu_cores} cores; PJRT_DEVICE {xla.device or 'not set'}"),
         ("", f"torch-xla {xla.version or 'not installed: documentation, page Install'}"),
-        ("horovod", f"{horovod.version}, {horovod_build}" if horovod.version else "not installed: make horovod"),
+        ("horovod", _describe_horovod(horovod)),
         ("versions", f"Python {machine.python}"),
-        *(("", f"{name} {version}") for name, version in machine.versions.items()),
     ]
+    for name, version in machine.versions.items():
+        rows.append(("", f"{name} {version}"))
+    return rows
+
+
+def _describe_gpus(machine: Machine) -> str:
+    """Describe how many GPUs there are, and the driver."""
+    if machine.mps:
+        return "Apple's, as mps"
+    if machine.gpus is None:
+        return "some, which only CUDA or ROCm itself can count"
+    return f"{len(machine.gpus) or 'none'} that CUDA shows to this process; driver {machine.gpu_driver or 'none'}"
+
+
+def _describe_horovod(horovod: Horovod) -> str:
+    """Describe Horovod's version and the libraries that it was built with, or why it cannot be used."""
+    if not horovod.version:
+        return "not installed: make horovod"
+    if horovod.problem is not None:
+        return f"{horovod.version}, {horovod.problem}"
+    built = [name for name, is_built in (horovod.built_with or {}).items() if is_built]
+    return f"{horovod.version}, built with {', '.join(built) or 'nothing'}"
 
 
 def _format_size(size_bytes: int | None) -> str:

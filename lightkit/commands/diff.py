@@ -125,19 +125,27 @@ def _list_changes(
     is_mixed = are_runs[0] != are_runs[1]
     changes: list[dict[str, Any]] = []
     for path in sorted(dict.fromkeys([*old, *new]), key=lambda path: sections.index(path[0])):
-        values = {"old": old.get(path), "new": new.get(path)}
-        if path[-1] == _SPEED or (is_mixed and path[0] in _RECORDED):
+        is_record = path[0] in _RECORDED
+        if path[-1] == _SPEED or (is_mixed and is_record):
             continue
+        values = {"old": old.get(path), "new": new.get(path)}
         if is_mixed:
             run, file = ("old", "new") if are_runs[0] else ("new", "old")
             values[run], values[file] = _complete_file(path, values[run], values[file], trees[are_runs.index(True)])
         there = {side: value for side, value in values.items() if value is not None}
-        if len({repr(value["value"]) for value in there.values()}) < 2 and len(there) != 1:  # 1, 1.0 and true differ
-            continue
-        subject = path[0] if path[0] in _RECORDED else "config"
-        kind = "changed" if len(there) == 2 else "added" if "new" in there else "removed"
-        changes.append({"key": dotted(path), "in": subject, "change": kind, **there})
+        kind = _name_change(there)
+        if kind is not None:
+            subject = path[0] if is_record else "config"
+            changes.append({"key": dotted(path), "in": subject, "change": kind, **there})
     return changes
+
+
+def _name_change(there: Mapping[str, _Value]) -> str | None:
+    """Return what has become of a value, which stands on one side or both; None where it is the same."""
+    if len(there) == 1:
+        return "added" if "new" in there else "removed"
+    texts = {repr(value["value"]) for value in there.values()}  # 1, 1.0 and true differ
+    return "changed" if len(texts) == 2 else None
 
 
 def _complete_file(
@@ -152,20 +160,35 @@ def _complete_file(
         tree: The run's config.
     """
     if in_run is not None and in_file is None:
-        with suppress(ConfigError):  # its class cannot be imported here
-            found = find_default(tree, path)
-            if found is not None and found["set_by"]["kind"] != "unset":
-                in_file = {"value": found["value"], "set_by": found["set_by"]}
+        in_file = _find_default_value(tree, path)
         if path == ("run", "name") or (in_file is None and in_run["value"] in (None, {})):
             in_run = None
     if in_run is None:
-        return (None, None) if in_file is None or in_file["value"] is None else (in_run, in_file)
-    if in_file is not None:
-        pair = in_file["value"], in_run["value"]
-        is_class = path[-1] == "class_path" and "." not in str(pair[0]) and str(pair[1]).rpartition(".")[2] == pair[0]
-        are_numbers = all(isinstance(each, (int, float)) and not isinstance(each, bool) for each in pair)
-        in_file = in_run if is_class or (are_numbers and pair[0] == pair[1]) else in_file
+        is_null = in_file is None or in_file["value"] is None
+        return (None, None) if is_null else (in_run, in_file)
+    if in_file is not None and _means_the_same(path, in_file["value"], in_run["value"]):
+        in_file = in_run
     return in_run, in_file
+
+
+def _find_default_value(tree: MappingNode, path: KeyPath) -> _Value | None:
+    """Return the default at a path; None where there is none, or its class cannot be imported here."""
+    with suppress(ConfigError):
+        found = find_default(tree, path)
+        if found is not None and found["set_by"]["kind"] != "unset":
+            return {"value": found["value"], "set_by": found["set_by"]}
+    return None
+
+
+def _means_the_same(path: KeyPath, in_file: Any, in_run: Any) -> bool:
+    """Return whether a run has written a file's value out: the full name of a class, or a number of another type."""
+    if path[-1] == "class_path":
+        return "." not in str(in_file) and bool(str(in_run).rpartition(".")[2] == in_file)
+    return _is_number(in_file) and _is_number(in_run) and bool(in_file == in_run)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def _format_changes(old: str, new: str, changes: Sequence[Mapping[str, Any]]) -> str:

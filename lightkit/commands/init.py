@@ -125,50 +125,61 @@ def summarize_images(path: Path) -> ImageData:
 
 
 def _summarize_folder(path: Path) -> ImageData:
-    from PIL import Image  # here, as few commands read images
-
     splits = find_split_folders(path)
-    images: dict[str, dict[str, list[Path]]] = {}
-    for split, root in (splits or {"train": path}).items():
-        files = {
-            folder: [file for file in sorted(folder.rglob("*")) if file.suffix.lower() in IMAGE_SUFFIXES]
-            for folder in _subfolders(root)
-        }
-        refuse_masks(files)
-        images[split] = {folder.name: found for folder, found in files.items()}
+    images = {split: _list_images(root) for split, root in (splits or {"train": path}).items()}
     classes = {name: len(files) for name, files in images["train"].items() if files}
     counts = {split: sum(map(len, found.values())) for split, found in images.items()}
-    every = [file for files in images["train"].values() for file in files]
-    sizes = []
-    for file in every[:: max(1, len(every) // _NUM_SIZES)]:
-        with suppress(OSError, ValueError, Image.DecompressionBombError), Image.open(file) as image:  # fit lists them
-            sizes.append(min(image.size))
-    parts = ", ".join(f"{number} {split}" for split, number in counts.items()) if len(counts) > 1 else counts["train"]
-    images_of = "image" if parts == 1 else "images"
-    found = f"{parts} {images_of} in {format_count(len(classes), 'class', 'classes')}"
-    counts = counts if splits else _split(counts["train"])
+    sizes = _measure_images([file for files in images["train"].values() for file in files])
+
+    # One split is divided by the data module.
+    num_train = counts["train"]
+    if len(counts) > 1:
+        numbers = ", ".join(f"{number} {split}" for split, number in counts.items())
+        numbers = f"{numbers} images"
+    else:
+        numbers = f"{num_train} {'image' if num_train == 1 else 'images'}"
+    found = f"{numbers} in {format_count(len(classes), 'class', 'classes')}"
+    counts = counts if splits else _split(num_train)
     return ImageData(("ImageFolder", {"root": path.as_posix()}), classes, counts, sizes, found)
 
 
+def _list_images(root: Path) -> dict[str, list[Path]]:
+    """List the images below each class's folder.
+
+    Raises:
+        DataError: If the folders hold masks.
+    """
+    files = {
+        folder: [file for file in sorted(folder.rglob("*")) if file.suffix.lower() in IMAGE_SUFFIXES]
+        for folder in _subfolders(root)
+    }
+    refuse_masks(files)
+    return {folder.name: found for folder, found in files.items()}
+
+
+def _measure_images(files: Sequence[Path]) -> list[int]:
+    """Return the shorter side of some images; `fit` lists those that cannot be read."""
+    from PIL import Image  # here, as few commands read images
+
+    sizes = []
+    for file in files[:: max(1, len(files) // _NUM_SIZES)]:
+        with suppress(OSError, ValueError, Image.DecompressionBombError), Image.open(file) as image:
+            sizes.append(min(image.size))
+    return sizes
+
+
 def _summarize_table(path: Path) -> ImageData:
-    import pyarrow as pa  # here, as few commands read tables
-    import pyarrow.dataset as ds
-
-    try:
-        if (path / "_delta_log").is_dir():
-            from deltalake import DeltaTable  # an extra
-
-            table = DeltaTable(path).to_pyarrow_dataset()
-        else:
-            table = ds.dataset(path, format="parquet", exclude_invalid_files=True)
-    except (ImportError, pa.ArrowException, OSError) as error:
-        raise DataError(f"--data {shown_path(path)}: {str(error).splitlines()[0]}") from None
+    table = _open_table(path)
     columns = {field.name: field.type for field in table.schema}
-    image = next((name for name, kind in columns.items() if kind in (pa.binary(), pa.large_binary())), None)
-    label = next((name for name in _LABELS if name in columns), None)
-    if image is None or label is None:
+    image = _find_image_column(columns)
+    labels = [name for name in _LABELS if name in columns]
+    if image is None or not labels:
         raise _explain_columns(path, {name: str(kind) for name, kind in columns.items()}, image)
-    rows = table.to_table(columns=[label, *[name for name in ("split",) if name in columns]]).to_pydict()
+    label = labels[0]
+
+    # Count the classes and the splits, and measure some images where the table has their sizes.
+    read = [label, "split"] if "split" in columns else [label]
+    rows = table.to_table(columns=read).to_pydict()
     classes = {str(name): number for name, number in sorted(Counter(rows[label]).items(), key=str)}
     splits = Counter(split_named(str(name)) or str(name) for name in rows.get("split", ()))
     sizes = []
@@ -178,6 +189,35 @@ def _summarize_table(path: Path) -> ImageData:
     found = f"{counts}, image column {image!r}, label column {label!r}"
     source = "Table", {"path": path.as_posix(), "image": image, "label": label}
     return ImageData(source, classes, splits or _split(sum(classes.values())), sizes, found)
+
+
+def _open_table(path: Path) -> Any:
+    """Open a folder of Parquet files or a Delta table.
+
+    Raises:
+        DataError: If it cannot be read, or the package for it is missing.
+    """
+    import pyarrow as pa  # here, as few commands read tables
+    import pyarrow.dataset as ds
+
+    try:
+        if (path / "_delta_log").is_dir():
+            from deltalake import DeltaTable  # an extra
+
+            return DeltaTable(path).to_pyarrow_dataset()
+        return ds.dataset(path, format="parquet", exclude_invalid_files=True)
+    except (ImportError, pa.ArrowException, OSError) as error:
+        raise DataError(f"--data {shown_path(path)}: {str(error).splitlines()[0]}") from None
+
+
+def _find_image_column(columns: Mapping[str, Any]) -> str | None:
+    """Return the first column of bytes; None where there is none."""
+    import pyarrow as pa  # here, as few commands read tables
+
+    for name, kind in columns.items():
+        if kind in (pa.binary(), pa.large_binary()):
+            return name
+    return None
 
 
 def _explain_columns(path: Path, columns: Mapping[str, str], image: str | None) -> DataError:

@@ -191,24 +191,26 @@ def _list_changed_inputs(run: runs.Run, stage_config: StageConfig) -> tuple[list
     if before is None:
         return ["the run has no record of its code and its data"], []
     now = compute_inputs(stage_config, salt=before.salt, asked=before.data is not None)
-
-    # Only what the run has recorded is compared.
-    comparable = replace(
-        now,
-        config=before.config,
-        hidden={key: now.hidden.get(key, digest) for key, digest in before.hidden.items()},
-        data={key: files for key, files in (now.data or {}).items() if key in (before.data or {})},
-        code={file: digest for file, digest in now.code.items() if file in before.code},
-    )
     code = []
     data = []
-    for change in runs.list_changes(before, comparable):
+    for change in runs.list_changes(before, _select_comparable(now, before)):
         if change.startswith("code: "):
             code.append(change.removeprefix("code: "))
         else:
             data.append(change)
     data.extend(f"the data behind {key} cannot be seen" for key in before.unseen)
     return code, data
+
+
+def _select_comparable(now: runs.Inputs, before: runs.Inputs) -> runs.Inputs:
+    """Return what a run has recorded of its inputs, as it is now."""
+    return replace(
+        now,
+        config=before.config,
+        hidden={key: now.hidden.get(key, digest) for key, digest in before.hidden.items()},
+        data={key: files for key, files in (now.data or {}).items() if key in (before.data or {})},
+        code={file: digest for file, digest in now.code.items() if file in before.code},
+    )
 
 
 def _list_changed_hardware(before: Mapping[str, Any]) -> list[str]:
@@ -242,64 +244,103 @@ def compare_runs(run: runs.Run, again: runs.Run, *, is_trusting: bool = False) -
     """
     from lightkit.callbacks.checkpoint_io import read_checkpoint  # here: it loads torch
 
-    old, new = ({int(row["epoch"]): row for row in runs.MetricsTable(each.metrics_path).rows} for each in (run, again))
-    metrics = [
-        {"metric": name, "epoch": epoch, "before": old.get(epoch, {}).get(name), "again": new.get(epoch, {}).get(name)}
-        for epoch in sorted({*old, *new})
-        for name in sorted({*old.get(epoch, {}), *new.get(epoch, {})} - _NOT_COMPARED)
-    ]
-    metrics = [each for each in metrics if str(each["before"]) != str(each["again"])]  # as text: NaN equals NaN
+    old = _read_epochs(run)
+    metrics = _compare_metrics(old, _read_epochs(again))
     weights = []
     with runs.trusting() if is_trusting else nullcontext():
         for name in ("last.ckpt", "best.ckpt"):
             if (run.checkpoints / name).is_file():
                 states = [read_checkpoint(each.checkpoints / name)["state_dict"] for each in (run, again)]
                 weights.append({"checkpoint": name, **_compare_weights(*states)})
-    manifests = [runs.read_json(each.manifest_path) or {} for each in (run, again)]
-    was, now = ((manifest.get("data") or {}).get("fingerprint") for manifest in manifests)
+    was = _read_fingerprint(run)
+    now = _read_fingerprint(again)
     data = None if was in (None, now) else f"the fingerprint was {was}, is {now}"
     is_equal = not (metrics or data or any(each["num_different"] for each in weights))
     found = {"schema": 2, "run": str(run.folder), "again": str(again.folder), "equal": is_equal, "epochs": len(old)}
     return {**found, "data": data, "metrics": metrics, "weights": weights}
 
 
+def _read_epochs(run: runs.Run) -> dict[int, dict[str, Any]]:
+    """Read the metrics of a run by epoch."""
+    return {int(row["epoch"]): row for row in runs.MetricsTable(run.metrics_path).rows}
+
+
+def _read_fingerprint(run: runs.Run) -> str | None:
+    """Read the fingerprint of a run's data; None where it has none."""
+    manifest = runs.read_json(run.manifest_path) or {}
+    fingerprint: str | None = (manifest.get("data") or {}).get("fingerprint")
+    return fingerprint
+
+
+def _compare_metrics(
+    old: Mapping[int, Mapping[str, Any]], new: Mapping[int, Mapping[str, Any]]
+) -> list[dict[str, Any]]:
+    """List the metrics that differ between the epochs of two runs."""
+    found = []
+    for epoch in sorted({*old, *new}):
+        before = old.get(epoch, {})
+        again = new.get(epoch, {})
+        for name in sorted({*before, *again} - _NOT_COMPARED):
+            if str(before.get(name)) != str(again.get(name)):  # as text: NaN equals NaN
+                found.append({"metric": name, "epoch": epoch, "before": before.get(name), "again": again.get(name)})
+    return found
+
+
 def format_comparison(found: Mapping[str, Any]) -> str:
     """Write one line where all is equal, else the differences."""
-    before, again = (shown_path(Path(found[name])) for name in ("run", "again"))
+    before = shown_path(Path(found["run"]))
+    again = shown_path(Path(found["again"]))
     if found["equal"]:
-        weights = ", ".join(
-            f"{format_count(each['num_tensors'], 'tensor')} of {each['checkpoint']}" for each in found["weights"]
-        )
-        equal = f"{weights}, bit for bit" if weights else "there are no weights to compare"
+        counts = [f"{format_count(each['num_tensors'], 'tensor')} of {each['checkpoint']}" for each in found["weights"]]
+        equal = f"{', '.join(counts)}, bit for bit" if counts else "there are no weights to compare"
         return f"reproduced: {again} equals {before} ({format_count(found['epochs'], 'epoch')}; {equal})"
     lines = [f"not reproduced: {again} differs from {before}"]
-    lines += [f"data     {found['data']}"] if found["data"] else []
-    columns = ("metric", "epoch", "before", "again")
-    rows = [[str(each[column]) for column in columns] for each in found["metrics"][:_MAX_ROWS]]
-    lines.append(format_table(columns, rows) if rows else "metrics  equal")
-    lines += [f"and {len(found['metrics']) - _MAX_ROWS} more"] if len(found["metrics"]) > _MAX_ROWS else []
+    if found["data"]:
+        lines.append(f"data     {found['data']}")
+    lines += _format_metrics(found["metrics"])
     for each in found["weights"]:
         text = f"weights  {each['checkpoint']}: {each['num_different']} of {each['num_tensors']} tensors differ"
         lines.append(f"{text}, {each['tensor']} by up to {each['largest']}" if each["num_different"] else text)
     return "\n".join([*lines, "On a GPU only trainer.deterministic: true promises equal numbers."])
 
 
+def _format_metrics(metrics: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Write the first metrics that differ as a table, and how many more there are."""
+    if not metrics:
+        return ["metrics  equal"]
+    columns = ("metric", "epoch", "before", "again")
+    rows = [[str(each[column]) for column in columns] for each in metrics[:_MAX_ROWS]]
+    more = len(metrics) - _MAX_ROWS
+    return [format_table(columns, rows), *([f"and {more} more"] if more > 0 else [])]
+
+
 def _compare_weights(before: Mapping[str, Any], again: Mapping[str, Any]) -> dict[str, Any]:
-    import torch  # here: it takes seconds
-    from torch import Tensor
-
-    def get_bytes(tensor: Tensor) -> Tensor:
-        return tensor.flatten().contiguous().view(torch.uint8)
-
+    """Compare two state dicts; those that differ have the largest difference, or None where they have none."""
     gaps: dict[str, float | None] = {}
     for key in dict.fromkeys([*before, *again]):
-        one = before.get(key)
-        other = again.get(key)
-        if not (isinstance(one, Tensor) and isinstance(other, Tensor) and one.shape == other.shape):
-            if isinstance(one, Tensor) or isinstance(other, Tensor) or one != other:
-                gaps[key] = None
-        elif one.dtype != other.dtype or not torch.equal(get_bytes(one), get_bytes(other)):
-            gaps[key] = float((one.to(torch.complex128) - other.to(torch.complex128)).abs().max())
+        if not _are_equal(before.get(key), again.get(key)):
+            gaps[key] = _measure_gap(before.get(key), again.get(key))
     tensor = max(gaps, key=lambda key: gaps[key] or 0.0, default=None)
     largest = None if tensor is None else gaps[tensor]
     return {"num_tensors": len(before), "num_different": len(gaps), "tensor": tensor, "largest": largest}
+
+
+def _are_equal(one: Any, other: Any) -> bool:
+    """Compare two values of state dicts, tensors bit for bit."""
+    import torch  # here: it takes seconds
+
+    if not (isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor)):
+        return not isinstance(one, torch.Tensor) and not isinstance(other, torch.Tensor) and bool(one == other)
+    if one.shape != other.shape or one.dtype != other.dtype:
+        return False
+    as_bytes = [tensor.flatten().contiguous().view(torch.uint8) for tensor in (one, other)]
+    return torch.equal(*as_bytes)
+
+
+def _measure_gap(one: Any, other: Any) -> float | None:
+    """Return the largest difference of two tensors; None where they cannot be subtracted."""
+    import torch  # here: it takes seconds
+
+    if not (isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor) and one.shape == other.shape):
+        return None
+    return float((one.to(torch.complex128) - other.to(torch.complex128)).abs().max())

@@ -198,19 +198,13 @@ class StageProcesses:
         receiver, sender = context.Pipe(duplex=False)
         process = context.Process(target=run_command, args=([*args], {**os.environ, **environment}, sender))
         sys.stdout.flush()
-
-        # Blocked in the fork server too, which a signal to all processes of a job must not end: it would seem to be the
-        # end of the stage. The tracker, if it is not running yet, would unblock them.
-        resource_tracker.ensure_running()
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
         try:
-            process.start()
+            _start_unsignalled(process)
         except (EOFError, OSError) as error:  # of the connection to the fork server
             receiver.close()
             self.reason = f"it could not be started ({type(error).__name__}): the process that forks it was killed"
             return -signal.SIGKILL
         finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
             sender.close()
         self._process = process
         if self.received is not None:  # while it was being started
@@ -228,12 +222,7 @@ class StageProcesses:
         finally:
             self._end(process)  # after an error here, such as a closed pipe; else it has ended
             self._process = None
-        with receiver, suppress(EOFError, OSError):
-            if receiver.poll():
-                sent, self.reason = receiver.recv()
-                code = sent if code == _LOST_CODE else code
-            elif code == _LOST_CODE:
-                code = -signal.SIGKILL
+        code, self.reason = _receive_end(receiver, code)
 
         # A signal that came before the command handled any has ended it without a word.
         if self.received is not None and code == -self.received:
@@ -251,6 +240,41 @@ class StageProcesses:
                 os.kill(process.pid or 0, signal.SIGTERM)
         while _is_alive(process.pid):
             time.sleep(0.1)
+
+
+def _start_unsignalled(process: BaseProcess) -> None:
+    """Start a process while signals are blocked.
+
+    They are so in the fork server too, which a signal to all processes of a job must not end: it would seem to be the
+    end of the stage.
+
+    Raises:
+        EOFError: If the fork server is gone.
+        OSError: Likewise.
+    """
+    resource_tracker.ensure_running()  # else it is started with the process, and unblocks them
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+    try:
+        process.start()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _receive_end(receiver: Connection, code: int) -> tuple[int, str]:
+    """Return the exit code of a command, which itself has sent one, and the last error that it has printed.
+
+    Args:
+        receiver: Its end of the pipe, which is closed.
+        code: The exit code by the fork server.
+    """
+    reason = ""
+    with receiver, suppress(EOFError, OSError):
+        if receiver.poll():
+            sent, reason = receiver.recv()
+            code = sent if code == _LOST_CODE else code
+        elif code == _LOST_CODE:
+            code = -signal.SIGKILL
+    return code, reason
 
 
 def _is_alive(pid: int | None) -> bool:
@@ -320,6 +344,16 @@ class StageState:
     def is_over(self) -> bool:
         """Return whether it is not run (again)."""
         return self.status in ("done", "skipped")
+
+    @property
+    def has_run(self) -> bool:
+        """Return whether it was begun."""
+        return self.status not in ("pending", "skipped")
+
+    @property
+    def has_failed(self) -> bool:
+        """Return whether it was begun and is not done: a process that is killed leaves it running."""
+        return self.status in ("failed", "interrupted", "running")
 
 
 def read_stages(run: runs.Run) -> list[StageState] | None:
@@ -419,21 +453,8 @@ class Retrain:
             OutOfTime: If the deadline leaves no time for the next stage.
         """
         self._choose_run()
-        code = 0
         try:
-            for stage, state in self._stages.items():
-                if state.is_over:
-                    continue
-                if self._processes.received is not None:  # between two stages
-                    code = _INTERRUPTED
-                elif stage in self._skipped:
-                    self._skip(stage, self._skipped[stage])
-                else:
-                    code = self._run_stage(stage)
-                if code or self._run is None:  # without a run nothing has changed
-                    break
-            else:
-                self._finish("promoted" if self._stages["promote"].status == "done" else "trained")
+            code = self._run_stages()
         except OutOfTime as error:
             self._report(error.exit_code, f"{error}")
             raise
@@ -444,6 +465,27 @@ class Retrain:
 
             try_run_report(self._run)
         return code
+
+    def _run_stages(self) -> int:
+        """Run the stages that are left until one ends otherwise than well, and return the exit code.
+
+        Raises:
+            OutOfTime: If the deadline leaves no time for the next stage.
+        """
+        for stage, state in self._stages.items():
+            if state.is_over:
+                continue
+            code = 0
+            if self._processes.received is not None:  # between two stages
+                code = _INTERRUPTED
+            elif stage in self._skipped:
+                self._skip(stage, self._skipped[stage])
+            else:
+                code = self._run_stage(stage)
+            if code or self._run is None:  # without a run nothing has changed
+                return code
+        self._finish("promoted" if self._stages["promote"].status == "done" else "trained")
+        return 0
 
     def _choose_run(self) -> None:
         """Choose the run to go on with, if there is one, and refuse to train where nothing may be promoted.
@@ -655,27 +697,13 @@ class Retrain:
         if self._deadline is None:
             return []
         left_s = self._deadline.left_s
-        seconds: dict[str, list[float]] = {}
-        for state in (state for run in self._earlier for state in read_stages(run) or []):
-            if state.status == "done" and state.seconds:
-                seconds.setdefault(state.stage, []).append(state.seconds)
-        usual_s = {each: statistics.median(found[:_NUM_EARLIER_RUNS]) for each, found in seconds.items()}
+        usual_s = self._find_usual_times()
         if stage != "fit":
-            if left_s > (needs_s := usual_s.get(stage, 0.0)):
-                return []
-            needs = f"{stage} takes about {format_duration(needs_s)}; " if needs_s else ""
-            when = f"in {format_duration(left_s)}" if left_s > 0 else "over"
-            if self._deadline.is_duration and not self._has_run_a_stage:
-                text = f"The deadline is {when}; {needs}the same command has no more time. Name a longer --deadline."
-                raise TooLittleTime(text)
-            raise OutOfTime(f"The deadline is {when}; {needs}the same command goes on with {stage}.")
-        later = [each for each in STAGES[1:] if each not in self._skipped]
-        if "reserve" in self._options:
-            reserve_s = parse_duration(self._options["reserve"]) or 0.0
-        elif any(each not in usual_s for each in later):
-            reserve_s = min(_MAX_FIRST_RESERVE_S, _FIRST_RESERVE_SHARE * left_s)
-        else:
-            reserve_s = _RESERVE_FACTOR * sum(usual_s[each] for each in later) + (_RESERVE_EXTRA_S if later else 0.0)
+            self._require_time(self._deadline, stage, left_s=left_s, needs_s=usual_s.get(stage, 0.0))
+            return []
+
+        # A training leaves time for what follows it.
+        reserve_s = self._choose_reserve(left_s, usual_s)
         reserve = format_duration(reserve_s)
         left = format_duration(left_s)
         if left_s <= reserve_s:
@@ -689,6 +717,42 @@ class Retrain:
         self._environment = of_training.environment()
         return [f"--deadline={of_training.word}"]
 
+    def _find_usual_times(self) -> dict[str, float]:
+        """Return the median of the seconds that each stage took in the newest retrains of the job."""
+        seconds: dict[str, list[float]] = {}
+        for run in self._earlier:
+            for state in read_stages(run) or []:
+                if state.status == "done" and state.seconds:
+                    seconds.setdefault(state.stage, []).append(state.seconds)
+        return {stage: statistics.median(found[:_NUM_EARLIER_RUNS]) for stage, found in seconds.items()}
+
+    def _require_time(self, deadline: Deadline, stage: str, *, left_s: float, needs_s: float) -> None:
+        """Check that a stage after the training can be done in time.
+
+        Raises:
+            OutOfTime: If the deadline leaves no time for the stage.
+            TooLittleTime: If the same command has no more time for it either.
+        """
+        if left_s > needs_s:
+            return
+        needs = f"{stage} takes about {format_duration(needs_s)}; " if needs_s else ""
+        when = f"in {format_duration(left_s)}" if left_s > 0 else "over"
+        if deadline.is_duration and not self._has_run_a_stage:
+            text = f"The deadline is {when}; {needs}the same command has no more time. Name a longer --deadline."
+            raise TooLittleTime(text)
+        raise OutOfTime(f"The deadline is {when}; {needs}the same command goes on with {stage}.")
+
+    def _choose_reserve(self, left_s: float, usual_s: Mapping[str, float]) -> float:
+        """Return the seconds that a training leaves for the stages after it."""
+        if "reserve" in self._options:
+            return parse_duration(self._options["reserve"]) or 0.0
+        later = [stage for stage in STAGES[1:] if stage not in self._skipped]
+        if not later:
+            return 0.0
+        if any(stage not in usual_s for stage in later):
+            return min(_MAX_FIRST_RESERVE_S, _FIRST_RESERVE_SHARE * left_s)
+        return _RESERVE_FACTOR * sum(usual_s[stage] for stage in later) + _RESERVE_EXTRA_S
+
     def _run_stage(self, stage: str) -> int:
         """Run a stage, record its end, and return the exit code; 0 where the next one can begin.
 
@@ -696,14 +760,15 @@ class Retrain:
             OutOfTime: If the deadline leaves no time for it.
         """
         args = [*self._build_args(stage), *self._plan_time(stage)]
-        tested = self._stages["test"]
-        is_tested = tested.status == "done" and datetime.fromisoformat(str(tested.ended)) > _now() - timedelta(days=1)
-        attempts = self._stages[stage].attempts + 1
-        failures = self._stages[stage].failures
-        state = StageState(stage, "running", began=_format_now(), attempts=attempts, failures=failures)
+        in_retrain = "tested" if self._is_tested() else "1"
+        before = self._stages[stage]
+        attempts = before.attempts + 1
+        state = StageState(stage, "running", began=_format_now(), attempts=attempts, failures=before.failures)
         self._stages[stage] = state
         self._has_run_a_stage = True
         self._write()
+
+        # Run it as a process of its own.
         num_bytes = 0
         if self._run is not None:
             self._write_event(stage, "begun")
@@ -713,9 +778,11 @@ class Retrain:
             **self._lock.delegate(),
             **self._environment,
             **self._notifiers[1],
-            IN_RETRAIN: "tested" if is_tested else "1",
+            IN_RETRAIN: in_retrain,
         }
         status = self._processes.run(args, environment, self._find_run)
+
+        # Record its end.
         code, reason = self._interpret_end(stage, status)
         state.exit_code = code
         if self._run is None or not self._run.folder.is_dir():  # nothing to do, or an end before the start
@@ -725,13 +792,16 @@ class Retrain:
             state.message = reason or f"nothing has changed{unchanged}"
             return code
         if self._stage_config.mode == "json" and stage in ("gate", "promote"):  # they print no events
-            with self._run.events_path.open("rb") as file:
-                file.seek(num_bytes)
-                print(file.read().decode("utf-8", errors="replace"), end="", flush=True)
+            _print_events(self._run, num_bytes)
         state.ended = _format_now()
         state.seconds = round(time.monotonic() - began_s, 3)
         self._record_end(state, reason)
         return code
+
+    def _is_tested(self) -> bool:
+        """Return whether the test is done and of the last day, so that the gate may read its scores."""
+        tested = self._stages["test"]
+        return tested.status == "done" and datetime.fromisoformat(str(tested.ended)) > _now() - timedelta(days=1)
 
     def _interpret_end(self, stage: str, status: int) -> tuple[int, str]:
         """Return the exit code of a stage's process, and why it is none that is well; say what was killed.
@@ -759,18 +829,21 @@ class Retrain:
         code = state.exit_code
         is_rejected = code == _REJECTED and state.stage in ("gate", "promote")  # which asks again about a new champion
         is_held = is_rejected and state.stage == "promote" and self._is_held()
-        state.status = "done"
+        state.status = _name_end(code)
         if code:
-            state.status = "interrupted" if code in _INTERRUPTIONS else "failed"
             state.message = reason
         if state.status == "failed" and not is_held:  # what is held goes on once it is released
             state.failures += 1
         self._write()
         self._write_event(state.stage, "failed" if code else "done", exit_code=code, seconds=state.seconds)
         if is_rejected and not is_held:
-            if state.stage == "gate":
-                self._skip("promote", "the gate failed")
-            self._finish("not promoted")
+            self._reject(state.stage)
+
+    def _reject(self, stage: str) -> None:
+        """End the retrain without a promotion, which the gate or the promotion has refused."""
+        if stage == "gate":
+            self._skip("promote", "the gate failed")
+        self._finish("not promoted")
 
     def _note_failure(self, stage: str, code: int, reason: str, *, was_killed: bool) -> None:
         """Send the end of this command, unless the stage has sent its own.
@@ -819,44 +892,77 @@ class Retrain:
         Raises:
             ConfigError: If the JUnit file cannot be written.
         """
-        rows = []
-        cases = []
-        has_failed = any(each.status in ("failed", "interrupted", "running") for each in self._stages.values())
-        for each in self._stages.values():
-            has_run = each.status not in ("pending", "skipped")
-            details = self._describe_stage(each)
-            first = (details.splitlines() or [""])[0]
-            duration = format_duration(each.seconds) if each.seconds is not None and has_run else ""
-            rows.append((each.stage, "not run" if each.status == "pending" else each.status, duration, first))
-
-            failure = None
-            if each.status in ("failed", "interrupted", "running"):
-                failure = f"{each.stage} has ended with exit code {each.exit_code or code}: {details or reason}"
-            elif is_failure(code) and not has_failed and not each.is_over:  # the stage that was not begun any more
-                failure = f"{each.stage} was not run: {reason}"
-                has_failed = True
-            skipped = None if has_run or failure is not None else details or "not run"
-            cases.append(Case(each.stage, each.seconds or 0.0, failure=failure, skipped=skipped))
-        self._ci.reason = next((case.failure for case in cases if case.failure), reason)
-
-        run = self._run
-        if run is not None:
-            end = self._outcome
-            if not self._ended:
-                left = next(each.stage for each in self._stages.values() if not each.is_over)
-                end = f"{reason} not finished: the same command goes on with {left}".strip()
-            lines = [f"{row[0]:<9}{row[1]:<13}{row[2]:<11}{row[3]}".rstrip() for row in rows]
-            lines += [f"end   {end}", f"run   {shown_path(run.folder)}"]
-            if end == "promoted":
-                root = shown_path(run.root)
-                option = "" if root == "runs" else f" --root {shlex.quote(root)}"
-                lines.append(f"next  lightkit history {self._gate.name or run.name}{option}")
-            print_line("\n".join(lines), self._stage_config.mode)
-            table = markdown_table(("stage", "status", "time", ""), rows)
-            self._ci.add_page(f"### lightkit retrain: {run.name}/{run.id}: {end}\n\n{table}")
+        details = {stage: self._describe_stage(state) for stage, state in self._stages.items()}
+        cases = self._list_cases(code, reason, details)
+        failures = [case.failure for case in cases if case.failure]
+        self._ci.reason = failures[0] if failures else reason
+        if self._run is not None:
+            self._print_table(self._run, reason, details)
         elif not is_failure(code):
             self._ci.add_page(f"### lightkit retrain: {self._stages['fit'].message}")
         self._ci.write(cases)
+
+    def _list_cases(self, code: int, reason: str, details: Mapping[str, str]) -> list[Case]:
+        """List the stages as cases of JUnit.
+
+        Args:
+            code: Exit code of the retrain.
+            reason: Why it has ended, where that is not a stage's failure.
+            details: As from `_describe_stage`, by stage.
+        """
+        cases = []
+        blocked = self._find_blocked() if is_failure(code) else None
+        for stage, state in self._stages.items():
+            failure = None
+            skipped = None
+            if state.has_failed:
+                failure = f"{stage} has ended with exit code {state.exit_code or code}: {details[stage] or reason}"
+            elif stage == blocked:
+                failure = f"{stage} was not run: {reason}"
+            elif not state.has_run:
+                skipped = details[stage] or "not run"
+            cases.append(Case(stage, state.seconds or 0.0, failure=failure, skipped=skipped))
+        return cases
+
+    def _find_blocked(self) -> str | None:
+        """Return the stage that was not begun any more; None where one has failed, or all are over."""
+        for stage, state in self._stages.items():
+            if not state.is_over:
+                return None if state.has_failed else stage
+        return None
+
+    def _describe_end(self, reason: str) -> str:
+        """Describe how the retrain has ended: its outcome, or the stage with which the same command goes on."""
+        if self._ended:
+            return str(self._outcome)
+        left = [stage for stage, state in self._stages.items() if not state.is_over]
+        return f"{reason} not finished: the same command goes on with {left[0]}".strip()
+
+    def _print_table(self, run: runs.Run, reason: str, details: Mapping[str, str]) -> None:
+        """Print a line for each stage, how the retrain has ended, and where; the CI step's page gets the same.
+
+        Args:
+            run: The run.
+            reason: Why it has ended, where that is not a stage's failure.
+            details: As from `_describe_stage`, by stage.
+        """
+        rows = []
+        for stage, state in self._stages.items():
+            status = "not run" if state.status == "pending" else state.status
+            duration = format_duration(state.seconds) if state.seconds is not None and state.has_run else ""
+            first, *_ = details[stage].splitlines() or [""]
+            rows.append((stage, status, duration, first))
+
+        end = self._describe_end(reason)
+        lines = [f"{row[0]:<9}{row[1]:<13}{row[2]:<11}{row[3]}".rstrip() for row in rows]
+        lines += [f"end   {end}", f"run   {shown_path(run.folder)}"]
+        if end == "promoted":
+            root = shown_path(run.root)
+            option = "" if root == "runs" else f" --root {shlex.quote(root)}"
+            lines.append(f"next  lightkit history {self._gate.name or run.name}{option}")
+        print_line("\n".join(lines), self._stage_config.mode)
+        table = markdown_table(("stage", "status", "time", ""), rows)
+        self._ci.add_page(f"### lightkit retrain: {run.name}/{run.id}: {end}\n\n{table}")
 
     def _describe_stage(self, state: StageState) -> str:
         """Return why a stage stands as it does: the reasons of the gate's decision, else its message."""
@@ -882,6 +988,20 @@ def describe_kill(signum: int, reason: str = "") -> str:
     }
     cause = likely.get(signal.Signals(signum), "most likely native code has crashed")
     return f"{reason or f'killed by {signal.Signals(signum).name}'}: {cause}"
+
+
+def _name_end(code: int | None) -> str:
+    """Return the status of a stage that has ended with an exit code."""
+    if not code:
+        return "done"
+    return "interrupted" if code in _INTERRUPTIONS else "failed"
+
+
+def _print_events(run: runs.Run, begin: int) -> None:
+    """Print the events of a run from a byte of their file on."""
+    with run.events_path.open("rb") as file:
+        file.seek(begin)
+        print(file.read().decode("utf-8", errors="replace"), end="", flush=True)
 
 
 def _digest_training(ckpt_path: str | None, values: Mapping[str, Any]) -> str:

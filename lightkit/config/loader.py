@@ -96,9 +96,7 @@ def resolve(
         node = find(result.tree, path)
         if rules.is_class_place(path) and isinstance(node, Leaf) and isinstance(node.value, str):
             references[(*path, "class_path")] = references.pop(path)
-    expanded = rules.merge(MappingNode({}, result.tree.origin), result.tree)
-    assert isinstance(expanded, MappingNode)
-    tree = expanded
+    tree = rules.expand(result.tree, result.texts)
     unreadable = {path for path, node in walk(tree) if isinstance(getattr(node, "value", None), UnreadableText)}
     unresolved = result.unresolved | unreadable | _check_entries(tree, found) | _check_class_names(tree, found)
     if problems is None:

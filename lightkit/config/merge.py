@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -89,6 +89,19 @@ class MergeRules:
     def _is_entry(self, path: KeyPath) -> bool:
         return len(path) == 2 and path[0] in NAMED_CLASSES
 
+    def expand(self, tree: MappingNode, paths: Iterable[KeyPath]) -> MappingNode:
+        """Write classes in full where interpolations have given them; the rest of a merged tree has them so.
+
+        Args:
+            tree: All layers, merged and interpolated.
+            paths: Places of the interpolations.
+        """
+        entries = dict(tree.entries)
+        for key in dict.fromkeys(path[0] for path in paths):
+            with self.problems.noted():
+                entries[key] = self.merge(None, entries[key], (key,))
+        return replace(tree, entries=entries)
+
     def is_class_place(self, path: KeyPath) -> bool:
         """Return whether a path is that of a section or a named entry that holds one class."""
         return self._is_entry(path) or (len(path) == 1 and path[0] in self.class_sections)
@@ -122,10 +135,10 @@ class MergeRules:
     def _merged(self, lower: MappingNode, upper: MappingNode, path: KeyPath) -> MappingNode:
         """Merge key by key; what is appended comes after what is set."""
         entries = dict(lower.entries)
-        for key, node in sorted(upper.entries.items(), key=lambda entry: is_append(entry[0])):
+        for key, node in _appended_last(upper.entries):
             with self.problems.noted():
                 self._merge_key(entries, key, node, path)
-        return replace(lower, entries=entries)
+        return replace(lower, entries=dict(_appended_last(entries)))
 
     def _merge_key(self, entries: dict[Any, Node], key: Any, node: Node, path: KeyPath) -> None:
         if is_append(key):
@@ -180,6 +193,10 @@ class MergeRules:
 def _spec_keys(path: KeyPath) -> Collection[str]:
     """Return the keys next to the ``class_path`` at a place that are no arguments of the class."""
     return (*SPEC_KEYS, *STEPPING_KEYS) if path == ("lr_scheduler",) else SPEC_KEYS
+
+
+def _appended_last(entries: Mapping[Any, Node]) -> list[tuple[Any, Node]]:
+    return sorted(entries.items(), key=lambda entry: is_append(entry[0]))
 
 
 def is_append(key: Any) -> bool:

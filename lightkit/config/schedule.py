@@ -71,24 +71,35 @@ def hide_schedule(section: Any, takes: Callable[[str], tuple[Collection[str], bo
         return section
     arguments = dict(arguments)
     hidden = dict(section.get("dict_kwargs") or {})
-    beside = {key: section[key] for key in STEPPING_KEYS if section.get(key) is not None}
+    stepping = {key: section[key] for key in STEPPING_KEYS if section.get(key) is not None}
 
     # An argument of such a name belongs to the class, as it does for LightningCLI.
-    if beside or "monitor" in arguments:
+    if stepping or "monitor" in arguments:
         own, is_plateau = takes(section["class_path"])
-        for key, value in beside.items():
-            (arguments if key in own else hidden)[key] = value
+        for key, value in stepping.items():
+            target = arguments if key in own else hidden
+            target[key] = value
         if is_plateau and "monitor" in arguments and "monitor" not in own:
             hidden["monitor"] = arguments.pop("monitor")
 
     # jsonargparse takes an argument of the class out of dict_kwargs, so that their names stand under one key.
     counted = [name for name in COUNTS if arguments.get(name) == AUTO]
-    arguments |= dict.fromkeys(counted, _PLACEHOLDER)
-    hidden |= {AUTO: counted} if counted else {}
+    if counted:
+        arguments |= dict.fromkeys(counted, _PLACEHOLDER)
+        hidden[AUTO] = counted
+    return _replace_keys(section, (*STEPPING_KEYS, "init_args", "dict_kwargs"), arguments, hidden)
 
-    shown = {key: value for key, value in section.items() if key not in (*STEPPING_KEYS, "init_args", "dict_kwargs")}
-    shown |= {"init_args": arguments} if arguments else {}
-    return shown | ({"dict_kwargs": hidden} if hidden else {})
+
+def _replace_keys(
+    section: Mapping[str, Any], keys: Collection[str], arguments: Mapping[str, Any], hidden: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return a class without some of its keys, and with arguments of the class and those for others."""
+    shown = {key: value for key, value in section.items() if key not in keys}
+    if arguments:
+        shown["init_args"] = arguments
+    if hidden:
+        shown["dict_kwargs"] = hidden
+    return shown
 
 
 def show_schedule(section: Any) -> Any:
@@ -98,12 +109,21 @@ def show_schedule(section: Any) -> Any:
         return section
     shown = {key: value for key, value in section.items() if key != "dict_kwargs"}
     arguments: dict[str, Any] = dict.fromkeys(hidden.get(AUTO) or (), AUTO)
-    arguments |= {"monitor": hidden["monitor"]} if "monitor" in hidden else {}
+    if "monitor" in hidden:
+        arguments["monitor"] = hidden["monitor"]
     if arguments:
         shown["init_args"] = {**(shown.get("init_args") or {}), **arguments}
-    shown |= {key: value for key, value in hidden.items() if key in STEPPING_KEYS}
-    rest = {key: value for key, value in hidden.items() if key not in (AUTO, "monitor", *STEPPING_KEYS)}
-    return shown | ({"dict_kwargs": rest} if rest else {})
+
+    # What is left belongs next to the class, or to others.
+    rest = {}
+    for key, value in hidden.items():
+        if key in STEPPING_KEYS:
+            shown[key] = value
+        elif key not in (AUTO, "monitor"):
+            rest[key] = value
+    if rest:
+        shown["dict_kwargs"] = rest
+    return shown
 
 
 def read_schedule(section: Any) -> Schedule:

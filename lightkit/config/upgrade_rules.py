@@ -233,21 +233,35 @@ def find_class(path: str, module: str | None = None) -> tuple[str | None, str] |
         None where the path is today's, or of no class of Lightning's; a path of None where the class is gone.
     """
     found = LIGHTNING_CLASS.fullmatch(path)
-    if found is None and (module is None or "." in path):
-        return None
-    parts = found[2].strip(".").split(".") if found else [str(module), path]
-    if f"{parts[0]}.{parts[-1]}" in REMOVED_CLASSES:
-        return None, REMOVED_CLASSES[f"{parts[0]}.{parts[-1]}"]
-    for modules, reason, names in RENAMED_CLASSES:
-        if parts[0] in modules and parts[-1] in names:
-            is_short = found is None and names[parts[-1]].startswith(f"{parts[0]}.")
-            return names[parts[-1]].rpartition(".")[2] if is_short else f"pytorch_lightning.{names[parts[-1]]}", reason
-    if parts[0] == "plugins" and parts[-1].endswith("PrecisionPlugin"):
-        return f"pytorch_lightning.plugins.{parts[-1].removesuffix('Plugin')}", "Lightning 2.2 calls it so"
-    if parts[0] in ("plugins", "strategies") and parts[-1] in ("HorovodPlugin", "HorovodStrategy"):
-        return HOROVOD, "Lightning 2.0 dropped it; lightkit has its own"
     if found is None:
-        return None
-    if parts[0] == "profiler" and len(parts) > 1:
+        if module is None or "." in path:
+            return None
+        return _find_listed(module, path, is_short=True)
+    parts = found[2].strip(".").split(".")
+    listed = _find_listed(parts[0], parts[-1], is_short=False)
+    if listed is None and parts[0] == "profiler" and len(parts) > 1:
         return f"pytorch_lightning.profilers.{parts[-1]}", "Lightning 1.9 renamed the module"
+    return listed
+
+
+def _find_listed(module: str, name: str, *, is_short: bool) -> tuple[str | None, str] | None:
+    """Find a class in the lists of those that were renamed or are gone.
+
+    Args:
+        module: Its module below Lightning's package.
+        name: Its name.
+        is_short: Whether its name alone is given, so that today's is returned alone where its module is the same.
+    """
+    if f"{module}.{name}" in REMOVED_CLASSES:
+        return None, REMOVED_CLASSES[f"{module}.{name}"]
+    for modules, reason, names in RENAMED_CLASSES:
+        if module in modules and name in names:
+            today = names[name]
+            if is_short and today.startswith(f"{module}."):
+                return today.rpartition(".")[2], reason
+            return f"pytorch_lightning.{today}", reason
+    if module == "plugins" and name.endswith("PrecisionPlugin"):
+        return f"pytorch_lightning.plugins.{name.removesuffix('Plugin')}", "Lightning 2.2 calls it so"
+    if module in ("plugins", "strategies") and name in ("HorovodPlugin", "HorovodStrategy"):
+        return HOROVOD, "Lightning 2.0 dropped it; lightkit has its own"
     return None

@@ -92,20 +92,31 @@ def validate_values(resolved: Resolved, schema: ConfigSchema) -> ValidationResul
         resolved: The config, before or after its hardware keys are resolved; those are not checked here.
         schema: What can be named.
     """
-    texts = [node.value for _, node in walk(resolved.tree) if isinstance(node, Leaf) and isinstance(node.value, str)]
     # The module of a class that the schema lacks may bring others along, to which short names then lead.
-    is_described = not resolved.unresolved and not any(_is_foreign(text, schema) for text in texts)
+    is_described = not resolved.unresolved and not _names_foreign_classes(resolved, schema)
     is_known = is_described and schema.is_current
     validator = _Validator(resolved, schema, is_known=is_known)
     for key, node in resolved.tree.entries.items():
         validator.check_top_level(key, node)
-    result = validator.result
     if is_described and "pytorch_lightning" in schema.trusted:
         validator.check_strategy("trainer")
         validator.check_strategy("accelerator")
-    has_dotted_keys = any("." in str(key) for path, _ in walk(resolved.tree) for key in path)
-    result.is_final = result.is_final and is_known and not result.undescribed and not has_dotted_keys
+    result = validator.result
+    if not is_known or result.undescribed or _has_dotted_keys(resolved):
+        result.is_final = False
     return result
+
+
+def _names_foreign_classes(resolved: Resolved, schema: ConfigSchema) -> bool:
+    """Check whether a text of a config may name a class that the schema does not describe."""
+    for _, node in walk(resolved.tree):
+        if isinstance(node, Leaf) and isinstance(node.value, str) and _is_foreign(node.value, schema):
+            return True
+    return False
+
+
+def _has_dotted_keys(resolved: Resolved) -> bool:
+    return any("." in str(key) for path, _ in walk(resolved.tree) for key in path)
 
 
 class _Validator:
@@ -179,46 +190,57 @@ class _Validator:
     @cached_property
     def _keys_by_word(self) -> dict[str, list[str]]:
         """The keys in sections and classes that a word alone may mean: ``lr``, ``epochs``, ``batch_size``."""
-        data = self._schema.data
-        classes = self._schema.classes
-        keys = [f"{name}.{key}" for name, section in data["sections"].items() for key in section["arguments"]]
+        sections = self._schema.data["sections"]
+        keys = [f"{name}.{key}" for name, section in sections.items() for key in section["arguments"]]
         for name in CLASS_SECTIONS:
-            value = self._resolved.values.get(name)
-            named = value.get("class_path") if isinstance(value, dict) else value
-            path = self._schema.path_of(str(named), data["bases"][name])
-            described = [path] if path else []
-            if path is None and name in ("optimizer", *self._resolved.values):  # any class of its kind
-                described = [each for each in classes if self._schema.section_of(each) == name]
-            keys += [f"{name}.init_args.{key}" for each in described for key in classes[each]["arguments"]]
+            for path in self._list_described(name):
+                keys += [f"{name}.init_args.{key}" for key in self._schema.classes[path]["arguments"]]
         found = defaultdict[str, list[str]](list)
         for key in dict.fromkeys(keys):
             last = key.rpartition(".")[2]
-            for word in {last, *last.split("_"), "".join(part[:1] for part in last.split("_"))}:
+            parts = last.split("_")
+            initials = "".join(part[:1] for part in parts)
+            for word in {last, *parts, initials}:
                 found[word].append(key)
         return {word: sorted(each, key=lambda key: not key.endswith(f".{word}"))[:3] for word, each in found.items()}
+
+    def _list_described(self, section: str) -> list[str]:
+        """List the classes whose arguments a section may have: the one that it names, else any of its kind."""
+        value = self._resolved.values.get(section)
+        named = value.get("class_path") if isinstance(value, dict) else value
+        path = self._schema.path_of(str(named), self._schema.data["bases"][section])
+        if path:
+            return [path]
+        if path is None and section in ("optimizer", *self._resolved.values):
+            return [each for each in self._schema.classes if self._schema.section_of(each) == section]
+        return []
 
     def _check_section(self, key: str, node: Node) -> None:
         if not isinstance(node, MappingNode):
             self._report_no_section(key, node)
             return
-        is_trainer = key == "trainer"
-        if is_trainer and "pytorch_lightning" not in self._schema.trusted:
-            return
         known = self._schema.data["sections"][key]["arguments"]
+        if key == "trainer":
+            self._check_trainer(node, known)
+            return
+        for name, child in self._check_known((key,), node.entries, known):
+            self._report((key, name), f"there is no such argument{_hint_at_argument(name, known)}", child, at_key=True)
+
+    def _check_trainer(self, node: MappingNode, known: Mapping[str, Argument]) -> None:
+        """Check the trainer's section, but for the keys that other modules translate and check."""
+        if "pytorch_lightning" not in self._schema.trusted:
+            return
         entries = dict(node.entries)
-        if is_trainer:
-            for name in (*OLD_TRAINER_KEYS, *TRAINER_DEFAULTS):
-                child = entries.pop(name, None)
-                is_written = child is not None and child.origin.word is None  # and not translated from a word
-                if child is not None and is_written and not _is_word(child):  # settings of a class
-                    self.result.is_final = False
-        owner = "the trainer has" if is_trainer else "there is"
-        for name, child in self._check_known((key,), entries, known):
-            base = name.removesuffix("+")
-            hint = f"; {base} takes no list" if base in known else near(base, known)
-            if is_trainer and name in OLD_ARGUMENTS:
+        for name in (*OLD_TRAINER_KEYS, *TRAINER_DEFAULTS):
+            child = entries.pop(name, None)
+            is_written = child is not None and child.origin.word is None  # and not translated from a word
+            if child is not None and is_written and not _is_word(child):  # settings of a class
+                self.result.is_final = False
+        for name, child in self._check_known(("trainer",), entries, known):
+            hint = _hint_at_argument(name, known)
+            if name in OLD_ARGUMENTS:
                 hint = self._note_outdated(OLD_ARGUMENTS[name], child)
-            self._report((key, name), f"{owner} no such argument{hint}", child, at_key=True)
+            self._report(("trainer", name), f"the trainer has no such argument{hint}", child, at_key=True)
 
     def _report_no_section(self, key: str, node: Node) -> None:
         """Report a section that is no mapping; an empty one is right."""
@@ -251,7 +273,7 @@ class _Validator:
         """
         node = _entries(self._resolved.tree.entries.get(section)).get("strategy")
         word = node.value if isinstance(node, Leaf) else None
-        if node is None or not isinstance(word, str) or "." in word or not word.strip() or word == "null":
+        if node is None or not isinstance(word, str) or not _is_short_name(word):
             return
         if node.origin.word is not None and node.origin.word.path[0] != section:  # translated; it is checked there
             return
@@ -263,32 +285,42 @@ class _Validator:
     # -- values ------------------------------------------------------------------------------------------------
 
     def _check_value(self, path: KeyPath, node: Node, argument: Argument) -> None:
+        """Check a value by the alternatives of its argument's type: a value, a class, or a list of classes."""
         value = to_plain(node)
-        default = argument.get("default")
-        is_default = type(value) is type(default) and value == default  # jsonargparse takes its text, of any type
-        if value is None or is_default:
+        if _is_unset(value, argument) or self._has_failed(path, node):
             return
-        if self._is_unresolved(path) and not isinstance(node, MappingNode):
-            return
-        branches = list_branches(argument["schema"])
-        if any(not branch or branch.get("callable") for branch in branches):
-            self.result.is_final = False
-        if is_append(path[-1]) and not isinstance(node, Items):  # one element, or a class that becomes one
-            branches = [item for branch in branches for item in list_branches(branch.get("items", branch))]
+        branches = self._list_alternatives(path, node, argument)
         if any(_accepts_without_classes(branch, value) for branch in branches):
             return
 
         classes = [branch for branch in branches if "class" in branch]
         if isinstance(node, MappingNode) and classes:
-            self._check_class_mapping(path, node, classes, has_default=default is not None)
-        elif isinstance(node, Items) and any(map(_has_classes, branches)) and None not in value:
-            lists = [branch.get("items", {}) for branch in branches if branch.get("type") == "array"]
-            for index, item in enumerate(node.items):
-                self._check_value((*path, index), item, {"schema": any_of(lists)})
-        elif isinstance(value, str) and classes and isinstance(read_scalar(value), (str, type(None))):
+            self._check_class_mapping(path, node, classes, has_default=argument.get("default") is not None)
+        elif isinstance(node, Items) and _may_hold_classes(value, branches):
+            self._check_listed_classes(path, node, branches)
+        elif classes and _is_text(value):
             self._check_class_name(path, node, value, classes, argument)
         else:
             self._report_value(path, node, argument)
+
+    def _list_alternatives(self, path: KeyPath, node: Node, argument: Argument) -> list[Schema]:
+        """List the alternatives of an argument's type; those of an element, where one is appended to its list."""
+        branches = list_branches(argument["schema"])
+        if any(not branch or branch.get("callable") for branch in branches):
+            self.result.is_final = False
+        if is_append(path[-1]) and not isinstance(node, Items):  # one element, or a class that becomes one
+            return [item for branch in branches for item in list_branches(branch.get("items", branch))]
+        return list(branches)
+
+    def _has_failed(self, path: KeyPath, node: Node) -> bool:
+        """Check whether a single value, or an element of a list, is an interpolation that failed."""
+        return not isinstance(node, MappingNode) and self._is_unresolved(path)
+
+    def _check_listed_classes(self, path: KeyPath, node: Items, branches: Sequence[Schema]) -> None:
+        """Check the elements of a list, of which each may be a class."""
+        lists = [branch.get("items", {}) for branch in branches if branch.get("type") == "array"]
+        for index, item in enumerate(node.items):
+            self._check_value((*path, index), item, {"schema": any_of(lists)})
 
     def _check_class_mapping(
         self, path: KeyPath, node: MappingNode, classes: Sequence[Schema], *, has_default: bool
@@ -324,10 +356,7 @@ class _Validator:
         if is_file or any(branch.get("callable") for branch in classes):
             self.result.is_final = False
             return
-        takes_others = not all(
-            "class" in branch or branch.get("type") == "null" or _has_classes(branch)
-            for branch in list_branches(argument["schema"])
-        )
+        takes_others = not all(map(_takes_only_classes, list_branches(argument["schema"])))
         if takes_others and "." not in name and not self._may_mean(name, [branch["class"] for branch in classes]):
             self._report_value(path, node, argument)
         else:
@@ -374,15 +403,9 @@ class _Validator:
 
     def _check_spec_keys(self, path: KeyPath, entry: MappingNode, name: str) -> None:
         """Check the keys next to `class_path`, and that its arguments are mappings with names."""
-        for key, text in (("init_args", "{}'s arguments"), ("dict_kwargs", "arguments that {} passes on")):
-            given = entry.entries.get(key)
-            is_wrong = given is not None and not isinstance(given, MappingNode)
-            if given is not None and is_wrong and (key == "init_args" or to_plain(given)):
-                what = text.format(_short(name))
-                self._report((*path, key), f"expected a mapping of {what}, got {_format_value(to_plain(given))}", given)
-            for argument, node in _entries(given).items():
-                if not isinstance(argument, str):
-                    self._report_key_type((*path, key, argument), node)
+        short = _short(name)
+        self._check_spec_mapping((*path, "init_args"), entry, f"{short}'s arguments", takes_empty=False)
+        self._check_spec_mapping((*path, "dict_kwargs"), entry, f"arguments that {short} passes on", takes_empty=True)
         known = [*SPEC_KEYS, *_DROPPED]
         if path == (SECTION,):
             known.extend(STEPPING_KEYS)
@@ -392,14 +415,34 @@ class _Validator:
             elif key not in known:
                 self._report((*path, key), "stands next to class_path; put it under init_args", node, at_key=True)
 
+    def _check_spec_mapping(self, path: KeyPath, entry: MappingNode, expected: str, *, takes_empty: bool) -> None:
+        """Check that the arguments of a class, or those that it passes on, are a mapping with names.
+
+        Args:
+            path: Their place.
+            entry: The mapping of the class.
+            expected: What they are, in words.
+            takes_empty: Whether an empty value of another type is as good as none.
+        """
+        given = entry.entries.get(path[-1])
+        if given is None:
+            return
+        if not isinstance(given, MappingNode):
+            value = to_plain(given)
+            if value or not takes_empty:
+                self._report(path, f"expected a mapping of {expected}, got {_format_value(value)}", given)
+            return
+        for argument, node in given.entries.items():
+            if not isinstance(argument, str):
+                self._report_key_type((*path, argument), node)
+
     def _find_class(self, place: KeyPath, named: Node, name: str, bases: Sequence[Schema]) -> str | None:
         """Find a class that the schema describes, and whose installed version is the described one."""
         schema = self._schema
         wanted = [base["class"] for base in bases]
         found = schema.path_of(name, wanted)
-        if found is None and "." not in name and not self._may_mean(name, wanted):  # maybe it belongs elsewhere
-            elsewhere = [schema.path_of(name, [base]) for base in schema.data["names"]]
-            found = next((path for path in elsewhere if path is not None), None)
+        if found is None and "." not in name and not self._may_mean(name, wanted):
+            found = self._find_elsewhere(name)
         if found is None or not schema.is_valid_for(found):
             self._report_unknown_class(place, named, name, wanted)
             return None
@@ -409,6 +452,14 @@ class _Validator:
             self._report(place, fault, named)
             return None
         return found
+
+    def _find_elsewhere(self, name: str) -> str | None:
+        """Find a class by a short name that has no meaning where it stands."""
+        for base in self._schema.data["names"]:
+            found = self._schema.path_of(name, [base])
+            if found is not None:
+                return found
+        return None
 
     def _describe_wrong_class(
         self, found: str, wanted: Sequence[str], place: KeyPath, *, makes_function: bool
@@ -431,22 +482,31 @@ class _Validator:
 
     def _report_unknown_class(self, place: KeyPath, named: Node, name: str, bases: Collection[str]) -> None:
         """Report a name that leads to no class; one that only an import can find is noted as undescribed."""
+        text = self._describe_unknown_class(named, name, bases)
+        if text is None:
+            self.result.undescribed.add(self._schema.path_of(name, bases) or name)
+        else:
+            self._report(place, text, named)
+
+    def _describe_unknown_class(self, named: Node, name: str, bases: Collection[str]) -> str | None:
+        """Describe why a name leads to no class; None where an import may find one."""
         schema = self._schema
         module, _, short = real_name(name).rpartition(".")
-        exported: Sequence[str] | None = schema.data["exports"].get(module)
         old = find_class(real_name(name)) if module.startswith("pytorch_lightning") else None
         if old is not None:
             today, reason = old
-            text = f"there is no {name} here{self._note_outdated(reason, named)}{f': {today}' if today else ''}"
-        elif not module and not self._may_mean(name, bases):
-            text = _describe_no_class(name, _short_names(bases, schema))
-        elif exported is not None and short not in exported and schema.is_valid_for(module):
-            here = [known for known in exported if f"{module}.{known}" in schema.classes]
-            text = f"{module} has no class {short!r}{near(short, here) or near(short, _short_names(bases, schema))}"
-        else:
-            self.result.undescribed.add(schema.path_of(name, bases) or name)
-            return
-        self._report(place, text, named)
+            use = f": {today}" if today else ""
+            return f"there is no {name} here{self._note_outdated(reason, named)}{use}"
+
+        if not module:
+            is_wrong = not self._may_mean(name, bases)
+            return _describe_no_class(name, _short_names(bases, schema)) if is_wrong else None
+        exported: Sequence[str] | None = schema.data["exports"].get(module)
+        if exported is None or short in exported or not schema.is_valid_for(module):
+            return None
+        here = [known for known in exported if f"{module}.{known}" in schema.classes]
+        hint = near(short, here) or near(short, _short_names(bases, schema))
+        return f"{module} has no class {short!r}{hint}"
 
     def _check_arguments(self, path: KeyPath, entry: MappingNode, found: str, named: Node, *, num_given: int) -> None:
         """Check the arguments of a class.
@@ -460,14 +520,8 @@ class _Validator:
         """
         described = self._schema.classes[found]
         known: Mapping[str, Argument] = described["arguments"]
+        free = self._check_passed_on(path, entry, found, named)
         given = entry.entries.get("init_args")
-        free = _named_entries(entry.entries.get("dict_kwargs"))
-        if free:  # they may be for others
-            self.result.is_final = False
-        if not described.get("open") and len(path) <= _CALLED.get(path[0], 0):
-            for name in free.keys() - known.keys():
-                self._report_argument((*path, "dict_kwargs", name), free[name], found, named)
-
         named_here = _named_entries(given)
         if path == (SECTION,):
             named_here = self._check_schedule(entry, found, named, named_here)
@@ -477,6 +531,17 @@ class _Validator:
             required = [name for name, argument in [*known.items()][num_given:] if argument["required"]]
             missing = [name for name in required if not _is_set(name, {**free, **_entries(given)})]
             self._report_missing(path, entry, found, named, missing)
+
+    def _check_passed_on(self, path: KeyPath, entry: MappingNode, found: str, named: Node) -> dict[str, Node]:
+        """Check the arguments that a class passes on to others, which may know more than the class, and return them."""
+        described = self._schema.classes[found]
+        free = _named_entries(entry.entries.get("dict_kwargs"))
+        if free:
+            self.result.is_final = False
+        if not described.get("open") and len(path) <= _CALLED.get(path[0], 0):
+            for name in free.keys() - described["arguments"].keys():
+                self._report_argument((*path, "dict_kwargs", name), free[name], found, named)
+        return free
 
     def _report_missing(
         self, path: KeyPath, entry: MappingNode, found: str, named: Node, missing: Sequence[str]
@@ -504,11 +569,7 @@ class _Validator:
         """Check what only a schedule may have, and return the other arguments."""
         described = self._schema.classes[found]
         known: Mapping[str, Argument] = described["arguments"]
-        others = {}
-        for name, node in given.items():
-            is_counted = name in COUNTS and name in known and to_plain(node) == AUTO
-            if not is_counted:
-                others[name] = node
+        others = {name: node for name, node in given.items() if not _is_counted(name, node, known)}
 
         # An argument of such a name belongs to the class.
         for key in STEPPING_KEYS:
@@ -516,21 +577,24 @@ class _Validator:
             if stepping is not None:
                 self._check_value((SECTION, key), stepping, known.get(key) or {"schema": STEPPING_SCHEMAS[key]})
 
-        # A plateau class that does not take a metric gets it from Lightning.
         is_built = self._uses_schedule() and not self._resolved.is_incomplete
         if PLATEAU in (found, *described["bases"]) and "monitor" not in known:
-            monitor = others.pop("monitor", None)
+            monitor = others.pop("monitor", None)  # the class gets its value from Lightning
             if monitor is None and is_built:
                 self._report((SECTION,), f"{_short(found)} needs monitor, text: the metric that it goes by", named)
+        if is_built:
+            self._check_needed(entry, found, named, given)
+        return others
 
-        # Arguments of which torch asks for some, without a sign of it in the signature.
+    def _check_needed(self, entry: MappingNode, found: str, named: Node, given: Mapping[str, Node]) -> None:
+        """Check arguments of which torch asks for some, without a sign of it in the signature."""
         choices = _NEEDED.get(found, ())
+        if not choices or not isinstance(entry.entries.get("init_args", entry), MappingNode):
+            return
         has_one = any(all(_is_set(name, given) for name in each) for each in choices)
-        takes_arguments = isinstance(entry.entries.get("init_args", entry), MappingNode)
-        if choices and not has_one and takes_arguments and is_built:
+        if not has_one:
             words = ", or ".join(" and ".join(each) for each in choices)
             self._report((SECTION,), f"{_short(found)} needs {words}; total_steps: {AUTO} counts them", named)
-        return others
 
     def _uses_schedule(self) -> bool:
         """Check whether a fit builds the schedule: with an optimizer of the config, or that of lightkit's models."""
@@ -543,26 +607,33 @@ class _Validator:
         return values.get("optimizer") is not None or path.startswith("lightkit.")
 
     def _report_argument(self, place: KeyPath, node: Node, found: str, named: Node) -> None:
-        described = self._schema.classes[found]
+        """Report an argument that a class does not have."""
         name = str(place[-1])
         text = f"{_short(found)} has no such argument"
         for before in reversed(named.replaced):
-            earlier = self._schema.path_of(str(to_plain(before)), described["bases"])
+            earlier = self._schema.path_of(str(to_plain(before)), self._schema.classes[found]["bases"])
             if earlier is not None and name in self._schema.classes[earlier]["arguments"]:
                 text = f"{text}; it is one of {_short(earlier)}, which {_short(found)} has replaced"
                 self._report(place, text, node, named.origin, at_key=True)
                 return
-        hint = near(name.removesuffix("+"), described["arguments"])
+        self._report(place, f"{text}{self._hint_at_class_argument(place, found)}", node, at_key=True)
+
+    def _hint_at_class_argument(self, place: KeyPath, found: str) -> str:
+        """Return where an argument goes that a class does not have, or a near name; empty without either."""
+        described = self._schema.classes[found]
+        name = str(place[-1])
+        base = name.removesuffix("+")
         if place[:-1] == (SECTION, "init_args") and name in STEPPING_KEYS:
-            hint = f"; {name} stands next to class_path"
-        elif found == _CHECKPOINT and name.removesuffix("+") in self._schema.classes[_MODEL_CHECKPOINT]["arguments"]:
-            hint = (
+            return f"; {name} stands next to class_path"
+        if found == _CHECKPOINT and base in self._schema.classes[_MODEL_CHECKPOINT]["arguments"]:
+            return (
                 "; ModelCheckpoint has it: add an entry of your own under callbacks, such as five_best: {class_path: "
-                f"ModelCheckpoint, init_args: {{{name.removesuffix('+')}: ...}}}}"
+                f"ModelCheckpoint, init_args: {{{base}: ...}}}}"
             )
+        hint = near(base, described["arguments"])
         if not hint and described.get("open") and place[0] in _CALLED:
-            hint = "; what it passes on to others goes under dict_kwargs"
-        self._report(place, f"{text}{hint}", node, at_key=True)
+            return "; what it passes on to others goes under dict_kwargs"
+        return hint
 
     # -- reports -----------------------------------------------------------------------------------------------
 
@@ -643,6 +714,42 @@ def _accepts_without_classes(branch: Schema, value: Any) -> bool:
     if "class" in branch or (_has_classes(branch) and isinstance(value, list)):
         return False
     return accepts(branch, value)
+
+
+def _is_unset(value: Any, argument: Argument) -> bool:
+    """Check whether a value is null, or the default's, which jsonargparse takes whatever the type."""
+    default = argument.get("default")
+    return value is None or (type(value) is type(default) and bool(value == default))
+
+
+def _may_hold_classes(value: Sequence[Any], branches: Sequence[Schema]) -> bool:
+    """Check whether the elements of a list may be classes."""
+    return None not in value and any(map(_has_classes, branches))
+
+
+def _is_counted(name: str, node: Node, known: Mapping[str, Argument]) -> bool:
+    """Check whether an argument of a schedule is counted from the steps of the training."""
+    return name in COUNTS and name in known and to_plain(node) == AUTO
+
+
+def _is_text(value: Any) -> bool:
+    """Check whether a value is text, also as YAML reads it."""
+    return isinstance(value, str) and isinstance(read_scalar(value), (str, type(None)))
+
+
+def _is_short_name(word: str) -> bool:
+    """Check whether a text may name something without its module."""
+    return bool(word.strip()) and "." not in word and word != "null"
+
+
+def _takes_only_classes(branch: Schema) -> bool:
+    return "class" in branch or branch.get("type") == "null" or _has_classes(branch)
+
+
+def _hint_at_argument(name: str, known: Mapping[str, Argument]) -> str:
+    """Return a near argument of a section; of one that is no list, that nothing can be appended to it."""
+    base = name.removesuffix("+")
+    return f"; {base} takes no list" if base in known else near(base, known)
 
 
 def _is_word(node: Node) -> bool:

@@ -98,7 +98,7 @@ _WORDS = {
 
 
 def _explain(error: yaml.YAMLError, lines: Sequence[str], opened: str | None) -> str:
-    """Say what an error of PyYAML means.
+    """Explain an error of PyYAML.
 
     Args:
         error: The error, which has a place.
@@ -107,26 +107,40 @@ def _explain(error: yaml.YAMLError, lines: Sequence[str], opened: str | None) ->
     """
     assert isinstance(error, yaml.MarkedYAMLError)
     assert error.problem_mark is not None
-    problem = error.problem or ""
     mark = error.problem_mark
     line = lines[mark.line] if mark.line < len(lines) else ""
-    column = mark.column
+    before = line[: mark.column]
+    here = line[mark.column : mark.column + 1]
     if "\t" in line[: len(line) - len(line.lstrip())]:
         return "lines are indented with spaces, and a tab stands here"
-    if opened is not None and not "".join(lines[mark.line :])[column:].strip():
+    if opened is not None and not "".join(lines[mark.line :])[mark.column :].strip():
         return f"the {opened} that opens here is never closed"
-    if problem == "found character that cannot start any token":
-        return f"text cannot begin with {line[column : column + 1]}; put quotes around it"
-    if column > _LONGEST_KEY and not line[:column].count(": "):
+    if error.problem == "found character that cannot start any token":
+        return f"text cannot begin with {here}; put quotes around it"
+    if mark.column > _LONGEST_KEY and not before.count(": "):
         return f"a key is longer than {_LONGEST_KEY} characters"
+    return _explain_problem(error, before, here, lines[: mark.line])
+
+
+def _explain_problem(error: yaml.MarkedYAMLError, before: str, here: str, above: Sequence[str]) -> str:
+    """Explain an error by its problem.
+
+    Args:
+        error: The error.
+        before: Text before its place, in the same line.
+        here: The character at its place.
+        above: The lines above it.
+    """
+    problem = error.problem or ""
     if problem == "mapping values are not allowed in this context":
-        if ": " in line[:column]:
+        if ": " in before:
             return "a second colon in one line; put quotes around text that holds one"
-        above = next((above for above in reversed(lines[: mark.line]) if above.strip()), "")
-        return _WORDS["did not find expected key"] if ":" in above else "the line above has no colon after its key"
+        written = [line for line in above if line.strip()]
+        has_key = bool(written) and ":" in written[-1]
+        return _WORDS["did not find expected key"] if has_key else "the line above has no colon after its key"
     if problem == "did not find expected node content":
-        return f"a value is missing before {line[column : column + 1]}"
-    if problem == "did not find expected key" and line[:column].strip():
+        return f"a value is missing before {here}"
+    if problem == "did not find expected key" and before.strip():
         return "the value has ended before this; put quotes around all of it"
     said = ", ".join(part for part in (error.context, problem) if part)
     return _WORDS.get(problem, said)
@@ -258,7 +272,8 @@ class _TreeBuilder:
             text = f"{self._name}: the character {self._text[start : start + 1]!r} is not allowed in YAML"
             places = [self._origin_at(len(before) - 1, len(before[-1]))]
         else:
-            bracket = next((place for place in reversed(self._brackets) if place is not None), None)
+            open_brackets = [place for place in self._brackets if place is not None]
+            bracket = open_brackets[-1] if open_brackets else None
             opened = None if bracket is None else self._lines[bracket.line][bracket.column]
             text = f"{self._name}: not valid YAML: {_explain(error, self._lines, opened)}"
             marks = [mark]
