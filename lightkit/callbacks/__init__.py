@@ -4,6 +4,7 @@ from lightkit.callbacks.checkpoint import Checkpoint
 from lightkit.callbacks.checkpoint_io import VerifiedCheckpointIO, VerifiedXLACheckpointIO
 from lightkit.callbacks.class_names import ClassNames
 from lightkit.callbacks.computation import Computation
+from lightkit.callbacks.ema import EMA
 from lightkit.callbacks.interruption import StopOnSignal
 from lightkit.callbacks.nonfinite import FiniteLoss
 from lightkit.callbacks.notifiers import AppriseNotifier, SlackNotifier, WebhookNotifier
@@ -14,6 +15,7 @@ from lightkit.callbacks.resume import ResumeState
 from lightkit.callbacks.watchdog import StallWatch
 
 __all__ = [
+    "EMA",
     "AppriseNotifier",
     "Checkpoint",
     "ClassNames",

@@ -32,7 +32,16 @@ from lightkit.reports.predictions import (
     worst_errors,
     write_predictions,
 )
-from lightkit.task import UNDECLARED, Task, find_improbable, task_of
+from lightkit.task import (
+    CLASSIFICATION,
+    REGRESSION,
+    UNDECLARED,
+    PredictionForm,
+    Task,
+    find_improbable,
+    task_of,
+    task_of_kind,
+)
 
 log = logging.getLogger(__name__)
 _NUM_WORST = 40
@@ -40,68 +49,43 @@ _NUM_THUMBNAILS = 60
 # about 5 kB a thumbnail
 _LONG_SIDE = 160
 _JPEG_QUALITY = 80
+_BY_NAMES = (UNDECLARED.form, CLASSIFICATION.form, REGRESSION.form)
+"""Forms of which the names of a step's outputs choose one."""
 
 
-def reduce_outputs(outputs: Any, task: Task = UNDECLARED) -> tuple[Tensor, int] | None:
+def reduce_outputs(outputs: Any, task: Task = UNDECLARED) -> tuple[dict[str, Tensor], int] | None:
     """Reduce the outputs of a `test_step` or `validation_step`, without waiting for the device.
 
     Args:
-        outputs: A mapping with ``target`` ``(batch,)`` and ``logits`` or ``probabilities`` ``(batch, classes)``, or
-            with ``target`` and ``prediction``, both ``(batch,)`` or ``(batch, 1)``. ``weights`` ``(batch,)`` may be
-            there as well: samples of weight 0 do not count.
-        task: Of the model. One logit or probability a sample, ``(batch,)`` or ``(batch, 1)``, is of the second of two
-            classes where that is declared. Of labels that are independent of each other nothing is recorded.
+        outputs: A mapping with ``target`` ``(batch, ...)``, and ``logits`` or ``probabilities`` of classes or labels,
+            or ``prediction``, as the form of the task's predictions takes them. ``weights`` ``(batch,)`` may be there
+            as well: samples of weight 0 do not count.
+        task: Of the model. Where it declares nothing, the names of the tensors say whether they are of classes or
+            numbers.
 
     Returns:
-        ``(5, batch)`` (target, prediction, probability of the prediction, probability of the target, and whether the
-        sample counts), float64 where the model computes in it, else float32, and the number of classes, 0 of a
-        regressor; None if the outputs are anything else.
+        Columns ``(batch, ...)``, float64 where the model computes in it, else float32, and the number of classes; None
+        if the outputs are anything else.
     """
     items = outputs.items() if isinstance(outputs, Mapping) else ()
     tensors = {key: each.detach() for key, each in items if isinstance(each, Tensor)}
     target = tensors.get("target")
-    prediction = tensors.get("prediction")
     if target is None or target.ndim == 0:
         return None
-    counts = tensors["weights"] > 0 if "weights" in tensors else torch.ones_like(target, dtype=torch.bool)
-
-    # numbers
-    if prediction is not None:
-        if target.numel() != len(target) or prediction.numel() != len(target):  # several outputs
-            return None
-        is_wide = torch.float64 in (target.dtype, prediction.dtype)
-        wide = torch.float64 if is_wide else torch.float32
-        none = torch.zeros(len(target), device=target.device)
-        return torch.stack([each.flatten().to(wide) for each in (target, prediction, none, none, counts)]), 0
-
-    # classes
-    scores = _compute_scores(tensors, task)
-    is_whole = not target.is_floating_point() and target.ndim == 1
-    if scores is None or scores.ndim != 2 or len(scores) != len(target) or scores.shape[1] < 2 or not is_whole:
+    found = choose_form(tensors, task).reduce(tensors, task)
+    if found is None:
         return None
-    num_classes = scores.shape[1]
-    probability, predicted = scores.max(dim=1)
-    counts = counts & (target >= 0) & (target < num_classes)  # an ignored label counts for nothing
-    of_label = scores.gather(1, target.long().clamp(0, num_classes - 1)[:, None]).squeeze(1)
-    return torch.stack([each.float() for each in (target, predicted, probability, of_label, counts)]), num_classes
+    columns = {name: column if column.dtype == torch.float64 else column.float() for name, column in found[0].items()}
+    if {len(column) for column in columns.values()} != {len(target)}:
+        raise ValueError(f"target has {len(target)} samples, and {', '.join(tensors)} have not as many each")
+    return columns, found[1]
 
 
-def _compute_scores(tensors: Mapping[str, Tensor], task: Task) -> Tensor | None:
-    """Compute the probabilities ``(batch, classes)``; None if there are none, or they are not of one class a sample."""
-    given = tensors["probabilities"] if "probabilities" in tensors else tensors.get("logits")
-    if given is None or given.ndim == 0 or task.has_labels:
-        return None
-    scores = given.float()
-    is_pair = task.is_pair(scores.shape, 2)
-    if "probabilities" not in tensors:
-        if is_pair:
-            scores = scores.sigmoid()
-        elif scores.ndim == 2:
-            scores = scores.softmax(dim=1)
-    if is_pair:
-        second = scores.reshape(-1, 1)
-        scores = torch.cat([1 - second, second], dim=1)
-    return scores
+def choose_form(tensors: Iterable[str], task: Task) -> PredictionForm:
+    """Choose the form of predictions: that of the task, or of numbers or classes as the names of the tensors say."""
+    if task.form not in _BY_NAMES:
+        return task.form
+    return (REGRESSION if "prediction" in tensors else CLASSIFICATION).form
 
 
 class _Evaluation:
@@ -115,42 +99,49 @@ class _Evaluation:
     def __init__(self, trainer: Trainer, loader: Any) -> None:
         self.epoch = trainer.current_epoch
         self.num_classes = 0
-        self._rows: list[Tensor] = []
+        self.task: Task | None = None
+        """Task of the model, where the names of classes do not say it."""
+        self.form: PredictionForm = UNDECLARED.form
+        self._rows: list[dict[str, Tensor]] = []
         self._indices: list[int] | None = []  # None: the loader does not say which samples are in a batch
         self._defects: Any = getattr(getattr(trainer, "datamodule", None), "defects", None)
         self._loader = getattr(loader, "loader", loader)  # of one that replays batches, as lightkit.registry's
         source: Any = getattr(getattr(self._loader, "dataset", None), "source", None)
         self.source = source if callable(getattr(source, "name", None)) else None  # as lightkit.data's PixelSource
 
-    def add(self, outcomes: tuple[Tensor, int], batch: int) -> None:
+    def add(self, outcomes: tuple[dict[str, Tensor], int], batch: int) -> None:
         """Add a batch."""
         rows, self.num_classes = outcomes
         self._rows.append(rows)
+        num = len(rows["counts"])
         indices = list_indices(self._loader, epoch=0, batch=batch) or []
-        if len(indices) != rows.shape[1] and self.source is not None and self._defects is not None:
+        if len(indices) != num and self.source is not None and self._defects is not None:
             bad = self._defects.collect()  # those that cannot be read are left out of the batch
             indices = [index for index in indices if self.source.name(index) not in bad]
-        if self._indices is not None and len(indices) == rows.shape[1]:
+        if self._indices is not None and len(indices) == num:
             self._indices += indices
         else:
             self._indices = None
 
-    def share(self) -> tuple[NDArray[np.int64] | None, NDArray[Any]]:
-        """Return indices or None, and ``(4, samples)``, of the samples that count.
+    def share(self) -> tuple[NDArray[np.int64] | None, dict[str, NDArray[Any]]]:
+        """Return indices or None, and the columns, of the samples that count.
 
         Raises:
             ValueError: If what the model gives as probabilities is none.
         """
-        rows = torch.cat(self._rows, dim=1).cpu().numpy() if self._rows else np.empty((5, 0), np.float32)
-        given = rows[2:4].T
-        finite = given[np.isfinite(given).all(axis=1)]
-        if self.num_classes and find_improbable(finite).any():
-            raise ValueError(
-                f"probabilities are from {finite.min():.6g} to {finite.max():.6g}, expected 0 to 1; logits are "
-                "returned under the key 'logits'"
-            )
-        counts = rows[4] > 0
-        return None if self._indices is None else np.array(self._indices, np.int64)[counts], rows[:4, counts]
+        names = self._rows[0] if self._rows else ()
+        rows = {name: torch.cat([each[name] for each in self._rows]).cpu().numpy() for name in names}
+        for name in ("probability", "label_probability"):
+            given = rows[name].reshape(len(rows[name]), -1) if name in rows else np.empty((0, 1))
+            finite = given[np.isfinite(given).all(axis=1)]
+            if self.num_classes and find_improbable(finite).any():
+                raise ValueError(
+                    f"probabilities are from {finite.min():.6g} to {finite.max():.6g}, expected 0 to 1; logits are "
+                    "returned under the key 'logits'"
+                )
+        counts = rows.pop("counts", np.empty(0)) > 0
+        indices = None if self._indices is None else np.array(self._indices, np.int64)[counts]
+        return indices, {name: column[counts] for name, column in rows.items()}
 
 
 class PredictionRecorder(Callback):
@@ -190,7 +181,10 @@ class PredictionRecorder(Callback):
             return
         self._evaluation = None
         with self._warn_of_failure():  # tensors of the user's step need not fit each other
-            if (outcomes := reduce_outputs(outputs, task_of(pl_module))) is not None:
+            task = task_of(pl_module)
+            if (outcomes := reduce_outputs(outputs, task)) is not None:
+                evaluation.form = choose_form(outputs, task)
+                evaluation.task = task if evaluation.form is task.form else None
                 evaluation.add(outcomes, batch_idx)
                 self._evaluation = evaluation
 
@@ -198,6 +192,7 @@ class PredictionRecorder(Callback):
 
     def on_test_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Write the predictions, and show their figures in the loggers that take pictures."""
+        self._read_thresholds(pl_module)
         self.predictions = self._finish(trainer, self._evaluation, "test", trainer.ckpt_path)
         albums = [logger for logger in trainer.loggers if hasattr(logger, "add_picture")]
         with self._warn_of_failure():
@@ -221,7 +216,8 @@ class PredictionRecorder(Callback):
             self._begin(trainer, trainer.val_dataloaders)
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Keep the predictions of a validation outside a fit."""
+        """Read the thresholds, which a fit chooses in its validation; keep the predictions of one outside a fit."""
+        self._read_thresholds(pl_module)
         if self.folder is None and trainer.state.fn == TrainerFn.VALIDATING:
             self.predictions = self._finish(trainer, self._evaluation, "validation", trainer.ckpt_path)
 
@@ -243,6 +239,11 @@ class PredictionRecorder(Callback):
         self.predictions = self._evaluation = None
         with self._warn_of_failure():
             self._evaluation = None if is_off else _Evaluation(trainer, loader)
+
+    def _read_thresholds(self, module: LightningModule) -> None:
+        """Take the form with the thresholds that the model has at the end, which a validation may choose."""
+        if self._evaluation is not None and self._evaluation.task is not None:
+            self._evaluation.form = task_of(module).form
 
     def _keep_best(self, trainer: Trainer) -> None:
         """Keep the last validation where its checkpoint has become the best; without scores the newest is."""
@@ -272,10 +273,14 @@ class PredictionRecorder(Callback):
             return None
         if trainer.world_size > 1 and not is_named:
             return None
-        rows = np.concatenate([rows for _, rows in shares], axis=1)
-        index = np.concatenate([indices for indices, _ in shares]) if is_named else np.arange(rows.shape[1])
+        shares = [each for each in shares if each[1]] or shares  # a rank may have had no batch
+        rows = {name: np.concatenate([each[name] for _, each in shares]) for name in shares[0][1]}
+        num = len(next(iter(rows.values()), ()))
+        index = np.concatenate([indices for indices, _ in shares]) if is_named else np.arange(num)
         index, first = np.unique(index, return_index=True)  # a share may have been filled up
-        rows = rows[:, first]
+        rows = {name: column[first] for name, column in rows.items()}
+        if not rows:
+            return None
         num_classes = evaluation.num_classes
         source = evaluation.source if is_named else None
         data = getattr(trainer, "datamodule", None)
@@ -287,14 +292,16 @@ class PredictionRecorder(Callback):
                 epoch = None
                 if checkpoint and not Path(checkpoint).is_dir():  # of shards
                     epoch = read_checkpoint(checkpoint, mmap=True).get("epoch")
+            task = evaluation.task
+            kind = None if task is None or task.form in _BY_NAMES else task.output_kind
+            is_own = task is not None and type(task.form) is not type(task_of_kind(task.output_kind).form)
             predictions = Predictions(
                 split=split,
                 index=index,
                 paths=[None if source is None else source.name(each) for each in index.tolist()],
-                target=rows[0].astype(np.int64) if num_classes else rows[0],
-                prediction=rows[1].astype(np.int64) if num_classes else rows[1],
-                probability=rows[2].clip(0, 1) if num_classes else rows[2, :0],
-                label_probability=rows[3].clip(0, 1) if num_classes else rows[3, :0],
+                **evaluation.form.arrange(rows),
+                output_kind=kind,
+                own_task=task if is_own else None,
                 class_names=tuple(map(str, names if len(names) == num_classes else range(num_classes))),
                 # None for samples without names: their order may differ between runs
                 fingerprint=describe().get("fingerprint") if callable(describe) and is_named else None,

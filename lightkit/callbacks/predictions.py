@@ -40,11 +40,11 @@ class _Batch(NamedTuple):
     number: int
     rank: int
     indices: NDArray[np.int64]
-    kind: Literal["classes", "labels", "numbers", "samples", "whole"]
+    kind: Literal["named", "numbers", "samples", "whole"]
     rows: Any
 
 
-_ROW_KINDS = ("classes", "labels", "numbers")
+_ROW_KINDS = ("named", "numbers")
 """Kinds of batches that are rows of a table."""
 
 
@@ -94,7 +94,7 @@ class PredictionTable(BasePredictionWriter):
     ) -> None:
         """Keep the predictions of a batch."""
         indices = np.array(batch_indices or (), np.int64)
-        kind: Literal["classes", "labels", "numbers", "samples", "whole"]
+        kind: Literal["named", "numbers", "samples", "whole"]
         rows: Any
         if isinstance(prediction, Tensor) and prediction.ndim and len(indices) in (0, len(prediction)):
             read = _read_rows(prediction, pl_module, self._names or None)
@@ -102,14 +102,9 @@ class PredictionTable(BasePredictionWriter):
                 # a view would keep all of what it is a part of
                 kind = "numbers"
                 rows = read.values.copy()
-            elif read.task.has_labels:
-                kind = "labels"
-                rows = read.values.copy()
             else:
-                is_finite = np.isfinite(read.values).all(axis=1)
-                best = np.where(is_finite, read.values.max(axis=1), np.nan)
-                kind = "classes"
-                rows = np.stack([read.values.argmax(axis=1), best], axis=1)
+                kind = "named"
+                rows = read.task.form.condense(read.values)
         else:
             moved = move_data_to_device(prediction, "cpu")
             samples = split_samples(moved, len(indices) or None)
@@ -188,18 +183,16 @@ class PredictionTable(BasePredictionWriter):
         """Return the names of the columns of each kind of batches that are rows."""
         num_numbers = max((batch.rows.shape[1] for batch in batches if batch.kind == "numbers"), default=0)
         return {
-            "classes": ["label", "probability"],
-            "labels": self._task.name_columns(self._names, num_values=len(self._names), top_k=1),
+            "named": self._task.name_columns(self._names, num_values=len(self._names), top_k=1),
             "numbers": [f"prediction_{at}" for at in range(num_numbers)],
         }
 
     def _describe_row(self, batch: _Batch, place: int, columns: Mapping[str, Sequence[str]]) -> dict[str, Any]:
         """Return the cells of a row by column."""
         row = list(batch.rows[place])
-        if batch.kind in ("classes", "labels"):
-            row = [np.float32(min(max(value, 0), 1)) for value in row[-len(columns[batch.kind]) :]]
-        if batch.kind == "classes":
-            row = [self._names[int(batch.rows[place][0])], row[-1]]
+        if batch.kind == "named":
+            cells = self._task.form.list_condensed(batch.rows[place], self._names)
+            row = [cell if isinstance(cell, str) else np.float32(min(max(cell, 0), 1)) for cell in cells]
         return dict(zip(columns[batch.kind], row, strict=False))  # fewer numbers than other batches have
 
     def _list_lines(self, batches: Sequence[_Batch], trainer: Trainer) -> Iterator[dict[str, Any]]:
@@ -210,7 +203,7 @@ class PredictionTable(BasePredictionWriter):
             batch = batches[sample.batch]
             if batch.kind == "whole":
                 line = {"batch": batch.number, "prediction": batch.rows[0]}
-            elif batch.kind in ("classes", "labels"):
+            elif batch.kind == "named":
                 line = self._describe_row(batch, sample.place, columns)
             else:
                 line = name_parts(batch.rows[sample.place])

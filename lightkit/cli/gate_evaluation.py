@@ -55,6 +55,7 @@ from lightkit.runs.metric_mode import Mode, override_modes, rank_value
 from lightkit.runs.resume import find_checkpoint
 from lightkit.runs.scores import StageScore, read_scores
 from lightkit.runs.webhook import close_all
+from lightkit.task import task_of
 from lightkit.version import __version__
 
 if TYPE_CHECKING:
@@ -267,7 +268,7 @@ class _Evaluation:
         module, own_data = build_model(self.stage_config, self.stack)
         if own_data is None:
             raise ConfigError("gate.metric: the config has no data to score on. Give data: ... or --gate.metric=null.")
-        data = evaluation_data(own_data, split_of(metric))
+        data = evaluation_data(own_data, split_of(metric), task_of(module))
         candidate = self._score_candidate(f"run {run_name}", module, sha256, data)
         mode = find_gate_mode(settings, self.stage_config.resolved, self.modes)
         baseline_scores = None
@@ -466,7 +467,8 @@ class _Evaluation:
         with ExitStack() as stack:
             module, own_data = build_model(stage_config, stack)
             assert own_data is not None
-            samples = evaluation_data(own_data, data.split)  # its own: prepared and with the state that it asks for
+            # its own: prepared and with the state that it asks for
+            samples = evaluation_data(own_data, data.split, task_of(module))
             scores = self._score(model.name, module, model.checkpoint, samples)
         self._check_same_samples(model.name, samples, data, settings)
         if settings.own and samples.fingerprint != data.fingerprint:
@@ -619,7 +621,7 @@ class _Evaluation:
             ConfigError: If there is no such class, or the metric is no mean over samples.
         """
         metric = str(self.settings.metric)
-        if predictions is not None and predictions.is_classifier:
+        if predictions is not None and predictions.task.form.count_classes(predictions) is not None:
             found = score_class(predictions, data.number_of_label(class_name), metric)
             if found is not UNKNOWN_SCORE:
                 return found

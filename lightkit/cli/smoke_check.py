@@ -49,7 +49,6 @@ from lightkit.config import KeyPath, Problems, dotted, error_at, near, shown_pat
 from lightkit.errors import ConfigError, DataError, LightkitError, format_count
 from lightkit.hardware.processor import available_memory_bytes
 from lightkit.loggers import CSV, MLflow, TensorBoard
-from lightkit.models import ImageClassifier
 from lightkit.models.backbones import SMALL_CNN
 from lightkit.registry.gate import GateSettings, read_gate, split_of
 from lightkit.reports.statistics import smallest_drop, smallest_margin
@@ -317,8 +316,9 @@ class _SmokeCheck(ModelBuilder):
         probe = self._probe
         model = self._section.get("model")
         arguments = getattr(model, "init_args", {})
-        is_classifier = locate(str(getattr(model, "class_path", ""))) is ImageClassifier
-        if is_classifier and arguments.get("weights") == "default" and arguments.get("backbone") != SMALL_CNN:
+        choices = getattr(locate(str(getattr(model, "class_path", ""))), "input_choices", {})
+        downloads = "default" in choices.get("weights", ())
+        if downloads and arguments.get("weights") == "default" and arguments.get("backbone") != SMALL_CNN:
             arguments["weights"] = None  # they change no shape, and training fetches them
             self._not_tried["model.init_args.weights"] = "default, which the first fit downloads unless it has them"
         self.datamodule, self.model = self._build("data", self._section.get("data")), self._build("model", model)

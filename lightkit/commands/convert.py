@@ -53,7 +53,7 @@ def convert(invocation: Invocation) -> int:
         for split, photos in index.splits.items():
             for photo in photos:
                 path = photo.path.relative_to(images).as_posix()
-                label = index.class_names[photo.label]
+                label = index.name_label(photo)
                 path = _decode(path)
                 label = _decode(label)
                 num_bytes = photo.path.stat().st_size

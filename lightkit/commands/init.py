@@ -20,11 +20,20 @@ from lightkit.errors import ConfigError, DataError, format_count
 from lightkit.images.image_file import IMAGE_SUFFIXES
 from lightkit.images.image_index import find_split_folders, refuse_masks
 from lightkit.images.inputs import COLUMNS as PATH_COLUMNS
+from lightkit.images.label_table import (
+    CSV_SUFFIXES,
+    LABEL_COLUMNS,
+    LabelColumns,
+    TableRow,
+    collect_files,
+    read_csv,
+)
 from lightkit.images.splits import split_named
 from lightkit.images.table_format import RECIPES, explain_other_format
 
 _TEMPLATES = {"module": ("module",), "image": ("image",), "ci": ("module", "ci"), "cron": ("module", "cron")}
 _NUM_SIZES = 200  # images whose size is looked at
+_SEPARATORS = "|;,"
 _LABELS = ("label", "class", "target", "category", "y")
 _DRIFT_WINDOW = 10  # promoted models; a slide of less than a tenth of the margin at each promotion goes through
 _FEW_IMAGES = 5000  # below it a frozen backbone generalises better than one trained as a whole
@@ -40,6 +49,8 @@ class ImageData:
         splits: Number of images of each split.
         sizes: Shorter side of some of the images, in pixels.
         found: One line that says it.
+        num_images: Number of images, where they may have several labels.
+        is_multilabel: Whether an image has any number of labels.
     """
 
     source: tuple[str, Mapping[str, Any]]
@@ -47,6 +58,8 @@ class ImageData:
     splits: Mapping[str, int]
     sizes: Sequence[int]
     found: str
+    num_images: int = 0
+    is_multilabel: bool = False
 
 
 def init(invocation: Invocation) -> int:
@@ -85,7 +98,8 @@ def _compose_files(invocation: Invocation) -> dict[str, str]:
         raise invocation.error("--output names the config of --data; the files of a template have names of their own")
     if "data" in options:
         folder = Path(options["data"])
-        name = options.get("output", f"{folder.absolute().name}.yaml")
+        stem = folder.absolute().stem if folder.is_file() else folder.absolute().name
+        name = options.get("output", f"{stem}.yaml")
         return {name: starter_config(summarize_images(folder), name)}
     template = options.get("template", "module")
     if template not in _TEMPLATES:
@@ -114,6 +128,8 @@ def summarize_images(path: Path) -> ImageData:
     """
     if not path.exists():
         raise DataError(f"--data {path}: no such folder{near_files(path)}")
+    if path.is_file() and path.suffix.lower() in CSV_SUFFIXES:
+        return _summarize_csv(path)
     if (reason := explain_other_format(path)) is not None:
         raise DataError(f"--data: {reason}")
     is_table = path.is_file() or (path / "_delta_log").is_dir() or any(path.glob("*.parquet"))
@@ -172,6 +188,11 @@ def _summarize_table(path: Path) -> ImageData:
     table = _open_table(path)
     columns = {field.name: field.type for field in table.schema}
     image = _find_image_column(columns)
+    names_files = any(name.lower() in PATH_COLUMNS and "string" in str(kind) for name, kind in columns.items())
+    if image is None and names_files:
+        every = (cells for batch in table.to_batches() for cells in batch.to_pylist())
+        named = [TableRow(f"{path}, row {at}", cells) for at, cells in enumerate(every)]
+        return _summarize_rows(path, list(columns), named)
     labels = [name for name in _LABELS if name in columns]
     if image is None or not labels:
         raise _explain_columns(path, {name: str(kind) for name, kind in columns.items()}, image)
@@ -220,6 +241,89 @@ def _find_image_column(columns: Mapping[str, Any]) -> str | None:
     return None
 
 
+def _summarize_csv(path: Path) -> ImageData:
+    """Look at a file of comma separated values that names images and their labels.
+
+    Raises:
+        DataError: If it names no images, or cannot be read.
+    """
+    names, rows = read_csv(path)
+    if not any(name.lower() in PATH_COLUMNS for name in names):
+        raise DataError(
+            f"--data: {explain_other_format(path)}. Images are named by a column {', '.join(PATH_COLUMNS)}, and their "
+            f"labels by one of {', '.join(LABEL_COLUMNS)}; it has {', '.join(names)}."
+        )
+    return _summarize_rows(path, names, list(rows))
+
+
+def _summarize_rows(path: Path, names: Sequence[str], rows: Sequence[TableRow]) -> ImageData:
+    """Look at the images that the rows of a table name, and at their labels.
+
+    Raises:
+        DataError: If a file is missing, or there is no column of labels.
+    """
+    from PIL import Image  # here, as few commands read images
+
+    label = _find_labels(names, rows)
+    separator = None if isinstance(label, list) else _find_separator([row.cells[label] for row in rows])
+    columns = LabelColumns(names, image="auto", label=label, separator=separator, split="auto")
+    found = collect_files(rows, columns, table=path, root=path.parent)
+    files = [each for of_split in found.files.values() for each in of_split]
+    counts = dict.fromkeys(found.class_names, 0)
+    for _, given in files:
+        marks = [int(number == given) for number in range(len(counts))] if isinstance(given, int) else given
+        for name, is_there in zip(counts, marks, strict=True):
+            counts[name] += is_there
+    sizes = []
+    for file, _ in files[:: max(1, len(files) // _NUM_SIZES)]:
+        with suppress(OSError, ValueError, Image.DecompressionBombError), Image.open(file) as image:  # fit lists them
+            sizes.append(min(image.size))
+    arguments: dict[str, Any] = {"path": path.as_posix(), "image": columns.image, "label": label}
+    if separator is not None:
+        arguments["separator"] = separator
+    splits = {str(split): len(of_split) for split, of_split in found.files.items()}
+    of_classes = format_count(len(counts), "class", "classes")
+    if found.is_multilabel:
+        of_classes = format_count(len(counts), "label")
+    text = f"{format_count(len(files), 'image')} with {of_classes}"
+    is_given = bool(found.splits)
+    return ImageData(
+        ("ImageTable", arguments),
+        counts,
+        splits if is_given else _split(len(files)),
+        sizes,
+        f"{text}, path column {columns.image!r}",
+        num_images=len(files),
+        is_multilabel=found.is_multilabel,
+    )
+
+
+def _find_labels(names: Sequence[str], rows: Sequence[TableRow]) -> str | list[str]:
+    """Find the column of labels, or the columns of 0 and 1 where a table has no such column.
+
+    Raises:
+        DataError: If there are none.
+    """
+    by_name = {name.lower(): name for name in reversed(names)}
+    for usual in LABEL_COLUMNS:
+        if usual in by_name:
+            return by_name[usual]
+    marks = [name for name in names if all(str(row.cells[name]).strip() in ("0", "1") for row in rows)]
+    if len(marks) > 1:
+        return marks
+    raise DataError(
+        f"--data: the table has no column of labels named {', '.join(LABEL_COLUMNS)}, and no columns of 0 and 1; it "
+        f"has {', '.join(names)}. By hand, data.init_args.label of lightkit.data.ImageTable names a column of any name."
+    )
+
+
+def _find_separator(cells: Sequence[Any]) -> str | None:
+    """Find the character between several labels in one cell: the one of | ; and , that occurs; None where none does."""
+    texts = [cell for cell in cells if isinstance(cell, str)]
+    found = [each for each in _SEPARATORS if any(each in text for text in texts)]
+    return found[0] if len(found) == 1 else None
+
+
 def _explain_columns(path: Path, columns: Mapping[str, str], image: str | None) -> DataError:
     """Explain which table a config is written for, and which recipe is for this one.
 
@@ -230,14 +334,8 @@ def _explain_columns(path: Path, columns: Mapping[str, str], image: str | None) 
     """
     listed = ", ".join(f"{name} ({kind})" for name, kind in columns.items())
     expected = f"expected a column of image bytes and one of {', '.join(_LABELS)}; got {listed}"
-    paths = [name for name in columns if name.lower() in PATH_COLUMNS and "string" in columns[name]]
     if image is not None:
         recipe = "By hand, data.init_args.label of lightkit.data.Table names a label column of any name"
-    elif paths:
-        recipe = (
-            f'Images whose paths stand in a column ({paths[0]}) are not read: {RECIPES}, "Photos named by a table", '
-            "makes a folder of them"
-        )
     else:
         recipe = f'Numbers are trained on with a net of your own: {RECIPES}, "Numbers in a table", has a complete one'
     return DataError(f"--data {shown_path(path)}: {expected}. {recipe}.")
@@ -268,6 +366,8 @@ def starter_config(data: ImageData, name: str) -> str:
     batch_size = 32 if num_train >= 20 * 32 else 16 if num_train >= 20 * 16 else 8
     largest = max(data.classes, key=lambda each: data.classes[each])
     share = data.classes[largest] / sum(data.classes.values())
+    if data.is_multilabel:
+        share = sum(data.classes.values()) / data.num_images / len(data.classes)
     number = f"about {format_count(num_train, 'training image')}"
     model = [("backbone", "small_cnn", f"images of {side} pixels are too small for a pretrained network")]
     if not is_small:
@@ -281,12 +381,14 @@ def starter_config(data: ImageData, name: str) -> str:
             ),
             ("freeze", *(("backbone", few) if is_few else ("none", f"{number} are enough to train all layers"))),
         ]
+    if data.is_multilabel:
+        model.append(("multilabel", "true", "an image has any number of labels"))
     class_name, arguments = data.source
     batches = f"{format_count(num_train // batch_size, 'batch', 'batches')} of {number}"
     if num_train < batch_size:
         batches = f"{number}, which are fewer than a batch: one batch an epoch"
     # a table is read as a stream, of which no features are kept
-    keeps_features = is_frozen and class_name == "ImageFolder"
+    keeps_features = is_frozen and class_name != "Table"
     settings = [
         *((key, json.dumps(value, ensure_ascii=False), "") for key, value in arguments.items()),  # which is YAML too
         ("image_size", min(224, max(32, side // 32 * 32)), f"the shorter side of the images is {side} pixels (median)"),
@@ -310,10 +412,14 @@ trainer:
 """
     if not num_test:
         return text
+    metric = "test/map" if data.is_multilabel else "test/accuracy"
+    chance = f"always answering {largest!r} gives {share:.2f}"
+    if data.is_multilabel:
+        chance = f"a random order gives {share:.2f}"
     return f"""{text}
 gate:   # for lightkit gate, promote and retrain
-  metric: test/accuracy
-  min: {round((1 + share) / 2, 2)}   # always answering {largest!r} gives {share:.2f}; halfway from there to 1
+  metric: {metric}
+  min: {round((1 + share) / 2, 2)}   # {chance}; halfway from there to 1
 {_format_comparison(num_test)}"""
 
 

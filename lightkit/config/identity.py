@@ -56,6 +56,7 @@ _EXACT_LOADERS = {
     "FashionMNIST": ("lightkit",),
     "Flowers": ("lightkit",),
     "ImageFolder": ("lightkit",),
+    "ImageTable": ("lightkit",),
 }
 """Data modules that give the same batches, whichever processes load them."""
 _OF_LOADING = ("num_workers", "prefetch_factor", "persistent_workers", "pin_memory")

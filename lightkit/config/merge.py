@@ -22,7 +22,7 @@ NAMED_CLASSES = {
         "checkpoint": "lightkit.callbacks.Checkpoint",
         "device_stats": _LIGHTNING + "DeviceStatsMonitor",
         "early_stopping": _LIGHTNING + "EarlyStopping",
-        "ema": _LIGHTNING + "EMAWeightAveraging",
+        "ema": "lightkit.callbacks.EMA",
         "gradient_accumulation": _LIGHTNING + "GradientAccumulationScheduler",
         "lr_finder": _LIGHTNING + "LearningRateFinder",
         "lr_monitor": _LIGHTNING + "LearningRateMonitor",

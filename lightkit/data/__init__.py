@@ -26,6 +26,7 @@ there or of the wrong version, is called before anything is built.
 from lightkit.data.fashion_mnist import FashionMNIST
 from lightkit.data.flowers import DrawnFlowers, Flowers
 from lightkit.data.image_folder import ImageFolder
+from lightkit.data.image_table import ImageTable
 from lightkit.data.loader import Transformed, eval_loader, predict_loader, train_loader
 from lightkit.data.sampler import ResumableSampler, SampleKey, sample_randomness
 from lightkit.data.tables.module import Table
@@ -37,6 +38,7 @@ __all__ = [
     "FashionMNIST",
     "Flowers",
     "ImageFolder",
+    "ImageTable",
     "PetastormTable",
     "ResumableSampler",
     "SampleKey",

@@ -26,7 +26,7 @@ from torchvision.transforms import v2
 from lightkit.data.bad_samples import Defects, read_samples
 from lightkit.data.sampler import SampleKey, epoch_order, sample_randomness, stable_seed
 from lightkit.images.image_file import UnreadableImageError, decode_rgb, pillow_warnings, read_orientation
-from lightkit.images.image_index import Photo
+from lightkit.images.image_index import Label, Photo
 from lightkit.images.preprocessing import IMAGENET_MEAN, IMAGENET_STD, Preprocessing
 
 _START = b"\xff\xd8\xff"
@@ -94,7 +94,7 @@ class ImageSource(Protocol):
 
     def __len__(self) -> int: ...
 
-    def __getitem__(self, index: int) -> tuple[Image.Image, int]:
+    def __getitem__(self, index: int) -> tuple[Image.Image, Label]:
         return self.pixels(index).whole(), self.label(index)
 
     def pixels(self, index: int) -> Pixels:
@@ -104,8 +104,8 @@ class ImageSource(Protocol):
             UnreadableImageError: If it cannot be read or decoded, here or when its pixels are asked for.
         """
 
-    def label(self, index: int) -> int:
-        """Return its label."""
+    def label(self, index: int) -> Label:
+        """Return its label, or 0 or 1 for each of several labels."""
 
     def name(self, index: int) -> str:
         """Return what people know it by, such as its path."""
@@ -281,7 +281,7 @@ class PhotoPixels(ImageSource):
         """Return a photo, which is not read yet."""
         return Encoded(self.photos[index].path)
 
-    def label(self, index: int) -> int:
+    def label(self, index: int) -> Label:
         """Return its label."""
         return self.photos[index].label
 
@@ -402,7 +402,7 @@ def _random_box(draw: random.Random, size: tuple[int, int], scale: tuple[float, 
     return Box((height - box_height) // 2, (width - box_width) // 2, box_height, box_width)
 
 
-class ImageSamples(Dataset[tuple[Tensor, int]]):
+class ImageSamples(Dataset[tuple[Tensor, Label]]):
     """The images of a split as a model sees them, read in whole batches.
 
     Args:
@@ -422,7 +422,7 @@ class ImageSamples(Dataset[tuple[Tensor, int]]):
     def __len__(self) -> int:
         return len(self.source)
 
-    def __getitem__(self, key: SampleKey | int) -> tuple[Tensor, int]:
+    def __getitem__(self, key: SampleKey | int) -> tuple[Tensor, Label]:
         """Read one sample.
 
         Raises:

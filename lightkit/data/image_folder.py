@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -108,13 +109,7 @@ class ImageFolder(ImageModule):
             DataError: If the folder or a file in it is unusable, or ``stage`` needs a split that there is none of.
         """
         if self._index is None:
-            self._index = index_images(
-                self.root,
-                val_fraction=self.val_fraction,
-                test_fraction=self.test_fraction,
-                on_bad_image=self.on_bad_image,
-                max_bad_fraction=self.max_bad_fraction,
-            )
+            self._index = self._find_images()
             self.defects = Defects(self._index.defects)
         super().setup(stage)
         if stage == "fit":
@@ -125,13 +120,23 @@ class ImageFolder(ImageModule):
                 warn_idle(self, "cache_size", "cache_limit_gb", why="data.init_args.cache: none")
             if given := self._index.given:
                 idle = ("val_fraction",) * ("val" in given) + ("test_fraction",)
-                warn_idle(self, *idle, why=f"splits that are folders, as in {self.root}: {', '.join(given)}")
+                warn_idle(self, *idle, why=f"splits that are {self._given_as}: {', '.join(given)}")
             module = None if self.trainer is None else self.trainer.lightning_module
             if self.augment or not getattr(module, "may_keep_features", False):
                 self.read_split("train", decoded=True)  # decodes; else it may be that features are enough
         needed: dict[str | None, Split] = {"test": "test", "validate": "val"}
         if stage in needed:
             self._refuse_missing(needed[stage])
+
+    def _find_images(self) -> ImageIndex:
+        """Find and check all images."""
+        return index_images(
+            self.root,
+            val_fraction=self.val_fraction,
+            test_fraction=self.test_fraction,
+            on_bad_image=self.on_bad_image,
+            max_bad_fraction=self.max_bad_fraction,
+        )
 
     @property
     def index(self) -> ImageIndex:
@@ -179,6 +184,22 @@ class ImageFolder(ImageModule):
     def num_classes(self) -> int:
         """Number of classes."""
         return len(self.class_names)
+
+    @property
+    def is_multilabel(self) -> bool:
+        """Return whether an image has any number of labels."""
+        return False
+
+    @property
+    def label_counts(self) -> list[int]:
+        """Number of training images of each class or label, for factors of the loss."""
+        counts = Counter(number for photo in self.index.splits["train"] for number in photo.classes)
+        return [counts[number] for number in range(self.num_classes)]
+
+    @property
+    def _given_as(self) -> str:
+        """Describe where splits are given."""
+        return f"folders, as in {self.root}"
 
     def describe(self) -> dict[str, Any]:
         """Return the data's entry in a run's manifest."""

@@ -21,8 +21,17 @@ from pytorch_lightning.trainer.states import TrainerFn
 from pytorch_lightning.utilities.model_helpers import is_overridden
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
+from torchvision.transforms import v2
 
-from lightkit.config.bounds import Fraction, NonNegativeInt, PositiveInt, describe_bounds, find_bounds, is_within
+from lightkit.config.bounds import (
+    Fraction,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveInt,
+    describe_bounds,
+    find_bounds,
+    is_within,
+)
 from lightkit.data.bad_samples import Defects
 from lightkit.data.image_cache import RowCache, count_planned_reads, open_rows
 from lightkit.data.image_dataset import (
@@ -81,6 +90,10 @@ class LoadingModule(LightningDataModule):
         prefetch_factor: Batches that each worker prepares ahead.
         persistent_workers: Keep the workers from epoch to epoch.
         pin_memory: Hand batches to a GPU from memory that it can read by itself; `auto` does so where there is one.
+        mixup: Strength of mixup (arXiv:1710.09412) in training, the alpha of its Beta distribution, such as 0.2: images
+            of a batch and their targets are mixed in pairs, after the conversion to floating point. 0 leaves it out.
+        cutmix: Likewise of CutMix (arXiv:1905.04899), such as 1.0; with both, one of them is drawn for each batch. Loss
+            and metrics of the training are those of the mixed images, whose class is the one of the larger part.
     """
 
     def __init__(
@@ -96,11 +109,13 @@ class LoadingModule(LightningDataModule):
         prefetch_factor: PositiveInt = 2,
         persistent_workers: bool = True,
         pin_memory: Pinning = "auto",
+        mixup: NonNegativeFloat = 0.0,
+        cutmix: NonNegativeFloat = 0.0,
     ) -> None:
         super().__init__()
         check_arguments(
             self, image_size=image_size, batch_size=batch_size, num_workers=num_workers, crop_scale=crop_scale,
-            color_jitter=color_jitter, prefetch_factor=prefetch_factor,
+            color_jitter=color_jitter, prefetch_factor=prefetch_factor, mixup=mixup, cutmix=cutmix,
         )  # fmt: skip
         self.image_size = image_size
         self.batch_size = batch_size
@@ -110,6 +125,8 @@ class LoadingModule(LightningDataModule):
         self.crop_scale = crop_scale
         self.color_jitter = color_jitter
         self.rand_augment = rand_augment
+        self.mixup = mixup
+        self.cutmix = cutmix
         self.prefetch_factor = prefetch_factor
         self.persistent_workers = persistent_workers
         self.pin_memory = pin_memory
@@ -120,7 +137,15 @@ class LoadingModule(LightningDataModule):
         """Begin a stage."""
         self._stage = stage
         if stage == "fit" and not self.augment:
-            warn_idle(self, "crop_scale", "color_jitter", "rand_augment", why="data.init_args.augment: false")
+            warn_idle(
+                self,
+                "crop_scale",
+                "color_jitter",
+                "rand_augment",
+                "mixup",
+                "cutmix",
+                why="data.init_args.augment: false",
+            )
 
     @property
     def counts(self) -> dict[Split, int]:
@@ -163,11 +188,31 @@ class LoadingModule(LightningDataModule):
         Lightning calls one of the two hooks alone, the data module's, and warns that the model's is left out; it is
         not.
         """
-        batch = normalised(batch, preprocessing_of(self.image_size), self.trainer)
+        batch = self._mix(normalised(batch, preprocessing_of(self.image_size), self.trainer))
         module = None if self.trainer is None else self.trainer.lightning_module
         if module is not None and is_overridden("on_after_batch_transfer", module, parent=LightningModule):
             return module.on_after_batch_transfer(batch, dataloader_idx)
         return batch
+
+    def _mix(self, batch: Any) -> Any:
+        """Mix the images of a training batch in pairs, where that is asked for; random numbers are torch's own.
+
+        Raises:
+            ConfigError: If samples have weights, which are not mixed.
+        """
+        strengths = ((v2.MixUp, self.mixup), (v2.CutMix, self.cutmix))
+        chosen = [(kind, alpha) for kind, alpha in strengths if alpha > 0]
+        if not chosen or not self.augment or self.trainer is None or not self.trainer.training:
+            return batch
+        images, targets, *weights = batch
+        if weights:
+            raise ConfigError(
+                "data.init_args.mixup and cutmix mix no samples with weights. Leave data.init_args.weight out, or both."
+            )
+        num_classes = None if targets.ndim > 1 else getattr(self, "num_classes", None)
+        steps = [kind(alpha=alpha, num_classes=num_classes) for kind, alpha in chosen]
+        step = steps[0] if len(steps) == 1 else v2.RandomChoice(steps)
+        return type(batch)(step(images, targets))
 
     def _view(self, split: Split) -> View:
         """Return the view of a split: of training random parts of images, else, or without augmentation, the centre."""

@@ -62,6 +62,7 @@ class Metadata:
         outputs: In their order.
         output_kind: Kind of the first output.
         class_names: Of the classes or labels that the first output is of, in their order.
+        thresholds: Probability from which on each label is predicted; None where each is 0.5, or classes are.
         preprocessing: Of an image, if the data module names it.
         in_graph: Whether the exported model does the preprocessing itself.
         precision: ``float32``, ``float16`` or ``int8``: of the weights.
@@ -77,6 +78,7 @@ class Metadata:
     outputs: tuple[TensorSpec, ...]
     output_kind: OutputKind = "other"
     class_names: tuple[str, ...] | None = None
+    thresholds: tuple[float, ...] | None = None
     preprocessing: Preprocessing | None = None
     in_graph: bool = False
     precision: str = "float32"
@@ -87,8 +89,8 @@ class Metadata:
 
     @property
     def task(self) -> Task:
-        """Task of the model, as far as the kind of the first output says it."""
-        return task_of_kind(self.output_kind)
+        """Task of the model, as far as the kind of the first output and the thresholds say it."""
+        return task_of_kind(self.output_kind).decide_by(self.thresholds)
 
     @property
     def file_name(self) -> str:
@@ -120,6 +122,8 @@ class Metadata:
         names = record.get("class_names")
         preprocessing = record.get("preprocessing")
         known["class_names"] = None if names is None else tuple(names)
+        if record.get("thresholds") is not None:
+            known["thresholds"] = tuple(map(float, record["thresholds"]))
         known["preprocessing"] = None if preprocessing is None else Preprocessing.from_dict(preprocessing)
         return cls(**known)
 

@@ -174,6 +174,7 @@ def describe_model(
         outputs=outputs,
         output_kind=task.output_kind,
         class_names=tuple(map(str, class_names)) if has_classes else None,
+        thresholds=task.form.thresholds,
         preprocessing=preprocessing if is_prepared else None,
         source=dict(source or {}),
     )
@@ -235,7 +236,7 @@ def include_preprocessing(plain: ExportTarget) -> ExportTarget:
         metadata,
         inputs=(TensorSpec("images", "uint8", (None, None, None, 3)),),
         outputs=_describe_tensors(run_model(model, (example,)), len(example)),
-        output_kind="multilabel_probabilities" if metadata.task.has_labels else "probabilities",
+        output_kind=metadata.task.form.in_graph_kind,
         in_graph=True,
     )
     return replace(plain, model=model, example=(example,), metadata=metadata, plain=plain)

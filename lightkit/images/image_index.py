@@ -6,7 +6,7 @@ import hashlib
 import logging
 import re
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
@@ -26,6 +26,8 @@ log = logging.getLogger("lightkit.data")
 
 _NUM_SHOWN = 5
 OnBadImage = Literal["skip", "error"]
+Label = int | tuple[int, ...]
+"""Number of a class, or 0 or 1 for each of several labels."""
 
 
 class Defect(NamedTuple):
@@ -46,17 +48,24 @@ class Photo:
 
     Args:
         path: The file.
-        label: Its class; counts into the index's ``class_names``.
+        label: Its class; counts into the index's ``class_names``. Of labels that are independent, 0 or 1 for each.
         digest: SHA-256 of its bytes, hexadecimal.
         height: Of the upright image, in pixels.
         width: In the same way.
     """
 
     path: Path
-    label: int
+    label: Label
     digest: str
     height: int
     width: int
+
+    @property
+    def classes(self) -> tuple[int, ...]:
+        """Numbers of its class, or of the labels that it has."""
+        if isinstance(self.label, int):
+            return (self.label,)
+        return tuple(number for number, is_there in enumerate(self.label) if is_there)
 
 
 @dataclass(frozen=True)
@@ -80,11 +89,15 @@ class ImageIndex:
         """Photos of each split."""
         return {split: len(photos) for split, photos in self.splits.items()}
 
+    def name_label(self, photo: Photo) -> str:
+        """Return the name of a photo's class, or the names of its labels with line breaks between them."""
+        return "\n".join(self.class_names[number] for number in photo.classes)
+
     @property
     def fingerprint(self) -> str:
         """SHA-256 over split, class and content of every photo; names and places of files do not count."""
         lines = sorted(
-            f"{split}\0{self.class_names[photo.label]}\0{photo.digest}\n"
+            f"{split}\0{self.name_label(photo)}\0{photo.digest}\n"
             for split, photos in self.splits.items()
             for photo in photos
         )
@@ -118,19 +131,53 @@ def index_images(
     _warn_of_other_folders(root, given)
     folders = given or {"train": root}
     class_names, files = _list_files(folders)
+    return index_files(
+        root, class_names, files, given=given, val_fraction=val_fraction, test_fraction=test_fraction,
+        on_bad_image=on_bad_image, max_bad_fraction=max_bad_fraction,
+        locate=lambda name: str(folders["train"] / name),
+    )  # fmt: skip
 
+
+def index_files(
+    root: Path,
+    class_names: list[str],
+    files: Mapping[Split, Sequence[tuple[Path, Label]]],
+    *,
+    given: Mapping[Split, Path],
+    val_fraction: float,
+    test_fraction: float,
+    on_bad_image: OnBadImage,
+    max_bad_fraction: float,
+    locate: Callable[[str], str],
+) -> ImageIndex:
+    """Decode every photo once, and sort it into a split.
+
+    Args:
+        root: Folder or table that names the photos, for messages.
+        class_names: Names of the classes; a label counts into them.
+        files: Photos of each split with their labels; all of them under ``train`` where no splits are given.
+        given: Splits that are given, and where they are.
+        val_fraction: As for `index_images`.
+        test_fraction: Likewise.
+        on_bad_image: Likewise.
+        max_bad_fraction: Likewise.
+        locate: Names a class in messages.
+
+    Raises:
+        DataError: If too many files are unusable, or a class or a split has none.
+    """
     # A later scan decodes only content that is new.
     judged, defects = _judge_files(files)
     num_files = sum(map(len, files.values()))
     check_defects(defects, num_files, what=f"images in {root}", on_bad=on_bad_image, max_fraction=max_bad_fraction)
     if runs.current() is None and is_first_rank():  # a run lists them in its folder
         _warn_of_defects(defects)
-    _require_usable_classes(folders["train"], class_names, judged["train"])
+    _require_usable_classes(class_names, judged["train"], locate)
 
     photos = {split: _list_photos(each) for split, each in judged.items()}
     _warn_of_copies(photos, class_names)
     for split in given:
-        _warn_of_missing_classes(split, folders[split], photos[split], class_names)
+        _warn_of_missing_classes(split, given[split], photos[split], class_names)
 
     # The content of the photos decides where no folders do.
     splits: dict[Split, list[Photo]] = {"train": [], "val": [], "test": [], **photos}
@@ -149,7 +196,7 @@ def index_images(
     return ImageIndex(class_names, splits, defects, [*given])
 
 
-_Judged = tuple[Path, int, Verdict]
+_Judged = tuple[Path, Label, Verdict]
 """A file, the label of its class, and the verdict on its content."""
 
 
@@ -179,7 +226,7 @@ def _list_files(folders: Mapping[Split, Path]) -> tuple[list[str], dict[Split, l
 
 
 def _judge_files(
-    files: Mapping[Split, Sequence[tuple[Path, int]]],
+    files: Mapping[Split, Sequence[tuple[Path, Label]]],
 ) -> tuple[dict[Split, list[_Judged]], list[Defect]]:
     """Decode each image once, or read the verdict on its content; return the verdicts, and the files with a defect."""
     paths = [path for of_split in files.values() for path, _ in of_split]
@@ -204,19 +251,25 @@ def _warn_of_defects(defects: Sequence[Defect]) -> None:
     log.warning("%d %s cannot be used and will be left out (%s)", len(defects), images, frequent)
 
 
-def _require_usable_classes(folder: Path, class_names: Sequence[str], judged: Sequence[_Judged]) -> None:
+def _require_usable_classes(
+    class_names: Sequence[str], judged: Sequence[_Judged], locate: Callable[[str], str]
+) -> None:
     """Check that each class has an image to train on.
 
     Raises:
         DataError: If none of the images of a class can be used.
     """
-    for label, name in enumerate(class_names):
-        reasons = [verdict.defect for _, its_label, verdict in judged if its_label == label]
-        if None not in reasons:
+    for number, name in enumerate(class_names):
+        reasons = [verdict.defect for _, label, verdict in judged if _is_of_class(label, number)]
+        if reasons and None not in reasons:
             raise DataError(
-                f"{folder / name}: none of the {len(reasons)} images of this class can be used "
+                f"{locate(name)}: none of the {len(reasons)} images of this class can be used "
                 f"({most_frequent(map(str, reasons))}). Replace them, or remove the folder."
             )
+
+
+def _is_of_class(label: Label, number: int) -> bool:
+    return label == number if isinstance(label, int) else bool(label[number])
 
 
 def _list_photos(judged: Sequence[_Judged]) -> list[Photo]:
@@ -249,9 +302,9 @@ def _warn_of_missing_classes(split: Split, folder: Path, photos: Sequence[Photo]
     Raises:
         DataError: If it has no photo at all.
     """
-    present = {photo.label for photo in photos}
+    present = {number for photo in photos for number in photo.classes}
     missing = [name for label, name in enumerate(class_names) if label not in present]
-    if not present:
+    if not photos:
         raise DataError(f"{folder}: the {split} split has no images. Add some, or remove the folder.")
     if missing:
         log.warning(
@@ -268,7 +321,8 @@ def _warn_of_copies(splits: Mapping[Split, Sequence[Photo]], names: Sequence[str
     for split, photos in splits.items():
         for photo in photos:
             by_split[photo.digest].setdefault(split, str(photo.path))
-            by_class[photo.digest].setdefault(photo.label, f"{photo.path} ({names[photo.label]})")
+            labels = ", ".join(names[number] for number in photo.classes)
+            by_class[photo.digest].setdefault(photo.label, f"{photo.path} ({labels})")
     for places, effect in (
         (by_split, "one of the given splits, which makes results look better than they are"),
         (by_class, "one class, so that at least one of the labels is wrong"),
@@ -285,11 +339,12 @@ def _divide(
     split_by_digest = {
         photo.digest: split_of(photo.digest, val_fraction=val_fraction, test_fraction=test_fraction) for photo in photos
     }
-    trained = {photo.label for photo in photos if split_by_digest[photo.digest] == "train"}
+    trained = {number for photo in photos if split_by_digest[photo.digest] == "train" for number in photo.classes}
     nearest: dict[int, Photo] = {}  # training is at the upper end of the digests
     for photo in photos:
-        if photo.label not in trained:
-            nearest[photo.label] = max(photo, nearest.get(photo.label, photo), key=lambda one: one.digest)
+        for number in photo.classes:
+            if number not in trained:
+                nearest[number] = max(photo, nearest.get(number, photo), key=lambda one: one.digest)
     if nearest:
         more = f" and {len(nearest) - _NUM_SHOWN} more classes" if len(nearest) > _NUM_SHOWN else ""
         log.warning(

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
 
 import torch
 from pytorch_lightning import LightningModule, Trainer
@@ -13,6 +14,7 @@ from pytorch_lightning.trainer.states import TrainerFn
 from pytorch_lightning.utilities.types import STEP_OUTPUT
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
+from torchmetrics import MetricCollection
 from torchmetrics.classification import MulticlassConfusionMatrix
 from torchvision.utils import make_grid
 
@@ -31,9 +33,11 @@ from lightkit.models.backbones import (
     subnetworks_of_head,
 )
 from lightkit.models.features import FrozenFeatures, are_images, compute_logits, list_own_methods
-from lightkit.models.module import ScoredModule, Scores, Stage, classification_metrics, split_batch
+from lightkit.models.label_scores import LabelScores
+from lightkit.models.module import MeanLoss, ScoredModule, Scores, Stage, build_metrics, split_batch
 from lightkit.reports import figures
-from lightkit.task import CLASSIFICATION, OutputKind, Task
+from lightkit.task import CLASSIFICATION, MULTILABEL, OutputKind, Task
+from lightkit.task.multilabel import DEFAULT_THRESHOLD
 
 if TYPE_CHECKING:
     from typing import Self  # typing has it from Python 3.11 on
@@ -48,10 +52,11 @@ class ImageClassifier(ScoredModule, LightningModule):
 
     It is built when the data is known, so that class count and names come from there; a checkpoint holds the names.
     Logs ``loss``, ``accuracy``, ``f1``, ``precision`` and ``recall`` (the last three as means over classes) of each
-    epoch as ``train/loss``, ``val/accuracy``, ``test/f1`` and so on. Batches are ``(images, labels)``, or ``(images,
-    labels, weights)``: training multiplies the loss of a sample by its weight over the ``mean_weight`` of the data
-    module (1 if it has none), so that batch size and processes change nothing; in validation and test the loss is a
-    weighted mean. Samples of weight 0 are in no metric.
+    epoch as ``train/loss``, ``val/accuracy``, ``test/f1`` and so on; with ``multilabel`` the loss, ``map`` (mean
+    average precision), ``f1`` and ``subset_accuracy`` (all labels of an image right), of training the loss alone.
+    Batches are ``(images, labels)``, or ``(images, labels, weights)``: training multiplies the loss of a sample by its
+    weight over the ``mean_weight`` of the data module (1 if it has none), so that batch size and processes change
+    nothing; in validation and test the loss is a weighted mean. Samples of weight 0 are in no metric.
 
     Args:
         backbone: ``small_cnn`` (100,000 parameters, for quick runs on a CPU), any classification model of
@@ -73,14 +78,21 @@ class ImageClassifier(ScoredModule, LightningModule):
             of validation and test are without it, so that they compare between runs.
         learning_rate: At the first step, where the config names no optimizer: AdamW along a cosine to zero.
         weight_decay: Of that optimizer, for all but biases and normalisation.
+        multilabel: Each image has any number of labels, independently of each other: the targets of a batch are 0 or
+            1, ``(batch, labels)``, and the loss is the binary cross-entropy. Each validation of a training chooses the
+            threshold by which a label is predicted, so that its F1 is largest; the checkpoint keeps it.
+        pos_weight: Factor of the training loss where a label is there, of each label; `auto` takes the training images
+            without the label over those with it. Validation and test are without it.
+        class_weight: Factor of the training loss of each class; `auto` takes all training images over those of the
+            class and the number of classes, so that the mean is 1. Validation and test are without it.
     """
 
-    task: ClassVar[Task] = CLASSIFICATION
-    output_kind: ClassVar[OutputKind] = CLASSIFICATION.output_kind
+    task: Task = CLASSIFICATION
+    output_kind: OutputKind = CLASSIFICATION.output_kind
     """Kind of the output of ``forward``; a subclass whose ``forward`` gives something else sets its own."""
     input_choices: ClassVar[Mapping[str, Sequence[str]]] = {"backbone": BACKBONES, "weights": ("default",)}
     input_files: ClassVar[tuple[str, ...]] = ("weights",)
-    _in_bar = frozenset({"val/loss", "val/accuracy"})
+    _in_bar = frozenset({"val/loss", "val/accuracy", "val/map"})
 
     def __init__(
         self,
@@ -93,6 +105,9 @@ class ImageClassifier(ScoredModule, LightningModule):
         label_smoothing: Part = 0.0,
         learning_rate: NonNegativeFloat = 1e-3,
         weight_decay: NonNegativeFloat = 0.01,
+        multilabel: bool = False,
+        pos_weight: Literal["auto"] | list[float] | None = None,
+        class_weight: Literal["auto"] | list[float] | None = None,
     ) -> None:
         super().__init__()
         check_name(backbone)
@@ -100,7 +115,23 @@ class ImageClassifier(ScoredModule, LightningModule):
             raise ConfigError(
                 f"model.init_args.label_smoothing: expected at least 0 and below 1, got {label_smoothing}."
             )
+        if pos_weight is not None and not multilabel:
+            raise ConfigError(
+                "model.init_args.pos_weight: without multilabel: true it is model.init_args.class_weight."
+            )
+        if class_weight is not None and multilabel:
+            raise ConfigError("model.init_args.class_weight: with multilabel: true it is model.init_args.pos_weight.")
         self.save_hyperparameters()
+        if multilabel:
+            self.task = MULTILABEL
+            self.output_kind = MULTILABEL.output_kind
+        self.multilabel = multilabel
+        self.thresholds: tuple[float, ...] | None = None
+        """Probability from which on each label is predicted; None before a validation of the training."""
+        self.pos_weight = pos_weight
+        self.class_weight = class_weight
+        self._label_weights: Tensor | None = None  # of the training loss
+        self._has_warned_of_labels = False
         self.backbone = backbone
         self.weights = weights
         self.frozen = freeze == "backbone"
@@ -123,6 +154,7 @@ class ImageClassifier(ScoredModule, LightningModule):
         Raises:
             ConfigError: If the classes are unknown or contradict each other, or the images have the wrong size.
         """
+        self._check_data()
         found = read_class_names(self._trainer.datamodule) if self._trainer is not None else None  # type: ignore[attr-defined]
         if self.class_names is not None and found is not None:
             check_same_classes(self.class_names, found, by="the model")
@@ -130,8 +162,23 @@ class ImageClassifier(ScoredModule, LightningModule):
         if names is None and self._trainer is not None and self._trainer.state.fn == TrainerFn.FITTING:
             raise ConfigError(_UNKNOWN_CLASSES)
         if names is not None and self.network is None:
-            self._build(check_class_names(names, self.num_classes))
+            self._build(check_class_names(names, self.num_classes, least=1 if self.multilabel else 2))
         self._set_example()
+
+    def _check_data(self) -> None:
+        """Check whether model and data agree on the labels of an image.
+
+        Raises:
+            ConfigError: If the data has several labels an image and the model one, or the other way round.
+        """
+        has_several = getattr(getattr(self._trainer, "datamodule", None), "is_multilabel", None)
+        if has_several is None or has_several == self.multilabel:
+            return
+        has = "several labels an image" if has_several else "one label an image"
+        raise ConfigError(
+            f"model.init_args.multilabel: it is {str(self.multilabel).lower()}, and the data has {has}. Set it to "
+            f"{str(has_several).lower()}."
+        )
 
     def build_for(self, class_names: Sequence[str]) -> None:
         """Build the network for weights that come from elsewhere than ``weights`` and a checkpoint.
@@ -145,15 +192,17 @@ class ImageClassifier(ScoredModule, LightningModule):
         names = list(class_names)
         if self.class_names is not None:
             names = check_same_classes(names, self.class_names, by="the weights")
-        self._build(check_class_names(names, self.num_classes))
+        self._build(check_class_names(names, self.num_classes, least=1 if self.multilabel else 2))
         self._has_weights = True
 
     def _build(self, class_names: list[str]) -> None:
         self.class_names = class_names
         self.network = build(self.backbone, len(class_names), weights=self.weights)
         self._head_names = subnetworks_of_head(self.network, len(class_names))
-        self.scores = Scores(classification_metrics(len(class_names)))
-        self.confusion = MulticlassConfusionMatrix(len(class_names), validate_args=False)
+        metrics = build_metrics(self.task, len(class_names))
+        self.scores = Scores(metrics, train=MetricCollection({"loss": MeanLoss()}) if self.multilabel else None)
+        if not self.multilabel:
+            self.confusion = MulticlassConfusionMatrix(len(class_names), validate_args=False)
         if self.frozen:
             self.network.requires_grad_(requires_grad=False)
             for head in self._heads():
@@ -207,6 +256,8 @@ class ImageClassifier(ScoredModule, LightningModule):
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Add the class names."""
         checkpoint["class_names"] = self.class_names
+        if self.thresholds is not None:
+            checkpoint["thresholds"] = list(self.thresholds)
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Check the classes, and build the network where they were unknown.
@@ -223,12 +274,19 @@ class ImageClassifier(ScoredModule, LightningModule):
             self._build(names)
             self._set_example()
         self.class_names = names
+        if self.multilabel and checkpoint.get("thresholds") is not None:
+            self.set_thresholds(checkpoint["thresholds"])
         is_strict = self._trainer is not None and self.strict_loading
         if is_strict and (found := differences(self.state_dict(), checkpoint.get("state_dict", {}))):
             raise ConfigError(
                 f"ckpt_path: the checkpoint is not of backbone {self.backbone} (model.init_args.backbone). {found}"
             )
         self._has_weights = True
+
+    def set_thresholds(self, thresholds: Sequence[float]) -> None:
+        """Set the probability from which on each label is predicted."""
+        self.thresholds = tuple(map(float, thresholds))
+        self.task = MULTILABEL.decide_by(self.thresholds)
 
     # Modes: what is frozen stays in eval mode.
 
@@ -244,6 +302,7 @@ class ImageClassifier(ScoredModule, LightningModule):
     def on_fit_start(self) -> None:
         """Load the weights."""
         self.load_weights()
+        self._label_weights = self._find_label_weights()
         self._show_images = True
         # Lightning 2.6 warns of modules in eval mode between this hook and the next; here they are meant to be.
         self._is_starting = True
@@ -312,8 +371,8 @@ class ImageClassifier(ScoredModule, LightningModule):
         """Return the probabilities ``(batch, num_classes)`` of a batch of images, with or without labels."""
         images = batch if isinstance(batch, Tensor) else batch[0]
         self._refuse_numbers(images)
-        probabilities: Tensor = self(images).softmax(dim=1)
-        return probabilities
+        logits: Tensor = self(images)
+        return logits.sigmoid() if self.multilabel else logits.softmax(dim=1)
 
     def _step(self, stage: Stage, batch: Sequence[Tensor], *, label_smoothing: float = 0.0) -> dict[str, Tensor]:
         inputs, targets, weights = split_batch(batch)
@@ -323,13 +382,75 @@ class ImageClassifier(ScoredModule, LightningModule):
                 logits = self(inputs)
         else:
             logits = compute_logits(self._network, self._head_names[0], inputs)
-        loss, mean = self._compute_loss(stage, logits, targets, weights, label_smoothing=label_smoothing)
+        self._check_targets(logits, targets)
+        loss, mean = self._compute_own_loss(stage, logits, targets, weights, label_smoothing)
+        if not self.multilabel and targets.ndim == logits.ndim:  # mixed images: their larger part counts
+            targets = targets.argmax(dim=1)
         self.scores.update(stage, preds=logits, target=targets, loss=mean, weights=weights)
-        if stage == "val" and not self.trainer.sanity_checking and _find_picture_loggers(self.trainer):
+        if self.multilabel:
+            pass
+        elif stage == "val" and not self.trainer.sanity_checking and _find_picture_loggers(self.trainer):
             counted = slice(None) if weights is None else weights > 0
             self.confusion.update(logits.detach()[counted], targets[counted])
         given = {} if weights is None else {"weights": weights}
         return {"loss": loss, "logits": logits.detach(), "target": targets, **given}
+
+    def _compute_own_loss(
+        self, stage: Stage, logits: Tensor, targets: Tensor, weights: Tensor | None, label_smoothing: float
+    ) -> tuple[Tensor, Tensor]:
+        """Compute the loss to minimise and the mean that metrics count, with the factors of classes or labels."""
+        factors = self._label_weights if stage == "train" else None
+        if not self.multilabel:
+            if factors is None:
+                return self._compute_loss(stage, logits, targets, weights, label_smoothing=label_smoothing)
+            of_samples = factors[targets] if targets.ndim == 1 else targets.to(factors.dtype) @ factors
+            losses = self.task.compute_losses(logits, targets, reduction="none", label_smoothing=label_smoothing)
+            losses = losses * of_samples
+        else:
+            targets = targets.to(logits.dtype)
+            if label_smoothing:
+                targets = targets * (1 - label_smoothing) + label_smoothing / 2
+            if factors is None:
+                return self._compute_loss(stage, logits, targets, weights)
+            losses = self.task.compute_losses(logits, targets, reduction="none", pos_weight=factors).mean(dim=1)
+        return self._weigh_losses(stage, losses, weights)
+
+    def _find_label_weights(self) -> Tensor | None:
+        """Return the factors of the training loss of classes or labels, float32 ``(classes,)``; None without.
+
+        Raises:
+            ConfigError: If there are as many as classes, or the data does not count its labels.
+        """
+        name = "pos_weight" if self.multilabel else "class_weight"
+        given = self.pos_weight if self.multilabel else self.class_weight
+        names = self.class_names or []
+        if given is None:
+            return None
+        if given != "auto":
+            if len(given) != len(names) or not all(0 <= factor < math.inf for factor in given):
+                raise ConfigError(
+                    f"model.init_args.{name}: expected {len(names)} factors of 0 or more, one for each of "
+                    f"{join_names(names, most=10)}; got {given}."
+                )
+            return torch.tensor(given, dtype=torch.float32, device=self.device)
+        data = self.trainer.datamodule  # type: ignore[attr-defined]
+        counts = getattr(data, "label_counts", None)
+        if counts is None:
+            raise ConfigError(
+                f"model.init_args.{name}: auto needs the number of training images of each class, and "
+                f"{type(data).__name__} has no label_counts. Give {len(names)} factors."
+            )
+        return torch.tensor(self._balance(counts, data.counts["train"]), dtype=torch.float32, device=self.device)
+
+    def _balance(self, counts: Sequence[int], num_images: int) -> list[float]:
+        """Compute the factors of classes or labels with so many training images."""
+        names = self.class_names or []
+        missing = [name for name, count in zip(names, counts, strict=True) if not count]
+        if missing and self.trainer.is_global_zero:
+            log.warning("model: no training image has %s, so that its factor is 1", join_names(missing))
+        if self.multilabel:
+            return [(num_images - count) / count if count else 1.0 for count in counts]
+        return [num_images / (len(counts) * count) if count else 1.0 for count in counts]
 
     def _refuse_numbers(self, inputs: Tensor) -> None:
         """Refuse rows of numbers in the place of images.
@@ -345,7 +466,10 @@ class ImageClassifier(ScoredModule, LightningModule):
             )
 
     def on_validation_epoch_end(self) -> None:
-        """Log the validation metrics, and draw the confusion matrix."""
+        """Log the validation metrics, and draw the confusion matrix; choose the thresholds of labels in a training."""
+        if self.multilabel:
+            self._log_labels("val", chooses=self.trainer.state.fn == TrainerFn.FITTING)
+            return
         super().on_validation_epoch_end()
         if not self.confusion.update_called:
             return
@@ -355,6 +479,33 @@ class ImageClassifier(ScoredModule, LightningModule):
             names = self.class_names or list(map(str, range(len(counts))))
             pixels = figures.to_pixels(figures.draw_confusion_matrix(counts.cpu().numpy(), names))
             _log_picture(self.trainer, "val/confusion_matrix", torch.from_numpy(pixels).permute(2, 0, 1))
+
+    def on_test_epoch_end(self) -> None:
+        """Log the test metrics."""
+        if self.multilabel:
+            self._log_labels("test", chooses=False)
+        else:
+            super().on_test_epoch_end()
+
+    def _log_labels(self, stage: Stage, *, chooses: bool) -> None:
+        """Log the metrics of several labels, with the thresholds of the model or with new ones."""
+        metric = cast(LabelScores, self.scores.of(stage)["labels"])
+        own = self.thresholds or [DEFAULT_THRESHOLD] * metric.num_labels
+        metric.thresholds = None if chooses else own
+        has_counted = metric.update_called
+        self._log_scores(stage)
+        if not has_counted:
+            return
+        if chooses and not self.trainer.sanity_checking and metric.thresholds is not None:
+            self.set_thresholds(metric.thresholds)
+        is_told = self._has_warned_of_labels or self.trainer.sanity_checking
+        if metric.left_out and self.trainer.is_global_zero and not is_told:
+            self._has_warned_of_labels = True
+            names = [(self.class_names or [])[at] for at in metric.left_out]
+            log.warning(
+                "%s/map leaves out %d of %d labels, which no sample has: %s",
+                stage, len(names), metric.num_labels, join_names(names),
+            )  # fmt: skip
 
 
 def _find_picture_loggers(trainer: Trainer) -> list[Any]:
@@ -430,14 +581,14 @@ def read_class_names(data: object) -> list[str] | None:
     return number_classes(count) if isinstance(count, int) and count > 0 else None
 
 
-def check_class_names(names: Sequence[str], num_classes: int | None) -> list[str]:
+def check_class_names(names: Sequence[str], num_classes: int | None, *, least: int = 2) -> list[str]:
     """Refuse names that cannot be the classes of a classifier.
 
     Raises:
         ConfigError: If there are fewer than two, some are equal, or the model has another count.
     """
     names = list(names)
-    if len(names) < 2:
+    if len(names) < least:
         raise ConfigError(f"A classifier needs at least two classes; found {len(names)}: {', '.join(names)}.")
     if len(set(names)) < len(names):
         twice = sorted({name for name in names if names.count(name) > 1})

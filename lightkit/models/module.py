@@ -10,14 +10,13 @@ import torch
 from pytorch_lightning import LightningModule
 from pytorch_lightning.utilities.types import STEP_OUTPUT, OptimizerLRScheduler
 from torch import Tensor, nn
-from torch.nn import functional
 from torch.optim import AdamW, Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 from torchmetrics import Metric, MetricCollection
-from torchmetrics.classification import MulticlassAccuracy, MulticlassF1Score, MulticlassPrecision, MulticlassRecall
-from torchmetrics.regression import MeanAbsoluteError, MeanSquaredError
 
-from lightkit.task import Task
+from lightkit.errors import DataError
+from lightkit.models.label_scores import LabelScores
+from lightkit.task import CLASSIFICATION, REGRESSION, Task
 
 if TYPE_CHECKING:
     _Module = LightningModule
@@ -90,27 +89,25 @@ class MeanLoss(Metric):
         return self.total / self.num_examples
 
 
+def build_metrics(task: Task, num_outputs: int) -> MetricCollection:
+    """Build the metrics of a task for one stage, with the loss.
+
+    Args:
+        task: Names their classes.
+        num_outputs: Number of classes, labels or values.
+    """
+    groups: Any = [list(group) for group in task.metric_groups] or False
+    return MetricCollection({"loss": MeanLoss(), **task.build_metrics(num_outputs)}, compute_groups=groups)
+
+
 def classification_metrics(num_classes: int) -> MetricCollection:
     """Accuracy over examples; F1, precision and recall as means over the classes that occur; the loss."""
-    macro: dict[str, Any] = {"num_classes": num_classes, "average": "macro", "validate_args": False}
-    return MetricCollection(
-        {
-            "loss": MeanLoss(),
-            "accuracy": MulticlassAccuracy(num_classes, average="micro", validate_args=False),
-            "f1": MulticlassF1Score(**macro),
-            "precision": MulticlassPrecision(**macro),
-            "recall": MulticlassRecall(**macro),
-        },
-        # one count of hits and misses serves three; said here, because a guess from the first batch may be wrong
-        compute_groups=[["loss"], ["accuracy"], ["f1", "precision", "recall"]],
-    )
+    return build_metrics(CLASSIFICATION, num_classes)
 
 
 def regression_metrics() -> MetricCollection:
     """Mean absolute and mean squared error in the units of the target, over all outputs; the loss."""
-    return MetricCollection(
-        {"loss": MeanLoss(), "mae": MeanAbsoluteError(), "mse": MeanSquaredError()}, compute_groups=False
-    )
+    return build_metrics(REGRESSION, 1)
 
 
 class Scores(nn.Module):
@@ -118,11 +115,17 @@ class Scores(nn.Module):
 
     Args:
         metrics: The collection that each stage gets a copy of.
+        train: Another collection for training, for metrics that are too large there.
     """
 
-    def __init__(self, metrics: MetricCollection) -> None:
+    def __init__(self, metrics: MetricCollection, train: MetricCollection | None = None) -> None:
         super().__init__()
-        self.stages = nn.ModuleDict({f"of_{stage}": metrics.clone(prefix=f"{stage}/") for stage in get_args(Stage)})
+        of_stages = dict.fromkeys(get_args(Stage), metrics)
+        if train is not None:
+            of_stages["train"] = train
+        self.stages = nn.ModuleDict(
+            {f"of_{stage}": each.clone(prefix=f"{stage}/") for stage, each in of_stages.items()}
+        )
 
     def of(self, stage: Stage) -> MetricCollection:
         """Return the metrics of a stage."""
@@ -151,6 +154,9 @@ class Scores(nn.Module):
             self.of(stage).update(preds=preds, target=target, loss=loss, size=weights.float().sum())
             return
         for metric in self.of(stage).values(copy_state=False):  # torchmetrics (1.9) fails on an empty batch
+            if isinstance(metric, LabelScores):
+                metric.skip()
+                continue
             metric._update_count += 1
             metric._computed = None
 
@@ -175,11 +181,11 @@ class ScoredModule(_Module):
     its loss and predictions.
     """
 
-    task: ClassVar[Task]
+    task: Task
     scores: Scores
     learning_rate: float
     weight_decay: float
-    _in_bar: ClassVar[frozenset[str]]
+    _in_bar: ClassVar[frozenset[str]] = frozenset({"val/loss"})
 
     def _step(self, stage: Stage, batch: Sequence[Tensor]) -> dict[str, Tensor]:
         raise NotImplementedError
@@ -200,18 +206,35 @@ class ScoredModule(_Module):
             The loss to minimise, and the mean over the batch, by the weights if there are any, which metrics count.
             They differ in training, see `weighted_loss`.
         """
-        function = getattr(functional, str(self.task.loss))
         if weights is None:
-            loss: Tensor = function(outputs, targets, **options)
+            loss: Tensor = self.task.compute_losses(outputs, targets, **options)
             return loss, loss
-        losses: Tensor = function(outputs, targets, reduction="none", **options)
+        losses: Tensor = self.task.compute_losses(outputs, targets, reduction="none", **options)
         losses = losses.flatten(1).mean(dim=1) if losses.ndim > 1 else losses
+        return self._weigh_losses(stage, losses, weights)
+
+    def _weigh_losses(self, stage: Stage, losses: Tensor, weights: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Compute the loss to minimise and the mean that metrics count, from the loss of each sample ``(batch,)``."""
+        if weights is None:
+            mean = losses.mean()
+            return mean, mean
         mean = weighted_mean(losses, weights)
         if stage != "train":
             return mean, mean
         data = getattr(self._trainer, "datamodule", None)
         mean_weight = getattr(data, "mean_weight", None)
         return weighted_loss(losses, weights, mean_weight=float(mean_weight or 1.0)), mean
+
+    def _check_targets(self, outputs: Tensor, targets: Tensor) -> None:
+        """Refuse targets that the task cannot be trained or scored on.
+
+        Raises:
+            DataError: If they do not fit the outputs.
+        """
+        expected = self.task.check_targets(outputs, targets)
+        if expected is not None:
+            kind = str(targets.dtype).removeprefix("torch.")
+            raise DataError(f"A batch has {kind} targets of shape {tuple(targets.shape)}; expected {expected}.")
 
     def on_train_batch_start(self, batch: Sequence[Tensor], batch_idx: int) -> None:
         """Start a new epoch's metrics."""

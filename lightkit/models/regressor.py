@@ -35,7 +35,7 @@ class Regressor(ScoredModule, LightningModule):
         weight_decay: Of that optimizer, for all but biases.
     """
 
-    task: ClassVar[Task] = REGRESSION
+    task: Task = REGRESSION
     output_kind: ClassVar[OutputKind] = REGRESSION.output_kind
     """Kind of the output of ``forward``; a subclass whose ``forward`` gives something else sets its own."""
     input_mean: Tensor

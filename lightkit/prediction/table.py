@@ -73,7 +73,6 @@ class PredictionColumns:
 
     Attributes:
         names: Names of all columns, in order.
-        has_classes: Whether a row has the likeliest classes, of which one is right.
     """
 
     def __init__(
@@ -86,7 +85,6 @@ class PredictionColumns:
     ) -> None:
         self.class_names = None if class_names is None else tuple(class_names)
         self.task = UNDECLARED if class_names is None else task
-        self.has_classes = self.task.has_classes
         self._num_values = num_values if self.class_names is None else len(self.class_names)
         self._top_k = min(top_k or DEFAULT_TOP_K, self._num_values)
         inner = self.task.name_columns(self.class_names, num_values=self._num_values, top_k=self._top_k)
@@ -118,10 +116,9 @@ class PredictionColumns:
             raise DataError(f"{path}: the model gives {values.size} values; expected {self._num_values}.")
         if self.class_names is not None:
             values = values.clip(0, 1)  # half precision rounds a little beyond
-        cells = list[Any](values)
-        if self.has_classes:
-            cells = [cell for pair in self.rank(values) for cell in pair]
-        return [path, *cells, defect]
+        if self.class_names is None:
+            return [path, *values, defect]
+        return [path, *self.task.form.list_cells(values, self.class_names, top_k=self._top_k), defect]
 
     def rank(self, values: Values) -> list[tuple[str, np.floating[Any]]]:
         """List the likeliest classes with their probabilities, likeliest first; of equals, the first class first."""
@@ -401,7 +398,6 @@ class PredictionWriter:
             LightkitError: If it cannot be written, as on a full disk.
         """
         values = prediction.values
-        has_classes = self._columns.has_classes
         if values is not None and (defect := self._columns.find_defect(values)) is not None:
             prediction = replace(prediction, values=None, defect=defect)
             values = None
@@ -410,7 +406,7 @@ class PredictionWriter:
             self.num_bad += 1
             self.bad += [prediction] if len(self.bad) < _MAX_BAD else []
         else:
-            item = (-float(values.max()) if has_classes else 0.0, -self.num, prediction)
+            item = (-self._columns.task.form.rate_certainty(values), -self.num, prediction)
             keep = heapq.heappush if len(self._chosen) < _MAX_THUMBNAILS else heapq.heappushpop
             keep(self._chosen, item)
         row = self._columns.row(prediction)
@@ -427,7 +423,7 @@ class PredictionWriter:
         environment = Environment(loader=FileSystemLoader(Path(__file__).parent), autoescape=True, trim_blocks=True)
         return environment.get_template("contact_sheet.html").render(
             num_good=self.num - self.num_bad,
-            has_classes=self._columns.has_classes,
+            has_classes=self._columns.task.has_probabilities,
             figures=[self._describe(prediction) for *_, prediction in sorted(self._chosen, reverse=True)],
             num_bad=self.num_bad,
             bad=[(visible(item.path, in_line=True), visible(item.defect or "")) for item in self.bad],
@@ -436,7 +432,7 @@ class PredictionWriter:
     def _describe(self, prediction: Prediction) -> tuple[str, Any, str | None]:
         """Return path, classes or values, and thumbnail in base64; None if the image cannot be read any more."""
         described: Any = prediction.values
-        if self._columns.has_classes:
+        if self._columns.task.has_probabilities:
             ranked = self._columns.rank(described)
             described = [(visible(name, in_line=True), probability) for name, probability in ranked]
         jpeg = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import torch
 from pytorch_lightning import LightningDataModule
@@ -26,6 +26,7 @@ from lightkit.registry.batches import (
     take_samples,
 )
 from lightkit.reports.predictions import Predictions
+from lightkit.task import UNDECLARED, Task
 
 
 class FixedOrderLoader:
@@ -110,11 +111,13 @@ class EvaluationData(LightningDataModule):
     Args:
         data: The data module.
         split: ``test`` or ``val``.
+        task: Of the models, whose targets are numbered anew.
     """
 
-    def __init__(self, data: LightningDataModule, split: str) -> None:
+    def __init__(self, data: LightningDataModule, split: str, task: Task = UNDECLARED) -> None:
         super().__init__()
         self.data = data
+        self.task = task
         self.split = split
         self.model_name = "the model"
         """Name of the model that is scored, in messages."""
@@ -262,7 +265,7 @@ class EvaluationData(LightningDataModule):
         Raises:
             ConfigError: If the labels of the model are not those that were numbered anew.
         """
-        if predictions is None or not predictions.is_classifier:
+        if predictions is None or not predictions.class_names:
             return predictions
         if self._given_labels and len(predictions) == sum(map(len, self._given_labels)):
             given = torch.cat(self._given_labels).cpu().numpy()
@@ -285,6 +288,9 @@ class EvaluationData(LightningDataModule):
         own = self.own_classes
         if own is None:
             return labels
+        renumbered = self.task.form.renumber(labels, own, sorted(own))
+        if renumbered is not None:
+            return cast(Tensor, renumbered)
         numbers = [int.from_bytes(hashlib.sha256(name.encode()).digest()[:7]) for name in own]
         named = map_labels(labels.long(), numbers) if not labels.is_floating_point() else None
         return labels if named is None else named
@@ -315,7 +321,9 @@ class EvaluationData(LightningDataModule):
                 "baseline, --gate.baseline=null judges by the thresholds alone."
             )
         labels = find_labels(batch)
-        renumbered = None if labels is None else map_labels(labels, [known.index(name) for name in own])
+        renumbered = None if labels is None else self.task.form.renumber(labels, own, known)
+        if renumbered is None and labels is not None:
+            renumbered = map_labels(labels, [known.index(name) for name in own])
         if renumbered is None:
             raise ConfigError(
                 f"gate: {self._describe_order()}. Expected (inputs, labels, ...), or a mapping or an object with one "
@@ -337,8 +345,8 @@ class EvaluationData(LightningDataModule):
         return take_samples(batch, chosen) if bool(chosen.any()) else None
 
 
-def evaluation_data(data: LightningDataModule, split: str) -> EvaluationData:
+def evaluation_data(data: LightningDataModule, split: str, task: Task = UNDECLARED) -> EvaluationData:
     """Wrap a split of a data module in a class of its name, under which a checkpoint keeps that data module's state."""
     name = type(data).__qualname__
-    made: EvaluationData = type(name, (EvaluationData,), {"__qualname__": name})(data, split)
+    made: EvaluationData = type(name, (EvaluationData,), {"__qualname__": name})(data, split, task)
     return made

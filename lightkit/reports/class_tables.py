@@ -31,12 +31,19 @@ def format_class_tables(predictions: Predictions, *, width: int) -> list[str]:
     if len(scores) < len(names):
         texts.append(f"the {len(scores)} classes of the lowest f1, of {len(names)}")
 
-    head = ("class", "precision", "recall", "f1", "samples")
+    head: tuple[str, ...] = ("class", "precision", "recall", "f1", "samples")
     rows = []
-    for name, num_samples, precision, recall, f1, _ in scores:
-        rows.append([visible(name, in_line=True), f"{precision:.3f}", f"{recall:.3f}", f"{f1:.3f}", str(num_samples)])
+    for each in scores:
+        numbers = [f"{value:.3f}" for value in (each.precision, each.recall, each.f1)]
+        rows.append([visible(each.name, in_line=True), *numbers, str(each.num_samples)])
+    if any(each.average_precision is not None for each in scores):
+        head = (*head, "average precision")
+        for row, each in zip(rows, scores, strict=True):
+            row.append("no sample" if each.average_precision is None else f"{each.average_precision:.3f}")
     texts.append(format_table(head, rows, right=head[1:]))
 
+    if "confusions" not in predictions.task.report_blocks:
+        return texts
     matrix = _format_confusions(predictions, names)
     if len(scores) == len(names) and max(map(len, matrix.splitlines())) <= width:
         texts += ["confusion matrix: labels in rows, predictions in columns", matrix]

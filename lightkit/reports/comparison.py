@@ -61,7 +61,7 @@ def match_samples(
     Returns:
         int64 ``(samples, 2)``: positions in the two; None if it is unknown which samples are the same.
     """
-    if first.is_classifier != second.is_classifier:
+    if first.task != second.task:
         return None
     both = (first, second)
     have_paths = all(None not in each.paths and len({*each.paths}) == len(each) for each in both)
@@ -124,8 +124,7 @@ def describe_difference(
     for name in first.task.metrics:
         metric = f"{prefix}/{name}"
         both = [scores.get(metric) for scores in (logged[1], logged[0])]
-        # a regressor's own loss may be in units of its own data
-        if metric in compared or None in both or (name == "loss" and not first.is_classifier):
+        if metric in compared or None in both or name in first.task.form.own_units:
             continue
         compared[metric] = [score for score in both if score is not None]
     tests: dict[str, dict[str, Any]] = {}

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
-import numpy as np
 import yaml
 
 from lightkit.config.secrets import mask
@@ -26,7 +25,7 @@ from lightkit.runs.metric_mode import Mode, infer_mode, is_better
 from lightkit.runs.metrics import MetricsTable
 from lightkit.runs.records import DataDescription, keep_matching
 from lightkit.runs.scores import StageScore, find_best_checkpoint, list_own_scores, read_scores
-from lightkit.task import CLASSIFICATION, REGRESSION
+from lightkit.task import list_main_metrics
 
 SPLITS: Mapping[Split, str] = {"test": "test", "validation": "val"}
 """Splits with predictions, in the order of preference, each with the prefix of its metrics."""
@@ -223,7 +222,7 @@ def find_score(facts: RunFacts) -> Score | None:
     """
     scores = list_scores(facts)
     for prefix in SPLITS.values():
-        for name in (CLASSIFICATION.gate_metric, REGRESSION.gate_metric):
+        for name in list_main_metrics():
             if (score := scores.get(f"{prefix}/{name}")) is not None:
                 return score
     best = facts.summary.get("best") or {}
@@ -256,24 +255,27 @@ def list_scores(facts: RunFacts) -> dict[str, Score]:
 
 
 def score_predictions(prefix: str, found: Predictions) -> Score:
-    """Compute the accuracy of a classifier, or the mean absolute error of a regressor, against chance.
-
-    Chance is the accuracy or error of the best constant prediction: of the most frequent class, the "no information
-    rate" of R's caret, or of the median.
+    """Compute the metric that the task is judged by, against chance: the metric of the best constant prediction.
 
     Args:
         prefix: Of the metric's name: ``test`` or ``val``.
         found: At least one prediction.
     """
     num = len(found)
-    if found.is_classifier:
-        right = int(found.is_correct.sum())
-        chance = float(np.bincount(found.target).max() / num)
-        return Score(f"{prefix}/{found.task.gate_metric}", right / num, wilson_interval(right, num), num, chance)
-    errors = np.abs(found.prediction - found.target)
-    chance = float(np.abs(found.target - np.median(found.target)).mean())
-    interval = bootstrap_interval(errors, confidence=0.95)
-    return Score(f"{prefix}/{found.task.gate_metric}", float(errors.mean()), interval, num, chance, is_loss=True)
+    name = str(found.task.gate_metric)
+    measure = found.task.form.measure(found)
+    if measure.is_share:
+        interval = wilson_interval(int(measure.values.sum()), num)
+    else:
+        interval = bootstrap_interval(measure.values, measure.statistic, confidence=0.95)
+    return Score(
+        f"{prefix}/{name}",
+        float(measure.statistic(measure.values)),
+        interval,
+        num,
+        measure.chance,
+        is_loss=found.task.metrics.get(name) == "min",
+    )
 
 
 def _score_logged(facts: RunFacts, metric: str, value: float, *, num_samples: int | None) -> Score:

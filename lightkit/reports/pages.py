@@ -307,15 +307,12 @@ def _choose_samples(facts: RunFacts, predictions: Predictions) -> list[tuple[str
     thumbnails = Thumbnails()
 
     def describe(at: int) -> PageSample:
-        note = ""
-        if predictions.task.has_probabilities:
-            note = f"{predictions.probability[at]:.2f}, label {predictions.label_probability[at]:.2f}"
         return PageSample(
             path=shorten(predictions.name_sample(at, facts.data.get("root")), 120),
             label=shorten(predictions.describe(predictions.target[at]), 60),
             predicted={"predicted": shorten(predictions.describe(predictions.prediction[at]), 60)},
             image=thumbnails.read(facts.run.folder, predictions.split, int(predictions.index[at])),
-            note=note,
+            note=predictions.task.form.describe_certainty(predictions, at),
         )
 
     chosen = [("worst", "The worst errors", worst_errors(predictions, _NUM_SAMPLES))]
@@ -404,10 +401,13 @@ def draw_predictions(found: Predictions) -> list[PageFigure]:
     if "scatter" in found.task.report_blocks:
         drawing = figures.draw_scatter(found.target, found.prediction)
         return [PageFigure("scatter", drawing, "prediction over target", f"Predictions for {about}")]
-    counts = confusion_counts(found)
-    label = f"Confusion matrix of {len(counts)} classes, {about}, of which {found.is_correct.sum()} are right"
-    matrix = figures.draw_confusion_matrix(counts, found.class_names)
-    drawn = [PageFigure("confusion-matrix", matrix, "labels in rows, predictions in columns", label)]
+    drawn = []
+    if "confusions" in found.task.report_blocks:
+        counts = confusion_counts(found)
+        num_right = int(counts.diagonal().sum())
+        label = f"Confusion matrix of {len(counts)} classes, {about}, of which {num_right} are right"
+        matrix = figures.draw_confusion_matrix(counts, found.class_names)
+        drawn.append(PageFigure("confusion-matrix", matrix, "labels in rows, predictions in columns", label))
     if (calibration := compute_calibration(found)) is not None:
         label = f"Reliability diagram of {about}; expected calibration error {calibration.error:.3f}"
         drawn.append(PageFigure("reliability", figures.draw_reliability(calibration), "reliability", label))

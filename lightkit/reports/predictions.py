@@ -14,36 +14,36 @@ from numpy.typing import NDArray
 
 from lightkit.errors import DataError
 from lightkit.runs.files import atomic_write
-from lightkit.task import CLASSIFICATION, REGRESSION, Task
+from lightkit.task import OutputKind, Task, task_of_record
 
 Split = Literal["test", "validation"]
 _METADATA = b"lightkit"
 _SCHEMA = 1
-_ABOUT = ("split", "class_names", "fingerprint", "sha256", "epoch", "changed")
+_ABOUT = ("split", "class_names", "fingerprint", "sha256", "epoch", "changed", "output_kind")
 """Fields of `Predictions` that the file holds as metadata."""
-_OF_CLASSIFIER = ("label", "predicted", "probability", "label_probability")
-_OF_REGRESSOR = ("target", "prediction")
-"""Columns after index and path."""
+_ARRAYS = ("index", "target", "prediction", "probability", "label_probability")
 
 
 @dataclass(frozen=True)
 class Predictions:
-    """Predictions of a classifier, or of a regressor with one output, in the order of the samples in the split.
+    """Predictions of a model, as its task records them, in the order of the samples in the split.
 
     Args:
         split: Split of the samples.
         index: int64 ``(samples,)``, position in the split; each occurs once.
         paths: ``(samples,)`` names of files or table rows; None where the data has no name for a sample.
         target: ``(samples,)``: int64 positions of the labels in ``class_names``; of a regressor float32, or float64
-            where the model computes in it.
+            where the model computes in it; of independent labels int64 ``(samples, labels)``, 0 or 1.
         prediction: Likewise, of what was predicted.
-        probability: float32 ``(samples,)`` of the predicted class; empty for a regressor.
-        label_probability: Likewise, of the label.
+        probability: float32 ``(samples,)`` of the predicted class, or ``(samples, labels)``; empty for a regressor.
+        label_probability: float32 ``(samples,)``, of the label, or of that label which is missed most.
         class_names: In the order of the labels; empty for a regressor.
         fingerprint: Of the data, as in the run's manifest.
         sha256: Of the checkpoint; None for weights that are in no file.
         epoch: Of the weights, from 0; None where it is unknown.
         changed: Keys of the config in which the stage differed from the run, see `lightkit.runs.scores`.
+        output_kind: Kind of the model's outputs; None where the names of the classes say it.
+        own_task: Task of a model of the user's own, which no file has.
     """
 
     split: Split
@@ -58,6 +58,8 @@ class Predictions:
     sha256: str | None = None
     epoch: int | None = None
     changed: tuple[str, ...] = ()
+    output_kind: OutputKind | None = None
+    own_task: Task | None = None
 
     def __len__(self) -> int:
         return len(self.index)
@@ -75,28 +77,23 @@ class Predictions:
     @property
     def task(self) -> Task:
         """Task of the model, as far as its recorded predictions say it."""
-        return CLASSIFICATION if self.class_names else REGRESSION
+        if self.own_task is not None:
+            return self.own_task
+        return task_of_record(self.output_kind, self.class_names)
 
     @property
-    def is_classifier(self) -> bool:
-        """Return whether targets are positions in ``class_names``."""
-        return self.task.has_classes
-
-    @property
-    def is_correct(self) -> NDArray[np.bool_]:
-        """Bool ``(samples,)``: whether the label was predicted."""
-        correct: NDArray[np.bool_] = self.prediction == self.target
-        return correct
+    def is_correct(self) -> Any:
+        """Bool ``(samples,)``: whether a prediction is right; None where predictions are more or less near."""
+        return self.task.form.find_correct(self)
 
     @property
     def labels(self) -> list[Any]:
         """The labels by name, for two models may number them differently; a regressor's targets."""
-        return [self.class_names[each] for each in self.target] if self.is_classifier else self.target.tolist()
+        return self.task.form.list_labels(self)
 
     def take(self, positions: NDArray[np.int64]) -> Predictions:
         """Return the predictions at some positions of the arrays."""
-        columns = ("index", "target", "prediction", "probability", "label_probability")
-        arrays = {name: each[positions] for name in columns if len(each := getattr(self, name)) == len(self)}
+        arrays = {name: each[positions] for name in _ARRAYS if len(each := getattr(self, name)) == len(self)}
         return replace(self, paths=[self.paths[each] for each in positions], **arrays)
 
     def name_sample(self, at: int, root: str | None = None) -> str:
@@ -104,9 +101,9 @@ class Predictions:
         path = self.paths[at]
         return f"sample {self.index[at]}" if path is None else path.removeprefix(f"{(root or '').rstrip('/')}/")
 
-    def describe(self, value: float) -> str:
-        """Write a target or a prediction: the name of the class, or a number."""
-        return self.class_names[int(value)] if self.is_classifier else f"{value:.4g}"
+    def describe(self, value: Any) -> str:
+        """Write a target or a prediction: the name of the class, the names of labels, or a number."""
+        return self.task.form.describe(self, value)
 
 
 def predictions_path(folder: Path, split: Split) -> Path:
@@ -128,17 +125,7 @@ def write_predictions(path: Path, predictions: Predictions) -> None:
         "index": pa.array(predictions.index, pa.int64()),
         "path": pa.array(predictions.paths, pa.string()),
     }
-    if predictions.is_classifier:
-        names = pa.array(predictions.class_names, pa.string())
-        columns["label"], columns["predicted"] = (
-            pa.DictionaryArray.from_arrays(pa.array(each, pa.int32()), names).cast(pa.string())
-            for each in (predictions.target, predictions.prediction)
-        )
-        columns["probability"] = pa.array(predictions.probability, pa.float32())
-        columns["label_probability"] = pa.array(predictions.label_probability, pa.float32())
-    else:
-        columns["target"] = pa.array(predictions.target)
-        columns["prediction"] = pa.array(predictions.prediction)
+    columns |= predictions.task.form.to_columns(predictions)
     about = {"schema": _SCHEMA, **{name: getattr(predictions, name) for name in _ABOUT}}
     table = pa.table(columns).replace_schema_metadata({_METADATA: json.dumps(about)})
     with atomic_write(path, durable=False) as aside:
@@ -152,28 +139,18 @@ def read_predictions(path: Path) -> Predictions:
         DataError: If it is missing, torn, or of another schema.
     """
     import pyarrow as pa  # 0.1 s
-    import pyarrow.compute as pc
     from pyarrow import parquet
 
     try:
         table = parquet.read_table(path, partitioning=None)
         about = json.loads((table.schema.metadata or {})[_METADATA])
-        names = pa.array(about["class_names"], pa.string())
-        columns = [table[name] for name in (_OF_CLASSIFIER if len(names) else _OF_REGRESSOR)]
-        if len(names):
-            columns[:2] = [pc.index_in(each, value_set=names).cast(pa.int64()) for each in columns[:2]]
-        target, prediction, *probabilities = (each.to_numpy() for each in columns)
-        probability, label_probability = probabilities or (np.empty(0, np.float32),) * 2
-        return Predictions(
-            index=table["index"].to_numpy(),
-            paths=table["path"].to_pylist(),
-            target=target,
-            prediction=prediction,
-            probability=probability,
-            label_probability=label_probability,
-            **{name: about[name] for name in _ABOUT if name != "changed"}
-            | {name: tuple(about.get(name) or ()) for name in ("class_names", "changed")},
-        )
+        fields: dict[str, Any] = {name: about[name] for name in _ABOUT if name not in ("changed", "output_kind")}
+        fields |= {name: tuple(about.get(name) or ()) for name in ("class_names", "changed")}
+        fields["output_kind"] = about.get("output_kind")
+        names = fields["class_names"]
+        task = task_of_record(fields["output_kind"], names)
+        arrays: dict[str, Any] = task.form.from_columns(table, names)
+        return Predictions(index=table["index"].to_numpy(), paths=table["path"].to_pylist(), **arrays, **fields)
     except (OSError, KeyError, TypeError, ValueError, pa.ArrowException) as error:
         raise DataError(f"{path}: no predictions can be read: {type(error).__name__}: {error}") from error
 
@@ -195,6 +172,7 @@ class ClassScores(NamedTuple):
         recall: Among its samples.
         f1: Harmonic mean of the two.
         taken_for: Most frequent wrong prediction for its samples, and how often; None where there is none.
+        average_precision: Of a label that is independent of the others; None of a class, or without samples.
     """
 
     name: str
@@ -202,33 +180,45 @@ class ClassScores(NamedTuple):
     precision: float
     recall: float
     f1: float
-    taken_for: tuple[str, int] | None
+    taken_for: tuple[str, int] | None = None
+    average_precision: float | None = None
 
 
 def score_classes(predictions: Predictions, most: int) -> list[ClassScores]:
     """Score the classes in their order; of more than ``most`` those with samples of least F1, the least first."""
-    counts = confusion_counts(predictions)
+    form = predictions.task.form
     names = predictions.class_names
-    hits = counts.diagonal()
-    support = counts.sum(axis=1)
-    predicted = counts.sum(axis=0)
+    counted = form.count_classes(predictions)
+    if counted is None:
+        return []
+    hits, predicted, support = counted
     f1 = 2 * hits / np.maximum(predicted + support, 1)
     chosen = np.arange(len(names))
     if len(names) > most:
         seen = np.flatnonzero(support)
         chosen = seen[np.argsort(f1[seen], kind="stable")][:most]
-    wrong = counts - np.diag(hits)
-    return [
-        ClassScores(
-            name=names[at],
-            num_samples=int(support[at]),
-            precision=hits[at] / max(predicted[at], 1),
-            recall=hits[at] / max(support[at], 1),
-            f1=f1[at],
-            taken_for=(names[other], int(wrong[at, other])) if wrong[at, other] else None,
+    wrong = None
+    if "confusions" in predictions.task.report_blocks:
+        wrong = confusion_counts(predictions)
+        wrong -= np.diag(wrong.diagonal())
+    scores = []
+    for at in chosen.tolist():
+        taken_for = None
+        if wrong is not None and wrong[at].any():
+            other = int(wrong[at].argmax())
+            taken_for = (names[other], int(wrong[at, other]))
+        scores.append(
+            ClassScores(
+                name=names[at],
+                num_samples=int(support[at]),
+                precision=hits[at] / max(predicted[at], 1),
+                recall=hits[at] / max(support[at], 1),
+                f1=f1[at],
+                taken_for=taken_for,
+                average_precision=form.score_class(predictions, at, "ap") if "ap" in form.class_metrics else None,
+            )
         )
-        for at, other in zip(chosen, wrong[chosen].argmax(axis=1), strict=True)
-    ]
+    return scores
 
 
 UNKNOWN_SCORE: Any = object()
@@ -262,7 +252,7 @@ def score_class(predictions: Predictions, number: int, metric: str) -> float | N
     """Return the value that one class has of a metric, from the predictions for the samples of all classes.
 
     Args:
-        predictions: Of a classifier, for all samples.
+        predictions: For all samples.
         number: Of the class.
         metric: Name of the metric, such as ``test/f1`` or ``val/accuracy``.
 
@@ -271,14 +261,14 @@ def score_class(predictions: Predictions, number: int, metric: str) -> float | N
         is none of a class.
     """
     words = [word for word in _split_name(metric) if word not in _AVERAGES]
-    if len(words) != 1 or words[0] not in _OF_CLASS:
+    form = predictions.task.form
+    counted = form.count_classes(predictions)
+    if len(words) == 1 and words[0] in form.class_metrics:
+        return form.score_class(predictions, number, words[0])
+    if counted is None or len(words) != 1 or words[0] not in _OF_CLASS:
         return cast("float | None", UNKNOWN_SCORE)
-    is_label = predictions.target == number
-    is_predicted = predictions.prediction == number
-    if not is_label.any():
-        return None
-    hits = int((is_label & is_predicted).sum())
-    return float(_OF_CLASS[words[0]](hits, int(is_predicted.sum()), int(is_label.sum())))
+    hits, predicted, support = (int(each[number]) for each in counted)
+    return float(_OF_CLASS[words[0]](hits, predicted, support)) if support else None
 
 
 def list_confusions(predictions: Predictions, num: int) -> list[tuple[str, str, int]]:
@@ -295,18 +285,18 @@ def list_confusions(predictions: Predictions, num: int) -> list[tuple[str, str, 
 
 
 def worst_errors(predictions: Predictions, num: int) -> NDArray[np.int64]:
-    """Choose the wrong predictions of least ``label_probability``, or a regressor's largest errors, the worst first.
+    """Choose the predictions that are most wrong, the worst first.
 
     Returns:
         At most ``num`` positions in the arrays of ``predictions``.
     """
-    if not predictions.is_classifier:
-        errors = np.nan_to_num(np.abs(predictions.prediction - predictions.target), nan=np.inf)
-        return np.argsort(-errors, kind="stable")[:num]
-    wrong = np.flatnonzero(~predictions.is_correct)
-    return wrong[np.argsort(predictions.label_probability[wrong], kind="stable")[:num]]
+    errors = predictions.task.form.measure_errors(predictions)
+    wrong = np.flatnonzero(errors != -np.inf)
+    return wrong[np.argsort(-errors[wrong], kind="stable")[:num]]
 
 
 def least_certain(predictions: Predictions, num: int) -> NDArray[np.int64]:
-    """Choose a classifier's samples of least ``probability``: at most ``num`` positions in the arrays."""
-    return np.argsort(predictions.probability, kind="stable")[:num]
+    """Choose the samples of least certain prediction: at most ``num`` positions in the arrays."""
+    if "uncertain" not in predictions.task.report_blocks:
+        return np.empty(0, np.int64)
+    return np.argsort(predictions.task.form.measure_certainty(predictions), kind="stable")[:num]

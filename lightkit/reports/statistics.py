@@ -260,18 +260,15 @@ def compute_calibration(predictions: Predictions | None) -> Calibration | None:
     Returns:
         The points; None of a regressor, without samples, or where a probability is not finite.
     """
-    if predictions is None or not predictions.is_classifier or not np.isfinite(predictions.probability).all():
+    pairs = None if predictions is None else predictions.task.form.list_calibration(predictions)
+    if pairs is None or not len(pairs[0]) or not np.isfinite(pairs[0]).all():
         return None
-    confidence = np.clip(predictions.probability.astype(float), 0, 1)
-    if not len(confidence):
-        return None
+    confidence = np.clip(pairs[0].astype(float), 0, 1)
     edges = np.linspace(0, 1, _NUM_BINS + 1)
     index = np.clip(np.searchsorted(edges, confidence, side="left") - 1, 0, _NUM_BINS - 1)
     counts = np.bincount(index, minlength=_NUM_BINS)
     share = np.where(counts > 0, counts, math.nan)
-    mean, accuracy = (
-        np.bincount(index, weights=each, minlength=_NUM_BINS) / share for each in (confidence, predictions.is_correct)
-    )
+    mean, accuracy = (np.bincount(index, weights=each, minlength=_NUM_BINS) / share for each in (confidence, pairs[1]))
     error = float(np.nansum(np.abs(accuracy - mean) * counts) / counts.sum())
     return Calibration(edges, counts, mean, accuracy, error)
 
@@ -279,52 +276,24 @@ def compute_calibration(predictions: Predictions | None) -> Calibration | None:
 # -- metrics of predictions ------------------------------------------------------------------------------------------
 
 
-def _macro(precision_weight: float, recall_weight: float) -> Statistic:
-    """Mean over the classes that occur of hits by a weighted mean of predictions and labels, as torchmetrics' macro."""
-
-    def compute(pairs: Array) -> float:
-        targets = pairs[:, 0]
-        predictions = pairs[:, 1]
-        num = int(pairs.max(initial=0)) + 1
-        hits = np.bincount(targets[targets == predictions], minlength=num)
-        support, predicted = (np.bincount(each, minlength=num) for each in (targets, predictions))
-        scores = hits / np.maximum(precision_weight * predicted + recall_weight * support, 1e-9)
-        return float(scores[support + predicted > 0].mean())
-
-    return compute
-
-
-def _errors(predictions: Predictions) -> Array:
-    return np.asarray(np.abs(predictions.prediction.astype(float) - predictions.target))
-
-
 def _recompute(metric: str, score: float | None, predictions: Predictions | None) -> tuple[Array, Statistic] | None:
     """Return the values of each sample and the metric of them; None where they do not give the logged score."""
     if predictions is None or not len(predictions) or score is None or not math.isfinite(score):
         return None
-    known: dict[str, tuple[Array, Statistic]]
-    if predictions.is_classifier:
-        is_correct = predictions.is_correct.astype(float)
-        losses = -np.log(np.maximum(predictions.label_probability.astype(float), 1e-38))
-        pairs = np.stack([predictions.target, predictions.prediction], axis=1)
-        known = {
-            "accuracy": (is_correct, np.mean),
-            "error": (1 - is_correct, np.mean),
-            "loss": (losses, np.mean),
-            "precision": (pairs, _macro(1, 0)),
-            "recall": (pairs, _macro(0, 1)),
-            "f1": (pairs, _macro(0.5, 0.5)),
-        }
-    else:
-        errors = _errors(predictions)
-        known = {"mae": (errors, np.mean), "mse": (errors**2, np.mean)}
-        # a loss is the one of the two that it equals
-        is_absolute = math.isclose(errors.mean(), score, rel_tol=_TOLERANCE)
-        known["loss"] = known["mae" if is_absolute else "mse"]
-    found = known.get(metric.replace("_", "/").rpartition("/")[2])
+    known = predictions.task.form.list_statistics(predictions, score)
+    found = known.get(metric.rpartition("/")[2]) or known.get(metric.replace("_", "/").rpartition("/")[2])
     if found is None or not math.isclose(found[1](found[0]), score, rel_tol=_TOLERANCE, abs_tol=_TOLERANCE / 10):
         return None
     return found
+
+
+def _count_exclusive(candidate: Predictions, baseline: Predictions) -> tuple[int, int] | None:
+    """Count the samples that one of two models alone predicts right; None where nothing is right or wrong."""
+    mine = candidate.is_correct
+    theirs = baseline.is_correct
+    if mine is None or theirs is None:
+        return None
+    return int((mine & ~theirs).sum()), int((theirs & ~mine).sum())
 
 
 def compute_interval(
@@ -352,11 +321,14 @@ def compute_interval(
 
 def select_class(predictions: Predictions | None, name: str) -> Predictions | None:
     """Return the predictions for the samples of a class, by its name or number; None where there are none."""
-    if predictions is None or not predictions.is_classifier:
+    if predictions is None or predictions.task.form.count_classes(predictions) is None:
         return None
     names = predictions.class_names
     number = names.index(name) if name in names else int(name) if name.isdecimal() else -1
-    return predictions.take(np.flatnonzero(predictions.target == number))
+    if number not in range(len(names)):
+        return predictions.take(np.empty(0, np.int64))
+    is_label = predictions.task.form.find_samples(predictions, number)
+    return None if is_label is None else predictions.take(np.flatnonzero(is_label))
 
 
 def compare_on_same_samples(
@@ -394,12 +366,11 @@ def compare_on_same_samples(
     (others, _) = theirs
     result |= paired_bootstrap(others, values, statistic, confidence=confidence)
     result |= {"test": "paired bootstrap", "num_samples": len(candidate)}
-    if candidate.is_classifier:
-        only_mine = int((candidate.is_correct & ~baseline.is_correct).sum())
-        only_theirs = int((baseline.is_correct & ~candidate.is_correct).sum())
-        result |= {"only_challenger": only_mine, "only_baseline": only_theirs}
+    exclusive = _count_exclusive(candidate, baseline)
+    if exclusive is not None:
+        result |= {"only_challenger": exclusive[0], "only_baseline": exclusive[1]}
         if metric.endswith(("accuracy", "error")):
-            result |= {"test": "McNemar's exact test", "p_value": mcnemar_exact(only_mine, only_theirs)}
+            result |= {"test": "McNemar's exact test", "p_value": mcnemar_exact(*exclusive)}
     return result | {"counts": result["p_value"] <= 1 - confidence}
 
 
@@ -440,9 +411,9 @@ def bound_difference(
         return None
 
     two_sided = 2 * confidence - 1
-    if candidate.is_classifier and metric.endswith(("accuracy", "error")):
-        only_mine = int((candidate.is_correct & ~baseline.is_correct).sum())
-        only_theirs = int((baseline.is_correct & ~candidate.is_correct).sum())
+    exclusive = _count_exclusive(candidate, baseline)
+    if exclusive is not None and metric.endswith(("accuracy", "error")):
+        only_mine, only_theirs = exclusive
         if metric.endswith("accuracy") != (mode == "max"):  # where it is good to be wrong
             only_mine, only_theirs = only_theirs, only_mine
         low, _ = paired_score_interval(only_mine, only_theirs, len(candidate), confidence=two_sided)
@@ -501,6 +472,21 @@ def mark_differences(tests: Sequence[dict[str, Any]], *, level: float) -> None:
         found["counts"] = is_significant
 
 
+def _compare_each(candidate: Predictions, baseline: Predictions) -> tuple[Array, Array, Array]:
+    """Return how much better a model is than another on each sample, where it has lost, and where it has won.
+
+    Of the samples that are right or wrong it has lost those that the other alone has right.
+    """
+    mine = candidate.is_correct
+    theirs = baseline.is_correct
+    if mine is None or theirs is None:
+        distances = [np.abs(each.prediction.astype(float) - each.target) for each in (candidate, baseline)]
+        gains = distances[1] - distances[0]
+        return gains, gains < 0, gains > 0
+    gains = candidate.label_probability.astype(float) - baseline.label_probability
+    return gains, theirs & ~mine, mine & ~theirs
+
+
 def choose_deciding_samples(
     candidate: Predictions | None, baseline: Predictions | None, slices: Sequence[str]
 ) -> list[dict[str, Any]]:
@@ -521,13 +507,8 @@ def choose_deciding_samples(
     if baseline is None:
         chosen += [("wrong", int(at)) for at in worst_errors(candidate, _MAX_SAMPLES)]
     else:
-        gains = _errors(baseline) - _errors(candidate)
-        is_relevant = np.ones(len(candidate), dtype=bool)
-        if candidate.is_classifier:  # of the samples on which one alone is right, those of the largest change
-            gains = candidate.label_probability.astype(float) - baseline.label_probability
-            is_relevant = candidate.is_correct != baseline.is_correct
-        for kind, sign, is_won in (("lost", 1, False), ("won", -1, True)):
-            matches = is_relevant & (candidate.is_correct == is_won if candidate.is_classifier else -sign * gains > 0)
+        gains, is_lost, is_won = _compare_each(candidate, baseline)
+        for kind, sign, matches in (("lost", 1, is_lost), ("won", -1, is_won)):
             order = np.argsort(sign * gains, kind="stable")
             chosen += [(kind, int(at)) for at in order[matches[order]][:_MAX_SAMPLES]]
     for name in slices:

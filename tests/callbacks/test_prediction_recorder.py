@@ -70,7 +70,7 @@ def test_outputs_of_a_step_are_reduced_to_what_is_recorded(outputs: Any, rows: l
     reduced = reduce_outputs(outputs)
     assert (reduced is None) == (rows is None)
     if reduced is not None:
-        torch.testing.assert_close(reduced[0], torch.tensor(rows, dtype=torch.float32))
+        torch.testing.assert_close(torch.stack([*reduced[0].values()]), torch.tensor(rows, dtype=torch.float32))
 
 
 @pytest.mark.parametrize("num", [1, 2, 3, 10, 11])

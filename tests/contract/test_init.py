@@ -161,9 +161,16 @@ def test_init_data_writes_another_file_where_one_of_that_name_exists(workspace: 
 
 TABLES = {
     "numbers": ({"width": [1.5, 2.5], "label": ["a", "b"]}, '"Numbers in a table"'),
-    "paths": ({"path": ["a.jpg", "b.jpg"], "label": ["a", "b"]}, '"Photos named by a table"'),
     "no_label": ({"image": [b"", b""], "kind": ["a", "b"]}, "data.init_args.label"),
 }
+
+
+def test_init_data_of_a_table_of_paths_lists_the_rows_without_an_image(workspace: Workspace) -> None:
+    pq.write_table(pa.table({"path": ["a.jpg", "b.jpg"], "label": ["a", "b"]}), workspace.folder / "t.parquet")
+    failed = workspace.run("init", "--data", "t.parquet")
+    assert failed.code == 3
+    assert "2 of 2 rows name no image that is there" in failed.err
+    assert "t.parquet, row 0: a.jpg does not exist" in failed.err
 
 
 @pytest.mark.parametrize("name", TABLES)

@@ -115,4 +115,5 @@ def test_a_split_of_files_gives_what_the_untransformed_split_gives(make_images: 
         image, label = untransformed[index]
         assert np.array_equal(np.asarray(source.pixels(index).whole()), np.asarray(image))
         assert source.label(index) == label
+        assert isinstance(label, int)
         assert Path(source.name(index)).parent.name == data.class_names[label]

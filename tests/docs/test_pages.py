@@ -90,6 +90,8 @@ PAGES = {
         }
     ),
     "recipes": Page(FAST),
+    "labelled-tables": Page({**FAST, **NO_MLFLOW, **NO_DOWNLOAD}),
+    "add-a-task": Page(),
     "python-api": Page(pictures={"photos": 60}, files={"photos.yaml": PHOTOS}),
     "tables": Page({**FAST, **NO_MLFLOW}, {"data/flower_photos": 60}),
     "retrain": Page({**FAST, **NO_MLFLOW}),

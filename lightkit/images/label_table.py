@@ -1,0 +1,265 @@
+"""A table that names images and their labels, read row by row; each row knows its line, for errors. No torch."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from lightkit.config import near
+from lightkit.errors import ConfigError, DataError, join_names, visible
+from lightkit.images.image_index import Label
+from lightkit.images.inputs import COLUMNS as PATH_COLUMNS
+from lightkit.images.splits import Split, split_named
+
+LABEL_COLUMNS = ("label", "labels", "class", "target", "category", "tags")
+"""Columns of labels; the first that a table has."""
+CSV_SUFFIXES = (".csv", ".tsv", ".txt")
+_MAX_CELL = 1_000_000  # characters, if a quotation mark was never closed
+_MAX_CLASSES = 100_000
+_NUM_SHOWN = 5
+_MARKS = {"0": 0, "1": 1, "0.0": 0, "1.0": 1, "false": 0, "true": 1}
+_WHOLE = re.compile(r"-?\d+\.0+")
+
+
+class TableRow(NamedTuple):
+    """A row as it is read.
+
+    Args:
+        place: File and line, or row, for errors.
+        cells: Values by column: text of a CSV file, values of other tables.
+    """
+
+    place: str
+    cells: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class LabelledFiles:
+    """The images that a table names.
+
+    Args:
+        class_names: Names of the classes or labels.
+        files: Of each split that is named; all under ``train`` where none is.
+        splits: The splits that a column names.
+        is_multilabel: Whether an image has any number of labels.
+    """
+
+    class_names: list[str]
+    files: dict[Split, list[tuple[Path, Label]]]
+    splits: list[Split]
+    is_multilabel: bool
+
+
+def read_csv(path: Path) -> tuple[list[str], Iterator[TableRow]]:
+    """Read a file of comma, semicolon or tab separated values, in UTF-8, with or without a byte order mark.
+
+    Returns:
+        Names of the columns, and the rows.
+
+    Raises:
+        DataError: If it is empty, not UTF-8, has two columns of one name, or a row has more or fewer cells.
+    """
+    try:
+        text = path.read_bytes().decode("utf-8-sig")
+    except OSError as error:
+        raise DataError(f"{path}: this table cannot be read ({error.strerror}).") from error
+    except UnicodeDecodeError as error:
+        line = error.object[: error.start].count(b"\n") + 1
+        raise DataError(f"{path}, line {line}: this table is not in UTF-8. Save it as UTF-8.") from error
+    first = text.split("\n", 1)[0]
+    if "\0" in first:
+        raise DataError(f"{path}, line 1: this table is not in UTF-8. Save it as UTF-8.")
+    csv.field_size_limit(_MAX_CELL)
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=max(",;\t", key=first.count), strict=True)
+    header = [name.strip() for name in next(reader, [])]
+    if not any(header):
+        raise DataError(f"{path}: this table is empty; expected a first line with the names of the columns.")
+    if len(set(header)) < len(header):
+        twice = next(name for name in header if header.count(name) > 1)
+        raise DataError(f"{path}, line 1: two columns have the name {twice!r}. Rename one of them.")
+
+    def iterate() -> Iterator[TableRow]:
+        line = reader.line_num + 1
+        try:
+            for cells in reader:
+                if cells and len(cells) != len(header):
+                    raise DataError(
+                        f"{path}, line {line}: this row has {len(cells)} cells; expected {len(header)}, as the first "
+                        f"line has ({join_names(header)}). Quote a cell that has the separator in it."
+                    )
+                if cells:
+                    yield TableRow(f"{path}, line {line}", dict(zip(header, cells, strict=True)))
+                line = reader.line_num + 1
+        except csv.Error as error:
+            raise DataError(f"{path}, line {line}: this table cannot be read ({error}).") from error
+
+    return header, iterate()
+
+
+class LabelColumns:
+    """Columns of a table that name the images, their labels and their splits.
+
+    Args:
+        names: Columns of the table.
+        image: Column of the paths; `auto` takes the first that is named path, image, file or filename.
+        label: Column of the labels, or several columns of 0 and 1; `auto` takes the first of `LABEL_COLUMNS`.
+        separator: Character between several labels in one cell; None where a cell has one label.
+        split: Column of the splits; `auto` takes a column `split` where there is one, None none.
+
+    Raises:
+        DataError: If there is no such column.
+    """
+
+    def __init__(
+        self, names: Sequence[str], *, image: str, label: str | Sequence[str], separator: str | None, split: str | None
+    ) -> None:
+        self._names = names
+        self.image = self._choose("image", image, PATH_COLUMNS)
+        labels = [label] if isinstance(label, str) else list(label)
+        self.labels = [self._choose("label", name, LABEL_COLUMNS) for name in labels]
+        self.separator = separator
+        self.are_marks = len(self.labels) > 1
+        has_split = split is not None and (split != "auto" or "split" in names)
+        self.split = self._choose("split", split, ("split",)) if has_split and split is not None else None
+        if separator is not None and self.are_marks:
+            raise ConfigError("data.init_args.separator: it is of one column of labels, and label names several.")
+
+    def _choose(self, argument: str, name: str, usual: Sequence[str]) -> str:
+        by_name = {each.lower(): each for each in reversed(self._names)}
+        if name != "auto":
+            if name in self._names:
+                return name
+            hint = near(name, self._names) or f"; it has {join_names(list(self._names))}."
+            raise DataError(f"data.init_args.{argument}: the table has no column {name!r}{hint}")
+        found = next((by_name[each] for each in usual if each in by_name), None)
+        if found is None:
+            raise DataError(
+                f"data.init_args.{argument}: the table has none of the columns {', '.join(usual)}; it has "
+                f"{join_names(list(self._names))}. Name the column."
+            )
+        return found
+
+    def read_labels(self, row: TableRow) -> list[str]:
+        """Return the names of the labels of a row.
+
+        Raises:
+            DataError: If a cell is none.
+        """
+        if self.are_marks:
+            return [name for name in self.labels if self._read_mark(row, name)]
+        cell = row.cells[self.labels[0]]
+        if isinstance(cell, (list, tuple)):
+            return [_name_class(each) for each in cell]
+        text = _name_class(cell)
+        if self.separator is None:
+            if not text:
+                raise DataError(f"{row.place}: there is no label in column {self.labels[0]!r}.")
+            return [text]
+        return [part.strip() for part in text.split(self.separator) if part.strip()]
+
+    @staticmethod
+    def _read_mark(row: TableRow, name: str) -> int:
+        text = str(row.cells[name]).strip().lower()
+        if text not in _MARKS:
+            raise DataError(f"{row.place}: column {name!r} has {row.cells[name]!r}, expected 0 or 1.")
+        return _MARKS[text]
+
+
+def _name_class(cell: Any) -> str:
+    """Write a cell as the name of a class: whole numbers without a fraction."""
+    if cell is None:
+        return ""
+    if isinstance(cell, bool):
+        return str(cell).lower()
+    text = str(cell).strip()
+    return text.partition(".")[0] if isinstance(cell, float) and _WHOLE.fullmatch(text) else text
+
+
+def collect_files(
+    rows: Iterable[TableRow],
+    columns: LabelColumns,
+    *,
+    table: Path,
+    root: Path,
+    classes: Sequence[str] | None = None,
+) -> LabelledFiles:
+    """Collect the images of a table with their labels.
+
+    Args:
+        rows: Of the table.
+        columns: Which of its columns are what.
+        table: For messages.
+        root: Folder that relative paths count from.
+        classes: Names of the classes in their order; None for those of the training rows, sorted.
+
+    Raises:
+        DataError: If there are no rows, a file is missing, a label is no class, or a split has no usual name.
+    """
+    found: list[tuple[str, Path, list[str], Split]] = []
+    missing: list[str] = []
+    has_lists = columns.are_marks or columns.separator is not None
+    for row in rows:
+        cell = row.cells[columns.image]
+        path = root / str(cell or "").strip()
+        if not cell or not path.is_file():
+            what = f"{path} does not exist" if cell else f"there is no path in column {columns.image!r}"
+            missing.append(f"{row.place}: {what}")
+            continue
+        has_lists = has_lists or isinstance(row.cells[columns.labels[0]], (list, tuple))
+        split: Split = "train"
+        if columns.split is not None:
+            named = split_named(str(row.cells[columns.split]))
+            if named is None:
+                raise DataError(
+                    f"{row.place}: column {columns.split!r} has {row.cells[columns.split]!r}; expected train, val or "
+                    f"test, or another usual name of theirs."
+                )
+            split = named
+        found.append((row.place, path, columns.read_labels(row), split))
+    if missing:
+        more = f"\n  and {len(missing) - _NUM_SHOWN} more" if len(missing) > _NUM_SHOWN else ""
+        lines = "".join(f"\n  {visible(each, in_line=True)}" for each in missing[:_NUM_SHOWN])
+        raise DataError(
+            f"{table}: {len(missing)} of {len(missing) + len(found)} rows name no image that is there. Relative paths "
+            f"count from {root} (data.init_args.root).{lines}{more}"
+        )
+    if not found:
+        raise DataError(f"{table}: this table has no rows.")
+
+    names = list(classes) if classes is not None else _list_classes(found, columns)
+    numbers = {name: number for number, name in enumerate(names)}
+    splits = list(dict.fromkeys(split for _, _, _, split in found)) if columns.split is not None else []
+    if columns.split is not None and "train" not in splits:
+        raise DataError(f"{table}: no row is in the train split, as column {columns.split!r} says.")
+    files: dict[Split, list[tuple[Path, Label]]] = {"train": []}
+    for place, path, labels, split in found:
+        unknown = [label for label in labels if label not in numbers]
+        if unknown:
+            raise DataError(
+                f"{place}: the label {unknown[0]!r} is no class; the classes are {join_names(names, most=10)}"
+                f"{near(unknown[0], names) or '.'}"
+            )
+        label: Label = numbers[labels[0]] if labels else 0
+        if has_lists:
+            marked = {numbers[each] for each in labels}
+            label = tuple(int(number in marked) for number in range(len(names)))
+        files.setdefault(split, []).append((path, label))
+    return LabelledFiles(names, files, splits, has_lists)
+
+
+def _list_classes(found: Sequence[tuple[str, Path, list[str], Split]], columns: LabelColumns) -> list[str]:
+    """List the classes of the training rows: columns in their order, whole numbers by size, other names as text."""
+    if columns.are_marks:
+        return list(columns.labels)
+    names = {label for _, _, labels, split in found if split == "train" for label in labels}
+    if len(names) > _MAX_CLASSES:
+        raise DataError(
+            f"column {columns.labels[0]!r} has more than {_MAX_CLASSES:,} different labels, too many for classes."
+        )
+    are_numbers = all(name.lstrip("-").isdecimal() for name in names)
+    return sorted(names, key=int) if are_numbers else sorted(names)

@@ -1,0 +1,216 @@
+"""Each task through the same interface: trained, killed and resumed, on two ranks, exported, judged and reported."""
+
+from __future__ import annotations
+
+import csv
+import json
+import shutil
+import signal
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+from pyarrow import parquet
+from sklearn import metrics as sk  # type: ignore[import-untyped]
+
+from tests.contract.conftest import Once, copy_of
+from tests.contract.examples import MY_PROJECT
+from tests.contract.fault_examples import callback
+from tests.contract.workspace import Workspace, assert_same_training, read_json
+
+LABELS = ("blue", "red")
+SPLITS = ("train",) * 22 + ("val",) * 9 + ("test",) * 9
+
+
+def write_drawn(workspace: Workspace) -> None:
+    """Draw pictures of red and blue spots, and two tables: of one label each, and of any number of labels."""
+    random = np.random.default_rng(4)
+    rows: list[tuple[str, str, str, str]] = []
+    for at, split in enumerate(SPLITS):
+        has = [bool(random.integers(2)) for _ in LABELS]
+        pixels = random.integers(0, 120, (24, 24, 3), dtype=np.uint8)
+        pixels[2:10, 2:22, 2] += 100 * np.uint8(has[0])
+        pixels[14:22, 2:22, 0] += 100 * np.uint8(has[1])
+        path = workspace.folder / "drawn" / f"{at}.png"
+        path.parent.mkdir(exist_ok=True)
+        Image.fromarray(pixels).save(path)
+        several = "|".join(name for name, is_there in zip(LABELS, has, strict=True) if is_there)
+        rows.append((f"drawn/{at}.png", LABELS[has[1]], several, split))
+    with (workspace.folder / "drawn.csv").open("w", newline="", encoding="utf-8-sig") as file:
+        csv.writer(file).writerows([("path", "label", "several", "split"), *rows])
+
+
+def image_job(model: dict[str, Any], data: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "model": {"class_path": "ImageClassifier", "init_args": {"learning_rate": 0.005, **model}},
+        "data": {
+            "class_path": "ImageTable",
+            "init_args": {"path": "drawn.csv", "image_size": 24, "batch_size": 4, "num_workers": 0, **data},
+        },
+    }
+
+
+def score_classes(columns: dict[str, Any]) -> float:
+    return float(sk.accuracy_score(columns["label"], columns["predicted"]))
+
+
+def score_labels(columns: dict[str, Any]) -> float:
+    each = [
+        sk.average_precision_score([name in row for row in columns["labels"]], columns[f"probability_{name}"])
+        for name in LABELS
+    ]
+    return float(np.mean(each))
+
+
+def score_values(columns: dict[str, Any]) -> float:
+    return float(sk.mean_absolute_error(columns["target"], columns["prediction"]))
+
+
+@dataclass(frozen=True)
+class Case:
+    """A task in the table.
+
+    Args:
+        job: Its model and data.
+        metric: The metric that it is judged by.
+        bound: Rule of a gate that its short training passes.
+        score: Computes that metric from the columns of the recorded predictions.
+        parts: Parts of its report.
+    """
+
+    job: dict[str, Any]
+    metric: str
+    bound: str
+    score: Callable[[dict[str, Any]], float]
+    parts: tuple[str, ...]
+
+
+CASES = {
+    "classes": Case(
+        image_job({"class_weight": "auto"}, {"mixup": 0.2, "cutmix": 1.0}),
+        "accuracy",
+        "min=0.1",
+        score_classes,
+        ("Confusion matrix", "Calibration"),
+    ),
+    "labels": Case(
+        image_job({"multilabel": True, "pos_weight": "auto"}, {"label": "several", "separator": "|"}),
+        "map",
+        "min=0.1",
+        score_labels,
+        ("Classes", "Calibration", "average precision"),
+    ),
+    "values": Case(
+        {
+            "model": {"class_path": "Regressor", "init_args": {"hidden": 4}},
+            "data": {"class_path": "Temperatures", "init_args": {"num_samples": 44, "batch_size": 4}},
+        },
+        "mae",
+        "max=500",
+        score_values,
+        ("Predictions",),
+    ),
+}
+"""The tasks; a new one is one entry."""
+
+
+def config_of(case: Case) -> dict[str, Any]:
+    return {
+        "seed_everything": 7,
+        **case.job,
+        "callbacks": {"checkpoint": {"init_args": {"save_last_every_n_steps": 2}}, "ema": {}},
+        "trainer": {"accelerator": "cpu", "max_epochs": 2, "log_every_n_steps": 1, "logger": False},
+        "run": {"report": False},
+    }
+
+
+@pytest.fixture(scope="module", params=CASES)
+def task(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(scope="module")
+def trained(task: str, made_once: Once) -> Path:
+    """A workspace with a fit of the task, tested and exported."""
+
+    def train(workspace: Workspace) -> None:
+        write_drawn(workspace)
+        workspace.write("my_project.py", MY_PROJECT)
+        workspace.write("job.yaml", config_of(CASES[task]))
+        workspace.run("fit", "-c", "job.yaml").ok()
+        workspace.run("test", "--run", "latest").ok()
+        workspace.run("export", "--run", "latest", "--format", "onnx").ok()
+
+    return made_once(f"task-{task}", train)
+
+
+def test_the_metric_of_each_task_is_that_of_the_recorded_predictions(task: str, trained: Path) -> None:
+    run = next(trained.glob("runs/job/2*"))
+    case = CASES[task]
+    summary = read_json(run / "summary.json")
+    columns = parquet.read_table(run / "test_predictions.parquet").to_pydict()
+    assert case.score(columns) == pytest.approx(summary["stages"]["test"][f"test/{case.metric}"], rel=1e-4)
+    export = read_json(run / "export" / "export.json")["artefacts"]["model.onnx"]
+    assert all(each["outside"] == 0 for each in export["parity"].values())
+
+
+def test_each_task_is_judged_predicted_and_reported(task: str, trained: Path, workspace: Workspace) -> None:
+    workspace = copy_of(trained, workspace)
+    case = CASES[task]
+    metric = f"test/{case.metric}"
+    words = (f"--gate.metric={metric}", f"--gate.{case.bound}", "--gate.baseline=null")
+    workspace.run("gate", "--run", "latest", *words).ok()
+    decision = read_json(workspace.only_run / "gate.json")
+    assert decision["passed"]
+    assert decision["intervals"]["challenger"] is not None
+    if task == "labels":
+        sliced = (*words, "--gate.slices={red: 0.99999, blue: 0.0}")
+        judged = workspace.run("gate", "--run", "latest", *sliced)
+        assert judged.code in (0, 4), judged.err
+        columns = parquet.read_table(workspace.only_run / "test_predictions.parquet").to_pydict()
+        red = sk.average_precision_score(["red" in row for row in columns["labels"]], columns["probability_red"])
+        slices = read_json(workspace.only_run / "gate.json")["slices"]
+        assert slices["red"]["challenger"] == pytest.approx(red, rel=1e-4)
+        assert slices["red"]["num_samples"] == sum("red" in row for row in columns["labels"])
+    workspace.run("report", "latest").ok()
+    page = (workspace.only_run / "report.html").read_text(encoding="utf-8")
+    for part in case.parts:
+        assert part in page
+    assert metric in page
+    if task == "values":
+        return
+    workspace.run("predict", "--run", "latest", "drawn/0.png", "--output", "run.jsonl").ok()
+    file = next(workspace.only_run.glob("export/*.onnx"))
+    workspace.run("predict", "--model", str(file), "drawn/0.png", "--output", "file.jsonl").ok()
+    one, other = (json.loads((workspace.folder / name).read_text()) for name in ("run.jsonl", "file.jsonl"))
+    assert one.keys() == other.keys()
+    if task == "labels":
+        assert list(one) == ["path", "labels", "probability_blue", "probability_red", "error"]
+        assert one["labels"] == other["labels"]
+
+
+def test_each_task_that_is_killed_goes_on_to_the_same_training(task: str, trained: Path, workspace: Workspace) -> None:
+    workspace = copy_of(trained, workspace)
+    undisturbed = workspace.only_run.rename(workspace.folder / "undisturbed")
+    shutil.rmtree(workspace.folder / "runs")
+    kill = callback("my_project.SendSignal", hook="on_train_batch_start", step=3, signum=int(signal.SIGKILL))
+    workspace.write("kill.yaml", {**kill, "run": {"name": "job"}})
+    words = ("fit", "-c", "job.yaml", "-c", "kill.yaml")
+    assert workspace.run(*words).code == -signal.SIGKILL
+    workspace.run(*words).ok()
+    assert_same_training(workspace.only_run, undisturbed)
+
+
+@pytest.mark.slow
+def test_two_ranks_score_each_task_as_one_process_does(task: str, trained: Path, workspace: Workspace) -> None:
+    workspace = copy_of(trained, workspace)
+    ranks = "accelerator={num_processes: 2, strategy: ddp}"
+    workspace.run("test", "--run", "latest", ranks).ok()
+    alone, together = read_json(workspace.only_run / "summary.json")["scores"][-2:]
+    assert together["metrics"].keys() == alone["metrics"].keys()
+    for name, value in together["metrics"].items():
+        assert value == pytest.approx(alone["metrics"][name], rel=1e-5), name
