@@ -3,17 +3,9 @@
 from __future__ import annotations
 
 import logging
-import math
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from functools import partial
-from itertools import islice
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
-
-import numpy as np
-from PIL import Image
 
 from lightkit import runs
 from lightkit.cli.command_line import Invocation, refuse_without_effect
@@ -22,18 +14,15 @@ from lightkit.cli.predict_options import parse_predict_options, print_predict_en
 from lightkit.config import Flag
 from lightkit.config.run_root import find_run_root
 from lightkit.errors import ConfigError, DataError
-from lightkit.export.formats import FORMATS, Runner, first_line, format_of, open_model
-from lightkit.export.metadata import Metadata, check_digest, is_recorded, read_metadata
-from lightkit.images.image_file import count_threads, pillow_warnings, prepare_images
+from lightkit.export.formats import FORMATS, format_of, open_model
+from lightkit.export.metadata import check_digest, is_recorded, read_metadata
+from lightkit.images.image_file import pillow_warnings
 from lightkit.images.inputs import find_images
 from lightkit.images.progress import show_progress
+from lightkit.prediction.exported import check_image_model, explain_failure, predict_images
 from lightkit.prediction.table import Prediction
 
 _log = logging.getLogger("lightkit")
-_BATCH_SIZE = 32
-_DTYPES = ("uint8", "float16", "float32", "float64")
-_MAX_PIXELS = 4_000_000  # of a batch whose images are resized in the graph, which keeps 8 bytes a value
-Array = np.ndarray[Any, Any]
 
 
 def predict_by_file(invocation: Invocation) -> int:
@@ -58,7 +47,7 @@ def predict_by_file(invocation: Invocation) -> int:
     num_values = check_image_model(metadata, file)
     if FORMATS[str(format_of(file))].runs_code:
         _check_trust(file, run, is_trusted=bool(given.get("trust")))
-    with _explain_failure(file):
+    with explain_failure(file):
         model = open_model(file)
     class_names = metadata.task.choose_names(metadata.outputs[0].shape, metadata.class_names)
     open_writer = options.bind_writer()
@@ -115,89 +104,3 @@ def _check_trust(file: Path, run_exports: Path | None, *, is_trusted: bool) -> N
             "file, --trust on the command line allows it."
         )
     _log.warning("--trust: %s is in no export.json beside it; loading it may run code", file)
-
-
-@contextmanager
-def _explain_failure(file: Path) -> Iterator[None]:
-    """Turn any exception of a file's runtime into a `DataError`."""
-    try:
-        yield
-    except Exception as error:  # onnxruntime's have no common base class, and torch raises anything
-        raise DataError(
-            f"{file}: its model cannot be loaded, or run on these images ({first_line(error)}). Export it again."
-        ) from error
-
-
-def check_image_model(metadata: Metadata, file: Path) -> int:
-    """Refuse a model that cannot predict an image file, and return the number of values that it gives for each.
-
-    Raises:
-        DataError: If it takes several inputs or one of another type, its preprocessing is unknown, or the first output
-            has no row of fixed length for each image.
-    """
-    takes = ", ".join(f"{spec.name} ({spec.dtype})" for spec in metadata.inputs)
-    batch, *sizes = metadata.outputs[0].shape or (0,)
-    is_prepared = metadata.in_graph or metadata.preprocessing is not None
-    takes_images = len(metadata.inputs) == 1 and metadata.inputs[0].dtype in _DTYPES and is_prepared
-    if not takes_images or batch is not None or None in sizes:
-        known = "" if is_prepared else "; what is done to an image before is not known"
-        raise DataError(
-            f"{file}: this model takes {takes or 'nothing'} and gives the shape {(batch, *sizes)}{known}. Expected "
-            f"images alone, as one of {', '.join(_DTYPES)}, prepared as the `preprocessing` of the data module of its "
-            "export says, and an output with a row for each image."
-        )
-    return math.prod(size for size in sizes if size is not None)
-
-
-def predict_images(run: Runner, metadata: Metadata, paths: Iterable[str], *, file: Path) -> Iterator[Prediction]:
-    """Run a model on images, in their order.
-
-    Images are read in threads ahead of the model, and no more than two batches are in memory.
-
-    Args:
-        run: The model.
-        metadata: Of its file; see `check_image_model`.
-        paths: The image files.
-        file: Its file, for errors.
-
-    Raises:
-        DataError: If the model returns something else than a row for each image, or as many values as it has classes.
-    """
-    ahead = 2 * count_threads() if metadata.in_graph else max(2 * count_threads(), _BATCH_SIZE)
-    images = prepare_images(paths, partial(_prepare, metadata), ahead=ahead)
-    index = 0
-    while batch := list(islice(images, _BATCH_SIZE)):
-        by_shape: dict[tuple[int, ...], list[tuple[int, Array]]] = defaultdict(list)
-        for at, item in enumerate(batch):
-            if item.image is not None:
-                by_shape[item.image.shape].append((at, item.image))
-        values: dict[int, Array] = {}
-        for shape, group in by_shape.items():
-            num = max(1, _MAX_PIXELS // (shape[0] * shape[1])) if metadata.in_graph else len(group)
-            for start in range(0, len(group), num):
-                places, arrays = zip(*group[start : start + num], strict=True)
-                values.update(zip(places, _run_batch(run, metadata, file, np.stack(arrays)), strict=True))
-        for at, item in enumerate(batch):
-            yield Prediction(index + at, item.path, values.get(at), item.defect)
-        index += len(batch)
-
-
-def _prepare(metadata: Metadata, image: Image.Image) -> Array:
-    dtype = np.dtype(metadata.inputs[0].dtype)
-    if metadata.in_graph:
-        return np.asarray(image, dtype=np.uint8).astype(dtype, copy=False)
-    assert metadata.preprocessing is not None
-    return metadata.preprocessing(image).astype(dtype, copy=False)
-
-
-def _run_batch(run: Runner, metadata: Metadata, file: Path, inputs: Array) -> Array:
-    """Return ``(batch, values)``, float32 or float64: probabilities if the output is of classes or labels."""
-    with _explain_failure(file):
-        output = np.asarray(run([inputs])[0])
-    if output.shape[:1] != (len(inputs),):
-        raise DataError(
-            f"{file}: the model gives an output of shape {output.shape} for {len(inputs)} images; expected a row for "
-            "each. Export it again."
-        )
-    values = metadata.task.probabilities(output, num_classes=len(metadata.class_names or ()))
-    return values.reshape(len(values), -1)

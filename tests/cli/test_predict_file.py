@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from lightkit.cli.predict_file import check_image_model
-from lightkit.cli.predict_file import predict_images as predict_by
 from lightkit.errors import DataError
 from lightkit.export.metadata import TensorSpec
+from lightkit.prediction.exported import check_image_model
+from lightkit.prediction.exported import predict_images as predict_by
 from lightkit.task import task_of_kind
 from tests.prediction.conftest import expected_of, metadata_of
 
