@@ -268,6 +268,60 @@ mlflow models serve -m models:/flowers@challenger --env-manager local""",
         key_aliases=KEY_ALIASES,
     ),
     Command(
+        "serve",
+        "answer requests over HTTP with a run's model",
+        usage="lightkit serve (--run RUN | --model MODEL) [--port N] [--host ADDRESS] [--max-request SIZE]",
+        about="""\
+Serve a model with LitServe (pip install 'lightkit-train[serve]') until Ctrl-C or SIGTERM: a
+picture in, class names with probabilities out, as JSON; or rows of numbers, for a model that
+takes them. The model is a verified ONNX file; of a run or a registered model it is exported
+first where there is none. The answers are those of lightkit predict.""",
+        options=(
+            Option(
+                "--run",
+                "a run folder or latest: its best checkpoint",
+                value="RUN",
+                completes=("latest", FOLDERS),
+            ),
+            Option(
+                "--model",
+                "model.onnx, or an address in MLflow, such as models:/flowers@champion",
+                value="MODEL",
+                completes=(FILES,),
+            ),
+            Option(
+                "--host",
+                "127.0.0.1 (default): this machine alone; 0.0.0.0 or :: for all who reach it",
+                value="ADDRESS",
+                choices=("127.0.0.1", "0.0.0.0", "::"),  # noqa: S104 - LitServe takes these
+            ),
+            Option("--port", "default: 8000", value="N", kind="count"),
+            Option("--max-request", "largest request; default: 20M", value="SIZE"),
+            Option(
+                "--max-batch-size",
+                "requests that are predicted together; default: 32",
+                value="N",
+                kind="count",
+                least=1,
+            ),
+            Option("--top-k", "classes of an answer, the likeliest; default: all", value="N", kind="count", least=1),
+            Option("--workers", "processes that predict; default: 1", value="N", kind="count", least=1),
+            Option("--threads", "of each of them; default: onnxruntime's", value="N", kind="count", least=1),
+            ROOT,
+            QUIET,
+        ),
+        ending="""\
+POST /predict takes a form (curl -F image=@photo.jpg), a picture as the body (Content-Type:
+image/jpeg), or JSON: {"rows": [[1.5, 2.0]]}. GET /health answers 200 once the model is loaded,
+GET /info describes it. A request that is wrong gets a status of 400 to 499, and why.
+Exit code 0: ended by a signal; 2: wrong arguments, or the port is taken; 3: the file is not
+what was exported; 5: the model cannot be exported.
+
+lightkit serve --run latest
+curl -F image=@photo.jpg http://127.0.0.1:8000/predict""",
+        max_inputs=0,
+    ),
+    Command(
         "retrain",
         "fit, test, export, judge and promote, as a schedule does",
         usage=(
@@ -598,6 +652,24 @@ each is better than the first beyond noise.""",
 lightkit report latest
 lightkit report latest flowers/20261123-184026-270b""",
         max_inputs=26,
+        input_choices=("latest", FOLDERS),
+    ),
+    Command(
+        "ui",
+        "show runs in TensorBoard and MLflow",
+        usage="lightkit ui [RUN] [--root FOLDER]",
+        about="""\
+Start TensorBoard on the runs, or on the one that is named, and MLflow on the database or at the
+address where they are tracked; print their links, and that of the newest run's report. Both
+listen at a free port of this machine alone (127.0.0.1), show a job while it trains, and end
+with this command.""",
+        inputs=(Input("RUN", "a run or latest; default: all runs"),),
+        options=(ROOT,),
+        ending="""\
+Exit code 0: ended by Ctrl-C or SIGTERM; 1: one of them ended by itself; 2: there is no run.
+
+lightkit ui latest""",
+        max_inputs=1,
         input_choices=("latest", FOLDERS),
     ),
     Command(

@@ -49,7 +49,7 @@ def lines_of(name: str) -> set[str]:
 def test_tpus_and_petastorm_have_the_other_constraints_but_for_what_they_need() -> None:
     own = {line.partition("==")[0] for line in lines_of("constraints-tpu.txt") - lines_of("constraints.txt")}
     with_xla = {"torch", "torch-xla", "torchvision", "immutabledict", "libtpu", "prometheus-client", "tpu-info"}
-    with_petastorm = {"petastorm", "dill", "diskcache", "future", "pyzmq", "pyarrow", "numpy", "pandas", "setuptools"}
+    with_petastorm = {"petastorm", "dill", "diskcache", "future", "pyarrow", "numpy", "pandas", "setuptools"}
     held_back_by_numpy = {"contourpy", "scipy"}
     assert own == with_xla | with_petastorm | held_back_by_numpy
 

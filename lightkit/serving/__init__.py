@@ -1,0 +1,1 @@
+"""An exported model behind HTTP, on LitServe: requests, answers, and the server's life. No torch."""

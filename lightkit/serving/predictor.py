@@ -1,0 +1,135 @@
+"""The model of the server: samples of many requests in, one answer for each, by the code of `lightkit predict`."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from lightkit.errors import DataError, visible
+from lightkit.export.formats import open_model
+from lightkit.export.metadata import Metadata
+from lightkit.images.image_file import UnreadableImageError, count_threads, decode_rgb, pillow_warnings
+from lightkit.prediction.exported import check_image_model, predict_arrays, prepare_image
+from lightkit.prediction.table import PredictionColumns
+from lightkit.serving.requests import Item
+
+_NUMBERS = ("float16", "float32", "float64", "int32", "int64")
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """A request that has no answer.
+
+    Args:
+        status: Of HTTP, from 400 to 499.
+        reason: What is wrong with which sample.
+    """
+
+    status: int
+    reason: str
+
+
+def find_row_length(metadata: Metadata, file: Path) -> int | None:
+    """Return how many numbers a row of the model's input has; None for a model of pictures.
+
+    Raises:
+        DataError: If it takes neither pictures nor rows of numbers.
+    """
+    is_of_pictures = metadata.in_graph or metadata.preprocessing is not None
+    shape = metadata.inputs[0].shape
+    is_row = len(metadata.inputs) == 1 and len(shape) == 2 and metadata.inputs[0].dtype in _NUMBERS
+    if is_row and not is_of_pictures:
+        batch, length = shape
+        output = metadata.outputs[0].shape
+        if batch is None and length is not None and output[:1] == (None,) and None not in output[1:]:
+            return length
+    check_image_model(metadata, file)
+    return None
+
+
+class Predictor:
+    """An exported model that answers requests.
+
+    Args:
+        file: The exported file.
+        metadata: Of the file.
+        top_k: Classes of an answer, the likeliest; all if None.
+        threads: Of the runtime; its default if None.
+    """
+
+    def __init__(self, file: Path, metadata: Metadata, *, top_k: int | None = None, threads: int | None = None) -> None:
+        self._file = file
+        self._metadata = metadata
+        self._row_length = find_row_length(metadata, file)
+        self._run = open_model(file, threads=threads)
+        names = metadata.task.choose_names(metadata.outputs[0].shape, metadata.class_names)
+        num_values = int(np.prod([size or 1 for size in metadata.outputs[0].shape[1:]]))
+        every = num_values if names is None else len(names)
+        self._columns = PredictionColumns(names, top_k or every, num_values, task=metadata.task)
+        self._pool = ThreadPoolExecutor(count_threads(), thread_name_prefix="lightkit-images")
+
+    def decode(self, items: Sequence[Item]) -> list[Array] | Refusal:
+        """Turn the samples of a request into the model's inputs."""
+        if self._row_length is not None:
+            dtype = np.dtype(self._metadata.inputs[0].dtype)
+            return [np.asarray(item.content, dtype) for item in items]
+        decode: Callable[[Item], Array | Refusal] = partial(_decode_picture, self._metadata)
+        arrays = []
+        # the filters of warnings are the process's, so that they are set around the threads
+        with pillow_warnings():
+            for decoded in map(decode, items) if len(items) == 1 else self._pool.map(decode, items):
+                if isinstance(decoded, Refusal):
+                    return decoded
+                arrays.append(decoded)
+        return arrays
+
+    def predict(self, requests: Sequence[list[Array] | Refusal]) -> list[list[Array] | Refusal]:
+        """Predict the samples of all requests at once; a refused request stays refused."""
+        arrays = [array for request in requests if isinstance(request, list) for array in request]
+        values = iter(predict_arrays(self._run, self._metadata, arrays, file=self._file))
+        answers: list[list[Array] | Refusal] = []
+        for request in requests:
+            if isinstance(request, Refusal):
+                answers.append(request)
+            else:
+                answers.append([next(values) for _ in request])
+        return answers
+
+    def describe(self, name: str, values: Array) -> dict[str, Any]:
+        """Describe the prediction of a sample for JSON.
+
+        Raises:
+            DataError: If the model's output is no probability, though it is declared to be.
+        """
+        if defect := self._columns.find_defect(values):
+            raise DataError(f"{name}: {defect}")
+        if self._columns.has_classes:
+            ranked = self._columns.rank(values.clip(0, 1))
+            classes = [{"label": label, "probability": float(value)} for label, value in ranked]
+            return {"name": name, **classes[0], "classes": classes}
+        if self._columns.class_names is not None:
+            pairs = zip(self._columns.class_names, values.clip(0, 1), strict=True)
+            return {"name": name, "labels": [{"label": label, "probability": float(value)} for label, value in pairs]}
+        return {"name": name, "values": [float(value) if np.isfinite(value) else None for value in values]}
+
+
+def _decode_picture(metadata: Metadata, item: Item) -> Array | Refusal:
+    assert isinstance(item.content, bytes)
+    name = visible(item.name, in_line=True)
+    try:
+        image = decode_rgb(io.BytesIO(item.content), name=name)
+    except UnreadableImageError as error:
+        return Refusal(422, f"{name}: this picture cannot be decoded ({error.reason})")
+    try:
+        return prepare_image(metadata, image)
+    except (MemoryError, OverflowError, ValueError) as error:  # of one that is a thousand times as long as wide
+        reason = str(error) or "too much memory"
+        return Refusal(422, f"{name}: {image.width} x {image.height} pixels cannot be prepared ({reason})")
