@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lightkit.reports import figures
+from lightkit.reports.curves import Chart, Curve, choose_log_axis
 from lightkit.reports.facts import (
     SPLITS,
     RunFacts,
@@ -202,6 +203,7 @@ def render_comparison(compared: Sequence[RunFacts]) -> str:
     for title, sections in _RECORDS.items():
         keys = [key for key in list_differences(manifests) if key.partition(".")[0] in sections]
         differences[title] = [(key, [each.get(key) for each in manifests]) for key in keys]
+    curves = _draw_curves(compared, names)
     scores = [list_scores(facts) for facts in compared]
     metrics = sorted(dict.fromkeys(key for found in scores for key in found), key=split_order)
     return render_page(
@@ -215,7 +217,8 @@ def render_comparison(compared: Sequence[RunFacts]) -> str:
         fingerprints=[each.data.get("fingerprint") for each in compared],
         differences={title: rows for title, rows in differences.items() if rows},
         scores={metric: [found.get(metric) for found in scores] for metric in metrics},
-        curves=_draw_curves(compared, names),
+        curves=curves,
+        charts=[each.chart for each in curves if each.chart is not None],
         disagreements={
             name: _list_disagreements((first, others[name]), pair, (names[0], name), thumbnails)
             for name, pair in pairs.items()
@@ -247,8 +250,26 @@ def _draw_curves(compared: Sequence[RunFacts], names: Sequence[str]) -> list[Pag
         ]
         label = f"{key}; at the end: {', '.join(f'{name} {each[max(each)]:.4g}' for name, each in lines.items())}"
         name = f"curve-{number}-{re.sub('[^a-z0-9]+', '-', key.lower()).strip('-')[:40]}"
-        drawn.append(PageFigure(name, figures.draw_curves(rows, names), key, label))
+        has_log_axis = choose_log_axis([value for values in lines.values() for value in values.values()])
+        drawing = figures.draw_curves(rows, names, has_log_axis=has_log_axis)
+        drawn.append(PageFigure(name, drawing, key, label, _make_chart(name, key, compared, names)))
     return drawn
+
+
+def _make_chart(name: str, key: str, compared: Sequence[RunFacts], names: Sequence[str]) -> Chart:
+    """Make the chart of a metric, with a line for each run that logged it, in the colour of its figure."""
+    curves = [
+        Curve(
+            f"{letter} {shorten(facts.name, 60)}",
+            facts.rows,
+            key,
+            color=position % len(figures.SERIES),
+            dash=position // len(figures.SERIES),
+        )
+        for position, (letter, facts) in enumerate(zip(names, compared, strict=True))
+        if any(key in row for row in facts.rows)
+    ]
+    return Chart(name, curves)
 
 
 def _list_disagreements(

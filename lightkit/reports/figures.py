@@ -83,6 +83,7 @@ def draw_curves(
     resumed_at: Sequence[int] = (),
     skipped_at: Sequence[int] = (),
     with_learning_rate: bool = False,
+    has_log_axis: bool = False,
 ) -> Figure:
     """Draw metrics over the epochs, each as a line.
 
@@ -93,6 +94,7 @@ def draw_curves(
         resumed_at: Epochs in which the training was resumed, marked at the bottom.
         skipped_at: Epochs in which a batch was left out, marked at the bottom.
         with_learning_rate: Whether the learning rates are drawn below.
+        has_log_axis: Whether the vertical axis is logarithmic.
     """
     rates = sorted({name for row in rows for name in row if name == "lr" or name.startswith("lr/")})[: len(SERIES)]
     with _figure(4.6, 3.4 if with_learning_rate and rates else 2.6) as figure:
@@ -105,6 +107,8 @@ def draw_curves(
         else:
             axes = below = figure.add_subplot()
         _draw_lines(axes, rows, names, labels=True)
+        if has_log_axis:
+            axes.set_yscale("log")
         below.set_xlabel("epoch")
         below.xaxis.get_major_locator().set_params(integer=True)
         share = axes.get_xaxis_transform()  # of the height of the axes, at an epoch

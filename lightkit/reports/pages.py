@@ -10,7 +10,7 @@ import math
 import re
 import shlex
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache
@@ -23,6 +23,7 @@ from markupsafe import Markup
 from lightkit.config.yaml_reader import dump_yaml
 from lightkit.errors import format_count, visible
 from lightkit.reports import figures
+from lightkit.reports.curves import Chart, Curve, choose_log_axis, dump_charts
 from lightkit.reports.facts import SPLITS, RunFacts, describe_verdict, is_metric, list_scores, read_facts
 from lightkit.reports.predictions import (
     Predictions,
@@ -56,6 +57,8 @@ _MAX_THUMBNAILS_BYTES = 1_700_000  # a third more in the page, which is to stay 
 _PHASES = ("start", "load", "step", "validation", "checkpoint", "other")
 _HUB_METRICS = ("accuracy", "f1", "precision", "recall")
 """Metrics of classifiers that have the same name on the Hub of Hugging Face: https://hf.co/metrics."""
+_SHARES = ("accuracy", "f1", "precision", "recall")
+"""Metrics of classifiers that are nearly the same over the epochs, so that one figure has them all."""
 _SPLIT_PREFIX = re.compile(r"^(?:train|training|val|valid|validation|test)[/_]")
 
 
@@ -68,12 +71,14 @@ class PageFigure:
         drawing: What is drawn.
         caption: Text below it.
         label: Description for those who do not see it.
+        chart: The same for the script of the page, where it is of curves.
     """
 
     name: str
     drawing: MatplotlibFigure
     caption: str
     label: str
+    chart: Chart | None = None
 
     @property
     def svg(self) -> Markup:
@@ -149,18 +154,22 @@ def environment() -> Environment:
     return env
 
 
-def render_page(template: str, *, title: str, **values: Any) -> str:
-    """Render a template into the layout of all pages: one HTML file with its style, script and table of contents.
+def render_page(template: str, *, title: str, charts: Sequence[Chart] = (), **values: Any) -> str:
+    """Render a template into the layout of all pages: one HTML file with its style, scripts and table of contents.
 
     Args:
         template: File in ``templates/`` with the content of ``<main>``. Each ``<section id=...>`` that begins with an
             ``<h2>`` is in the table of contents.
         title: Of the page.
+        charts: Curves that the script draws over the figures of their names; with them the page holds uPlot.
         values: What the template needs.
     """
     body = environment().get_template(template).render(**values)
-    style, script = ((_TEMPLATES / name).read_text(encoding="utf-8") for name in ("style.css", "script.js"))
-    digests = [base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in (style, script)]
+    style = _read_part("style.css")
+    scripts = [_read_part("script.js")]
+    if charts:
+        style += _read_part("uplot/uPlot.min.css")
+        scripts = [_read_part("uplot/uPlot.iife.min.js"), _read_part("curves.js"), *scripts]
     return (
         environment()
         .get_template("base.html")
@@ -169,11 +178,23 @@ def render_page(template: str, *, title: str, **values: Any) -> str:
             body=Markup(body),  # noqa: S704 - rendered with escapes
             contents=[(name, unescape(re.sub("<[^>]*>", "", head)).strip()) for name, head in _SECTION.findall(body)],
             style=Markup(style),  # noqa: S704 - lightkit's own
-            script=Markup(script),  # noqa: S704
-            digests=digests,
+            style_digest=_digest(style),
+            scripts=[Markup(script) for script in scripts],  # noqa: S704 - as above
+            script_digests=[_digest(script) for script in scripts],
+            charts=dump_charts(charts),
+            uplot_license=Markup(_read_part("uplot/LICENSE").strip()) if charts else "",  # noqa: S704 - as above
             now=format_moment(datetime.now(UTC).isoformat()),
         )
     )
+
+
+@cache
+def _read_part(name: str) -> str:
+    return (_TEMPLATES / name).read_text(encoding="utf-8")
+
+
+def _digest(text: str) -> str:
+    return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
 def format_number(value: Any) -> str:
@@ -262,6 +283,7 @@ def render_run(facts: RunFacts, drawn: Mapping[str, PageFigure]) -> str:
     return render_page(
         "run.html",
         title=f"{facts.name}: report",
+        charts=[each.chart for each in drawn.values() if each.chart is not None],
         **described,
         figures=drawn,
         confusions=list_confusions(predictions, 10) if predictions is not None and "confusions" in blocks else [],
@@ -362,29 +384,48 @@ def describe_model(facts: RunFacts) -> str:
     return environment().get_template("card.md").render(_describe(facts, _MAX_CARD_CLASSES), settings=settings)
 
 
-def draw_figures(facts: RunFacts) -> dict[str, PageFigure]:
-    """Draw every figure of a run for which there is data, by its name."""
-    drawn: list[PageFigure] = []
+def draw_metric_curves(facts: RunFacts) -> list[PageFigure]:
+    """Draw the metrics of a run over its epochs: a figure each, and one for those shares that are nearly the same."""
     latest: dict[str, float] = {}
     for row in facts.rows:
         latest |= row
     stems: dict[str, list[str]] = {}
     for name in filter(is_metric, latest):
-        stems.setdefault(_SPLIT_PREFIX.sub("", name) or name, []).append(name)
+        stem = _SPLIT_PREFIX.sub("", name) or name
+        stems.setdefault(_SHARES[0] if stem in _SHARES else stem, []).append(name)
     best = (facts.summary.get("best") or {}).get("epoch")
     marks = {
         kind: sorted({int(each["epoch"]) for each in facts.events if each["event"] == event and "epoch" in each})
         for kind, event in (("resumed_at", "resume"), ("skipped_at", "nonfinite"))
     }
+    drawn: list[PageFigure] = []
     order = sorted(stems, key=lambda stem: (stem != "loss", stem != "accuracy"))
     for index, stem in enumerate(order[:_MAX_CURVES]):
         names = sorted(stems[stem])
-        drawing = figures.draw_curves(facts.rows, names, best_epoch=best, **marks, with_learning_rate=index == 0)
+        values = [row[name] for row in facts.rows for name in names if name in row]
+        drawing = figures.draw_curves(
+            facts.rows,
+            names,
+            best_epoch=best,
+            **marks,
+            with_learning_rate=index == 0,
+            has_log_axis=choose_log_axis(values),
+        )
         last = ", ".join(f"{name} {format_number(latest[name])}" for name in names)
+        caption = ", ".join(dict.fromkeys(_SPLIT_PREFIX.sub("", name) or name for name in names))
         file = re.sub("[^a-z0-9]+", "-", stem.lower()).strip("-")[:40] or str(index)
         name = f"curve-{file}" if f"curve-{file}" not in {each.name for each in drawn} else f"curve-{file}-{index}"
-        label = f"{stem} over {format_count(len(facts.rows), 'epoch')}; at the end: {last}"
-        drawn.append(PageFigure(name, drawing, stem, label))
+        label = f"{caption} over {format_count(len(facts.rows), 'epoch')}; at the end: {last}"
+        lines = [
+            Curve(each, facts.rows, each, color=at, dash=at // len(figures.SERIES)) for at, each in enumerate(names)
+        ]
+        drawn.append(PageFigure(name, drawing, caption, label, Chart(name, lines, best=best)))
+    return drawn
+
+
+def draw_figures(facts: RunFacts) -> dict[str, PageFigure]:
+    """Draw every figure of a run for which there is data, by its name."""
+    drawn = draw_metric_curves(facts)
     for found in [*facts.predictions.values()][:1]:
         drawn += draw_predictions(found)
     spent = facts.summary.get("phases") or {}

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fastapi import HTTPException, Request
+from starlette.exceptions import HTTPException as BaseHTTPException
 from starlette.requests import ClientDisconnect
 
 _MULTIPART = "multipart/form-data"
@@ -92,7 +93,7 @@ async def _read_form(request: Request, rules: RequestRules) -> list[Item]:
     try:
         # a picture in a field without a file name is text to the parser, which limits its size
         form = await request.form(max_part_size=rules.max_bytes)
-    except HTTPException as error:
+    except BaseHTTPException as error:  # Starlette's, of which FastAPI's is a subclass
         if error.status_code == 413:
             raise
         raise HTTPException(400, f"the form cannot be read ({error.detail}); {_EXPECTED_IMAGES}") from error
