@@ -62,6 +62,12 @@ BENCHES = {
         minutes=6,
     ),
     "export": Bench("latency of each exported format, batches of 1 and 32", "eager", "reported", minutes=3),
+    "serving": Bench(
+        "requests/s of lightkit serve, and their 95th percentile, with 8 clients",
+        "MLflow's server",
+        ">= 5 times",
+        minutes=5,
+    ),
     "startup": Bench(
         "help, mistakes and --print_config",
         "a plain LightningCLI",

@@ -10,7 +10,7 @@ import shlex
 import shutil
 import sys
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from datetime import UTC, datetime
 from functools import partial
@@ -61,6 +61,7 @@ from lightkit.errors import DataChanged, Stalled
 from lightkit.hardware import this_machine
 from lightkit.launch.plan import THREADS
 from lightkit.launch.ranks import Rank
+from lightkit.launch.resources import ResourceLog
 from lightkit.launch.watchdog import STALLED, Hung, Stall, Watchdog, WatchdogSettings, heartbeat, read_watchdog
 from lightkit.loggers import TensorBoard
 from lightkit.reports.class_tables import format_class_tables
@@ -437,9 +438,20 @@ def make_watchdog(session: Session, settings: WatchdogSettings) -> Watchdog:
         limit_s=lambda: min(settings.limit_s(heartbeat()), max_s),
         report=report.record,
         end=report.end,
+        sample=_start_resource_log(session),
     )
     session.process.stack.enter_context(report.raising_stalled(watchdog))
     return watchdog
+
+
+def _start_resource_log(session: Session) -> Callable[[], object]:
+    """Return what writes a row of resources.csv in a fit; rank 0 alone does, for itself and its loader workers."""
+    rank = session.process.rank
+    if session.stage_config.command != "fit" or (rank is not None and rank.rank):
+        return lambda: None
+    log = ResourceLog(session.run.folder / "resources.csv")
+    session.process.stack.callback(log.close)
+    return log.sample
 
 
 class _StallReport:

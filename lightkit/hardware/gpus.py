@@ -63,7 +63,7 @@ def visible_gpus(
             # passes them over, and numbers the others from 0.
             with suppress(nvml.NVMLError_NoPermission):
                 handles.append(nvml.nvmlDeviceGetHandleByIndex(index))
-        visible = _select_visible(handles, environ.get("CUDA_VISIBLE_DEVICES"), nvml)
+        visible = select_visible(handles, environ.get("CUDA_VISIBLE_DEVICES"), nvml)
         gpus = tuple(_describe_gpu(index, handle, nvml) for index, handle in enumerate(visible))
         return gpus, nvml.nvmlSystemGetDriverVersion()
     except nvml.NVMLError:
@@ -72,7 +72,7 @@ def visible_gpus(
         nvml.nvmlShutdown()
 
 
-def _select_visible(handles: list[Any], variable: str | None, nvml: Any) -> list[Any]:
+def select_visible(handles: list[Any], variable: str | None, nvml: Any) -> list[Any]:
     """Choose by index, beginning of a UUID, or MIG slice; one that is unknown ends the list, a repeated one empties it.
 
     The rules are those of the CUDA C++ Programming Guide, "CUDA Environment Variables", and of

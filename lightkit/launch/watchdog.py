@@ -368,6 +368,7 @@ class Watchdog:
         limit_s: Returns the seconds that the current work may take; 0 or infinity: it is not watched.
         report: Called with a stall.
         end: Ends the process with the exit code `STALLED`.
+        sample: Called about once a second by the thread, such as for the use of memory.
     """
 
     def __init__(
@@ -377,12 +378,14 @@ class Watchdog:
         limit_s: Callable[[], float],
         report: Callable[[Stall], None],
         end: Callable[[Stall], object] = lambda _: os._exit(STALLED),
+        sample: Callable[[], object] = lambda: None,
     ) -> None:
         self.stall: Stall | None = None
         self._heartbeat = heartbeat
         self._limit_s = limit_s
         self._report = report
         self._end = end
+        self._sample = sample
         self._stopped = threading.Event()
         self._main = 0
         self._raises = False
@@ -432,6 +435,7 @@ class Watchdog:
             late_s = woke_s - before_s - wait_s
             if late_s > _POLL_S:  # this thread stood still too: a machine that slept, a process that was stopped
                 beat.progress_at_s = min(beat.progress_at_s + late_s, woke_s)
+            self._sample()
             if (stall := self._find_stall()) is not None:
                 self.stall = stall
                 try:

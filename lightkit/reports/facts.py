@@ -13,6 +13,7 @@ import yaml
 from lightkit.config.secrets import mask
 from lightkit.config.yaml_reader import YamlLoader
 from lightkit.errors import LightkitError, format_count
+from lightkit.launch.resources import read_resources
 from lightkit.reports.predictions import Predictions, Split, predictions_path, read_predictions
 from lightkit.reports.statistics import bootstrap_interval, wilson_interval
 from lightkit.runs.bad_images import BadImage, read_bad_images
@@ -69,6 +70,7 @@ class RunFacts:
         sha256: Digest of the best checkpoint; None where there is none.
         own_scores: Results of ``test`` and ``validate``, by stage: those of the best checkpoint and own data.
         other_scores: Those of other weights, data or settings, in the order in which they were recorded.
+        usage: Rows of resources.csv.
     """
 
     run: Run
@@ -86,6 +88,7 @@ class RunFacts:
     sha256: str | None = None
     own_scores: Mapping[str, StageScore] = field(default_factory=dict)
     other_scores: list[StageScore] = field(default_factory=list)
+    usage: list[dict[str, float]] = field(default_factory=list)
 
     @property
     def name(self) -> str:
@@ -174,6 +177,7 @@ def read_facts(run: Run) -> RunFacts:
         sha256=sha256,
         own_scores=own_scores,
         other_scores=other_scores,
+        usage=attempt("resources.csv", lambda: read_resources(run.folder / "resources.csv"), []),
     )
 
 

@@ -84,33 +84,40 @@ def draw_curves(
     skipped_at: Sequence[int] = (),
     with_learning_rate: bool = False,
     has_log_axis: bool = False,
+    axis: str = "epoch",
+    starts_at_zero: bool = False,
 ) -> Figure:
     """Draw metrics over the epochs, each as a line.
 
     Args:
-        rows: Those of metrics.csv.
+        rows: Those of metrics.csv, or others with the column that ``axis`` names.
         names: Metrics of one unit, such as ``train/loss`` and ``val/loss``.
         best_epoch: Marked by a vertical line.
         resumed_at: Epochs in which the training was resumed, marked at the bottom.
         skipped_at: Epochs in which a batch was left out, marked at the bottom.
         with_learning_rate: Whether the learning rates are drawn below.
         has_log_axis: Whether the vertical axis is logarithmic.
+        axis: Column of the horizontal axis, and its label.
+        starts_at_zero: Whether the vertical axis begins at 0.
     """
     rates = sorted({name for row in rows for name in row if name == "lr" or name.startswith("lr/")})[: len(SERIES)]
     with _figure(4.6, 3.4 if with_learning_rate and rates else 2.6) as figure:
         if with_learning_rate and rates:
             axes, below = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))
-            _draw_lines(below, rows, rates, labels=False)
+            _draw_lines(below, rows, rates, axis=axis, labels=False)
             below.set_ylabel("learning rate")
             below.ticklabel_format(axis="y", style="sci", scilimits=(-2, 3))
             below.set_ylim(bottom=0)
         else:
             axes = below = figure.add_subplot()
-        _draw_lines(axes, rows, names, labels=True)
+        _draw_lines(axes, rows, names, axis=axis, labels=True)
         if has_log_axis:
             axes.set_yscale("log")
-        below.set_xlabel("epoch")
-        below.xaxis.get_major_locator().set_params(integer=True)
+        if starts_at_zero:
+            axes.set_ylim(bottom=0)
+        below.set_xlabel(axis)
+        if axis == "epoch":
+            below.xaxis.get_major_locator().set_params(integer=True)
         share = axes.get_xaxis_transform()  # of the height of the axes, at an epoch
         if best_epoch is not None:
             axes.axvline(best_epoch, color=_COLORS["dim"], linewidth=1, linestyle=(0, (2, 2)))
@@ -129,13 +136,15 @@ def _add_legend(figure: Figure, axes: Axes) -> None:
     figure.legend(handles, labels, loc="outside upper left", ncols=3, handlelength=1.4, columnspacing=1.2)
 
 
-def _draw_lines(axes: Axes, rows: Sequence[Mapping[str, float]], names: Sequence[str], *, labels: bool) -> None:
+def _draw_lines(
+    axes: Axes, rows: Sequence[Mapping[str, float]], names: Sequence[str], *, axis: str, labels: bool
+) -> None:
     axes.grid(axis="y", linewidth=0.8)
     stride = max(1, math.ceil(len(rows) / _MAX_POINTS))
     chosen = [*rows[::stride], *(rows[-1:] if (len(rows) - 1) % stride else [])]
     for position, name in enumerate(names):
         dashes, color = divmod(position, len(SERIES))
-        points = [(row["epoch"], row[name]) for row in chosen if math.isfinite(row.get(name, math.nan))]
+        points = [(row[axis], row[name]) for row in chosen if math.isfinite(row.get(name, math.nan))]
         marker = "o" if len(points) < 30 else None
         axes.plot(
             *zip(*points, strict=True),

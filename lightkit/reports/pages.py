@@ -36,6 +36,7 @@ from lightkit.reports.predictions import (
     worst_errors,
 )
 from lightkit.reports.statistics import compute_calibration
+from lightkit.reports.usage import draw_usage
 from lightkit.runs.deadline import format_duration
 from lightkit.runs.files import in_bytes, write_text
 from lightkit.runs.folder import Run
@@ -433,6 +434,7 @@ def draw_figures(facts: RunFacts) -> dict[str, PageFigure]:
     if phases:
         label = ", ".join(f"{name} {format_duration(value)}" for name, value in phases.items())
         drawn.append(PageFigure("time", figures.draw_durations(phases), "where the time of training went", label))
+    drawn += [PageFigure(*each) for each in draw_usage(facts.usage)]
     return {each.name: each for each in drawn}
 
 

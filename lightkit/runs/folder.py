@@ -7,6 +7,7 @@ config.yaml                     the resolved config; `-c` on it gives the same r
 manifest.json                   versions, git commit, data fingerprint, seed, hardware, command line
 events.jsonl                    start, epoch, checkpoint, warning, gate, stall, end and others: one JSON object a line
 metrics.csv                     one row an epoch
+resources.csv                   memory, cores and GPUs in use over a fit, by its watchdog
 summary.json                    status, best and last metrics, paths, durations, throughput
 inputs.json                     what `--if-changed` compares: digests of the config, the data and the code
 checkpoints/                    `best.ckpt`, `last.ckpt`, `last-1.ckpt`, each with its digest in a second file

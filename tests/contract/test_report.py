@@ -9,6 +9,7 @@ import itertools
 import json
 import re
 import shutil
+import signal
 from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
@@ -451,3 +452,24 @@ def test_contrast_is_enough_in_each_theme(page: str) -> None:
         assert all(_contrast(colors[f"c{index}"], colors["paper"]) >= 4.5 for index in range(6)), name
         for alpha in np.linspace(0, 1, 11):
             assert _contrast(colors["ink"], _mix(colors["heat"], colors["paper"], float(alpha))) >= 4.5, (name, alpha)
+
+
+def test_a_fit_records_its_memory_and_cores_and_the_report_draws_them(workspace: Workspace) -> None:
+    process = workspace.start("fit", "-c", "small.yaml", "--trainer.max_epochs=100000")
+
+    def list_rows() -> list[list[str]]:
+        found = [*workspace.folder.glob("runs/*/2*/resources.csv")]
+        return [line.split(",") for line in found[0].read_text().splitlines()[1:]] if found else []
+
+    process.wait_for(list_rows)
+    process.signal(signal.SIGTERM)
+    process.wait()
+    seconds, cores, memory_bytes = map(float, list_rows()[0][:3])
+    assert seconds > 0
+    assert 0 <= cores <= 1000
+    assert 50e6 < memory_bytes < 50e9
+    text = Tags(report(workspace, workspace.only_run)).text
+    assert "Memory, cores and GPUs over the time" in text
+    assert {"resource-memory.png", "resource-cpu.png"} <= {
+        path.name for path in (workspace.only_run / "figures").iterdir()
+    }

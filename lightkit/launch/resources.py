@@ -1,0 +1,90 @@
+"""resources.csv: use of cores, memory and GPUs over a run, which the watchdog's thread samples."""
+
+from __future__ import annotations
+
+import csv
+import logging
+import time
+from pathlib import Path
+from typing import IO, Any
+
+from lightkit.hardware.usage import UsageMeter
+
+COLUMNS = ("seconds", "cpu_cores", "memory_bytes", "gpu_percent", "gpu_memory_bytes")
+_FIRST_EVERY_S = 2.0
+_LAST_EVERY_S = 60.0
+_SHARE = (
+    0.005  # of the time so far: 100 rows at first, and then as many for each time that the run becomes e times as long
+)
+_log = logging.getLogger("lightkit")
+
+
+class ResourceLog:
+    """Samples of one process tree, a row each: every two seconds at first, then more rarely, at least each minute.
+
+    Args:
+        path: The file. Rows of an earlier process of the run stay, and the seconds go on after them.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._file: IO[str] | None = None
+        self._writer: Any = None
+        self._meter: UsageMeter | None = None
+        self._start_s = 0.0
+        self._next_s = 0.0
+
+    def sample(self) -> None:
+        """Write a row if it is time for one. What fails is one warning, and there are no rows any more."""
+        now_s = time.monotonic()
+        if now_s < self._next_s:
+            return
+        try:
+            self._write(now_s)
+        except Exception as error:  # noqa: BLE001 (no training fails by its records of memory)
+            _log.warning("%s is not written any more: %s: %s", self._path.name, type(error).__name__, error)
+            self._next_s = float("inf")
+
+    def close(self) -> None:
+        """Close the file."""
+        self._next_s = float("inf")
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def _write(self, now_s: float) -> None:
+        if self._meter is None:
+            self._meter = UsageMeter()
+            self._meter.measure()
+            before_s = max((row["seconds"] for row in read_resources(self._path)), default=0.0)
+            self._start_s = now_s - before_s
+            self._next_s = now_s + _FIRST_EVERY_S
+            return
+        if self._file is None:
+            is_new = not self._path.is_file()
+            self._file = self._path.open("a", newline="", encoding="utf-8")
+            self._writer = csv.writer(self._file, lineterminator="\n")
+            if is_new:
+                self._writer.writerow(COLUMNS)
+        usage = self._meter.measure()
+        gpu = ["" if usage.gpu_percent is None else f"{usage.gpu_percent:.0f}", usage.gpu_memory_bytes]
+        seconds = now_s - self._start_s
+        self._writer.writerow([f"{seconds:.1f}", f"{usage.cpu_cores:.2f}", usage.memory_bytes, *gpu])
+        self._file.flush()
+        self._next_s = now_s + min(max(_FIRST_EVERY_S, _SHARE * seconds), _LAST_EVERY_S)
+
+
+def read_resources(path: Path) -> list[dict[str, float]]:
+    """Read the rows; a value that was not measured is not in its row, and a line that was cut off is no row."""
+    if not path.is_file():
+        return []
+    rows = []
+    with path.open(newline="", encoding="utf-8", errors="replace") as file:
+        for line in csv.DictReader(file):
+            try:
+                row = {name: float(line[name]) for name in COLUMNS if line.get(name)}
+            except ValueError:
+                continue
+            if {"seconds", "cpu_cores", "memory_bytes"} <= row.keys():
+                rows.append(row)
+    return rows
