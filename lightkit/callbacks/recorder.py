@@ -30,6 +30,7 @@ from pytorch_lightning.trainer.states import TrainerFn
 from pytorch_lightning.utilities import rank_zero_only
 
 from lightkit import runs
+from lightkit.callbacks.batch_mosaic import try_batch_mosaic
 from lightkit.callbacks.checkpoint import FINAL_NAME, Checkpoint
 from lightkit.callbacks.checkpoint_io import read_checkpoint
 from lightkit.callbacks.descriptions import describe_data, describing, find_defects
@@ -216,6 +217,7 @@ class RunRecorder(Callback):
         self._loaded_sha256: str | None = None
         self._score: StageScore | None = None
         self._meter, self._bad_images, self._epoch = EpochMeter(), _BadImages(run, events), 0
+        self._has_mosaic = False
         self._restored: dict[str, Any] = {}
         self._trainer: Trainer | None = None
         self._logged_at: tuple[int, dict[str, float]] = (-1, {})  # step of a checkpoint within an epoch, its metrics
@@ -312,6 +314,8 @@ class RunRecorder(Callback):
         self._writes = trainer.is_global_zero
         self._stage = str(getattr(stage, "value", stage))  # Lightning 2.6 gives a member of its enumeration
         self._stage_began_s = time.monotonic()
+        if self._stage == "fit":
+            self._meter.lap("setup")
         self._warnings.watch_loggers()
         self._bad_images.scan(trainer)
         if not self._writes:
@@ -331,7 +335,7 @@ class RunRecorder(Callback):
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Hand the manifest to the loggers that keep more than metrics."""
-        self._meter.lap("start")
+        self._meter.lap("fit_start")
         if self.manifest is not None:
             _call_each(trainer.loggers, "log_manifest", self.manifest)
         _call_each(trainer.loggers, "record_fit_start", trainer, pl_module)
@@ -349,7 +353,7 @@ class RunRecorder(Callback):
         self._announce_resume(trainer)
         self._meter.restore(trainer, self._restored.get("logged", ()))
         self._meter.start_epoch(self._restored.get("rates") or learning_rates(trainer))
-        self._meter.lap("start")
+        self._meter.lap("sanity_check")
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Record the epoch before, now that all of it is logged, and start the clock."""
@@ -359,8 +363,12 @@ class RunRecorder(Callback):
         self._meter.lap("other")
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
-        """Measure the time of loading."""
+        """Measure the time of loading, and keep the first batch as a picture."""
         self._meter.lap("load")
+        if self._has_mosaic or not self._writes:
+            return
+        self._has_mosaic = True
+        try_batch_mosaic(batch, getattr(trainer, "datamodule", None), self.run.folder)
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int

@@ -8,7 +8,7 @@ import re
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 from xml.etree import ElementTree as ET
 
 import numpy as np
@@ -20,6 +20,23 @@ from lightkit.reports.statistics import Calibration
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+
+class RateLine(NamedTuple):
+    """A line of one rate over another.
+
+    Args:
+        x: Rates from 0 to 1.
+        y: Likewise.
+        labels: Of the two axes.
+        points: Those that are named: label, x, y.
+    """
+
+    x: NDArray[np.floating]
+    y: NDArray[np.floating]
+    labels: tuple[str, str]
+    points: Sequence[tuple[str, float, float]] = ()
+
 
 SERIES = ("c0", "c1", "c2", "c3", "c4", "c5")
 """Roles of the colours of lines and bars, in their order."""
@@ -218,16 +235,62 @@ def draw_reliability(calibration: Calibration) -> Figure:
     return figure
 
 
-def draw_scatter(target: NDArray[Any], prediction: NDArray[Any]) -> Figure:
-    """Draw the predictions of a regressor over its targets, both ``(samples,)``."""
+def draw_scatter(target: NDArray[Any], prediction: NDArray[Any], *, has_log_axes: bool = False) -> Figure:
+    """Draw the predictions of a regressor over its targets, both ``(samples,)``.
+
+    Args:
+        target: The targets.
+        prediction: The predictions.
+        has_log_axes: Whether both axes are logarithmic.
+    """
     with _figure(4.2, 3.8) as figure:
         axes = figure.add_subplot()
         stride = math.ceil(len(target) / 1000) or 1
         axes.plot(target[::stride], prediction[::stride], "o", color=_COLORS["c0"], markersize=3, alpha=0.5)
         ends = [np.nanmin(target), np.nanmax(target)] if len(target) else [0, 1]
         axes.plot(ends, ends, color=_COLORS["dim"], linestyle=(0, (2, 2)), linewidth=1)
+        if has_log_axes:
+            axes.set(xscale="log", yscale="log")
         axes.set(xlabel="target", ylabel="prediction")
         axes.grid(linewidth=0.8)
+    return figure
+
+
+def draw_residuals(target: NDArray[Any], prediction: NDArray[Any], *, has_log_axis: bool = False) -> Figure:
+    """Draw how far the predictions of a regressor are from its targets, over the targets, and how often.
+
+    Args:
+        target: ``(samples,)``.
+        prediction: Likewise.
+        has_log_axis: Whether the axis of the targets is logarithmic.
+    """
+    residuals = np.asarray(prediction - target, dtype=np.float64)
+    finite = residuals[np.isfinite(residuals)]
+    with _figure(4.6, 3.8) as figure:
+        axes, right = figure.subplots(1, 2, sharey=True, width_ratios=(4, 1))
+        stride = math.ceil(len(target) / 1000) or 1
+        axes.plot(target[::stride], residuals[::stride], "o", color=_COLORS["c0"], markersize=3, alpha=0.5)
+        axes.axhline(0, color=_COLORS["dim"], linestyle=(0, (2, 2)), linewidth=1)
+        if has_log_axis:
+            axes.set_xscale("log")
+        axes.set(xlabel="target", ylabel="prediction - target")
+        axes.grid(linewidth=0.8)
+        if len(finite):
+            right.hist(finite, bins=20, orientation="horizontal", color=_COLORS["c0"], alpha=0.3)
+        right.set_xlabel("samples")
+    return figure
+
+
+def draw_rates(lines: Sequence[RateLine]) -> Figure:
+    """Draw rates over rates, each pair in axes of its own, with some points that are named."""
+    with _figure(2.9 * len(lines), 3.0) as figure:
+        for axes, line in zip(np.atleast_1d(figure.subplots(1, len(lines))), lines, strict=True):
+            axes.plot(line.x, line.y, color=_COLORS["c0"], linewidth=1.6, clip_on=False)
+            for label, x, y in line.points:
+                axes.plot([x], [y], "o", color=_COLORS["c1"], markersize=4, clip_on=False)
+                axes.annotate(label, (x, y), textcoords="offset points", xytext=(4, -10), color=_COLORS["dim"])
+            axes.set(xlim=(0, 1), ylim=(0, 1), xlabel=line.labels[0], ylabel=line.labels[1])
+            axes.grid(linewidth=0.8)
     return figure
 
 

@@ -36,6 +36,7 @@ from lightkit.reports.predictions import (
     worst_errors,
 )
 from lightkit.reports.statistics import compute_calibration
+from lightkit.reports.thresholds import compute_thresholds, draw_thresholds
 from lightkit.reports.usage import draw_usage
 from lightkit.runs.deadline import format_duration
 from lightkit.runs.files import in_bytes, write_text
@@ -54,8 +55,20 @@ _MAX_CARD_CLASSES = 50
 _MAX_CURVES = 16
 _NUM_SAMPLES = 20
 _MAX_OTHERS = 60
-_MAX_THUMBNAILS_BYTES = 1_700_000  # a third more in the page, which is to stay below 3 MB
-_PHASES = ("start", "load", "step", "validation", "checkpoint", "other")
+_MAX_MOSAIC_BYTES = 150_000
+_MAX_THUMBNAILS_BYTES = 1_500_000  # a third more in the page, which is to stay below 3 MB
+_PHASES = {
+    "start": "start",  # of runs before its parts were measured
+    "setup": "setup of model and data",
+    "fit_start": "start on the device",
+    "sanity_check": "sanity check",
+    "load": "load",
+    "step": "step",
+    "validation": "validation",
+    "checkpoint": "checkpoint",
+    "other": "other",
+}
+"""Phases of a fit, each with its name in the figure."""
 _HUB_METRICS = ("accuracy", "f1", "precision", "recall")
 """Metrics of classifiers that have the same name on the Hub of Hugging Face: https://hf.co/metrics."""
 _SHARES = ("accuracy", "f1", "precision", "recall")
@@ -240,6 +253,13 @@ def escape_markdown(value: Any) -> str:
     return re.sub(r"([\\`*_\[\]|$~])", r"\\\1", text)
 
 
+def read_image(path: Path) -> str:
+    """Return an address that holds a JPEG file; empty where there is none, or it is large."""
+    if not path.is_file() or path.stat().st_size > _MAX_MOSAIC_BYTES:
+        return ""
+    return f"data:image/jpeg;base64,{base64.b64encode(path.read_bytes()).decode()}"
+
+
 def write_run_report(run: Run, path: Path | None = None) -> Path:
     """Write the page of a run and return its path.
 
@@ -296,6 +316,7 @@ def render_run(facts: RunFacts, drawn: Mapping[str, PageFigure]) -> str:
         num_events=len(shown),
         where=str(folder).removeprefix(f"{began_in}/") if began_in else str(folder),
         has_gate_page=(folder / "gate.html").is_file(),
+        mosaic=read_image(folder / "figures" / "train-batch.jpg"),
     )
 
 
@@ -310,6 +331,7 @@ def _describe(facts: RunFacts, max_classes: int) -> dict[str, Any]:
         "scores": list_scores(facts).values(),
         "classes": score_classes(predictions, max_classes) if predictions is not None and "classes" in blocks else [],
         "calibration": compute_calibration(predictions) if "calibration" in blocks else None,
+        "thresholds": compute_thresholds(predictions) if predictions is not None and "calibration" in blocks else None,
     }
 
 
@@ -430,7 +452,7 @@ def draw_figures(facts: RunFacts) -> dict[str, PageFigure]:
     for found in [*facts.predictions.values()][:1]:
         drawn += draw_predictions(found)
     spent = facts.summary.get("phases") or {}
-    phases = {name: float(spent[name]) for name in _PHASES if spent.get(name)}
+    phases = {label: float(spent[name]) for name, label in _PHASES.items() if spent.get(name)}
     if phases:
         label = ", ".join(f"{name} {format_duration(value)}" for name, value in phases.items())
         drawn.append(PageFigure("time", figures.draw_durations(phases), "where the time of training went", label))
@@ -442,8 +464,13 @@ def draw_predictions(found: Predictions) -> list[PageFigure]:
     """Draw the confusion matrix and reliability diagram of a classifier, or predictions over targets of a regressor."""
     about = f"{format_count(len(found), 'sample')} of the {found.split} split"
     if "scatter" in found.task.report_blocks:
-        drawing = figures.draw_scatter(found.target, found.prediction)
-        return [PageFigure("scatter", drawing, "prediction over target", f"Predictions for {about}")]
+        has_log_axes = choose_log_axis([*found.target.tolist(), *found.prediction.tolist()])
+        drawing = figures.draw_scatter(found.target, found.prediction, has_log_axes=has_log_axes)
+        residuals = figures.draw_residuals(found.target, found.prediction, has_log_axis=has_log_axes)
+        return [
+            PageFigure("scatter", drawing, "prediction over target", f"Predictions for {about}"),
+            PageFigure("residuals", residuals, "prediction minus target, over target", f"Residuals of {about}"),
+        ]
     drawn = []
     if "confusions" in found.task.report_blocks:
         counts = confusion_counts(found)
@@ -454,4 +481,11 @@ def draw_predictions(found: Predictions) -> list[PageFigure]:
     if (calibration := compute_calibration(found)) is not None:
         label = f"Reliability diagram of {about}; expected calibration error {calibration.error:.3f}"
         drawn.append(PageFigure("reliability", figures.draw_reliability(calibration), "reliability", label))
+    thresholds = compute_thresholds(found) if "calibration" in found.task.report_blocks else None
+    if thresholds is not None:
+        label = (
+            f"Precision over recall, average precision {thresholds.average_precision:.3f}, and true over false "
+            f"positive rate, area {thresholds.area:.3f}, {about}"
+        )
+        drawn.append(PageFigure("thresholds", draw_thresholds(thresholds), thresholds.subject, label))
     return drawn

@@ -14,8 +14,9 @@ epochs             number of epochs that are complete
 steps              number of optimizer steps
 throughput         ``samples_per_s`` in training, over this process's complete epochs; null if none; as
                    ``features_per_s`` too where the samples are features of a frozen backbone, which were computed once
-phases             seconds of this process's fit: ``start``, ``load`` (waiting for batches), ``step``, ``validation``,
-                   ``checkpoint``, ``other``
+phases             seconds of this process's fit: ``setup`` (model and data are made), ``fit_start`` (devices, features
+                   of a frozen backbone), ``sanity_check`` (first validation batches, a checkpoint is restored),
+                   ``load`` (waiting for batches), ``step``, ``validation``, ``checkpoint``, ``other``
 metrics            ``best`` and ``last``: column -> value, the rows of metrics.csv for these epochs; for a best
                    checkpoint that was written within an epoch the metrics that had been logged by then
 best               ``monitor``, its ``mode`` (min, max), ``value``, ``epoch``, ``step`` of the best checkpoint; null if
