@@ -331,7 +331,7 @@ def _describe(facts: RunFacts, max_classes: int) -> dict[str, Any]:
         "scores": list_scores(facts).values(),
         "classes": score_classes(predictions, max_classes) if predictions is not None and "classes" in blocks else [],
         "calibration": compute_calibration(predictions) if "calibration" in blocks else None,
-        "thresholds": compute_thresholds(predictions) if predictions is not None and "calibration" in blocks else None,
+        "thresholds": None if predictions is None else compute_thresholds(predictions),
     }
 
 
@@ -481,7 +481,7 @@ def draw_predictions(found: Predictions) -> list[PageFigure]:
     if (calibration := compute_calibration(found)) is not None:
         label = f"Reliability diagram of {about}; expected calibration error {calibration.error:.3f}"
         drawn.append(PageFigure("reliability", figures.draw_reliability(calibration), "reliability", label))
-    thresholds = compute_thresholds(found) if "calibration" in found.task.report_blocks else None
+    thresholds = compute_thresholds(found)
     if thresholds is not None:
         label = (
             f"Precision over recall, average precision {thresholds.average_precision:.3f}, and true over false "

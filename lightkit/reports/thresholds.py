@@ -60,20 +60,27 @@ class Thresholds:
 
 
 def compute_thresholds(found: Predictions) -> Thresholds | None:
-    """Compute the rates of a classifier; None where all samples are of one kind.
+    """Compute the rates of a model with probabilities; None without any, or where all samples are of one kind.
 
-    Of two classes the second is what is searched for, by its probability. Of more, of which the likeliest alone is
-    recorded with its probability, a prediction is accepted or left to a person: right predictions are searched for.
+    Of independent labels all pairs of a sample and a label count alike. Of two classes the second is what is searched
+    for. Of more classes, of which the likeliest alone is recorded with its probability, a prediction is accepted or
+    left to a person: right predictions are searched for.
     """
+    if not found.class_names or not found.probability.size:
+        return None
+    scores = found.probability.astype(np.float64)
+    if scores.ndim == 2:
+        subject = "labels, where their probability is above a threshold"
+        return compute_rates(scores.ravel(), found.target.ravel() == 1, subject=subject)
     if len(found.class_names) == 2:
-        scores = np.where(found.prediction == 1, found.probability, 1 - found.probability).astype(np.float64)
-        is_positive = found.target == 1
-        subject = f"{visible(found.class_names[1], in_line=True)[:60]}, where its probability is above a threshold"
-    else:
-        scores = found.probability.astype(np.float64)
-        is_positive = found.is_correct
-        subject = "predictions that are accepted where their probability is above a threshold"
-    return compute_rates(scores, is_positive, subject=subject)
+        name = visible(found.class_names[1], in_line=True)[:60]
+        subject = f"{name}, where its probability is above a threshold"
+        of_second = np.where(found.prediction == 1, scores, 1 - scores)
+        return compute_rates(of_second, found.target == 1, subject=subject)
+    if found.is_correct is None:
+        return None
+    subject = "predictions that are accepted where their probability is above a threshold"
+    return compute_rates(scores, found.is_correct, subject=subject)
 
 
 def compute_rates(scores: Rates, is_positive: NDArray[np.bool_], *, subject: str) -> Thresholds | None:

@@ -111,7 +111,7 @@ class Predictor:
         """
         if defect := self._columns.find_defect(values):
             raise DataError(f"{name}: {defect}")
-        if self._columns.has_classes:
+        if self._columns.task.has_classes:
             ranked = self._columns.rank(values.clip(0, 1))
             classes = [{"label": label, "probability": float(value)} for label, value in ranked]
             return {"name": name, **classes[0], "classes": classes}
