@@ -14,69 +14,19 @@ import json
 import math
 import os
 import signal
-import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from lightkit import runs
-from lightkit.cli.stage_processes import CommandProcess, StageProcesses
 from lightkit.runs.trial import FACTS, VERDICT
 
 EPOCHS = 4
 _WRONG = {2.0: "crash", 3.0: "nan", 4.0: "killed once", 5.0: "config", 6.0: "hang", 7.0: "data", 8.0: "killed"}
-
-
-class StandInProcess(CommandProcess):
-    """A trial's process."""
-
-    def __init__(self, args: Sequence[str], started: subprocess.Popen[bytes], output: Path) -> None:
-        super().__init__(args, None, None)
-        self._started = started
-        self._output = output
-
-    @property
-    def pid(self) -> int | None:
-        return self._started.pid
-
-    def send_signal(self, signum: int) -> None:
-        self._started.send_signal(signum)
-
-    def poll(self, wait_s: float = 0.0) -> int | None:
-        code = self._started.poll()
-        if code is not None and self._output.exists():
-            lines = self._output.read_text(encoding="utf-8").splitlines() or [""]
-            self.reason = lines[-1].removeprefix("error: ")
-        return code
-
-    def end(self) -> None:
-        self._started.terminate()
-        self._started.wait()
-
-
-class StandInProcesses(StageProcesses):
-    """Starts stand-ins."""
-
-    def start(
-        self, args: Sequence[str], environment: Mapping[str, str], *, output: Path | None = None
-    ) -> StandInProcess:
-        assert output is not None
-        output.parent.mkdir(parents=True, exist_ok=True)
-        with output.open("ab") as file:
-            started = subprocess.Popen(
-                [sys.executable, __file__, "--trial", *args],
-                env={**os.environ, **environment},
-                stdout=file,
-                stderr=file,
-                start_new_session=True,
-            )
-        process = StandInProcess(args, started, output)
-        self._running.append(process)
-        return process
 
 
 # -- the trial ---------------------------------------------------------------------------------------------------------
@@ -197,8 +147,10 @@ def main(words: list[str]) -> int:
     """Be a trial, or a lightkit with such trials."""
     if words[0] == "--trial":
         return _Training(words[2:]).run() if words[1] == "fit" else _test(words[2:])
+    sys.path.insert(0, str(Path(__file__).parents[2]))
     from lightkit.commands import sweep
     from lightkit.main import main as run_lightkit
+    from tests.sweep.stand_in_processes import StandInProcesses
 
     sweep.StageProcesses = StandInProcesses  # type: ignore[attr-defined]
     return run_lightkit(words)
