@@ -63,11 +63,11 @@ $(VENV)/bin/python $(TPU)/bin/python:
 	$(PYTHON) -m venv $(@:/bin/python=)
 
 $(VENV)/.installed: pyproject.toml constraints.txt | $(VENV)/bin/python
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[onnx,delta]'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[onnx,delta,sweep]'
 	@touch $@
 
 $(VENV)/.installed-dev: pyproject.toml constraints.txt | $(VENV)/bin/python
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev,docs,onnx,delta,comet,wandb,apprise,timm,spark,ray,serve]'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev,docs,onnx,delta,comet,wandb,apprise,timm,spark,ray,serve,sweep]'
 	@touch $@ $(VENV)/.installed
 
 $(VENV)/.horovod: scripts/build_horovod.py $(VENV)/.installed | $(VENV)/bin/python

@@ -49,6 +49,7 @@ from lightkit.launch.plan import ENGINES, LaunchSettings
 from lightkit.launch.watchdog import WatchdogSettings
 from lightkit.registry.gate import GateSettings
 from lightkit.runs.resume import RunSettings
+from lightkit.sweep.settings import SweepSettings
 
 FILE = Path(__file__).parents[1] / "lightkit" / "config" / "schema.json"
 
@@ -60,6 +61,9 @@ _SECTIONS = {
     "gate": GateSettings,
     "accelerator": AcceleratorSettings,
 }
+
+_READ_BY_LIGHTKIT = {"sweep": SweepSettings}
+"""Sections that no parser of LightningCLI sees."""
 
 _PROFILERS = ("simple", "advanced", "pytorch", "xla")
 """Words of `pytorch_lightning.trainer.setup._init_profiler`, which keeps them to itself."""
@@ -116,7 +120,10 @@ def build_catalogue() -> dict[str, Any]:
         section: {"help": describe_class(cls)["help"], "arguments": describe_arguments(built["fit"], f"{section}.")}
         for section, cls in _SECTIONS.items()
     }
-    for section, cls in _SECTIONS.items():
+    for section, cls in _READ_BY_LIGHTKIT.items():
+        described = describe_class(cls)
+        sections[section] = {"help": described["help"], "arguments": described["arguments"]}
+    for section, cls in {**_SECTIONS, **_READ_BY_LIGHTKIT}.items():
         for name, bounds in find_bounds(cls).items():
             argument = sections[section]["arguments"][name]
             argument["schema"] = with_bounds(argument["schema"], bounds)

@@ -75,6 +75,12 @@ BENCHES = {
         minutes=3,
         words=("--repeat", "3"),
     ),
+    "sweep": Bench(
+        "a trial of a sweep beyond its training, trials a minute, and trials on features that are kept",
+        "a fit of its own, Hydra's sweeper, study.optimize in one process",
+        "<= 0.3 of a fit; >= 3 times Hydra and 0.8 of the process; <= 0.15 and 0.5 of fits on photos",
+        minutes=40,
+    ),
     "loader": Bench(
         "images/s that one core loads",
         "torchvision's ImageFolder, litdata",

@@ -25,7 +25,7 @@ _SECTIONS = ("config", "help", "trainer", "model", "data", "callbacks", "logger"
 """Words that a misspelt option may mean, in addition to the options of its command."""
 _KEYS = (
     *("trainer", "model", "data", "callbacks", "logger", "optimizer", "lr_scheduler", "run", "launch", "watchdog"),
-    *("gate", "accelerator", "seed_everything", "ckpt_path", "weights_only", "verbose", "return_predictions"),
+    *("gate", "sweep", "accelerator", "seed_everything", "ckpt_path", "weights_only", "verbose", "return_predictions"),
 )
 """Keys at the top of a config."""
 _SECTION_HELP = ("--trainer.help", "--run.help", "--launch.help", "--accelerator.help")

@@ -90,6 +90,8 @@ FIT_OPTIONS = (
     CKPT_PATH._replace(is_hidden=True),
     OUTPUT_JSON,
     RUN_HIDDEN,
+    Option("--trial", "the trial of a sweep that it is", value="NAME/NUMBER", is_hidden=True),
+    Option("--trial-waits", "each epoch of the trial waits for the sweep", is_hidden=True),
 )
 _EVALUATION_OPTIONS = (
     CONFIG,
@@ -404,6 +406,75 @@ lightkit retrain -c configs/flowers.yaml --gate.metric test/accuracy --gate.min 
         key_aliases=KEY_ALIASES,
     ),
     Command(
+        "sweep",
+        "search the best values of some keys, and go on where it was stopped",
+        usage=(
+            "lightkit sweep -c FILE... [--space KEY=VALUE,VALUE]... [--deadline WHEN] [--key=value]...\n"
+            "       lightkit sweep -c FILE... --seeds N\n"
+            "       lightkit sweep -c FILE... --status [--json]"
+        ),
+        about="""\
+Train a config with other values of the keys that its section `sweep` names, and find the best.
+Each trial is an ordinary run with one more layer, sweeps/NAME/trials/NUMBER/trial.yaml; the first
+is the config itself. The record is sweeps/NAME/trials.jsonl, next to the folder of the runs: after
+a kill the same command goes on, finished trials count, and interrupted ones resume at their
+batch. It holds the job's lock. A trial that fails is recorded with its reason, and the search
+goes on.""",
+        options=(
+            CONFIG,
+            Option(
+                "--space",
+                "try each of these values, a grid without a file; may be given again",
+                value="KEY=VALUE,VALUE",
+                is_list=True,
+            ),
+            Option(
+                "--seeds",
+                "train the config itself with N seeds; print mean, standard deviation and 95 % interval",
+                value="N",
+                kind="count",
+                least=1,
+            ),
+            Option("--status", "print how the sweep stands, and start nothing"),
+            Option(
+                "--deadline",
+                "be done by then: 05:30, or a duration such as 4h or 90m; trials that run are saved",
+                value="WHEN",
+            ),
+            Option("--junit", "write a case for each trial, for CI systems", value="FILE", completes=(FILES,)),
+            Option(
+                "--ckpt_path",
+                "start each trial from a checkpoint: best, last or a file",
+                value="CKPT",
+                completes=CHECKPOINTS,
+            ),
+            TRUST_CHECKPOINTS,
+            QUIET,
+            Option("--json", "print each trial, one JSON object a line", spelling="--output json"),
+            OUTPUT_JSON,
+            RUN_HIDDEN,
+        ),
+        ending="""\
+sweep:
+  metric: val/loss                   # default: the metric that the checkpoint monitors
+  trials: 40                         # finished ones in total, over all starts
+  pruner: {kind: median, warmup_epochs: 3}
+  space:
+    model.learning_rate: {log: [1e-5, 1e-1]}
+    model.backbone: [small_cnn, resnet18]
+    data.batch_size: {int: [16, 128], step: 16}
+
+`lightkit fit --help sweep` describes each key. Values are proposed by Optuna 5, which the extra
+lightkit-train[sweep] installs.
+Exit code 0: done; 1: no trial is within all bounds, or too many have failed for the same reason;
+2: the config is wrong; 3: the data is; 75: interrupted, out of time, or another process runs the
+job: the same command goes on.
+
+lightkit sweep -c configs/flowers.yaml --space model.learning_rate=1e-4,1e-3,1e-2""",
+        takes_config=True,
+        key_aliases=KEY_ALIASES,
+    ),
+    Command(
         "gate",
         "compare a run with its thresholds and the champion",
         usage="lightkit gate RUN [--baseline MODEL] [-c FILE]... [--gate.KEY=value]...",
@@ -568,6 +639,7 @@ marked `locked` while a process works on it, with the alias that points to its m
 `killed`, and one with a record that is damaged `unreadable`.""",
         inputs=(Input("NAME", "runs of this job only"),),
         options=(
+            Option("--sweep", "trials of this sweep only", value="NAME"),
             Option(
                 "--metric",
                 (

@@ -24,6 +24,7 @@ from lightkit.launch.plan import LaunchSettings, check_engine, read_settings
 from lightkit.launch.ranks import this_rank
 from lightkit.launch.watchdog import read_watchdog
 from lightkit.registry.gate import read_gate
+from lightkit.sweep.settings import read_sweep
 
 _CALLBACK_ADDRESSES = (("init_args", "webhook_url"), ("init_args", "urls"))
 
@@ -192,6 +193,8 @@ def resolve_settings(
     resolved = drop_paths(loaded.resolved, loaded.resolved.unresolved)
     for read in (read_settings, read_watchdog, read_gate):  # their errors first: hardware depends on launch
         _, resolved = collect_errors(resolved, read, problems)
+    if command == "fit":
+        read_sweep(resolved, problems)
     if command == "export":  # it runs on one CPU, wherever the model was trained
         machine = None
     machine = this_machine() if machine == "this" else machine

@@ -177,6 +177,8 @@ def _record_start(
         previous=previous,
     )
     manifest |= {"ckpt_path": stage_config.ckpt_path, "fast_dev_run": is_trial}
+    if "trial" in stage_config.options:
+        manifest["trial"] = stage_config.options["trial"]
     manifest["environment"] = split_values(stage_config, run.id)[1]
     names = {path: f"{PREFIX}{name}" for name, path in packaged_configs().items()}
     manifest["origins"] = {

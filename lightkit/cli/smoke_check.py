@@ -503,6 +503,9 @@ class _SmokeCheck(ModelBuilder):
         named = self._resolved.section("gate").get("metric")
         if isinstance(named, str) and self._stage == "fit" and "test" not in self._not_tried:
             yield ("gate", "metric"), named, ""
+        searched = self._resolved.section("sweep").get("metric")
+        if isinstance(searched, str) and self._stage == "fit":
+            yield ("sweep", "metric"), searched, ""
 
     def _check_disks(self, trainer: Trainer) -> list[dict[str, Any]]:
         """Compare what the checkpoints of a run take with what is free on each disk.

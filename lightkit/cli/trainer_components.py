@@ -291,6 +291,8 @@ def _build_callbacks(session: Session, trainer: Mapping[str, Any]) -> list[Callb
     # Those that end the stage early.
     if trains:
         callbacks.append(StopOnTime())
+    if "trial" in stage_config.options:
+        callbacks.append(_watch_trial(session))
     callbacks.append(StopOnSignal(session.process.watch, last_good=last_good))
     if trains and stage_config.deadline is not None:
         callbacks.append(StopAtDeadline(stage_config.deadline, last_good=last_good, stopped=recorder.note_deadline))
@@ -318,6 +320,13 @@ def _build_progress(trainer: Mapping[str, Any], mode: OutputMode) -> list[Callba
     if any(isinstance(callback, ProgressBar) for callback in own):
         return []
     return [create_progress(mode)]
+
+
+def _watch_trial(session: Session) -> Callback:
+    """Build what a trial of a sweep has in addition."""
+    from lightkit.callbacks.trial import TrialWatch  # here: other trainings have none
+
+    return TrialWatch(session.run, session.process.watch, waits="trial-waits" in session.stage_config.options)
 
 
 def _is_on_xla(trainer: Mapping[str, Any]) -> bool:

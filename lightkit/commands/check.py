@@ -18,6 +18,7 @@ from lightkit.cli.monitors import list_mode_warnings
 from lightkit.cli.session import join_ranks
 from lightkit.cli.stage_config import StageConfig
 from lightkit.cli.stage_runner import make_plan, open_stage_config, parse_config
+from lightkit.cli.sweep_check import check_space, read_plan
 from lightkit.cli.validation import check_inputs, require_forward
 from lightkit.config import Origin, Problems, error_at
 from lightkit.config.schedule import find_long_schedules
@@ -25,6 +26,7 @@ from lightkit.errors import ConfigError, LightkitError
 from lightkit.hardware import Machine, this_machine
 from lightkit.hardware.gpus import Gpu
 from lightkit.runs.ci_report import CiReport, check_cases, check_page
+from lightkit.sweep.settings import has_sweep
 
 _MISTAKES = 2
 _log = logging.getLogger("lightkit")
@@ -74,6 +76,8 @@ def _find_mistakes(invocation: Invocation) -> None:
         machine=_choose_machine(invocation),
     )
     imports = invocation.has("full") or invocation.has("deep") or stage_config.needs_imports
+    if stage_config.command == "fit" and has_sweep(stage_config.resolved):
+        check_space(stage_config, read_plan(stage_config.resolved))
     _check_config(stage_config, imports=imports, plans=not invocation.has("no-hardware"))
     report: dict[str, Any] = {"stage": stage_config.command, "mistakes": []}
     lines = ["no mistakes found; --deep builds everything and runs a batch, too"]

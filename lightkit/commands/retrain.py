@@ -5,35 +5,25 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import multiprocessing
-import os
-import runpy
 import shlex
 import signal
 import statistics
 import sys
-import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime, timedelta
-from multiprocessing import resource_tracker
-from multiprocessing.connection import Connection
-from multiprocessing.process import BaseProcess
 from pathlib import Path
-from types import FrameType
-from typing import Any, NoReturn
-
-import psutil
+from typing import Any
 
 from lightkit import runs
 from lightkit.cli.command_line import Invocation
 from lightkit.cli.command_table import OF_FIT
-from lightkit.cli.console import configure_console, print_error, print_line, printed_errors, quiet_libraries
+from lightkit.cli.console import configure_console, print_error, print_line, quiet_libraries
 from lightkit.cli.notifications import IN_RETRAIN, CommandNotifier, pass_on_notifiers
 from lightkit.cli.session import create_job_lock
 from lightkit.cli.stage_config import StageConfig, read_run_settings
+from lightkit.cli.stage_processes import StageProcesses, describe_kill
 from lightkit.cli.stage_runner import open_stage_config
 from lightkit.cli.up_to_date import compare_inputs, compute_inputs, select_identity_of, split_values
 from lightkit.cli.validation import require_forward
@@ -43,12 +33,9 @@ from lightkit.config.loader import find_plain_secrets
 from lightkit.errors import (
     ConfigError,
     GateFailed,
-    Interrupted,
     OutOfTime,
     ServerAway,
     TooLittleTime,
-    exit_code_of,
-    format_interruption,
 )
 from lightkit.export.options import ExportOptions, parse_formats
 from lightkit.registry.gate import RECORD, GateSettings, read_gate, require_rule
@@ -70,19 +57,13 @@ _MAX_FAILURES = 3  # of a stage after `fit`; then the next start begins a new tr
 # exit codes of a gate and of a command that can be continued
 _REJECTED = 4
 _INTERRUPTED = 75
-_LOST_CODE = 255  # of a process whose fork server is gone, in Python 3.11 to 3.14
 _ALIAS = "champion"
 _INTERRUPTIONS = (_INTERRUPTED, 129, 130, 138, 143)
-_SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGUSR1", "SIGHUP") if hasattr(signal, name))
 _NUM_EARLIER_RUNS = 5
 _RESERVE_FACTOR = 1.5
 _RESERVE_EXTRA_S = 10.0
 _FIRST_RESERVE_SHARE = 0.25
 _MAX_FIRST_RESERVE_S = 900.0
-_PRELOAD = [
-    *("lightkit.cli.lightning_cli", "lightkit.cli.model_export", "lightkit.cli.gate_evaluation"),
-    *("lightkit.cli.registration", "mlflow.pytorch"),
-]  # not onnxruntime: a fork waits forever for its threads
 
 
 def retrain(invocation: Invocation) -> int:
@@ -145,185 +126,6 @@ def _retrain(fit: Invocation, options: Mapping[str, Any], notifier: CommandNotif
         notifier.begin(resolved, stage_config.job_name, runs_stage=not stage_config.only_prints)
         with create_job_lock(settings, SignalWatch()) as lock:
             return Retrain(stage_config, options, settings, deadline, processes, lock, report, notifier).run()
-
-
-class StageProcesses:
-    """Run commands of lightkit one after another and forward signals to the running one; a context manager.
-
-    Each command is a process, forked from one fork server: a command that crashes or fills the memory of a GPU leaves
-    the others alone. Between two commands a signal is remembered. Signals that this process was started to ignore are
-    left alone, but for SIGTERM.
-
-    Args:
-        preloads: Whether the fork server imports torch, Lightning and MLflow, once for all commands.
-    """
-
-    def __init__(self, *, preloads: bool = True) -> None:
-        self.received: int | None = None
-        """The first signal that came."""
-        self.reason = ""
-        """Why the last command ended as it did, in its own words; empty if it has printed no error."""
-        self._preloads = preloads and sys.platform == "linux"  # elsewhere torch survives no fork
-        self._process: BaseProcess | None = None
-
-    def __enter__(self) -> StageProcesses:
-        multiprocessing.set_forkserver_preload(_PRELOAD if self._preloads else [])
-        handled = [each for each in _SIGNALS if signal.getsignal(each) != signal.SIG_IGN or each == signal.SIGTERM]
-        self._before = {signum: signal.signal(signum, self._handle) for signum in handled}
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for signum, handler in self._before.items():
-            signal.signal(signum, handler)
-
-    def _handle(self, signum: int, _frame: FrameType | None) -> None:
-        self.received = self.received or signum
-        if self._process is not None and self._process.pid is not None:
-            with suppress(ProcessLookupError):
-                os.kill(self._process.pid, signum)
-
-    def run(self, args: Sequence[str], environment: Mapping[str, str], on_poll: Callable[[], None]) -> int:
-        """Run a command and return its exit code; minus the number of the signal that killed it.
-
-        It shares standard output and error, and a terminal stays one. It gets SIGTERM if this process is killed. If the
-        fork server is killed, which has as much memory as torch takes, the command goes on without it.
-
-        Args:
-            args: The arguments after the program's name.
-            environment: Variables in addition to those of this process.
-            on_poll: Called again and again, and once more after the end.
-        """
-        self.reason = ""
-        context = multiprocessing.get_context("forkserver")
-        receiver, sender = context.Pipe(duplex=False)
-        process = context.Process(target=run_command, args=([*args], {**os.environ, **environment}, sender))
-        sys.stdout.flush()
-        try:
-            _start_unsignalled(process)
-        except (EOFError, OSError) as error:  # of the connection to the fork server
-            receiver.close()
-            self.reason = f"it could not be started ({type(error).__name__}): the process that forks it was killed"
-            return -signal.SIGKILL
-        finally:
-            sender.close()
-        self._process = process
-        if self.received is not None:  # while it was being started
-            self._handle(self.received, None)
-
-        try:
-            while process.exitcode is None:
-                process.join(0.1)
-                on_poll()
-            code = process.exitcode
-            # The fork server, which alone knows exit codes, is gone where this is one: wait for the command itself.
-            while code == _LOST_CODE and _is_alive(process.pid):
-                time.sleep(0.1)
-                on_poll()
-        finally:
-            self._end(process)  # after an error here, such as a closed pipe; else it has ended
-            self._process = None
-        code, self.reason = _receive_end(receiver, code)
-
-        # A signal that came before the command handled any has ended it without a word.
-        if self.received is not None and code == -self.received:
-            stage = args[0] if args[0] != "fit" else ""
-            self.reason = format_interruption(Interrupted(self.received), stage=stage)
-            print_error(self.reason)
-        return code
-
-    def _end(self, process: BaseProcess) -> None:
-        """End a command that is still running, and wait for its end."""
-        process.terminate()
-        process.join()
-        if _is_alive(process.pid):  # its fork server is gone, so that nothing was sent
-            with suppress(ProcessLookupError):
-                os.kill(process.pid or 0, signal.SIGTERM)
-        while _is_alive(process.pid):
-            time.sleep(0.1)
-
-
-def _start_unsignalled(process: BaseProcess) -> None:
-    """Start a process while signals are blocked.
-
-    They are so in the fork server too, which a signal to all processes of a job must not end: it would seem to be the
-    end of the stage.
-
-    Raises:
-        EOFError: If the fork server is gone.
-        OSError: Likewise.
-    """
-    resource_tracker.ensure_running()  # else it is started with the process, and unblocks them
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
-    try:
-        process.start()
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-def _receive_end(receiver: Connection, code: int) -> tuple[int, str]:
-    """Return the exit code of a command, which itself has sent one, and the last error that it has printed.
-
-    Args:
-        receiver: Its end of the pipe, which is closed.
-        code: The exit code by the fork server.
-    """
-    reason = ""
-    with receiver, suppress(EOFError, OSError):
-        if receiver.poll():
-            sent, reason = receiver.recv()
-            code = sent if code == _LOST_CODE else code
-        elif code == _LOST_CODE:
-            code = -signal.SIGKILL
-    return code, reason
-
-
-def _is_alive(pid: int | None) -> bool:
-    """Return whether a process runs that is no child of this one."""
-    try:
-        return pid is not None and psutil.Process(pid).status() not in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
-    except psutil.NoSuchProcess:
-        return False
-
-
-def run_command(args: Sequence[str], environment: Mapping[str, str], sender: Connection) -> NoReturn:
-    """Run a command of lightkit in this new process, until its parent is gone.
-
-    Args:
-        args: The arguments after the program's name.
-        environment: All variables.
-        sender: Takes the exit code and the last error that was printed.
-    """
-    os.setpgid(0, 0)  # so that a terminal's Ctrl-C comes to the retrain alone
-    multiprocessing.set_start_method(None, force=True)  # of the fork server; the stage chooses its own
-    if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:
-        signal.signal(signal.SIGINT, signal.SIG_DFL)  # one that came meanwhile ends it without a traceback
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
-    os.environ.clear()
-    os.environ.update(environment)
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-
-    def end_with_parent() -> None:
-        parent.join()
-        os.kill(os.getpid(), signal.SIGTERM)
-
-    threading.Thread(target=end_with_parent, daemon=True).start()
-    sys.argv[1:] = args
-    if args[0] != "fit":
-        Interrupted.stage = args[0]
-    code = 1
-    reason = ""
-    try:
-        runpy.run_module("lightkit", run_name="__main__")
-    except SystemExit as end:
-        code = exit_code_of(end)
-        reason = printed_errors[-1].removeprefix("error: ") if printed_errors and code else ""
-    except Exception as error:  # noqa: BLE001 (reported as Python itself does)
-        sys.excepthook(*sys.exc_info())
-        reason = " ".join(f"{type(error).__name__}: {error}".split())
-    with suppress(OSError):  # nobody listens any more
-        sender.send((code, reason))
-    sys.exit(code)
 
 
 @dataclass
@@ -971,23 +773,6 @@ class Retrain:
             if reasons:
                 return "; ".join(map(str, reasons))
         return state.message or ""
-
-
-def describe_kill(signum: int, reason: str = "") -> str:
-    """Write what has killed a process, and the likely cause.
-
-    Args:
-        signum: The signal.
-        reason: What is known beside that.
-    """
-    likely = {
-        signal.SIGKILL: "most likely no memory was left, of this machine or within the limit of the container or job; "
-        "a smaller batch_size or fewer num_workers need less, and the kernel's log (dmesg) says what was killed",
-        signal.SIGBUS: "most likely shared memory (/dev/shm) or a disk is full",
-        signal.SIGXCPU: "the limit of processor time is reached",
-    }
-    cause = likely.get(signal.Signals(signum), "most likely native code has crashed")
-    return f"{reason or f'killed by {signal.Signals(signum).name}'}: {cause}"
 
 
 def _name_end(code: int | None) -> str:

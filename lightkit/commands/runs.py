@@ -23,9 +23,10 @@ from lightkit.runs.index import (
     read_config_values,
 )
 from lightkit.runs.metric_mode import rank_value
+from lightkit.runs.trial import PRUNED, find_trial
 
 _VALUES = {
-    "status": ("running", "done", "failed", "interrupted", "preempted", KILLED, UNREADABLE),
+    "status": ("running", "done", "failed", "interrupted", "preempted", PRUNED, KILLED, UNREADABLE),
     "locked": ("true", "false"),
     "promoted": ("true", "false"),
 }
@@ -56,6 +57,8 @@ def show_runs(invocation: Invocation) -> int:
     values = _collect_values(invocation, entries, key)
     order = _choose_order(invocation, entries, key, values)
     chosen = _filter_runs(invocation, entries, options.get("filter", ()), now=now)
+    if "sweep" in options:
+        chosen = _select_trials(invocation, chosen, options["sweep"])
     shown = _sort_runs(chosen, order, is_reversed=sort != key)
 
     if options.get("json"):
@@ -177,6 +180,21 @@ def _filter_runs(
             raise invocation.error(f"--filter {key}: expected {' or '.join(sorted(known[key]))}, got {value!r}{hint}")
         entries = [each for each in entries if str(each.fields(now=now)[key]) in (value, value.capitalize())]
     return entries
+
+
+def _select_trials(invocation: Invocation, entries: Sequence[IndexedRun], sweep: str) -> list[IndexedRun]:
+    """Return the runs that are trials of a sweep.
+
+    Raises:
+        ConfigError: If there are none.
+    """
+    trials = [(each, find_trial(each.run) or "") for each in entries]
+    found = [each for each, trial in trials if trial.rpartition("/")[0] == sweep]
+    if not found:
+        names = sorted({trial.rpartition("/")[0] for _, trial in trials if trial})
+        there = f"; there are: {', '.join(names)}" if names else ""
+        raise invocation.error(f"--sweep: no run is a trial of {sweep!r}{near(sweep, names) or there}")
+    return found
 
 
 def _rank_value(value: Any) -> tuple[bool, Any] | None:

@@ -18,6 +18,8 @@ _OUTSIDE = (
     "run",
     # a judgement of a model that is trained
     "gate",
+    # the search for other values, whose trials have theirs in a layer of their own
+    "sweep",
     # records of a training
     "logger",
     "trainer.logger",

@@ -31,7 +31,10 @@ from lightkit.config.tree import Items, Leaf, MappingNode, Node, find, to_plain,
 from lightkit.config.yaml_reader import MAX_DEPTH, read_file
 from lightkit.errors import ConfigError, near
 
-SECTIONS = ("trainer", "model", "data", "optimizer", "lr_scheduler", "callbacks", "logger", "run", "watchdog", "gate")
+SECTIONS = (
+    *("trainer", "model", "data", "optimizer", "lr_scheduler", "callbacks", "logger", "run", "watchdog", "gate"),
+    "sweep",
+)
 """Top-level keys whose value may be the name of a file that holds the section."""
 _LONGEST_CLASS_NAME = 500
 _MOST_PACKAGES = 50

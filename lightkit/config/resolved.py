@@ -90,7 +90,9 @@ class Resolved:
     @property
     def lightning_values(self) -> dict[str, Any]:
         """The config as LightningCLI takes it: named entries are lists under ``trainer``, before the user's own."""
-        return self._list_entries()[0]
+        values = self._list_entries()[0]
+        values.pop("sweep", None)  # of a search, whose trials it describes
+        return values
 
     def split_key(self, key: str) -> KeyPath:
         """Split a dotted key, and leave out the subcommand before it."""

@@ -109,14 +109,19 @@ def validate_values(resolved: Resolved, schema: ConfigSchema) -> ValidationResul
 
 def _names_foreign_classes(resolved: Resolved, schema: ConfigSchema) -> bool:
     """Check whether a text of a config may name a class that the schema does not describe."""
-    for _, node in walk(resolved.tree):
+    for _, node in _walk_of_stage(resolved):
         if isinstance(node, Leaf) and isinstance(node.value, str) and _is_foreign(node.value, schema):
             return True
     return False
 
 
 def _has_dotted_keys(resolved: Resolved) -> bool:
-    return any("." in str(key) for path, _ in walk(resolved.tree) for key in path)
+    return any("." in str(key) for path, _ in _walk_of_stage(resolved) for key in path)
+
+
+def _walk_of_stage(resolved: Resolved) -> Iterator[tuple[KeyPath, Node]]:
+    """List the nodes of a config without those of a search, which only describes other configs."""
+    return ((path, node) for path, node in walk(resolved.tree) if path[:1] != ("sweep",))
 
 
 class _Validator:

@@ -325,6 +325,7 @@ def describe_verdict(facts: RunFacts) -> str:
         "failed": "The run failed",
         "killed": "The run's process was killed",
         "interrupted": "The run was interrupted and left nothing to resume from",
+        "pruned": "Its sweep has stopped it early",
         "preempted": "The run was interrupted and resumes where it stopped",
     }.get(facts.status)
     compared = _describe_gate(facts)

@@ -394,3 +394,63 @@ def to_pixels(figure: Figure) -> NDArray[np.uint8]:
     from PIL import Image
 
     return np.array(Image.open(io.BytesIO(to_png(figure, dpi=100))).convert("RGB"))
+
+
+def draw_history(
+    numbers: Sequence[int], values: Sequence[float], best: Sequence[tuple[int, float]], name: str
+) -> Figure:
+    """Draw the value of each trial of a sweep, and the best so far.
+
+    Args:
+        numbers: Numbers of the trials.
+        values: Their values.
+        best: The best value so far after a trial, by its number.
+        name: Name of the metric.
+    """
+    with _figure(4.6, 2.8) as figure:
+        axes = figure.add_subplot()
+        axes.grid(axis="y", linewidth=0.8)
+        axes.plot(numbers, values, "o", color=_COLORS["c0"], markersize=4, alpha=0.6, label="a trial")
+        axes.step(
+            [number for number, _ in best],
+            [value for _, value in best],
+            where="post",
+            color=_COLORS["c1"],
+            label="best so far",
+        )
+        axes.set(xlabel="trial", ylabel=_text(name))
+        axes.locator_params(axis="x", integer=True)
+        _add_legend(figure, axes)
+    return figure
+
+
+def draw_slice(
+    positions: Sequence[float],
+    values: Sequence[float],
+    *,
+    key: str,
+    name: str,
+    labels: Sequence[str] = (),
+    is_log: bool = False,
+) -> Figure:
+    """Draw the value of each trial of a sweep over one of the searched keys.
+
+    Args:
+        positions: Values of the key; of a choice its position.
+        values: Values of the trials.
+        key: The key.
+        name: Name of the metric.
+        labels: The choices; empty for a range.
+        is_log: Whether the range is logarithmic.
+    """
+    with _figure(4.2, 2.8) as figure:
+        axes = figure.add_subplot()
+        axes.grid(axis="y", linewidth=0.8)
+        axes.plot(positions, values, "o", color=_COLORS["c0"], markersize=4, alpha=0.6)
+        if is_log:
+            axes.set_xscale("log")
+        if labels:
+            axes.set_xticks(range(len(labels)), [_text(label)[:16] for label in labels], rotation=30, ha="right")
+            axes.set_xlim(-0.5, len(labels) - 0.5)
+        axes.set(xlabel=_text(key), ylabel=_text(name))
+    return figure

@@ -157,7 +157,7 @@ def newest_interrupted(root: Path | str, name: str) -> Run | None:
     killed has left no summary, or one that says "running"; so the caller holds the job's lock.
     """
     newest = next((run for run in list_runs(root, name) if run.is_fit), None)
-    return None if newest is None or _read_end(newest) == "done" else newest
+    return None if newest is None or _read_end(newest) in ("done", "pruned") else newest
 
 
 def _read_end(run: Run) -> str | None:

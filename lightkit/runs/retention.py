@@ -17,6 +17,7 @@ from lightkit.runs.checkpoints import choose_good
 from lightkit.runs.folder import list_runs, point_latest
 from lightkit.runs.index import IndexedRun, has_unknown_needs, infer_mode_of_runs, list_needs
 from lightkit.runs.metric_mode import rank_value
+from lightkit.runs.trial import PRUNED
 
 _log = logging.getLogger("lightkit")
 _HIDDEN = ".deleting-"
@@ -106,7 +107,7 @@ def plan_deletions(
         left_bytes=sum(each.size_bytes for each in of_jobs),
         unknown=unknown,
     )
-    for each in sorted(of_jobs, key=lambda each: each.run.id):
+    for each in sorted(of_jobs, key=lambda each: (each.status != PRUNED, each.run.id)):
         if each.key not in kept and rules.max_size_bytes is not None and plan.left_bytes <= rules.max_size_bytes:
             plan.kept[each.key] = "all fit into --max-size"
         elif each.key not in kept:
@@ -144,7 +145,7 @@ def _list_protected(job: Sequence[IndexedRun], promoted: Collection[str]) -> Ite
         elif not each.run.manifest_path.exists():
             yield each, "no run of lightkit"
     trainings = [each for each in job if each.is_training]
-    if trainings and trainings[0].status != "done":
+    if trainings and trainings[0].status not in ("done", PRUNED):
         yield trainings[0], "the next start resumes it"
     if trainings and trainings[0].in_retrain:
         yield trainings[0], "its retrain is not finished"
@@ -154,7 +155,8 @@ def _list_protected(job: Sequence[IndexedRun], promoted: Collection[str]) -> Ite
 
 
 def _apply_rules(job: Sequence[IndexedRun], rules: RetentionRules, now: float) -> Iterator[tuple[IndexedRun, str]]:
-    yield from ((each, "one of the newest") for each in job[: rules.keep_last or 0])
+    whole = [each for each in job if each.status != PRUNED]  # of what a sweep has stopped nothing is kept for its age
+    yield from ((each, "one of the newest") for each in whole[: rules.keep_last or 0])
     by_metric: dict[str, list[IndexedRun]] = defaultdict(list)
     for each in job:
         if each.is_training and each.metric is not None and each.value is not None:

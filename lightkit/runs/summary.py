@@ -3,7 +3,8 @@
 =================  ===================================================================================================
 schema             1
 run                ``NAME/ID``
-status             running, done, failed, interrupted (nothing to resume from) or preempted (resumes)
+status             running, done, failed, interrupted (nothing to resume from) or preempted (resumes),
+                   or pruned (a sweep has stopped it early)
 exit_code          of the process; null while it runs
 error              one line, where it failed
 stopped_by         ``deadline`` where training ended well, but earlier than its config says; else null

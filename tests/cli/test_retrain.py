@@ -21,9 +21,10 @@ from lightkit.cli.console import configure_console
 from lightkit.cli.notifications import CommandNotifier
 from lightkit.cli.session import create_job_lock
 from lightkit.cli.stage_config import read_run_settings
+from lightkit.cli.stage_processes import StageProcesses
 from lightkit.cli.stage_runner import open_stage_config
 from lightkit.cli.up_to_date import Comparison
-from lightkit.commands.retrain import Retrain, StageProcesses
+from lightkit.commands.retrain import Retrain
 from lightkit.config import Problems
 from lightkit.errors import OutOfTime
 from lightkit.registry.gate import GateSettings, read_gate

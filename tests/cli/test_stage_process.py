@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from lightkit.commands.retrain import StageProcesses, describe_kill
+from lightkit.cli.stage_processes import StageProcesses, describe_kill
 
 
 @pytest.fixture(scope="module")
@@ -87,9 +87,9 @@ def test_a_fork_server_that_dies_at_the_start_is_no_traceback(monkeypatch: pytes
     (tmp_path / "too_large.py").write_text("import os\nos.kill(os.getpid(), 9)\n", encoding="utf-8")
     program = (
         "import multiprocessing, sys\n"
-        "from lightkit.commands import retrain\n"
-        "retrain._PRELOAD = ['too_large']\n"
-        "with retrain.StageProcesses() as processes:\n"
+        "from lightkit.cli import stage_processes\n"
+        "stage_processes._PRELOAD = ['too_large']\n"
+        "with stage_processes.StageProcesses() as processes:\n"
         "    print(processes.run(['--version'], {}, lambda: None), processes.reason)\n"
     )
     environment = {**os.environ, "PYTHONPATH": str(tmp_path)}

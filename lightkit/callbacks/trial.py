@@ -1,0 +1,58 @@
+"""The training of a trial of `lightkit sweep`: it writes what the sweep has to know, and stops where it is asked to."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from pytorch_lightning import Callback, LightningModule, Trainer
+
+from lightkit import runs
+from lightkit.runs.signals import SignalWatch
+from lightkit.runs.trial import FACTS, VERDICT
+
+_POLL_S = 0.005
+_PATIENCE_S = 60.0  # then the sweep is too busy, and is heard after the next epoch
+
+
+class TrialWatch(Callback):
+    """Write the number of parameters, and end the training after an epoch where the sweep says so.
+
+    The verdict is a file in the run folder, which the sweep replaces after each epoch. The first rank reads it for all.
+
+    Args:
+        run: The run.
+        watch: Handler of signals, which end the wait for a verdict.
+        waits: Whether each epoch waits for its verdict, so that which trials are stopped depends on no clock.
+    """
+
+    def __init__(self, run: runs.Run, watch: SignalWatch, *, waits: bool) -> None:
+        self._run = run
+        self._watch = watch
+        self._waits = waits
+
+    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Write the number of parameters."""
+        num_params = sum(parameter.numel() for parameter in pl_module.parameters())
+        if trainer.is_global_zero:
+            runs.write_json(self._run.folder / FACTS, {"params": num_params})
+
+    def on_epoch_recorded(self, trainer: Trainer, epoch: Any) -> None:
+        """Stop after this epoch where the sweep says so; on every rank."""
+        stops = trainer.is_global_zero and self._read_verdict(int(epoch.epoch))
+        if trainer.strategy.broadcast(stops):
+            trainer.fit_loop.min_epochs = 0
+            trainer.fit_loop.epoch_loop.min_steps = None
+            trainer.should_stop = True
+
+    def _read_verdict(self, epoch: int) -> bool:
+        """Return whether training stops after an epoch."""
+        ends_s = time.monotonic() + _PATIENCE_S
+        while True:
+            verdict = runs.read_json(self._run.folder / VERDICT) or {}
+            if verdict.get("stop") and int(verdict.get("epoch", 0)) <= epoch:
+                return True
+            is_told = int(verdict.get("epoch", -1)) >= epoch
+            if is_told or not self._waits or self._watch.received is not None or time.monotonic() > ends_s:
+                return False
+            time.sleep(_POLL_S)

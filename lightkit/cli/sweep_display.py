@@ -1,0 +1,126 @@
+"""How a sweep stands, on the screen: a live table on a terminal, one line a trial in a pipe."""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from lightkit.cli.console import OutputMode, print_line
+from lightkit.reports.text_table import format_table
+from lightkit.runs.deadline import format_duration
+from lightkit.runs.files import finite
+from lightkit.sweep.record import Trial
+from lightkit.sweep.results import choose_best, count_states
+from lightkit.sweep.settings import Plan
+
+_EVERY_S = 0.5
+_MOST_ROWS = 12
+_MOST_LETTERS = 60
+
+
+class Display:
+    """Shows the trials; a context manager.
+
+    Args:
+        mode: What the screen shows.
+        name: Name of the sweep.
+        plan: The sweep.
+    """
+
+    def __init__(self, mode: OutputMode, name: str, plan: Plan) -> None:
+        self._mode = mode
+        self._name = name
+        self._plan = plan
+        self._live: Any = None
+        self._shown_s = 0.0
+
+    def __enter__(self) -> Display:
+        if self._mode not in ("json", "quiet") and sys.stdout.isatty():
+            from rich.live import Live  # here: a pipe needs none of it
+
+            self._live = Live(auto_refresh=False, transient=True)
+            self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+
+    def update(self, trials: Sequence[Trial], metric: str | None, mode: str | None) -> None:
+        """Show the present state, where it is a terminal."""
+        now_s = time.monotonic()
+        if self._live is None or now_s - self._shown_s < _EVERY_S:
+            return
+        self._shown_s = now_s
+        self._live.update(self.format_status(trials, metric, mode), refresh=True)
+
+    def finish(self, trial: Trial, trials: Sequence[Trial], metric: str | None, mode: str | None) -> None:
+        """Show the end of a trial: a line in a pipe, an object in JSON."""
+        if self._mode == "json":
+            print(json.dumps(finite({"event": "trial", "metric": metric, **asdict(trial)}), default=str), flush=True)
+        elif self._live is None:
+            print_line(f"{self._describe(trial, metric)}{self._describe_best(trials, metric, mode)}", self._mode)
+            sys.stdout.flush()
+
+    def _describe(self, trial: Trial, metric: str | None) -> str:
+        params = ", ".join(f"{key}={_shorten(value)}" for key, value in trial.params.items())
+        again = "" if trial.kind == "search" else f" (seed {trial.seed})"
+        of = "" if trial.of is None else f" again {'the config itself' if trial.of == 0 else f'trial {trial.of}'}"
+        text = f"trial {trial.number}{of}{again}: {trial.state}"
+        if trial.state == "failed":
+            text += f": {trial.reason}"
+        elif trial.value is not None:
+            text += f", {metric} {trial.value:.4g}"
+        return f"{text} in {format_duration(trial.seconds)}{f' with {params}' if params else ''}"
+
+    def _describe_best(self, trials: Sequence[Trial], metric: str | None, mode: str | None) -> str:
+        if mode is None or self._plan.sampler == "seeds":
+            return ""
+        best = choose_best(trials, self._plan, mode)
+        return "" if best is None else f"; best {best.value:.4g} of trial {best.number}"
+
+    def format_status(self, trials: Sequence[Trial], metric: str | None, mode: str | None) -> str:
+        """Write the state: counts, the time that is left, the best trial, and the newest ones in a table."""
+        finished = [each for each in trials if each.is_finished]
+        of_search = [each for each in finished if each.kind != "confirm"]
+        counts = ", ".join(f"{number} {state}" for state, number in count_states(trials).items())
+        head = f"{self._name}: {len(of_search)} of {self._plan.num_trials} trials ({counts or 'none yet'})"
+        left_s = self._estimate_left(trials)
+        head += "" if left_s is None else f", about {format_duration(left_s)} left"
+        lines = [head]
+        best = None if mode is None or self._plan.sampler == "seeds" else choose_best(trials, self._plan, mode)
+        if best is not None:
+            lines.append(f"best: {self._describe(best, metric)}")
+        rows = []
+        running = [each for each in trials if not each.is_finished]
+        for each in [*running, *reversed(finished)][:_MOST_ROWS]:
+            params = ", ".join(f"{key}={_shorten(value)}" for key, value in each.params.items())
+            value = "" if each.value is None else f"{each.value:.4g}"
+            text = str(each.reason) if each.state == "failed" else params
+            rows.append([str(each.number), each.state, value, text[:_MOST_LETTERS]])
+        if rows:
+            lines.append(format_table(["trial", "state", metric or "value", ""], rows, right={metric or "value"}))
+        return "\n".join(lines)
+
+    def _estimate_left(self, trials: Sequence[Trial]) -> float | None:
+        """Estimate the seconds until the search is done, by the median trial."""
+        seconds = [each.seconds for each in trials if each.is_finished and each.seconds]
+        left = self._plan.num_trials - sum(each.is_finished and each.kind != "confirm" for each in trials)
+        if not seconds or left <= 0:
+            return None
+        parallel = self._plan.parallel if isinstance(self._plan.parallel, int) else 1
+        return statistics.median(seconds) * math.ceil(left / parallel)
+
+
+def _shorten(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    text = str(value)
+    return text.rpartition("/")[2] if text.startswith("/") else text

@@ -1,0 +1,665 @@
+"""`lightkit sweep`: a search whose trials are ordinary runs, and which goes on where it was stopped."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import re
+import signal
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from lightkit import runs
+from lightkit.cli.command_line import Invocation
+from lightkit.cli.command_table import OF_FIT
+from lightkit.cli.console import configure_console, print_line
+from lightkit.cli.monitors import find_config_modes, list_monitors
+from lightkit.cli.notifications import IN_RETRAIN, CommandNotifier, build_notifiers
+from lightkit.cli.session import create_job_lock, find_job
+from lightkit.cli.stage_config import StageConfig, read_run_settings
+from lightkit.cli.stage_processes import OF_TRAINING, StageProcesses
+from lightkit.cli.stage_runner import count_devices, open_stage_config
+from lightkit.cli.sweep_check import check_space, read_own_values, read_plan, write_layer
+from lightkit.cli.sweep_display import Display
+from lightkit.cli.trial_processes import Job, TrialProcesses, remove_verdict
+from lightkit.config import shown_path
+from lightkit.config.identity import select_identity
+from lightkit.config.loader import find_plain_secrets
+from lightkit.errors import ConfigError, LightkitError, OutOfTime
+from lightkit.hardware import this_machine
+from lightkit.runs.ci_report import Case, CiReport, markdown_table
+from lightkit.runs.deadline import Deadline, parse_deadline
+from lightkit.runs.index import flatten
+from lightkit.runs.signals import SignalWatch
+from lightkit.sweep.record import FILE, SweepRecord, Trial
+from lightkit.sweep.results import (
+    choose_best,
+    describe_result,
+    list_confirmations,
+    rank_trials,
+    write_table,
+)
+from lightkit.sweep.search import Search, describe_space, require_optuna
+from lightkit.sweep.settings import Plan, find_mode, read_seed, require_space
+from lightkit.sweep.space import Space
+
+_log = logging.getLogger("lightkit")
+_FOLDER = "sweeps"
+_CHECKPOINTS = ("Checkpoint", "ModelCheckpoint")
+_INTERRUPTED = 75
+_POLL_S = 0.01
+_WAIT_S = 20.0  # for trials of a killed sweep, which save and end by themselves
+_RESERVE_S = 15.0  # before a deadline, for trials to be saved
+_RESERVE_SHARE = 0.25
+_MEMORY_SHARE = 0.8
+
+
+def sweep(invocation: Invocation) -> int:
+    """Run the trials that are left, and return the exit code.
+
+    Raises:
+        ConfigError: If the arguments or the config are wrong.
+        OutOfTime: If the deadline ends the sweep before it is done.
+        RunLocked: If another process runs the job.
+    """
+    invocation.raise_errors()
+    options = invocation.options
+    if "run" in options:
+        raise ConfigError("sweep: --run is no option of it; to see how a sweep stands, use --status")
+    fit = _add_space(invocation.for_stage("fit", keep=OF_FIT), options)
+    if "status" in options:
+        return _show_status(fit, options)
+    notifier = CommandNotifier(fit)
+    junit = Path(options["junit"]).expanduser() if "junit" in options else None
+    with CiReport("lightkit sweep", junit, case="sweep") as report:
+        report.code = notifier.around(lambda: _sweep(fit, options, notifier, report))
+        return report.code
+
+
+def _add_space(fit: Invocation, options: Mapping[str, Any]) -> Invocation:
+    """Add the grid of ``--space`` as a layer.
+
+    Raises:
+        ConfigError: If it is none.
+    """
+    if "space" not in options:
+        return fit
+    space: dict[str, list[str]] = {}
+    key = ""
+    for word in options["space"]:  # which the commas have split
+        name, is_pair, value = word.partition("=")
+        if is_pair:
+            key = name
+            space[key] = []
+        elif not key:
+            raise ConfigError(f"--space: expected KEY=VALUE,VALUE, such as model.learning_rate=1e-3,1e-2, got {word!r}")
+        space[key].append(value if is_pair else word)
+    from lightkit.config import dump_yaml, read_scalar
+
+    values = {key: [read_scalar(each) for each in listed] for key, listed in space.items()}
+    layer = dump_yaml({"sweep": {"sampler": "grid", "space": values}})
+    changed = fit._replace(files=(*fit.files, layer))
+    return changed._replace(words=tuple(changed.spell()))
+
+
+def _sweep(fit: Invocation, options: Mapping[str, Any], notifier: CommandNotifier, report: CiReport) -> int:
+    deadline = parse_deadline(options["deadline"]) if "deadline" in options else None
+    stage_config = open_stage_config(fit)
+    configure_console(stage_config.mode, stage_config.resolved.masked)
+    plan = _read_plan(stage_config, options)
+    for plain_secret in find_plain_secrets(stage_config.resolved.tree, stage_config.resolved.references):
+        raise plain_secret
+    settings = read_run_settings(stage_config)
+    uses_mlflow = "MLflow" in str(stage_config.resolved.section("logger"))
+    modules = [*OF_TRAINING, *(["mlflow"] if uses_mlflow else [])]
+    with StageProcesses(preloads=stage_config.hardware.kind != "gpu", modules=modules) as processes:
+        notifier.begin(stage_config.resolved, stage_config.job_name, runs_stage=not stage_config.only_prints)
+        root, job = find_job(settings)
+        patient = replace(settings, wait_s=max(settings.wait_s, _WAIT_S))
+        with create_job_lock(patient, SignalWatch()) as lock:
+            record = find_record(stage_config, plan, root, job)
+            record.check_with(lock)
+            return Sweep(stage_config, plan, record, lock, processes, deadline, report, root=root, job=job).run()
+
+
+def _read_plan(stage_config: StageConfig, options: Mapping[str, Any]) -> Plan:
+    """Read the sweep of a config and the command line.
+
+    Raises:
+        ConfigError: If anything in it is wrong.
+    """
+    plan = read_plan(stage_config.resolved)
+    if "seeds" in options:
+        number = int(options["seeds"])
+        plan = replace(plan, sampler="seeds", num_trials=number, space=Space(), num_confirmed=0, num_seeds=0)
+    require_space(plan)
+    require_optuna(plan)
+    if plan.sampler != "seeds":
+        check_space(stage_config, plan)
+    if plan.metric is None:
+        monitored = [each for each in list_monitors(stage_config.resolved) if each.name in _CHECKPOINTS]
+        plan = replace(plan, metric=monitored[0].metric if monitored else None)
+    if plan.metric is not None:
+        plan = replace(plan, mode=find_mode(plan.metric, plan, find_config_modes(stage_config.resolved)))
+    return plan
+
+
+def describe_search(plan: Plan) -> dict[str, Any]:
+    """Describe a sweep as far as it decides proposals and values."""
+    layers = {
+        path: hashlib.sha256(Path(path).read_bytes()).hexdigest()[:16]
+        for each in plan.space.dimensions
+        if each.kind == "layers"
+        for path in each.choices
+        if path is not None
+    }
+    return {
+        "metric": plan.metric,
+        "mode": plan.mode,
+        "sampler": plan.sampler,
+        "seed": plan.seed,
+        "pruner": asdict(plan.pruner),
+        "constraints": {name: dict(bounds) for name, bounds in plan.constraints.items()},
+        "space": describe_space(plan.space),
+        "layers": layers,
+    }
+
+
+def find_record(stage_config: StageConfig, plan: Plan, root: Path, job: str, *, creates: bool = True) -> SweepRecord:
+    """Find the record of a sweep, or begin one: ``sweeps/NAME``, or ``sweeps/NAME-2`` next to that of another search.
+
+    Args:
+        stage_config: Command line and config of a fit.
+        plan: The sweep.
+        root: Folder of all runs; that of the sweeps is next to it.
+        job: Name of the job.
+        creates: Whether a record is begun where there is none.
+
+    Raises:
+        ConfigError: If a record is damaged, or cannot be written.
+    """
+    search = describe_search(plan)
+    values = stage_config.resolved.with_references(stage_config.resolved.values)
+    identity = select_identity({".".join(map(str, path)): value for path, value in flatten(values)})
+    text = json.dumps([stage_config.ckpt_path, search, identity], sort_keys=True, default=str)
+    digest = hashlib.sha256(text.encode()).hexdigest()
+    folder = root.absolute().parent / _FOLDER
+    number = 1
+    while (path := folder / (job if number == 1 else f"{job}-{number}") / FILE).is_file():
+        record = SweepRecord(path)
+        record.trim()
+        record.read()
+        if record.head.get("digest") == digest or not record.head:
+            break
+        number += 1
+    else:
+        if not creates:
+            newest = folder / (job if number == 2 else f"{job}-{number - 1}") / FILE
+            return SweepRecord(newest).read()
+        record = SweepRecord(path)
+        if number > 1:
+            _log.info(f"begins a new sweep, {shown_path(path.parent)}: those before it searched something else")
+    if not record.head:
+        record.write_head(search, digest)
+    return record
+
+
+class Sweep:
+    """The trials of one sweep. The caller holds the job's lock.
+
+    Args:
+        stage_config: Command line and config of a fit.
+        plan: The sweep.
+        record: Its record.
+        lock: The lock of the job.
+        processes: Runs the commands.
+        deadline: Moment by which the command has to be done, if there is one.
+        report: Gets the cases for JUnit and the page of the CI step.
+        root: Folder of all runs.
+        job: Name of the job.
+    """
+
+    def __init__(
+        self,
+        stage_config: StageConfig,
+        plan: Plan,
+        record: SweepRecord,
+        lock: runs.Lock,
+        processes: StageProcesses,
+        deadline: Deadline | None,
+        report: CiReport,
+        *,
+        root: Path,
+        job: str,
+    ) -> None:
+        self._stage_config = stage_config
+        self._plan = plan
+        self._record = record
+        self._processes = processes
+        self._deadline = deadline
+        self._report = report
+        self._root = root.absolute()
+        self._folder = record.path.parent
+        self._mode = record.head.get("found_mode") or plan.mode
+        self._is_exhausted = False
+        self._failures: list[str] = []  # of the newest trials, one after another
+        environment = {**lock.delegate(), IN_RETRAIN: "1"}
+        self._job = Job(self._folder.name, self._root, job, self._folder, environment, self._build_words, ["--quiet"])
+        self._trials = TrialProcesses(self._job, plan, processes)
+        self._trials.metric = record.head.get("found_metric") or plan.metric
+        left_s = 0.0 if deadline is None else deadline.left_s
+        self._reserve_s = min(_RESERVE_S, _RESERVE_SHARE * left_s)
+        self._display = Display(stage_config.mode, self._folder.name, plan)
+
+    def run(self) -> int:
+        """Run the trials that are left, and return the exit code.
+
+        Raises:
+            LightkitError: If the sweep ends before it is done.
+        """
+        self._prepare_search()
+        try:
+            with self._display:
+                self._loop()
+        except BaseException:
+            self._trials.end()
+            raise
+        return self._end()
+
+    # -- the loop ------------------------------------------------------------------------------------------------------
+
+    def _loop(self) -> None:
+        self._resume_unfinished()
+        self._fill()
+        while self._trials.active:
+            for trial in self._trials.poll():
+                self._finish(trial)
+            if self._processes.received is not None:
+                self._trials.is_stopping = True
+            elif not self._trials.is_stopping and (self._is_late() or self._trials.fatal is not None):
+                self._trials.interrupt()
+            self._fill()
+            self._display.update(self._record.trials, self._trials.metric, self._mode)
+            time.sleep(_POLL_S)
+
+    def _is_late(self) -> bool:
+        return self._deadline is not None and self._deadline.left_s <= self._reserve_s
+
+    def _resume_unfinished(self) -> None:
+        """Go on with the trials that an earlier start has left, all at once, as many as there are."""
+        left = [each for each in self._record.trials if not each.is_finished]
+        self._trials.num_slots = max(len(left), self._count_slots())
+        for trial in left:
+            self._write_layer(trial)
+            self._trials.start(trial, resumes=True)
+        self._collect_finished()
+        self._trials.num_slots = max(len(self._trials.active), self._count_slots())
+
+    def _collect_finished(self) -> None:
+        """Record the trials that had ended before that was recorded."""
+        for active in list(self._trials.active):
+            if active.trial.is_finished:
+                self._trials.active.remove(active)
+                active.trial.seconds = time.monotonic() - active.began_s
+                self._finish(active.trial)
+
+    def _fill(self) -> None:
+        """Start trials until as many run as may."""
+        while self._may_start():
+            trial = self._choose_next()
+            if trial is None:
+                return
+            self._write_layer(trial)
+            self._record.begin(trial)
+            recorded = self._record.trials[trial.number]
+            if self._trials.search is not None and recorded.kind == "search":
+                self._trials.search.begin(recorded)
+            self._trials.start(recorded)
+
+    def _may_start(self) -> bool:
+        is_over = self._trials.is_stopping or self._trials.fatal is not None or self._has_failed_often
+        if is_over or self._processes.received is not None or self._is_late():
+            return False
+        num_active = len(self._trials.active)
+        if num_active and not self._knows_metric:  # the first trial tells
+            return False
+        slots = self._count_slots()
+        self._trials.num_slots = max(slots, num_active)
+        return num_active < slots
+
+    @property
+    def _knows_metric(self) -> bool:
+        return self._trials.metric is not None and self._mode is not None
+
+    @property
+    def _has_failed_often(self) -> bool:
+        return len(self._failures) >= self._plan.max_failures
+
+    def _count_slots(self) -> int:
+        """Return the most trials at a time, and share the GPUs or the cores among them."""
+        machine = this_machine()
+        cores = machine.cores or 1
+        uses_gpus = self._stage_config.hardware.kind == "gpu"
+        per_trial = count_devices(self._stage_config.hardware) or 1
+        groups = max(1, len(machine.gpus or ()) // per_trial) if uses_gpus else cores
+        number = self._plan.parallel
+        if number == "auto":
+            number = self._choose_parallel(groups, machine.memory_available_bytes)
+        if number == 1:
+            self._trials.devices = ()
+            self._trials.threads = None
+        elif uses_gpus:
+            starts = range(0, groups * per_trial, per_trial)
+            self._trials.devices = [",".join(map(str, range(start, start + per_trial))) for start in starts]
+        elif self._stage_config.resolved.section("launch").get("threads") is None:
+            self._trials.threads = max(1, cores // number)
+        return number
+
+    def _choose_parallel(self, groups: int, available_bytes: int | None) -> int:
+        """Choose the number of trials at a time: one, until the memory of the first is known."""
+        peak_bytes = self._trials.peak_bytes
+        if not peak_bytes:
+            return 1
+        in_memory = int(_MEMORY_SHARE * available_bytes // peak_bytes) if available_bytes else groups
+        running = len(self._trials.active)  # whose memory is no longer available
+        return max(1, min(groups, in_memory + running))
+
+    # -- which trial comes next ----------------------------------------------------------------------------------------
+
+    def _prepare_search(self) -> None:
+        """Build the study from the record, once it is known which values are good."""
+        if self._trials.search is not None or not self._knows_metric or self._plan.sampler == "seeds":
+            return
+        self._trials.search = Search(self._plan, str(self._mode))
+        self._trials.search.rebuild(self._record.trials)
+
+    def _choose_next(self) -> Trial | None:
+        trials = self._record.trials
+        number = len(trials)
+        if self._plan.sampler == "seeds":
+            seed = read_seed(self._stage_config.resolved) + number
+            return Trial(number, {}, "seed", seed) if number < self._plan.num_trials else None
+        of_search = [each for each in trials if each.kind == "search"]
+        if len(of_search) < self._plan.num_trials and not self._is_exhausted:
+            if number == 0:
+                return Trial(0, read_own_values(self._stage_config.resolved, self._plan.space))
+            self._prepare_search()
+            if self._trials.search is None:  # the first trial is to tell the metric, and has failed
+                self._require_metric()
+            assert self._trials.search is not None
+            params = self._trials.search.propose(number)
+            if params is not None:
+                return Trial(number, params)
+            self._is_exhausted = True
+        if any(not each.is_finished for each in of_search):
+            return None
+        return self._choose_confirmation(number)
+
+    def _require_metric(self) -> None:
+        text = "sweep.metric: not set, and the first trial, which would tell what the checkpoint monitors, has failed"
+        raise ConfigError(f"{text}: {self._record.trials[0].reason}. Set sweep.metric and sweep.mode")
+
+    def _choose_confirmation(self, number: int) -> Trial | None:
+        """Return the next run with a fresh seed, of the best points and of the config itself."""
+        if not self._plan.num_confirmed or self._mode is None:
+            return None
+        of_search = [each for each in self._record.trials if each.kind == "search"]
+        ranked = rank_trials(of_search, self._plan, self._mode)[: self._plan.num_confirmed]
+        if not ranked:
+            return None
+        points = [*ranked, *(each for each in of_search[:1] if each not in ranked)]
+        done = {(each.of, each.seed) for each in self._record.trials if each.kind == "confirm"}
+        first = read_seed(self._stage_config.resolved) + 1
+        for seed in range(first, first + self._plan.num_seeds):
+            for point in points:
+                if (point.number, seed) not in done:
+                    return Trial(number, point.params, "confirm", seed, point.number)
+        return None
+
+    def _write_layer(self, trial: Trial) -> None:
+        """Write the layer of a trial; that of the config itself sets no searched key."""
+        is_own = trial.number == 0 or trial.of == 0
+        params = {} if is_own else trial.params
+        path = self._job.find_folder(trial) / "trial.yaml"
+        write_layer(path, self._plan.space, params, head=f"{self._folder.name}, trial {trial.number}", seed=trial.seed)
+
+    def _build_words(self, layer: Path, trial: Trial) -> list[str]:
+        """Build the words of a trial's fit: the config's own, its layer, and no message of its own."""
+        fit = self._stage_config.invocation
+        kept = {name: value for name, value in fit.options.items() if name in ("trust", "ckpt_path")}
+        words = fit._replace(files=(*fit.files, str(layer)), options={**kept, "quiet": True}, inputs=()).spell()
+        words += [f"--run.name={self._job.job}", "--run.report=false", "--run.heartbeat_url=null"]
+        if trial.seed is not None:
+            words.append(f"--seed_everything={trial.seed}")
+        for name, entry in self._stage_config.resolved.section("callbacks").items():
+            path = str((entry.get("class_path") if isinstance(entry, dict) else entry) or "")
+            if path.endswith("Notifier"):
+                words.append(f"--callbacks.{name}=null")
+        return words
+
+    # -- the end of a trial --------------------------------------------------------------------------------------------
+
+    def _finish(self, trial: Trial) -> None:
+        """Record the end of a trial, and write what is known so far."""
+        if self._record.head.get("found_metric") is None and self._trials.metric is not None:
+            self._learn_mode(trial)
+        if self._trials.search is None:
+            self._prepare_search()
+        self._record.end(trial)
+        recorded = self._record.trials[trial.number]
+        if self._trials.search is not None and recorded.kind == "search":
+            self._trials.search.finish(recorded)
+        remove_verdict(self._root, recorded.run)
+        self._failures = [*self._failures, str(recorded.reason)] if recorded.state == "failed" else []
+        if len({_without_numbers(reason) for reason in self._failures}) > 1:
+            self._failures = self._failures[-1:]
+        self._write_outputs()
+        self._display.finish(recorded, self._record.trials, self._trials.metric, self._mode)
+
+    def _learn_mode(self, trial: Trial) -> None:
+        """Record the metric and its mode, once a trial has told them."""
+        metric = str(self._trials.metric)
+        if self._mode is None and trial.run is not None:
+            summary = runs.read_summary(self._root / trial.run / "summary.json") or {}
+            best = summary.get("best") or {}
+            chosen = best.get("mode") if best.get("monitor") == metric else None
+            self._mode = find_mode(metric, self._plan, summary.get("modes") or {}) or chosen
+            if self._mode is None:
+                text = f"sweep.mode: not set, and nothing tells whether small or large values of {metric} are good"
+                self._trials.fatal = (2, f"{text}. Set sweep.mode to min or max")
+                return
+        if self._mode is not None:
+            self._record.note_metric(metric, self._mode)
+
+    def _write_outputs(self) -> None:
+        """Write ``trials.csv`` and ``best.yaml``."""
+        metric = str(self._trials.metric)
+        write_table(self._folder / "trials.csv", self._record.trials, self._plan, metric)
+        if self._mode is None or self._plan.sampler == "seeds":
+            return
+        best = choose_best(self._record.trials, self._plan, self._mode)
+        path = self._folder / "best.yaml"
+        if best is None:
+            path.unlink(missing_ok=True)
+            return
+        head = f"sweep {self._folder.name}, trial {best.number}: {metric} {best.value:.6g}, run {best.run}"
+        if best.number == 0:
+            head += "\nthe config itself: nothing beat it"
+        write_layer(path, self._plan.space, {} if best.number == 0 else best.params, head=head)
+
+    # -- the end of the sweep ------------------------------------------------------------------------------------------
+
+    def _end(self) -> int:
+        """Report how it ended, and return the exit code.
+
+        Raises:
+            LightkitError: If it is not done.
+        """
+        self._report_cases()
+        error = self._find_error()
+        if error is not None:
+            raise error
+        lines = describe_result(self._record.trials, self._plan, str(self._trials.metric), str(self._mode))
+        page = self._write_page()
+        self._record_in_mlflow()
+        self._report.add_page(f"### lightkit sweep: {self._folder.name}\n\n{self._format_page()}")
+        if not self._has_result:
+            self._report.reason = lines[0]
+            raise LightkitError(f"sweep: {self._stage_config.resolved.masked(lines[0])}")
+        lines.append(f"sweep {shown_path(self._folder)}")
+        if page is not None:
+            lines.append(f"report {shown_path(page)}")
+        lines += self._suggest_next()
+        print_line(self._stage_config.resolved.masked("\n".join(lines)), self._stage_config.mode)
+        self._send_end()
+        return 0
+
+    @property
+    def _has_result(self) -> bool:
+        """Return whether a trial is the best, or a seed has a value."""
+        if self._plan.sampler == "seeds":
+            return any(each.state == "complete" for each in self._record.trials)
+        return choose_best(self._record.trials, self._plan, str(self._mode)) is not None
+
+    def _suggest_next(self) -> list[str]:
+        """Return the command that trains with the best values, where they are not those of the config."""
+        best = None
+        if self._plan.sampler != "seeds":
+            best = choose_best(self._record.trials, self._plan, str(self._mode))
+        if best is None or best.number == 0:
+            return []
+        files = [file for file in self._stage_config.invocation.files if "\n" not in file]
+        layer = shown_path(self._folder / "best.yaml")
+        return [f"next  lightkit fit {' '.join(f'-c {file}' for file in [*files, layer])}"]
+
+    def _find_error(self) -> BaseException | None:
+        """Return why the sweep is not done; None where it is."""
+        if self._processes.received is not None:
+            name = signal.Signals(self._processes.received).name
+            return _Interrupted(f"interrupted by {name}; the same command goes on with {self._describe_left()}")
+        if self._trials.fatal is not None:
+            code, reason = self._trials.fatal
+            return _create_error(code, f"{self._stage_config.resolved.masked(reason)}")
+        if self._has_failed_often:
+            first = self._failures[0]
+            text = f"sweep: {len(self._failures)} trials in a row have failed (sweep.max_failures): {first}"
+            return LightkitError(self._stage_config.resolved.masked(text))
+        if any(not each.is_finished for each in self._record.trials) or self._choose_next() is not None:
+            return OutOfTime(f"The deadline is near; the same command goes on with {self._describe_left()}")
+        return None
+
+    def _describe_left(self) -> str:
+        number = next((each.number for each in self._record.trials if not each.is_finished), len(self._record.trials))
+        return f"trial {number} of {self._folder.name}"
+
+    def _report_cases(self) -> None:
+        """Write a case a trial for JUnit."""
+        cases = []
+        for each in self._record.trials:
+            output = json.dumps({"params": dict(each.params), "value": each.value, "run": each.run}, default=str)
+            failure = each.reason if each.state == "failed" else None
+            skipped = {"pruned": "stopped early", "running": "not finished"}.get(each.state)
+            masked = None if failure is None else self._stage_config.resolved.masked(failure)
+            cases.append(Case(f"trial {each.number}", each.seconds, failure=masked, output=output, skipped=skipped))
+        self._report.write(cases)
+
+    def _format_page(self) -> str:
+        """Format the trials in Markdown, the best first."""
+        mode = str(self._mode)
+        ranked = rank_trials(self._record.trials, self._plan, mode) if self._plan.sampler != "seeds" else []
+        shown = ranked or self._record.trials
+        rows = [
+            (each.number, each.state, each.value, json.dumps(dict(each.params), default=str)) for each in shown[:20]
+        ]
+        return markdown_table(["trial", "state", str(self._trials.metric), "values"], rows)
+
+    def _write_page(self) -> Path | None:
+        if self._plan.sampler == "seeds":
+            return None
+        from lightkit.sweep.page import try_sweep_page  # here: it loads Jinja2 and Matplotlib
+
+        path = self._folder / "report.html"
+        return try_sweep_page(
+            path, self._folder.name, self._record.trials, self._plan, str(self._trials.metric), str(self._mode)
+        )
+
+    def _record_in_mlflow(self) -> None:
+        """Put the trials' MLflow runs below one of the sweep."""
+        from lightkit.cli.sweep_tracking import track_sweep  # here: few configs need it
+
+        track_sweep(self._root, self._record, self._plan, self._trials.metric, self._mode)
+
+    def _send_end(self) -> None:
+        """Send the end with the notifiers of the config, which the trials have not."""
+        resolved = self._stage_config.resolved
+        has_any = any("Notifier" in str(entry) for entry in resolved.section("callbacks").values())
+        if not has_any:
+            return
+        notifiers = [notifier for _, notifier in build_notifiers(resolved)]
+        for notifier in notifiers:
+            notifier.send_end(None, job=self._job.job, stage="sweep")
+        from lightkit.runs.webhook import close_all
+
+        close_all([notifier.sender for notifier in notifiers], 5.0)
+
+
+def _without_numbers(reason: str) -> str:
+    """Return a reason without what differs from trial to trial: numbers of steps, ids and values."""
+    return re.sub(r"\w*\d[\w.+-]*", "#", reason)
+
+
+class _Interrupted(LightkitError):
+    """A signal has ended the sweep, and the same command goes on."""
+
+    exit_code = _INTERRUPTED
+
+
+def _create_error(code: int, text: str) -> LightkitError:
+    """Return an error with an exit code of a trial."""
+    error = LightkitError(text)
+    error.exit_code = code
+    return error
+
+
+# -- without running anything ----------------------------------------------------------------------------------------
+
+
+def _show_status(fit: Invocation, options: Mapping[str, Any]) -> int:
+    """Print how a sweep stands."""
+    stage_config = open_stage_config(fit)
+    configure_console(stage_config.mode, stage_config.resolved.masked)
+    plan = _read_plan(stage_config, options) if stage_config.resolved.section("sweep") or "seeds" in options else None
+    root, job = find_job(read_run_settings(stage_config))
+    if plan is None:
+        raise ConfigError("sweep: --status of which sweep? The config has no section `sweep`; add its file with -c")
+    record = find_record(stage_config, plan, root, job, creates=False)
+    if not record.head:
+        raise ConfigError(f"sweep: there is no sweep of {job!r} in {shown_path(root.absolute().parent / _FOLDER)}")
+    mode = record.head.get("found_mode") or plan.mode
+    metric = record.head.get("found_metric") or plan.metric
+    if stage_config.mode == "json":
+        best = choose_best(record.trials, plan, mode) if mode and plan.sampler != "seeds" else None
+        trials = [asdict(each) for each in record.trials]
+        print(
+            json.dumps(
+                {
+                    "sweep": record.path.parent.name,
+                    "metric": metric,
+                    "mode": mode,
+                    "trials": trials,
+                    "best": None if best is None else best.number,
+                    "of": plan.num_trials,
+                },
+                default=str,
+            )
+        )
+        return 0
+    display = Display("plain", record.path.parent.name, plan)
+    print(display.format_status(record.trials, metric, mode))
+    if list_confirmations(record.trials, str(mode)) or any(each.is_finished for each in record.trials):
+        print("\n".join(describe_result(record.trials, plan, str(metric), str(mode))))
+    return 0

@@ -1,0 +1,218 @@
+"""The record of a sweep, ``sweeps/NAME/trials.jsonl``: one JSON object a line, in the order in which it happened.
+
+========  ============================================================================================================
+sweep     the first line. fields: schema (1), search (object: the sweep as far as it decides proposals and values),
+          digest (of search and config)
+begin     a trial, before it is started. fields: trial (number), params (object), kind (``search``, ``seed`` or
+          ``confirm``), seed (of the trial; null: that of the config), of (number of the trial that is confirmed)
+metric    what is searched, once it is known. fields: metric, mode (``min`` or ``max``)
+end       a trial is finished. fields: trial, state (``complete``, ``pruned``, ``failed``), value, epoch (of
+          ``best.ckpt``), values (by epoch), constraints (by name), params (number of parameters), run (``NAME/ID``),
+          seconds, reason (why it failed)
+========  ============================================================================================================
+
+A trial without an ``end`` was interrupted: the next start goes on with it. One process writes, which holds the job's
+lock; each line is on the disk before what it says is done. A last line that a killed process has cut is left out.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Literal
+
+from lightkit.errors import ConfigError
+from lightkit.runs.files import finite, flush, parse_json
+
+FILE = "trials.jsonl"
+SCHEMA = 1
+State = Literal["running", "complete", "pruned", "failed"]
+
+
+@dataclass
+class Trial:
+    """One trial of a sweep.
+
+    Args:
+        number: Its number; 0 is the config itself.
+        params: Values of the searched keys that are in effect.
+        kind: ``search``, ``seed``, or ``confirm``.
+        seed: Its ``seed_everything``; None for that of the config.
+        of: Number of the trial that it confirms.
+        state: How it stands.
+        value: Of the metric, of its best checkpoint; None where it has none.
+        epoch: Epoch of the best checkpoint.
+        values: Values of the metric by epoch.
+        constraints: Values of what is bounded.
+        num_params: Number of the model's parameters.
+        run: ``NAME/ID`` of its run.
+        seconds: How long its newest start took.
+        reason: Why it failed.
+    """
+
+    number: int
+    params: Mapping[str, Any]
+    kind: str = "search"
+    seed: int | None = None
+    of: int | None = None
+    state: State = "running"
+    value: float | None = None
+    epoch: int | None = None
+    values: dict[int, float] = field(default_factory=dict)
+    constraints: dict[str, float] = field(default_factory=dict)
+    num_params: int | None = None
+    run: str | None = None
+    seconds: float = 0.0
+    reason: str | None = None
+
+    @property
+    def is_finished(self) -> bool:
+        """Return whether nothing is left of it."""
+        return self.state != "running"
+
+    def is_feasible(self, bounds: Mapping[str, Mapping[str, float]]) -> bool:
+        """Return whether it is complete and within all bounds."""
+        return self.state == "complete" and not self.list_violations(bounds)
+
+    def list_violations(self, bounds: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
+        """Return by how much it breaks each bound that it breaks."""
+        found = {}
+        for name, limits in bounds.items():
+            value = self.constraints[name]
+            excess = max(value - limits.get("max", value), limits.get("min", value) - value)
+            if excess > 0:
+                found[name] = excess
+        return found
+
+
+class SweepRecord:
+    """The file and the trials in it.
+
+    Args:
+        path: The file.
+        check: Called before each line is written; it raises where this process has lost the job's lock.
+    """
+
+    def __init__(self, path: Path, *, check: Callable[[], None] = lambda: None) -> None:
+        self.path = path
+        self.head: dict[str, Any] = {}
+        self.trials: list[Trial] = []
+        self._check = check
+
+    def read(self) -> SweepRecord:
+        """Read the file, if it is there.
+
+        Raises:
+            ConfigError: If a line of it is damaged.
+        """
+        if not self.path.is_file():
+            return self
+        content = self.path.read_bytes()
+        whole = content[: content.rfind(b"\n") + 1]
+        for number, line in enumerate(whole.splitlines(), 1):
+            try:
+                self._apply(parse_json(line))
+            except (ValueError, KeyError, TypeError, IndexError) as error:
+                raise ConfigError(
+                    f"{self.path}, line {number}: this is no line of a sweep ({type(error).__name__}: {error}). Move "
+                    "the folder away; the same command then begins a new sweep."
+                ) from None
+        return self
+
+    def check_with(self, lock: Any) -> None:
+        """Check from here on, before each line is written, that this process holds the job's lock."""
+        self._check = lock.check
+
+    def note_metric(self, metric: str, mode: str) -> None:
+        """Record the metric and its mode, which the first trial has told."""
+        self._append({"event": "metric", "metric": metric, "mode": mode})
+
+    def trim(self) -> None:
+        """Cut off a last line that a killed process has left unfinished."""
+        if not self.path.is_file():
+            return
+        content = self.path.read_bytes()
+        size = content.rfind(b"\n") + 1
+        if size < len(content):
+            with self.path.open("r+b") as file:
+                file.truncate(size)
+                file.flush()
+                os.fsync(file.fileno())
+
+    def write_head(self, search: Mapping[str, Any], digest: str) -> None:
+        """Begin the file.
+
+        Raises:
+            ConfigError: If it cannot be written.
+        """
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self._append({"event": "sweep", "schema": SCHEMA, "search": search, "digest": digest})
+            flush(self.path.parent)
+        except OSError as error:
+            raise ConfigError(
+                f"sweep: cannot write {self.path}: {error.strerror or error}. It stands next to the run root; set "
+                "run.root to a folder in one that can be written, such as --run.root /tmp/sweep/runs."
+            ) from error
+
+    def begin(self, trial: Trial) -> None:
+        """Record a trial that is about to be started."""
+        fields = {"trial": trial.number, "params": dict(trial.params), "kind": trial.kind, "seed": trial.seed}
+        self._append({"event": "begin", **fields, "of": trial.of})
+
+    def end(self, trial: Trial) -> None:
+        """Record how a trial has ended."""
+        self._append(
+            {
+                "event": "end",
+                "trial": trial.number,
+                "state": trial.state,
+                "value": trial.value,
+                "epoch": trial.epoch,
+                "values": {str(epoch): value for epoch, value in sorted(trial.values.items())},
+                "constraints": trial.constraints,
+                "params": trial.num_params,
+                "run": trial.run,
+                "seconds": round(trial.seconds, 3),
+                "reason": trial.reason,
+            }
+        )
+
+    def _append(self, line: Mapping[str, Any]) -> None:
+        """Append a line, which is on the disk when this returns."""
+        self._check()
+        now = datetime.now(UTC).isoformat(timespec="milliseconds")
+        record = {"time": now, **line}
+        text = json.dumps(finite(record), ensure_ascii=False, allow_nan=False, default=str)
+        with self.path.open("ab") as file:
+            file.write(f"{text}\n".encode("utf-8", errors="replace"))
+            file.flush()
+            os.fsync(file.fileno())
+        self._apply(json.loads(text))
+
+    def _apply(self, line: Mapping[str, Any]) -> None:
+        event = line["event"]
+        if event == "sweep":
+            self.head = dict(line)
+        elif event == "metric":
+            self.head |= {"found_metric": line["metric"], "found_mode": line["mode"]}
+        elif event == "begin":
+            number = len(self.trials)
+            if line["trial"] != number:
+                raise ValueError(f"trial {line['trial']} follows trial {number - 1}")
+            self.trials.append(Trial(number, line["params"], line["kind"], line["seed"], line["of"]))
+        elif event == "end":
+            trial = self.trials[line["trial"]]
+            trial.state = line["state"]
+            trial.value = line["value"]
+            trial.epoch = line["epoch"]
+            trial.values = {int(epoch): float(value) for epoch, value in line["values"].items()}
+            trial.constraints = dict(line["constraints"])
+            trial.num_params = line["params"]
+            trial.run = line["run"]
+            trial.seconds = line["seconds"]
+            trial.reason = line["reason"]

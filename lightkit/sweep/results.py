@@ -1,0 +1,214 @@
+"""What a sweep has found: the best trial, how far the config itself is from it, and what that is worth."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from lightkit.runs.files import write_text
+from lightkit.runs.metric_mode import rank_value
+from lightkit.sweep.record import Trial
+from lightkit.sweep.settings import Plan
+
+CONFIDENCE = 0.95
+
+
+@dataclass(frozen=True)
+class Mean:
+    """The mean of some values.
+
+    Args:
+        values: The values.
+        mean: Their mean.
+        deviation: Their standard deviation, with one degree of freedom less; 0 for one value.
+        low: Lower end of the 95 % interval of the mean, by Student's t.
+        high: Its upper end.
+    """
+
+    values: tuple[float, ...]
+    mean: float
+    deviation: float
+    low: float
+    high: float
+
+    def describe(self) -> str:
+        """Write the mean with its interval."""
+        if len(self.values) < 2:
+            return f"{self.mean:.4g} (one run)"
+        return f"{self.mean:.4g} [{self.low:.4g}, {self.high:.4g}]"
+
+
+def compute_mean(values: Sequence[float]) -> Mean:
+    """Compute a mean, its standard deviation, and the 95 % interval by Student's t."""
+    mean = statistics.fmean(values)
+    if len(values) < 2:
+        return Mean(tuple(values), mean, 0.0, -math.inf, math.inf)
+    from scipy.stats import t  # here: it takes half a second
+
+    deviation = statistics.stdev(values)
+    half = float(t.ppf((1 + CONFIDENCE) / 2, len(values) - 1)) * deviation / math.sqrt(len(values))
+    return Mean(tuple(values), mean, deviation, mean - half, mean + half)
+
+
+@dataclass(frozen=True)
+class Confirmation:
+    """One point that was trained again with fresh seeds.
+
+    Args:
+        number: Number of the trial whose values it has.
+        mean: Of the fresh runs.
+        gain: How much better than the config itself, by seed; None for the config itself.
+    """
+
+    number: int
+    mean: Mean
+    gain: Mean | None
+
+
+def rank_trials(trials: Sequence[Trial], plan: Plan, mode: str) -> list[Trial]:
+    """List the complete trials of the search that are within all bounds, the best first."""
+    found = [each for each in trials if each.kind == "search" and each.is_feasible(plan.constraints)]
+    return sorted(found, key=lambda each: (rank_value(each.value, mode), each.number))
+
+
+def list_confirmations(trials: Sequence[Trial], mode: str) -> list[Confirmation]:
+    """List the points that were trained again, the best mean first."""
+    by_point: dict[int, dict[int, float]] = {}
+    for each in trials:
+        if each.kind == "confirm" and each.state == "complete" and each.value is not None:
+            by_point.setdefault(int(each.of or 0), {})[int(each.seed or 0)] = each.value
+    own = by_point.get(0, {})
+    sign = 1.0 if mode == "max" else -1.0
+    found = []
+    for number, values in by_point.items():
+        gains = [sign * (value - own[seed]) for seed, value in values.items() if seed in own]
+        gain = compute_mean(gains) if number and gains else None
+        found.append(Confirmation(number, compute_mean(list(values.values())), gain))
+    return sorted(found, key=lambda each: rank_value(each.mean.mean, mode))
+
+
+def choose_best(trials: Sequence[Trial], plan: Plan, mode: str) -> Trial | None:
+    """Return the trial whose values are best: by the means of fresh seeds, where there are any."""
+    ranked = rank_trials(trials, plan, mode)
+    confirmed = list_confirmations(trials, mode)
+    if confirmed:
+        return trials[confirmed[0].number]
+    return ranked[0] if ranked else None
+
+
+def describe_result(trials: Sequence[Trial], plan: Plan, metric: str, mode: str) -> list[str]:
+    """Write what was found, in sentences: the best values, the gain over the config itself, and what it is worth."""
+    if plan.sampler == "seeds":
+        return _describe_seeds(trials, metric)
+    best = choose_best(trials, plan, mode)
+    if best is None:
+        return [_describe_none(trials, plan)]
+    own = trials[0] if trials and trials[0].state == "complete" else None
+    lines = [f"best  trial {best.number}: {metric} {best.value:.4g}{_describe_params(best)}"]
+    confirmed = list_confirmations(trials, mode)
+    if confirmed:
+        return [*lines, *_describe_confirmed(confirmed, best)]
+    if best.number == 0:
+        lines.append("gain  none: no trial beat the config itself")
+    elif own is not None and own.value is not None and best.value is not None:
+        gain = abs(best.value - own.value)
+        lines.append(
+            f"gain  {gain:.4g} over the config itself ({own.value:.4g}), in one run each, of which the best was "
+            "chosen: it may be chance. sweep.confirm trains the best again with fresh seeds"
+        )
+    return lines
+
+
+def _describe_params(trial: Trial) -> str:
+    shown = ", ".join(f"{key}={_shorten(value)}" for key, value in trial.params.items())
+    return f" with {shown}" if shown else ""
+
+
+def _shorten(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    return Path(value).name if isinstance(value, str) and value.startswith("/") else str(value)
+
+
+def _describe_confirmed(confirmed: Sequence[Confirmation], best: Trial) -> list[str]:
+    lines = []
+    for each in confirmed:
+        name = "the config itself" if each.number == 0 else f"trial {each.number}"
+        gain = "" if each.gain is None else f"; gain {each.gain.describe()}"
+        count = len(each.mean.values)
+        lines.append(f"again {name}: mean {each.mean.describe()} of {count} fresh seeds{gain}")
+    chosen = next(each for each in confirmed if each.number == best.number)
+    if best.number == 0:
+        lines.append("gain  none: with fresh seeds no trial beat the config itself")
+    elif chosen.gain is not None and chosen.gain.low <= 0:
+        lines.append("gain  none that is shown: its 95 % interval over the config itself includes 0")
+    elif chosen.gain is not None:
+        lines.append(f"gain  {chosen.gain.describe()} over the config itself, with fresh seeds")
+    return lines
+
+
+def _describe_seeds(trials: Sequence[Trial], metric: str) -> list[str]:
+    values = [each.value for each in trials if each.state == "complete" and each.value is not None]
+    if not values:
+        return ["no seed has a value"]
+    mean = compute_mean(values)
+    shown = "none for one seed" if len(values) < 2 else f"{mean.low:.4g} to {mean.high:.4g}"
+    found = f"{metric}: mean {mean.mean:.6g}, standard deviation {mean.deviation:.4g}"
+    return [f"{found}, 95 % interval {shown}, n={len(values)}"]
+
+
+def _describe_none(trials: Sequence[Trial], plan: Plan) -> str:
+    """Say why no trial is the best."""
+    complete = [each for each in trials if each.kind == "search" and each.state == "complete"]
+    if not complete:
+        return f"no trial is complete; {len(trials)} failed or were stopped early"
+    parts = []
+    for name, limits in plan.constraints.items():
+        values = [each.constraints[name] for each in complete]
+        bounds = " and ".join(f"{key} {limit:g}" for key, limit in limits.items())
+        parts.append(f"{name} is to have {bounds}, and is {min(values):.4g} to {max(values):.4g}")
+    return f"no trial is within all bounds of sweep.constraints: {'; '.join(parts)}"
+
+
+# -- files ------------------------------------------------------------------------------------------------------------
+
+
+def write_table(path: Path, trials: Sequence[Trial], plan: Plan, metric: str) -> None:
+    """Write ``trials.csv``, a line a trial."""
+    text = io.StringIO()
+    table = csv.writer(text, lineterminator="\n")
+    bounded = list(plan.constraints)
+    head = ["trial", "kind", "of", "seed", "state", metric, "epoch", *plan.space.keys, *bounded, "params"]
+    table.writerow([*head, "seconds", "run", "reason"])
+    for each in trials:
+        params = [each.params.get(key) for key in plan.space.keys]
+        bounds = [each.constraints.get(name) for name in bounded]
+        row = [each.number, each.kind, each.of, each.seed, each.state, each.value, each.epoch, *params, *bounds]
+        table.writerow([*row, each.num_params, each.seconds, each.run, each.reason])
+    write_text(path, text.getvalue(), durable=False)
+
+
+def build_history(trials: Sequence[Trial], plan: Plan, mode: str) -> list[tuple[int, float]]:
+    """Return the best value so far after each complete trial of the search."""
+    history: list[tuple[int, float]] = []
+    best: float | None = None
+    for each in trials:
+        if each.kind == "search" and each.is_feasible(plan.constraints) and each.value is not None:
+            if best is None or rank_value(each.value, mode) < rank_value(best, mode):
+                best = each.value
+            history.append((each.number, best))
+    return history
+
+
+def count_states(trials: Sequence[Trial]) -> Mapping[str, int]:
+    """Count trials by their state."""
+    counts: dict[str, int] = {}
+    for each in trials:
+        counts[each.state] = counts.get(each.state, 0) + 1
+    return counts

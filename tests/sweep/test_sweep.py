@@ -1,0 +1,336 @@
+"""`lightkit sweep`, with trials that are processes without torch: see `tests/sweep/stand_in.py`."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree as ET
+
+import pytest
+import yaml
+
+from tests.sweep.stand_in import read_lines
+
+pytest.importorskip("optuna", reason="needs the extra lightkit[sweep]")
+pytestmark = pytest.mark.slow
+
+ROOT = Path(__file__).parents[2]
+PROGRAM = [sys.executable, str(Path(__file__).with_name("stand_in.py"))]
+BASE: dict[str, Any] = {"extends": ["lightkit:temperatures"], "trainer": {"max_epochs": 4}}
+RATES = {"model.learning_rate": {"log": [1e-4, 1e-1]}, "model.hidden": {"int": [4, 32], "step": 4}}
+
+
+def write(folder: Path, **sweep: Any) -> None:
+    """Write a config with a sweep."""
+    config = {**BASE, "sweep": {"metric": "val/loss", **sweep}}
+    (folder / "config.yaml").write_text(yaml.safe_dump(config, sort_keys=False), encoding="utf-8")
+
+
+def start(folder: Path, *words: str, pace_s: float = 0.0) -> subprocess.Popen[str]:
+    """Start a sweep in a folder."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "STAND_IN_S": str(pace_s), "CUDA_VISIBLE_DEVICES": ""}
+    return subprocess.Popen(
+        [*PROGRAM, "sweep", "-c", "config.yaml", *words],
+        cwd=folder,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def run(folder: Path, *words: str, pace_s: float = 0.0) -> tuple[int, str]:
+    """Run a sweep; return its exit code and what it printed."""
+    process = start(folder, *words, pace_s=pace_s)
+    text, _ = process.communicate(timeout=240)
+    return process.returncode, text
+
+
+def ends(folder: Path) -> list[dict[str, Any]]:
+    """Return how each trial ended, by number."""
+    found = [line for line in read_lines(folder) if line["event"] == "end"]
+    return sorted(found, key=lambda line: int(line["trial"]))
+
+
+def wait_for(folder: Path, event: str, number: int) -> None:
+    """Wait until a trial has begun, or has ended."""
+    ends_s = time.monotonic() + 120
+    while time.monotonic() < ends_s:
+        if list(folder.glob("sweeps/*/trials.jsonl")):
+            lines = read_lines(folder)
+            if any(line["event"] == event and line.get("trial") == number for line in lines):
+                return
+        time.sleep(0.02)
+    raise AssertionError(f"trial {number} has no {event}")
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """A sweep of twelve trials with pruning, that nothing disturbed."""
+    folder = tmp_path_factory.mktemp("whole")
+    write(folder, trials=12, seed=3, pruner={"kind": "median", "warmup_epochs": 1}, space=RATES)
+    code, text = run(folder)
+    assert code == 0, text
+    return folder, text
+
+
+def test_a_sweep_ends_with_the_best_values_as_a_layer(whole: tuple[Path, str]) -> None:
+    folder, text = whole
+    found = ends(folder)
+    assert len(found) == 12
+    complete = [line for line in found if line["state"] == "complete"]
+    best = min(complete, key=lambda line: float(line["value"]))
+    begins = [line for line in read_lines(folder) if line["event"] == "begin"]
+    params = begins[best["trial"]]["params"]
+    assert yaml.safe_load((folder / "sweeps/config/best.yaml").read_text(encoding="utf-8")) == params
+    assert f"best  trial {best['trial']}: val/loss" in text
+    assert "in one run each, of which the best was chosen: it may be chance" in text
+    assert begins[0]["params"] == {"model.learning_rate": 0.01, "model.hidden": 32}  # the defaults of the class
+
+
+def test_a_trial_is_a_run_with_one_more_layer(whole: tuple[Path, str]) -> None:
+    folder, _ = whole
+    begins = [line for line in read_lines(folder) if line["event"] == "begin"]
+    layer = folder / "sweeps/config/trials/0003/trial.yaml"
+    assert yaml.safe_load(layer.read_text(encoding="utf-8")) == begins[3]["params"]
+    assert len(list(folder.glob("runs/config/2*/summary.json"))) == 12
+
+
+def test_a_trial_that_is_worse_than_the_median_is_stopped_and_is_pruned_in_the_table_of_runs(
+    whole: tuple[Path, str],
+) -> None:
+    folder, _ = whole
+    pruned = [line for line in ends(folder) if line["state"] == "pruned"]
+    assert pruned
+    assert all(len(line["values"]) < 4 for line in pruned)
+    printed = subprocess.run(
+        [*PROGRAM, "runs", "--sweep", "config", "--filter", "status=pruned", "--output", "csv"],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert len(printed.stdout.splitlines()) == 1 + len(pruned)
+    summaries = [json.loads(path.read_text(encoding="utf-8")) for path in folder.glob("runs/config/2*/summary.json")]
+    assert Counter(each["status"] for each in summaries)["pruned"] == len(pruned)
+
+
+def test_trials_are_in_a_table_and_on_a_page(whole: tuple[Path, str]) -> None:
+    folder, _ = whole
+    with (folder / "sweeps/config/trials.csv").open(encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    assert [int(row["trial"]) for row in rows] == list(range(12))
+    assert float(rows[0]["val/loss"]) == pytest.approx(ends(folder)[0]["value"])
+    page = (folder / "sweeps/config/report.html").read_text(encoding="utf-8")
+    for part in ("History of the best", "Importance", "PED-ANOVA", "model.learning_rate", "pruned"):
+        assert part in page
+
+
+def test_a_finished_sweep_is_printed_again_and_trains_nothing(whole: tuple[Path, str]) -> None:
+    folder, _ = whole
+    before = (folder / "trained.txt").read_text(encoding="utf-8")
+    code, text = run(folder)
+    assert code == 0
+    assert "best  trial" in text
+    assert (folder / "trained.txt").read_text(encoding="utf-8") == before
+    code, text = run(folder, "--status")
+    assert code == 0
+    assert "12 of 12 trials" in text
+    code, text = run(folder, "--sweep.trials=13")  # finished ones count
+    assert code == 0
+    assert len(ends(folder)) == 13
+    (folder / "sweeps/config/trials.jsonl").write_text(
+        "".join((folder / "sweeps/config/trials.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)[:-2]),
+        encoding="utf-8",
+    )
+
+
+def test_a_search_that_is_killed_three_times_ends_as_one_that_was_not(whole: tuple[Path, str], tmp_path: Path) -> None:
+    write(tmp_path, trials=12, seed=3, pruner={"kind": "median", "warmup_epochs": 1}, space=RATES)
+    for event, number in (("begin", 2), ("end", 5), ("begin", 9)):
+        process = start(tmp_path, pace_s=0.05)
+        wait_for(tmp_path, event, number)
+        process.kill()
+        process.communicate()
+    with next(tmp_path.glob("sweeps/*/trials.jsonl")).open("ab") as file:
+        file.write(b'{"event": "end", "tri')  # as a cut write leaves it
+    code, text = run(tmp_path)
+    assert code == 0, text
+    assert read_lines(tmp_path) == read_lines(whole[0])
+    fresh = Counter(line for line in (tmp_path / "trained.txt").read_text().splitlines() if line.endswith("from 0"))
+    assert set(fresh.values()) == {1}  # nothing is trained twice
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", range(5))
+def test_a_search_that_is_killed_at_random_moments_ends_as_one_that_was_not(
+    seed: int, whole: tuple[Path, str], tmp_path: Path
+) -> None:
+    draw = random.Random(seed)
+    write(tmp_path, trials=12, seed=3, pruner={"kind": "median", "warmup_epochs": 1}, space=RATES)
+    for _ in range(3):
+        process = start(tmp_path, pace_s=0.05)
+        time.sleep(1 + 6 * draw.random())
+        process.kill()
+        process.communicate()
+    code, text = run(tmp_path)
+    assert code == 0, text
+    assert read_lines(tmp_path) == read_lines(whole[0])
+
+
+def test_with_two_at_a_time_each_proposal_is_recorded_and_nothing_is_trained_twice(tmp_path: Path) -> None:
+    write(tmp_path, trials=8, seed=1, parallel=2, space=RATES)
+    process = start(tmp_path, pace_s=0.1)
+    wait_for(tmp_path, "end", 3)
+    process.kill()
+    process.communicate()
+    code, text = run(tmp_path)
+    assert code == 0, text
+    assert [line["state"] for line in ends(tmp_path)] == ["complete"] * 8
+    begins = [line for line in read_lines(tmp_path) if line["event"] == "begin"]
+    assert [line["trial"] for line in begins] == list(range(8))
+    assert len({json.dumps(line["params"]) for line in begins}) == 8
+    fresh = Counter(line for line in (tmp_path / "trained.txt").read_text().splitlines() if line.endswith("from 0"))
+    assert set(fresh.values()) == {1}
+
+
+def test_sigterm_saves_the_running_trials_and_the_same_command_goes_on(tmp_path: Path) -> None:
+    write(tmp_path, trials=3, sampler="random", space=RATES)
+    process = start(tmp_path, pace_s=0.3)
+    wait_for(tmp_path, "begin", 1)
+    time.sleep(0.5)
+    process.send_signal(signal.SIGTERM)
+    text, _ = process.communicate(timeout=60)
+    assert process.returncode == 75, text
+    assert "interrupted by SIGTERM; the same command goes on with trial 1 of config" in text
+    code, text = run(tmp_path)
+    assert code == 0, text
+    trained = (tmp_path / "trained.txt").read_text().splitlines()
+    assert [line for line in trained if not line.endswith("from 0")], trained
+
+
+def test_what_goes_wrong_in_a_trial_is_recorded_and_the_search_goes_on(tmp_path: Path) -> None:
+    """A crash, a NaN, a signal once, a hang twice, and a signal twice."""
+    write(tmp_path, sampler="grid", space={"model.weight_decay": [0.5, 2.0, 3.0, 4.0, 6.0, 8.0]})
+    code, text = run(tmp_path, "--junit=cases.xml")
+    assert code == 0, text
+    states = [line["state"] for line in ends(tmp_path)]
+    assert states == ["complete", "complete", "failed", "failed", "complete", "failed", "failed"]
+    reasons = [line["reason"] or "" for line in ends(tmp_path)]
+    assert reasons[2] == "ValueError: batches are out of stock"
+    assert reasons[3] == "val/loss was not finite"
+    assert reasons[5] == "nothing was finished for 60 s"
+    assert reasons[6].startswith("killed by SIGKILL")
+    trained = (tmp_path / "trained.txt").read_text().splitlines()
+    assert Counter(line.partition(" ")[0] for line in trained)["config/5"] == 2  # once more
+    cases = ET.parse(tmp_path / "cases.xml").getroot().iter("testcase")
+    assert [case.find("failure") is not None for case in cases] == [state == "failed" for state in states]
+
+
+@pytest.mark.parametrize(("value", "code", "says"), [(5.0, 2, "the config"), (7.0, 3, "the data")], ids=["2", "3"])
+def test_an_error_that_each_trial_would_have_ends_the_sweep_at_once(
+    value: float, code: int, says: str, tmp_path: Path
+) -> None:
+    write(tmp_path, sampler="grid", space={"model.weight_decay": [value, 0.5, 0.6]})
+    found, text = run(tmp_path)
+    assert found == code
+    assert f"{says} is wrong" in text
+    assert [line["trial"] for line in ends(tmp_path)] == [0]
+
+
+def test_equal_failures_in_a_row_end_the_sweep_with_the_first_error(tmp_path: Path) -> None:
+    choices = [0.5, {"float": [2.0, 2.0]}]
+    write(tmp_path, max_failures=2, sampler="grid", space={"model.weight_decay": [2.0], "model.hidden": [1, 2, 3, 4]})
+    code, text = run(tmp_path)
+    assert choices
+    assert code == 1
+    assert "2 trials in a row have failed (sweep.max_failures): ValueError: batches are out of stock" in text
+    assert [line["state"] for line in ends(tmp_path)] == ["complete", "failed", "failed"]
+
+
+def test_a_constraint_that_all_break_says_how_far_they_are(tmp_path: Path) -> None:
+    bounds = {"params": {"max": 5}, "test/loss": {"max": 9}}
+    write(tmp_path, sampler="grid", constraints=bounds, space={"model.hidden": [4, 8]})
+    code, text = run(tmp_path)
+    assert code == 1
+    assert "no trial is within all bounds of sweep.constraints: params is to have max 5, and is 40 to 320" in text
+    assert not (tmp_path / "sweeps/config/best.yaml").exists()
+    code, text = run(tmp_path, "--sweep.constraints.params.max=50")  # another search
+    assert code == 0, text
+    assert (tmp_path / "sweeps/config-2/best.yaml").exists()
+
+
+def test_a_constraint_that_nothing_measures_fails_the_trial(tmp_path: Path) -> None:
+    constraints = {"val/other": {"max": 1}}
+    write(tmp_path, sampler="grid", max_failures=2, constraints=constraints, space={"model.hidden": [4, 8]})
+    code, text = run(tmp_path)
+    assert code == 1
+    assert "sweep.constraints: val/other was not measured; logged are val/loss, val/mae, and params" in text
+
+
+def test_the_best_are_trained_again_with_fresh_seeds_and_their_mean_decides(tmp_path: Path) -> None:
+    write(tmp_path, sampler="grid", confirm={"top": 2, "seeds": 3}, space={"model.hidden": [12, 16, 28]})
+    code, text = run(tmp_path)
+    assert code == 0, text
+    again = [line for line in read_lines(tmp_path) if line["event"] == "begin" and line["kind"] == "confirm"]
+    assert {line["of"] for line in again} == {0, 1, 2}  # the config itself, too
+    assert sorted({line["seed"] for line in again}) == [8, 9, 10]
+    values = [end["value"] for end in ends(tmp_path) if end["trial"] in [a["trial"] for a in again if a["of"] == 2]]
+    mean = sum(values) / 3
+    deviation = (sum((value - mean) ** 2 for value in values) / 2) ** 0.5
+    half = 4.302653 * deviation / 3**0.5  # Student's t with two degrees of freedom
+    assert f"again trial 2: mean {mean:.4g} [{mean - half:.4g}, {mean + half:.4g}] of 3 fresh seeds" in text
+    assert "over the config itself, with fresh seeds" in text
+
+
+def test_a_sweep_with_nothing_to_gain_says_so(tmp_path: Path) -> None:
+    write(tmp_path, sampler="grid", space={"model.learning_rate": [1e-4, 1e-1]})
+    code, text = run(tmp_path)
+    assert code == 0, text
+    assert "gain  none: no trial beat the config itself" in text
+
+
+def test_seeds_train_the_config_itself_and_print_mean_and_interval(tmp_path: Path) -> None:
+    write(tmp_path)
+    code, text = run(tmp_path, "--seeds=3")
+    assert code == 0, text
+    values = [line["value"] for line in ends(tmp_path)]
+    mean = sum(values) / 3
+    deviation = (sum((value - mean) ** 2 for value in values) / 2) ** 0.5
+    half = 4.302653 * deviation / 3**0.5
+    assert f"val/loss: mean {mean:.6g}, standard deviation {deviation:.4g}, 95 % interval" in text
+    assert f"95 % interval {mean - half:.4g} to {mean + half:.4g}, n=3" in text
+
+
+def test_a_grid_needs_no_file_and_no_metric(tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(BASE), encoding="utf-8")
+    code, text = run(tmp_path, "--space", "model.learning_rate=1e-3,1e-2", "--space", "model.hidden=8,16")
+    assert code == 0, text
+    found = [line["params"] for line in read_lines(tmp_path) if line["event"] == "begin"]
+    expected = [(0.01, 32), (0.001, 8), (0.001, 16), (0.01, 8), (0.01, 16)]
+    assert [(each["model.learning_rate"], each["model.hidden"]) for each in found] == expected
+
+
+def test_a_deadline_saves_the_trials_and_ends_with_75(tmp_path: Path) -> None:
+    write(tmp_path, trials=30, sampler="random", space=RATES)
+    code, text = run(tmp_path, "--deadline=6s", pace_s=0.5)
+    assert code == 75, text
+    assert "the same command goes on with trial" in text
+
+
+def test_events_of_trials_come_as_json_lines(tmp_path: Path) -> None:
+    write(tmp_path, sampler="grid", space={"model.hidden": [4, 8]})
+    code, text = run(tmp_path, "--json")
+    assert code == 0, text
+    lines = [json.loads(line) for line in text.splitlines()]
+    assert [(line["number"], line["state"]) for line in lines] == [(0, "complete"), (1, "complete"), (2, "complete")]
