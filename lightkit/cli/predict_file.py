@@ -135,14 +135,14 @@ def check_image_model(metadata: Metadata, file: Path) -> int:
         DataError: If it takes several inputs or one of another type, its preprocessing is unknown, or the first output
             has no row of fixed length for each image.
     """
-    takes = ", ".join(f"{spec.name} ({spec.dtype})" for spec in metadata.inputs)
     batch, *sizes = metadata.outputs[0].shape or (0,)
     is_prepared = metadata.in_graph or metadata.preprocessing is not None
     takes_images = len(metadata.inputs) == 1 and metadata.inputs[0].dtype in _DTYPES and is_prepared
     if not takes_images or batch is not None or None in sizes:
+        takes = ", ".join(f"{spec.name} ({spec.dtype})" for spec in metadata.inputs) or "nothing"
         known = "" if is_prepared else "; what is done to an image before is not known"
         raise DataError(
-            f"{file}: this model takes {takes or 'nothing'} and gives the shape {(batch, *sizes)}{known}. Expected "
+            f"{file}: this model takes {takes} and gives the shape {(batch, *sizes)}{known}. Expected "
             f"images alone, as one of {', '.join(_DTYPES)}, prepared as the `preprocessing` of the data module of its "
             "export says, and an output with a row for each image."
         )

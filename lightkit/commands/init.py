@@ -144,7 +144,7 @@ def _summarize_folder(path: Path) -> ImageData:
     splits = find_split_folders(path)
     images = {split: _list_images(root) for split, root in (splits or {"train": path}).items()}
     classes = {name: len(files) for name, files in images["train"].items() if files}
-    counts = {split: sum(map(len, found.values())) for split, found in images.items()}
+    counts: dict[str, int] = {split: sum(map(len, found.values())) for split, found in images.items()}
     sizes = _measure_images([file for files in images["train"].values() for file in files])
 
     # One split is divided by the data module.
