@@ -124,17 +124,23 @@ def import_class(path: str) -> Any:
                 raise
             return resolve_name(path)  # a class in a class
     except (Exception, SystemExit) as error:  # the module may be the user's own and raise anything
-        text = f"{type(error).__name__}: {error}"
-        parts = path.split(".")
-        frames = [frame for frame in traceback.extract_tb(error.__traceback__) if Path(frame.filename).is_file()]
-        is_missing = isinstance(error, (ModuleNotFoundError, AttributeError))
-        if is_missing and str(getattr(error, "name", "")).rpartition(".")[2] in parts:
-            known = next((n for n in range(len(parts), 0, -1) if ".".join(parts[:n]) in sys.modules), 0)
-            here = [file.stem for file in Path().glob("*.py")]
-            text = f"{error}{near(parts[known], vars(sys.modules['.'.join(parts[:known])]) if known else here)}"
-        elif not isinstance(error, SyntaxError):
-            text += f" ({shown_path(Path(frames[-1].filename))}:{frames[-1].lineno})"
-        raise ConfigError(f"{path} cannot be imported: {text}") from error
+        raise ConfigError(f"{path} cannot be imported: {_explain_import(path, error)}") from error
+
+
+def _explain_import(path: str, error: BaseException) -> str:
+    """Explain why a class cannot be imported: a part of its path is missing, or its module raises."""
+    parts = path.split(".")
+    is_missing = isinstance(error, (ModuleNotFoundError, AttributeError))
+    if is_missing and str(getattr(error, "name", "")).rpartition(".")[2] in parts:
+        known = next((n for n in range(len(parts), 0, -1) if ".".join(parts[:n]) in sys.modules), 0)
+        if known:
+            return f"{error}{near(parts[known], vars(sys.modules['.'.join(parts[:known])]))}"
+        return f"{error}{near(parts[0], [file.stem for file in Path().glob('*.py')])}"
+    text = f"{type(error).__name__}: {error}"
+    if isinstance(error, SyntaxError):
+        return text
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if Path(frame.filename).is_file()]
+    return f"{text} ({shown_path(Path(frames[-1].filename))}:{frames[-1].lineno})"
 
 
 def list_class_names(section: str) -> Iterator[tuple[str, str]]:

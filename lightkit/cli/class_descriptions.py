@@ -166,12 +166,7 @@ def describe_arguments(parser: LightningArgumentParser, prefix: str) -> dict[str
         whole, _, inside = name.partition(".")
         is_required = action.dest in required
         if inside:
-            # A dataclass, of which jsonargparse makes one option for each field. It may be a mapping of the fields, a
-            # class with its arguments or a file, so that only jsonargparse judges it.
-            group = (parser.groups or {}).get(f"{prefix}{whole}")
-            title = plain_help((group.title if group is not None else None) or "")
-            text = "" if _SIGNATURE.fullmatch(title) else title
-            folded = found.setdefault(whole, {"schema": {}, "required": False, "help": text})
+            folded = found.setdefault(whole, _describe_dataclass(parser, f"{prefix}{whole}"))
             folded["required"] = folded["required"] or is_required
         else:
             found[name] = {
@@ -181,6 +176,16 @@ def describe_arguments(parser: LightningArgumentParser, prefix: str) -> dict[str
                 "help": plain_help(action.help if isinstance(action.help, str) else ""),
             }
     return found
+
+
+def _describe_dataclass(parser: LightningArgumentParser, key: str) -> dict[str, Any]:
+    """Describe a dataclass, of which jsonargparse makes one option for each field.
+
+    It may be a mapping of the fields, a class with its arguments or a file, so that only jsonargparse judges it.
+    """
+    group = (parser.groups or {}).get(key)
+    title = plain_help((group.title if group is not None else None) or "")
+    return {"schema": {}, "required": False, "help": "" if _SIGNATURE.fullmatch(title) else title}
 
 
 def schema_of(typehint: Any) -> dict[str, Any]:

@@ -159,21 +159,31 @@ def format_traceback(error: BaseException) -> str:
 
 def _keep_own_frames(error: traceback.TracebackException) -> bool:
     """Drop the frames of libraries, of lightkit and of its caller, if there are others."""
-    chain = []
-    pending = [error]
-    while pending:
-        chain.append(each := pending.pop())
-        before = [each.__cause__, each.__context__]
-        pending += [other for other in before if other is not None and not any(other is known for known in chain)]
-    own = []
-    for each in chain:
-        entry = next((at for at, frame in enumerate(each.stack) if frame.filename.startswith(_LIBRARIES[0])), 0)
-        own.append([frame for frame in each.stack[entry:] if not is_library_file(frame.filename)])
+    chain = _list_chain(error)
+    own = [_select_own_frames(each.stack) for each in chain]
     if not own[0]:
         return False
     for each, frames in zip(chain, own, strict=True):
         each.stack[:] = frames
     return True
+
+
+def _list_chain(error: traceback.TracebackException) -> list[traceback.TracebackException]:
+    """List an error and those that have led to it, each once."""
+    chain: list[traceback.TracebackException] = []
+    pending: list[traceback.TracebackException | None] = [error]
+    while pending:
+        each = pending.pop()
+        if each is not None and not any(each is known for known in chain):
+            chain.append(each)
+            pending += [each.__cause__, each.__context__]
+    return chain
+
+
+def _select_own_frames(stack: traceback.StackSummary) -> list[traceback.FrameSummary]:
+    """Select the frames of the user's code, from the first one of lightkit on."""
+    entry = next((at for at, frame in enumerate(stack) if frame.filename.startswith(_LIBRARIES[0])), 0)
+    return [frame for frame in stack[entry:] if not is_library_file(frame.filename)]
 
 
 def is_library_file(name: str) -> bool:

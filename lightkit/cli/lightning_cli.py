@@ -641,19 +641,29 @@ def _create_script_command(name: str, parser: LightningArgumentParser) -> Comman
 
 def _find_command(words: Sequence[str], commands: Mapping[str, Any]) -> tuple[str, list[str]]:
     """Return the command, which a word or a config file names, and the other words."""
-    if (command := next((word for word in words if word in (*commands, _EXPORT)), None)) is not None:
-        at = words.index(command)
-        return command, [*words[:at], *words[at + 1 :]]
+    for index, word in enumerate(words):
+        if word in commands or word == _EXPORT:
+            return word, [*words[:index], *words[index + 1 :]]
     for file in parse_command(COMMANDS["fit"], words, is_script=True).files:
-        try:
-            values = yaml.safe_load(file if is_yaml_text(file) else Path(file).read_text(encoding="utf-8"))
-        except (OSError, ValueError, yaml.YAMLError):  # the loader reports it
-            continue
-        found = [str(key) for key in values if key in commands] if isinstance(values, dict) else []
-        named = values.get("subcommand") if isinstance(values, dict) else None
-        if named in commands or found:
-            return str(named or found[0]), list(words)
+        command = _read_command(file, commands)
+        if command is not None:
+            return command, list(words)
     raise ConfigError(f"No command among {' '.join(words)!r}. Commands: {', '.join(commands)}.")
+
+
+def _read_command(file: str, commands: Mapping[str, Any]) -> str | None:
+    """Read the command that a config names, or the first for which it has a section; None without either."""
+    try:
+        values = yaml.safe_load(file if is_yaml_text(file) else Path(file).read_text(encoding="utf-8"))
+    except (OSError, ValueError, yaml.YAMLError):  # the loader reports it
+        return None
+    if not isinstance(values, dict):
+        return None
+    named = values.get("subcommand")
+    found = [str(key) for key in values if key in commands]
+    if named in commands or found:
+        return str(named or found[0])
+    return None
 
 
 def _keep_forking() -> None:

@@ -44,22 +44,25 @@ def list_monitors(resolved: Resolved) -> Iterator[Monitor]:
     for number, entry in enumerate(callbacks if isinstance(callbacks, list) else [callbacks]):
         sections.append((resolved.lightkit_path(f"trainer.callbacks.{number}"), entry))
     sections.append((("lr_scheduler",), resolved.values.get("lr_scheduler")))
-
     for path, entry in sections:
         arguments = entry.get("init_args") if isinstance(entry, Mapping) else None
-        metric = arguments.get("monitor") if isinstance(arguments, Mapping) else None
-        if not isinstance(arguments, Mapping) or not isinstance(metric, str) or metric == "auto":
-            continue
-        class_path = str(entry.get("class_path"))
-        name = class_path.rpartition(".")[2]
-        given = arguments.get("mode")
-        mode = _DEFAULTS.get(name) if given is None else str(given)
-        yield Monitor((*path, "init_args"), name, "monitor", metric, mode, given is not None, class_path in _OWN)
-
+        if isinstance(arguments, Mapping):
+            yield from _read_monitor(path, str(entry.get("class_path")), arguments)
     gate = resolved.section("gate")
     if isinstance(gate.get("metric"), str):
         mode = gate.get("mode")
         yield Monitor(("gate",), "gate", "metric", gate["metric"], mode and str(mode), mode is not None)
+
+
+def _read_monitor(path: KeyPath, class_path: str, arguments: Mapping[str, Any]) -> Iterator[Monitor]:
+    """Read the metric and the mode of a class, if it names a metric."""
+    metric = arguments.get("monitor")
+    if not isinstance(metric, str) or metric == "auto":
+        return
+    name = class_path.rpartition(".")[2]
+    given = arguments.get("mode")
+    mode = _DEFAULTS.get(name) if given is None else str(given)
+    yield Monitor((*path, "init_args"), name, "monitor", metric, mode, given is not None, class_path in _OWN)
 
 
 def find_config_modes(resolved: Resolved) -> dict[str, Mode]:
@@ -87,30 +90,41 @@ def list_mode_warnings(resolved: Resolved, known: Mapping[str, Any] | None = Non
     """
     warnings = []
     for each in list_monitors(resolved):
-        # a mode that is set does not confirm itself
-        recorded = (known or {}) if each.is_given else override_modes(known or {}, find_config_modes(resolved))
-        best = None if each.is_own else infer_mode(each.metric, recorded=recorded)
-        key = dotted((*each.path, "mode"))
-        if each.mode is not None and best is not None and each.mode != best:
-            default = "" if each.is_given else ", which is its default"
-            size, other = ("smallest", "largest") if each.mode == "min" else ("largest", "smallest")
-            text = f"{key}: {each.mode}{default}: {each.name} takes the {size} {each.metric} for the best, "
-            text += f"but the {other} is; set mode: {best}"
-        elif each.name == "gate" and each.mode is None and _compares_blindly(resolved, each.metric, known):
-            text = (
-                f"{key}: not set, and neither the name of {each.metric} nor another mode of the config tells whether a "
-                "small or a large value is good: unless a metric object with higher_is_better is logged under that "
-                "name, the gate ends with code 2; set mode: min or mode: max"
-            )
-        else:
-            continue
-        origin = resolved.origin_of((*each.path, "mode" if each.is_given else each.key))
-        warnings.append(text if origin is None else f"{text}\n{origin.render()}")
+        text = _describe_doubt(each, resolved, known or {})
+        if text is not None:
+            origin = resolved.origin_of((*each.path, "mode" if each.is_given else each.key))
+            warnings.append(text if origin is None else f"{text}\n{origin.render()}")
     return warnings
 
 
-def _compares_blindly(resolved: Resolved, metric: str, known: Mapping[str, Any] | None) -> bool:
+def _describe_doubt(each: Monitor, resolved: Resolved, known: Mapping[str, Any]) -> str | None:
+    """Describe what speaks against the mode of a monitor, or that a gate has none; None where all is clear.
+
+    Args:
+        each: The monitor.
+        resolved: The config.
+        known: Modes of metric objects.
+    """
+    # a mode that is set does not confirm itself
+    recorded = known if each.is_given else override_modes(known, find_config_modes(resolved))
+    best = None if each.is_own else infer_mode(each.metric, recorded=recorded)
+    key = dotted((*each.path, "mode"))
+    if each.mode is not None and best is not None and each.mode != best:
+        default = "" if each.is_given else ", which is its default"
+        size, other = ("smallest", "largest") if each.mode == "min" else ("largest", "smallest")
+        text = f"{key}: {each.mode}{default}: {each.name} takes the {size} {each.metric} for the best, "
+        return f"{text}but the {other} is; set mode: {best}"
+    if each.name == "gate" and each.mode is None and _compares_blindly(resolved, each.metric, known):
+        return (
+            f"{key}: not set, and neither the name of {each.metric} nor another mode of the config tells whether a "
+            "small or a large value is good: unless a metric object with higher_is_better is logged under that "
+            "name, the gate ends with code 2; set mode: min or mode: max"
+        )
+    return None
+
+
+def _compares_blindly(resolved: Resolved, metric: str, known: Mapping[str, Any]) -> bool:
     """Return whether the gate compares by a metric of which neither the config nor the metric tells the mode."""
-    is_known = infer_mode(metric, recorded={**(known or {}), **find_config_modes(resolved)}) is not None
+    is_known = infer_mode(metric, recorded={**known, **find_config_modes(resolved)}) is not None
     rules = {*read_gate(resolved).rules}
     return not is_known and bool(rules - {"min", "max"})

@@ -8,7 +8,7 @@ import shlex
 import shutil
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,14 +16,14 @@ from typing import Any
 from lightkit import runs
 from lightkit.callbacks.checkpoint_io import digest_weights
 from lightkit.callbacks.class_names import read_trained_classes
-from lightkit.cli.console import configure_console, print_line, quiet_libraries
+from lightkit.cli.console import OutputMode, configure_console, print_line, quiet_libraries
 from lightkit.cli.model_builder import build_model, translate_model_errors
 from lightkit.cli.model_export import load_model, print_step
 from lightkit.cli.stage_config import StageConfig
 from lightkit.config import shown_path
 from lightkit.errors import DataError
 from lightkit.export.exporter import lock_folder
-from lightkit.export.metadata import RECORD, Metadata, check_digest, read_record
+from lightkit.export.metadata import RECORD, Metadata, TensorSpec, check_digest, read_record
 from lightkit.export.options import ExportOptions
 from lightkit.export.target import make_target
 from lightkit.loggers.mlflow_address import UniqueKeys, find_or_create_experiment, manifest_tags, send_model_files
@@ -115,27 +115,39 @@ def register_run(
             version = _create_version(
                 registry, name, model_id=model.model_id, run_id=run_id, tags=tags, description=description
             )
-            has_exports = (exports / RECORD).is_file()
+            where = f"export/{name}-{version}"  # so that a later version's exports do not replace them
+            has_exports = _send_exports(client, run_id, exports, where)
             if has_exports:
-                where = f"export/{name}-{version}"  # so that a later version's exports do not replace them
-                for file in sorted(exports.iterdir()):
-                    client.log_artifact(run_id, str(file), where)
                 client.set_model_version_tag(name, version, "exports", f"runs:/{run_id}/{where}")
             for alias in aliases:
                 client.set_registered_model_alias(name, alias, version)
     pointing = f" ({', '.join(aliases)})" if aliases else ""
     with_exports = ", with its exports" if has_exports else ""
     print_line(f"made  version {version} of {name}{pointing} in MLflow at {address.shown}{with_exports}", mode)
-    for word, specs in (("takes", subject.metadata.inputs), ("gives", subject.metadata.outputs)):
-        for spec in specs:
-            sizes = ", ".join("any" if size is None else str(size) for size in spec.shape)
-            print_line(f"{word} {spec.name}: {spec.dtype} ({sizes})", mode)
+    _print_specs("takes", subject.metadata.inputs, mode)
+    _print_specs("gives", subject.metadata.outputs, mode)
     if not is_servable(subject):
         print_line("note  MLflow's server takes models of one tensor in and one out; load_model takes this", mode)
         return
     uri = f"models:/{name}{f'@{aliases[0]}' if aliases else f'/{version}'}"
     at = "" if "***@" in address.shown else f"MLFLOW_TRACKING_URI={shlex.quote(address.uri)} "
     print_line(f"next  {at}{shlex.join(['mlflow', 'models', 'serve', '-m', uri, '--env-manager', 'local'])}", mode)
+
+
+def _print_specs(word: str, specs: Iterable[TensorSpec], mode: OutputMode) -> None:
+    """Print name, type and sizes of a model's inputs or outputs, a line each."""
+    for spec in specs:
+        sizes = ", ".join("any" if size is None else str(size) for size in spec.shape)
+        print_line(f"{word} {spec.name}: {spec.dtype} ({sizes})", mode)
+
+
+def _send_exports(client: Any, run_id: str, exports: Path, where: str) -> bool:
+    """Send the exports of the checkpoint as artefacts of a run; return whether there are any."""
+    if not (exports / RECORD).is_file():
+        return False
+    for file in sorted(exports.iterdir()):
+        client.log_artifact(run_id, str(file), where)
+    return True
 
 
 def origin_tags(run: runs.Run, checkpoint: Path, metadata: Metadata) -> dict[str, str]:
@@ -157,14 +169,22 @@ def origin_tags(run: runs.Run, checkpoint: Path, metadata: Metadata) -> dict[str
         "lightkit": __version__,
         "output_kind": metadata.output_kind,
     }
+    tags |= _tag_best_score(run, path)
+    if metadata.class_names is not None:
+        names = json.dumps(metadata.class_names)
+        if len(names) <= _MAX_TAG_CHARS:
+            tags["class_names"] = names
+    return tags
+
+
+def _tag_best_score(run: runs.Run, path: Path) -> dict[str, str]:
+    """Return the tag of the best score, where the checkpoint is the one that has it."""
     summary = runs.read_json(run.summary_path) or {}
     best = summary.get("best") or {}
-    is_best = find_best_checkpoint(run, summary).resolve() == path
-    if best.get("monitor") and best.get("value") is not None and is_best:
-        tags[f"best.{best['monitor']}"] = f"{best['value']:.6g}"
-    if metadata.class_names is not None and len(names := json.dumps(metadata.class_names)) <= _MAX_TAG_CHARS:
-        tags["class_names"] = names
-    return tags
+    is_known = best.get("monitor") and best.get("value") is not None
+    if is_known and find_best_checkpoint(run, summary).resolve() == path:
+        return {f"best.{best['monitor']}": f"{best['value']:.6g}"}
+    return {}
 
 
 def collect_exports(run: runs.Run, checkpoint_digest: str, target: Path) -> list[str]:
@@ -188,14 +208,7 @@ def collect_exports(run: runs.Run, checkpoint_digest: str, target: Path) -> list
     left_out = []
     with lock_folder(folder):
         for name, entry in read_record(folder).items():
-            is_of_checkpoint = (entry.get("source") or {}).get("sha256") == checkpoint_digest
-            if "/" in name:  # of a format of the module's own, in whose folder there is no record
-                is_of_checkpoint &= (folder / name).is_file() and runs.digest(folder / name) == entry.get("sha256")
-            try:
-                check_digest(folder / name)
-            except DataError:
-                is_of_checkpoint = False
-            if not is_of_checkpoint:
+            if not _is_of_checkpoint(folder / name, entry, checkpoint_digest, has_record="/" not in name):
                 left_out.append(
                     f"{folder / name} is not this checkpoint's, and is left out; `lightkit export` renews it"
                 )
@@ -211,6 +224,26 @@ def collect_exports(run: runs.Run, checkpoint_digest: str, target: Path) -> list
     return left_out
 
 
+def _is_of_checkpoint(file: Path, entry: Mapping[str, Any], checkpoint_digest: str, *, has_record: bool) -> bool:
+    """Return whether an export is of a checkpoint, and as it was written.
+
+    Args:
+        file: The file.
+        entry: Its entry in ``export.json``.
+        checkpoint_digest: Digest of the checkpoint.
+        has_record: Whether there is a record in its folder; there is none in that of a format of the module's own.
+    """
+    if (entry.get("source") or {}).get("sha256") != checkpoint_digest:
+        return False
+    if not has_record and not (file.is_file() and runs.digest(file) == entry.get("sha256")):
+        return False
+    try:
+        check_digest(file)
+    except DataError:
+        return False
+    return True
+
+
 def _find_or_create_run(registry: Registry, run: runs.Run, tags: Mapping[str, str]) -> tuple[str, str]:
     """Find the MLflow run of the training, or of an earlier registration, or create one.
 
@@ -221,19 +254,12 @@ def _find_or_create_run(registry: Registry, run: runs.Run, tags: Mapping[str, st
         ConfigError: If its experiment was deleted.
     """
     from mlflow.entities import Metric, RunTag  # 2 s
-    from mlflow.exceptions import MlflowException
     from mlflow.tracking.context.registry import resolve_tags
 
     client = registry.client
-    if noted := tracked_run(run).get("run_id"):
-        try:
-            tracked = client.get_run(noted)
-        except MlflowException as error:
-            if error.error_code != "RESOURCE_DOES_NOT_EXIST":  # of another store
-                raise
-        else:
-            if tracked.info.lifecycle_stage == "active":
-                return tracked.info.run_id, tracked.info.experiment_id
+    tracked = _find_tracked_run(registry, run)
+    if tracked is not None:
+        return tracked.info.run_id, tracked.info.experiment_id
     name = os.environ.get("MLFLOW_EXPERIMENT_NAME") or run.name
     experiment_id = find_or_create_experiment(
         client, name, address=registry.address, setting="register, MLFLOW_EXPERIMENT_NAME"
@@ -254,6 +280,22 @@ def _find_or_create_run(registry: Registry, run: runs.Run, tags: Mapping[str, st
         client.log_artifact(run_id, str(run.config_path))
     client.set_terminated(run_id, "FINISHED")
     return str(run_id), experiment_id
+
+
+def _find_tracked_run(registry: Registry, run: runs.Run) -> Any:
+    """Find the MLflow run that the training has recorded in; None where it is deleted, or of another store."""
+    from mlflow.exceptions import MlflowException  # 2 s
+
+    noted = tracked_run(run).get("run_id")
+    if not noted:
+        return None
+    try:
+        tracked = registry.client.get_run(noted)
+    except MlflowException as error:
+        if error.error_code != "RESOURCE_DOES_NOT_EXIST":  # of another store
+            raise
+        return None
+    return tracked if tracked.info.lifecycle_stage == "active" else None
 
 
 def _create_version(

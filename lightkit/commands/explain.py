@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import replace
 from functools import partial
@@ -32,6 +32,8 @@ from lightkit.config.tree import Items, Leaf, MappingNode, Node, descend, find, 
 from lightkit.errors import ConfigError, ConfigErrors, LightkitError
 from lightkit.hardware import this_machine
 
+_MOST_CHOICES = 25
+"""More keys are not listed in an error."""
 _HARDWARE_KEYS: list[KeyPath] = [("accelerator", key) for key in BLOCK_KEYS]
 _HARDWARE_KEYS += [("trainer", key) for key in (*OLD_TRAINER_KEYS, *TRAINER_DEFAULTS)]
 
@@ -128,12 +130,7 @@ def _resolve(loaded: LoadedConfig, problems: Problems) -> tuple[Resolved, Resolv
     Returns:
         The config with the trainer's keys; and the same with the hardware keys as the layers write them, in addition.
     """
-    written = loaded.resolved
-    run = written.tree.entries.get("run", MappingNode({}, Origin("default")))
-    if isinstance(run, MappingNode) and ("name" not in run.entries or to_plain(run.entries["name"]) is None):
-        rule = "the base run's name" if loaded.base is not None else "the first -c file's name"
-        name = supersede(run.entries.get("name"), Leaf(loaded.default_name, Origin("default", rule)))
-        written = replace(written, tree=put(written.tree, ("run", "name"), name))
+    written = _name_run(loaded)
     unusable = {path[:2] for path in written.unresolved if path[:2] in _HARDWARE_KEYS or path[0] == "launch"}
     usable = drop_paths(written, unusable)
     try:
@@ -148,6 +145,20 @@ def _resolve(loaded: LoadedConfig, problems: Problems) -> tuple[Resolved, Resolv
         if node is not None and (path[0] == "accelerator" or find(tree, path) is None):
             tree = put(tree, path, node)
     return resolved, replace(resolved, tree=tree, references={**resolved.references, **written.references})
+
+
+def _name_run(loaded: LoadedConfig) -> Resolved:
+    """Return a config with the name that the run gets where the config has none."""
+    written = loaded.resolved
+    run = written.tree.entries.get("run", MappingNode({}, Origin("default")))
+    if not isinstance(run, MappingNode):
+        return written
+    given = run.entries.get("name")
+    if given is not None and to_plain(given) is not None:
+        return written
+    rule = "the base run's name" if loaded.base is not None else "the first -c file's name"
+    name = supersede(given, Leaf(loaded.default_name, Origin("default", rule)))
+    return replace(written, tree=put(written.tree, ("run", "name"), name))
 
 
 # -- one key -----------------------------------------------------------------------------------------------------------
@@ -210,33 +221,55 @@ def _format(fields: Mapping[str, Any], yaml: str) -> str:
     """Write what is known of a key for people; a mapping or list as YAML, with the place of each value in a comment."""
     key = ".".join(part for part in fields["key"].split(".") if part != "init_args")
     set_by = fields["set_by"]
-    rows = [("set by", place)] if (place := format_place(set_by)) and not yaml else []
-    rows += [("written", fields["written"])] if "written" in fields else []
-    for number, each in enumerate(fields.get("hardware", ())):
-        text = f"{each['key']}: {format_inline(each['value'])}  {format_place(each['set_by'])}"
-        rows.append(("" if number else "hardware", text))
-    before = format_column(fields["replaced"], longest=100)
-    rows += [("" if number else "replaced", text) for number, text in enumerate(before)]
-    rows += [("help", fields["help"])] if fields.get("help") else []
-    head = yaml or f"{key}: {'not set' if set_by['kind'] == 'unset' else format_inline(fields['value'])}\n"
+    rows: list[tuple[str, str]] = []
+    place = format_place(set_by)
+    if place and not yaml:
+        rows.append(("set by", place))
+    if "written" in fields:
+        rows.append(("written", fields["written"]))
+    hardware = [
+        f"{each['key']}: {format_inline(each['value'])}  {format_place(each['set_by'])}"
+        for each in fields.get("hardware", ())
+    ]
+    rows += _label_first("hardware", hardware)
+    rows += _label_first("replaced", format_column(fields["replaced"], longest=100))
+    if fields.get("help"):
+        rows.append(("help", fields["help"]))
+    value = "not set" if set_by["kind"] == "unset" else format_inline(fields["value"])
+    head = yaml or f"{key}: {value}\n"
     return head + "".join(f"  {label:9}{text}\n" for label, text in rows)
+
+
+def _label_first(label: str, texts: Iterable[str]) -> list[tuple[str, str]]:
+    """Return rows of which the first one has the label."""
+    return [("" if number else label, text) for number, text in enumerate(texts)]
 
 
 def _list_hardware(resolved: Resolved, complete: Resolved, path: KeyPath, node: Node) -> list[dict[str, Any]]:
     """List the other hardware keys, as they count here, for a key that is one, or was set by one, with their places."""
     same = [key for key, value in walk(complete.tree) if key and value.origin == node.origin]
+    if not {path, *same} & {*_HARDWARE_KEYS}:
+        return []
     found = []
-    for key in dict.fromkeys([*same, *_HARDWARE_KEYS]) if {path, *same} & {*_HARDWARE_KEYS} else ():
-        counts = find(resolved.tree, key)
-        value = find(complete.tree, key) if counts is None else counts
+    for key in dict.fromkeys([*same, *_HARDWARE_KEYS]):
+        config = complete if find(resolved.tree, key) is None else resolved
+        value = find(config.tree, key)
         if value is None or isinstance(value, MappingNode) or value.origin.kind == "default":
             continue
         if key != path or to_plain(value) != to_plain(node):
-            found.append({"key": dotted(key), **describe_node(complete if counts is None else resolved, value, key)})
+            found.append({"key": dotted(key), **describe_node(config, value, key)})
     return found
 
 
 def _unknown_key(key: str, complete: Resolved, path: KeyPath, rest: KeyPath) -> ConfigError:
+    """Return the error that a config has no such key.
+
+    Args:
+        key: The key as it was asked for.
+        complete: The config.
+        path: The part of its path that is there.
+        rest: The part that is not.
+    """
     node = find(complete.tree, path)
     above = _shorten_key(path)
     if isinstance(node, Items) and str(rest[0]).isdigit():
@@ -245,11 +278,15 @@ def _unknown_key(key: str, complete: Resolved, path: KeyPath, rest: KeyPath) -> 
     in_config = node.entries if isinstance(node, MappingNode) else ()
     siblings = [str(name) for name in list_arguments(complete.tree, path)[1] or in_config]
     word = str(rest[1] if rest[0] == "init_args" and len(rest) > 1 else rest[0])
-    everywhere = {_shorten_key(each) for each in complete.origins}
-    hint = near(word, siblings) if siblings else near(_shorten_key((*path, *rest)), everywhere)
     where = f"in {above}" if above else "at the top"
-    choices = f"\nKeys {where}: {', '.join(siblings)}." if siblings and not hint and len(siblings) < 25 else ""
-    return ConfigError(f"{key}: there is no {word!r} {where}{hint}{choices}")
+    text = f"{key}: there is no {word!r} {where}"
+    if not siblings:
+        everywhere = {_shorten_key(each) for each in complete.origins}
+        return ConfigError(f"{text}{near(_shorten_key((*path, *rest)), everywhere)}")
+    hint = near(word, siblings)
+    if not hint and len(siblings) < _MOST_CHOICES:
+        return ConfigError(f"{text}\nKeys {where}: {', '.join(siblings)}.")
+    return ConfigError(f"{text}{hint}")
 
 
 def _has_children(node: Node) -> bool:

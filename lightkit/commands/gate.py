@@ -64,28 +64,37 @@ def _report(record: Mapping[str, Any], mode: OutputMode, report: CiReport, *, se
         rows.append([name, value, baseline, asks, "passed" if check["passed"] else "FAILED"])
         failure = None if check["passed"] else f"{name} is {value}, expected {asks}"
         cases.append(Case(f"{name}: {asks}", seconds / len(record["checks"]), failure=failure))
-    verdict = "passed" if record["passed"] else "not good enough"
-    verdict = "nothing is judged" if record["metric"] is None else verdict
-    samples = "no data"
-    if data := record.get("data"):
-        samples = (
-            f"{format_count(record['num_samples'], 'sample')} ({data['split']}, fingerprint {data['fingerprint'][:12]})"
-        )
-        if (drop := record.get("smallest_drop")) is not None:
-            samples += f"; the smallest drop that they can show is {drop:.2g}"
+    verdict = "nothing is judged"
+    if record["metric"] is not None:
+        verdict = "passed" if record["passed"] else "not good enough"
+    samples = _describe_samples(record)
     if is_json:
         print(json.dumps(finite(record), ensure_ascii=False, default=str))
     elif mode in ("terminal", "plain"):
-        for notice in record["notices"]:
-            print_line(f"note  {notice}", mode)
+        lines = [f"note  {notice}" for notice in record["notices"]]
         if rows:
-            print_line(format_table(_COLUMNS, rows), mode)
-            print_line(f"on    {samples}", mode)
-        print_line(f"gate  {verdict}", mode)
-    table = [markdown_table(_COLUMNS, rows)] if rows else []
-    notices = [f"- {notice}" for notice in record["notices"]]
-    report.add_page("\n\n".join([f"### Gate: {verdict}", f"{record['run']}, {samples}", *table, *notices]))
+            lines += [format_table(_COLUMNS, rows), f"on    {samples}"]
+        for line in [*lines, f"gate  {verdict}"]:
+            print_line(line, mode)
+    page = [f"### Gate: {verdict}", f"{record['run']}, {samples}"]
+    if rows:
+        page.append(markdown_table(_COLUMNS, rows))
+    page += [f"- {notice}" for notice in record["notices"]]
+    report.add_page("\n\n".join(page))
     report.write(cases or [Case("gate", seconds, skipped="nothing is judged: gate.metric is not set")])
+
+
+def _describe_samples(record: Mapping[str, Any]) -> str:
+    """Describe the samples of a decision, and the smallest difference that so many can show."""
+    data = record.get("data")
+    if not data:
+        return "no data"
+    number = format_count(record["num_samples"], "sample")
+    samples = f"{number} ({data['split']}, fingerprint {data['fingerprint'][:12]})"
+    drop = record.get("smallest_drop")
+    if drop is not None:
+        samples += f"; the smallest drop that they can show is {drop:.2g}"
+    return samples
 
 
 def _format(value: float | None) -> str:

@@ -187,25 +187,34 @@ class _Writer:
         """Write a type of the schema: null stands for "not set", and a reference for anything."""
         if not schema:
             return {}
+        branches = list_branches(schema)
         kinds: list[str] = ["null"]
         others: list[Schema] = []
-        for branch in list_branches(schema):
+        for branch in branches:
             if set(branch) == {"type"} and branch["type"] not in ("array", "object"):
-                kinds += [branch["type"]] if branch["type"] not in kinds else []
-            elif branch.get("callable"):
-                others.append({"type": ["string", "object"]})
-            elif "class" in branch:
-                others.append(self._class_place([branch["class"]]))
+                kinds.append(branch["type"])
             else:
-                inner = ("items", "additionalProperties")
-                others.append({**branch, **{key: self._describe_type(branch[key]) for key in inner if key in branch}})
-                if "prefixItems" in branch:
-                    others[-1]["prefixItems"] = [self._describe_type(item) for item in branch["prefixItems"]]
+                others.append(self._describe_branch(branch))
+        kinds = list(dict.fromkeys(kinds))
         if "string" in kinds:
             return {"anyOf": [{"type": kinds}, *others]}
-        numbers = {branch.get("type") for branch in list_branches(schema)}  # with bounds or without
+        numbers = {branch.get("type") for branch in branches}  # with bounds or without
         digits = [_DIGITS[kind] for kind in ("number", "integer") if kind in numbers][:1]
         return {"anyOf": [{"type": kinds}, *others, *digits, _REFERENCE]}
+
+    def _describe_branch(self, branch: Schema) -> Schema:
+        """Write one alternative of a type: a function, a class, or a collection with the types of its elements."""
+        if branch.get("callable"):
+            return {"type": ["string", "object"]}
+        if "class" in branch:
+            return self._class_place([branch["class"]])
+        described = dict(branch)
+        for key in ("items", "additionalProperties"):
+            if key in branch:
+                described[key] = self._describe_type(branch[key])
+        if "prefixItems" in branch:
+            described["prefixItems"] = [self._describe_type(item) for item in branch["prefixItems"]]
+        return described
 
     # -- classes -----------------------------------------------------------------------------------------------
 

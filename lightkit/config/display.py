@@ -37,13 +37,18 @@ def redact_node(resolved: Resolved, node: Node, path: KeyPath | None = None) -> 
         return {key: redact_node(resolved, child, below(key)) for key, child in node.entries.items()}
     if isinstance(node, Items):
         return [redact_node(resolved, child, below(index)) for index, child in enumerate(node.items)]
-    value = node.value
-    if isinstance(value, str) and node.origin.kind in ("flag", "variable"):
-        value = read_scalar(str(value))  # text as yet; only its argument's type decides, and people mean a number
+    value = _read_leaf(node)
     if not isinstance(value, str):
         return HIDDEN if dict(resolved.secrets).get(str(value)) == HIDDEN else value
     is_as_written = path is None or path in resolved.unresolved
     return resolved.masked(str(value) if is_as_written else escape(value))
+
+
+def _read_leaf(node: Leaf) -> Any:
+    """Return a single value; text of a flag or variable as YAML reads it, since people mean a number."""
+    if isinstance(node.value, str) and node.origin.kind in ("flag", "variable"):
+        return read_scalar(str(node.value))  # only its argument's type decides
+    return node.value
 
 
 def describe_node(resolved: Resolved, node: Node, path: KeyPath | None = None) -> dict[str, Any]:
@@ -92,13 +97,18 @@ def format_inline(value: Any, *, in_list: bool = False, longest: int | None = No
     elif isinstance(value, (list, tuple)):
         text = f"[{', '.join(format_inline(item, in_list=True) for item in value)}]"
     else:
-        text = dump_yaml({"k": value})[3:].strip("\n")
-        needs_quotes = "\n" in text or (in_list and not _PLAIN_WORD.fullmatch(text))
-        if isinstance(value, str) and needs_quotes:
-            quoted = json.dumps(value, ensure_ascii=False)
-            text = _LINE_BREAK.sub(lambda match: f"\\u{ord(match[0]):04x}", quoted)
-        text = text.replace("\n", " ")
+        text = _format_scalar(value, in_list=in_list)
     return text if longest is None or len(text) <= longest else f"{text[:longest]}..."
+
+
+def _format_scalar(value: Any, *, in_list: bool) -> str:
+    """Write a single value as YAML on one line, in quotes where it needs them."""
+    text = dump_yaml({"k": value})[3:].strip("\n")
+    needs_quotes = "\n" in text or (in_list and not _PLAIN_WORD.fullmatch(text))
+    if isinstance(value, str) and needs_quotes:
+        quoted = json.dumps(value, ensure_ascii=False)
+        text = _LINE_BREAK.sub(lambda match: f"\\u{ord(match[0]):04x}", quoted)
+    return text.replace("\n", " ")
 
 
 def format_annotated(resolved: Resolved, node: Node, path: KeyPath) -> str:

@@ -209,10 +209,17 @@ def _expand(
             continue
         *lower, top = _read_section(node, problems) if key in SECTIONS else [node]
         below += [MappingNode({key: part}, part.origin) for part in lower if part is not None]
-        own |= {} if top is None else {key: top}
-    layers = [*below, replace(layer, entries=own), *nested]
+        if top is not None:
+            own[key] = top
     block = layer.entries.get(subcommand) if subcommand is not None else None
-    for part in [] if block is None else _read_section(block, problems):
+    of_block = [] if block is None else _expand_block(str(subcommand), block, problems)
+    return [*below, replace(layer, entries=own), *nested, *of_block]
+
+
+def _expand_block(subcommand: str, block: Node, problems: Problems) -> list[MappingNode]:
+    """List the layers that the block of a subcommand stands for."""
+    layers: list[MappingNode] = []
+    for part in _read_section(block, problems):
         if isinstance(part, MappingNode):
             layers += _expand(part, None, (), problems)
         elif part is not None and to_plain(part) is not None:

@@ -67,14 +67,24 @@ def variable_layers(environ: Mapping[str, str], lower: MappingNode, problems: Pr
             if not all(parts):
                 text = f"{cut(name)}: expected keys joined by two underscores, such as {PREFIX}TRAINER__MAX_EPOCHS"
                 raise ConfigError(text)
-            keys: list[str] = []
-            node: Node | None = lower
-            for part in parts:
-                entries = node.entries if isinstance(node, MappingNode) else {}
-                keys.append(next((key for key in entries if isinstance(key, str) and key.lower() == part), part))
-                node = entries.get(keys[-1])
-            layers.append(nest(keys, _read_value(environ[name], origin), origin))
+            layers.append(nest(_find_keys(parts, lower), _read_value(environ[name], origin), origin))
     return layers
+
+
+def _find_keys(parts: Sequence[str], lower: MappingNode) -> list[str]:
+    """Return the keys that the parts of a variable's name mean: those of the layers below, in their case."""
+    keys: list[str] = []
+    node: Node | None = lower
+    for part in parts:
+        entries = node.entries if isinstance(node, MappingNode) else {}
+        found = part
+        for key in entries:
+            if isinstance(key, str) and key.lower() == part:
+                found = key
+                break
+        keys.append(found)
+        node = entries.get(found)
+    return keys
 
 
 def nest(keys: Sequence[str], value: Node, origin: Origin) -> MappingNode:

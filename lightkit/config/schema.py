@@ -151,9 +151,15 @@ def _takes(schema: Schema, value: Any) -> bool:
         inner = schema.get("additionalProperties", {})
         return isinstance(value, dict) and all(_takes_inside(inner, child) for child in value.values())
     if kind in _TYPES:
-        is_of_type = isinstance(value, _TYPES[kind]) and (kind == "boolean" or not isinstance(value, bool))
-        return is_of_type and (kind not in ("integer", "number") or is_within(schema, value))
+        return _takes_scalar(schema, kind, value)
     return True  # a class, which is judged elsewhere
+
+
+def _takes_scalar(schema: Schema, kind: str, value: Any) -> bool:
+    """Return whether a value is of a type, where true is no number, and within the bounds of a number."""
+    if not isinstance(value, _TYPES[kind]) or (isinstance(value, bool) and kind != "boolean"):
+        return False
+    return kind not in ("integer", "number") or is_within(schema, value)
 
 
 def _takes_items(schema: Schema, items: Sequence[Any]) -> bool:

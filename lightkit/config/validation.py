@@ -297,9 +297,8 @@ class _Validator:
         branches = self._list_alternatives(path, node, argument)
         if any(_accepts_without_classes(branch, value) for branch in branches):
             return
-
-        classes = [branch for branch in branches if "class" in branch]
-        if isinstance(node, MappingNode) and classes:
+        classes = list(filter(_names_class, branches))
+        if classes and isinstance(node, MappingNode):
             self._check_class_mapping(path, node, classes, has_default=argument.get("default") is not None)
         elif isinstance(node, Items) and _may_hold_classes(value, branches):
             self._check_listed_classes(path, node, branches)
@@ -725,6 +724,10 @@ def _is_unset(value: Any, argument: Argument) -> bool:
     """Check whether a value is null, or the default's, which jsonargparse takes whatever the type."""
     default = argument.get("default")
     return value is None or (type(value) is type(default) and bool(value == default))
+
+
+def _names_class(branch: Schema) -> bool:
+    return "class" in branch
 
 
 def _may_hold_classes(value: Sequence[Any], branches: Sequence[Schema]) -> bool:

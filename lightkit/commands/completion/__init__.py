@@ -61,7 +61,9 @@ def completion(invocation: Invocation) -> int:
     """
     inputs = invocation.inputs
     if inputs[:1] == ("words",) and len(inputs) > 1:
-        from lightkit.cli.completion_choices import completion_choices  # here: printing the script loads nothing else
+        from lightkit.commands.completion.choices import (
+            completion_choices,  # here: printing the script loads nothing else
+        )
 
         print("\n".join(completion_choices(inputs[2:], is_split=inputs[1] == "bash")))
         return 0

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from typing import Any
 
 from lightkit.cli.argument_lookup import list_arguments, list_class_names
 from lightkit.cli.command_line import FILES, FOLDERS, Command, Option, parse_command
@@ -20,6 +21,7 @@ _ON_DISK = {FILES, FOLDERS}
 """Answers that leave it to the shell."""
 _KEY_VALUES = {"run.resume": ("latest", FOLDERS), "run.root": (FOLDERS,)}
 """Values of keys whose type does not list them."""
+_WORDS_OF_TYPES = {"boolean": ["true", "false"], "null": ["null"]}
 
 
 def completion_choices(args: Sequence[str], *, is_split: bool) -> list[str]:
@@ -161,9 +163,10 @@ def _list_keys(above: str, tree: MappingNode) -> list[str]:
     if section in NAMED_CLASSES and not entry:
         entries = getattr(find(tree, (section,)), "entries", {})
         return [f"{above}.{name}." for name in {*NAMED_CLASSES[section], *entries}]
-    keys = list_arguments(tree, tuple(above.split(".")), imports=False)[1]
-    is_entry = section in data["bases"] and not above.endswith(".init_args")
-    return [f"{above}.{name}=" for name in [*keys, *(["class_path"] if is_entry else [])]]
+    keys = [*list_arguments(tree, tuple(above.split(".")), imports=False)[1]]
+    if section in data["bases"] and not above.endswith(".init_args"):
+        keys.append("class_path")
+    return [f"{above}.{name}=" for name in keys]
 
 
 def _list_values(key: str, tree: MappingNode) -> Sequence[str]:
@@ -172,11 +175,19 @@ def _list_values(key: str, tree: MappingNode) -> Sequence[str]:
     section = (above or name).partition(".")[0]
     if section in load_schema().data["bases"] and (name == section or above in NAMED_CLASSES):
         names = [*NAMED_CLASSES.get(section, {}), *(name for name, _ in list_class_names(section))]
-        return [*names, *[FILES] * (key == "model")]  # an exported one
+        return [*names, FILES] if key == "model" else names  # an exported one
     described = list_arguments(tree, tuple(above.split(".")) if above else (), imports=False)[1].get(name, {})
-    branches = list_branches(described.get("schema", {}))
+    return _list_type_values(list_branches(described.get("schema", {})))
+
+
+def _list_type_values(branches: Sequence[Mapping[str, Any]]) -> list[str]:
+    """List the values of the alternatives of a type; nothing where null is the only one."""
     choices = [str(value) for branch in branches for value in branch.get("enum", ()) if not isinstance(value, int)]
+    takes_text = False
     for branch in branches:
-        choices += {"boolean": ["true", "false"], "null": ["null"]}.get(str(branch.get("type")), [])
-    takes_text = any(not branch or branch.get("type") == "string" for branch in branches)
-    return [*(choices if choices != ["null"] else []), *([FILES] if takes_text else [])]
+        choices += _WORDS_OF_TYPES.get(str(branch.get("type")), [])
+        if not branch or branch.get("type") == "string":
+            takes_text = True
+    if choices == ["null"]:
+        choices = []
+    return [*choices, FILES] if takes_text else choices
