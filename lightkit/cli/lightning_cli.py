@@ -387,7 +387,13 @@ class LightkitCLI(LightningCLI):
         if self._is_recorded:
             self._set_weights_only()
         if stage_config is not None and self.session is not None and stage_config.images:
-            self.datamodule = build_image_data(stage_config, self.model, self.datamodule, self.session.start)
+            self.datamodule = build_image_data(
+                stage_config,
+                self.model,
+                self.datamodule,
+                self.session.start,
+                early_images=self.session.process.early_images,
+            )
 
     def _build_loggers(self, error: ValueError) -> None:
         """Build the loggers of a list one by one, of which jsonargparse tells only that one is wrong.
