@@ -22,6 +22,7 @@ from pytorch_lightning import LightningModule, Trainer, seed_everything
 from lightkit import runs
 from lightkit.callbacks import VerifiedCheckpointIO
 from lightkit.callbacks.class_names import read_trained_classes
+from lightkit.callbacks.computation import Computation, name_device
 from lightkit.callbacks.metric_modes import find_metric_modes
 from lightkit.callbacks.prediction_recorder import PredictionRecorder, write_thumbnails
 from lightkit.cli.command_line import Invocation
@@ -31,6 +32,7 @@ from lightkit.cli.notifications import IN_RETRAIN, build_notifiers, warn_of_lost
 from lightkit.cli.stage_config import StageConfig, read_run_settings
 from lightkit.cli.stage_runner import open_run_config
 from lightkit.config import dump_yaml, near, read_file, shown_path
+from lightkit.config.accelerator.vocabulary import PRECISIONS
 from lightkit.config.tree import to_plain
 from lightkit.errors import ConfigError, DataError, LightkitError
 from lightkit.export.bare_trainer import build_bare_trainer
@@ -52,7 +54,7 @@ from lightkit.reports.predictions import (
 from lightkit.reports.statistics import choose_deciding_samples, describe_significance
 from lightkit.runs.metric_mode import Mode, override_modes, rank_value
 from lightkit.runs.resume import find_checkpoint
-from lightkit.runs.scores import read_scores
+from lightkit.runs.scores import StageScore, read_scores
 from lightkit.runs.webhook import close_all
 from lightkit.version import __version__
 
@@ -62,6 +64,7 @@ if TYPE_CHECKING:
 _RULES_OF_ONE_MODEL = {"min", "max", "slices"}
 _SAME_UNIT = 1e-5  # relative: sums of floats in another order
 _MAX_MOVES = 20  # of the history in gate.json
+_FULL_PRECISION = "32-true"
 _THRESHOLDS_ALONE = "give --gate.baseline=null to judge by the thresholds alone."
 
 
@@ -219,11 +222,24 @@ class _Evaluation:
         seed = stage_config.resolved.values.get("seed_everything")
         # of the run that is judged: it may decide which samples there are
         self._seed = seed if isinstance(seed, int) and not isinstance(seed, bool) else 0
+        has_gpu = stage_config.hardware.kind != "cpu" and torch.cuda.is_available()
+        self._device = torch.device("cuda" if has_gpu else "cpu")
+        self._precision = self._choose_precision()
         self._needs_callbacks = False  # of the config, one of which logs the metric
         self.notices: list[str] = []
         """Remarks on the decision."""
         self.modes: dict[str, Any] = dict((runs.read_json(run.summary_path) or {}).get("modes") or {})
         """Modes of metrics, as the training knew them, and as the metric objects of what is scored do."""
+
+    def _choose_precision(self) -> str:
+        """Return the run's own precision where this machine has instructions for it, else that of float32."""
+        trainer = self.stage_config.resolved.values.get("trainer") or {}
+        precision = PRECISIONS.get(str(trainer.get("precision")), _FULL_PRECISION)
+        has_bf16 = name_device(self._device) == "cpu with bf16"
+        if self._device.type == "cuda":
+            has_bf16 = torch.cuda.is_bf16_supported(including_emulation=False)
+        is_fast = {"bf16-mixed": has_bf16, "16-mixed": self._device.type == "cuda"}
+        return precision if is_fast.get(precision, False) else _FULL_PRECISION
 
     def decide(self) -> dict[str, Any]:
         """Score the models, and decide."""
@@ -237,6 +253,7 @@ class _Evaluation:
             "lightkit": __version__,
             "checkpoint": {"path": runs.relative(self.checkpoint, self.run.folder), "sha256": sha256},
             "settings": {**settings.__dict__},
+            "precision": self._precision,
             "against": None,
             "notices": self.notices,
         }
@@ -299,20 +316,22 @@ class _Evaluation:
     def _read_test_scores(self, name: str, metric: str, sha256: str, data: EvaluationData) -> ModelScores | None:
         """Read the scores of this checkpoint by the retrain's test, if the gate would compute the same.
 
-        That is so for the same weights and the same data, of which all samples were scored on one device in full
-        precision.
+        That is so for the same weights and the same data, of which all samples were scored on one device in the
+        precision of the gate; one lower than float32 on a device of the same kind.
         """
-        trainer = self.stage_config.resolved.values.get("trainer") or {}
         hardware = (runs.read_json(self.run.manifest_path) or {}).get("hardware") or {}
-        is_full_precision = str(trainer.get("precision", "32")) in ("32", "32-true", "None")
         is_alone = hardware.get("devices") == 1
-        if os.environ.get(IN_RETRAIN) != "tested" or self.settings.slices or not is_alone or not is_full_precision:
+        if os.environ.get(IN_RETRAIN) != "tested" or self.settings.slices or not is_alone:
             return None
 
         # of the same weights, with the settings of the run
         recorded = read_scores(runs.read_json(self.run.summary_path) or {})
         is_same = [
-            each.stage == "test" and each.sha256 == sha256 and each.limit is None and not each.changed
+            each.stage == "test"
+            and each.sha256 == sha256
+            and each.limit is None
+            and not each.changed
+            and self._is_computed_alike(each)
             for each in recorded
         ]
         found = [each for each, is_chosen in zip(recorded, is_same, strict=True) if is_chosen]
@@ -333,6 +352,12 @@ class _Evaluation:
         if (needs_predictions and predictions is None) or not math.isfinite(scores.get(metric, math.nan)):
             return None
         return ModelScores(name, scores, predictions=predictions)
+
+    def _is_computed_alike(self, score: StageScore) -> bool:
+        """Return whether the gate would compute a score as it was computed, to the last digits of float32."""
+        if score.precision != self._precision:
+            return False
+        return score.precision == _FULL_PRECISION or score.device == name_device(self._device)
 
     def _find_baseline(self, name: str) -> BaselineModel | None:
         reference = self.settings.baseline
@@ -372,7 +397,8 @@ class _Evaluation:
         for move in recent:
             value = move.scores.get("challenger")
             is_of_data = (move.data, move.metric) == (data.fingerprint, metric)
-            if value is None or not is_of_data or candidate.unit is not None:
+            is_alike = (move.precision or _FULL_PRECISION) == self._precision
+            if value is None or not is_of_data or not is_alike or candidate.unit is not None:
                 try:
                     if move.to not in versions:
                         raise ConfigError("it was deleted")  # noqa: TRY301
@@ -478,8 +504,11 @@ class _Evaluation:
         print_line(f"scores {name}", self.stage_config.mode)
         metric = str(self.settings.metric)
         data.model_name, data.model_classes = name, read_trained_classes(checkpoint).numbering
-        has_gpu = self.stage_config.hardware.kind != "cpu" and torch.cuda.is_available()
-        trainer = build_bare_trainer(VerifiedCheckpointIO(), accelerator="gpu" if has_gpu else "cpu")
+        accelerator = "gpu" if self._device.type == "cuda" else "cpu"
+        trainer = build_bare_trainer(VerifiedCheckpointIO(), accelerator=accelerator, precision=self._precision)
+        block = self.stage_config.resolved.values.get("accelerator") or {}
+        computation = Computation(memory_format=block.get("memory_format") or "contiguous")
+        trainer.callbacks.append(computation)  # type: ignore[attr-defined]
         recorder = PredictionRecorder(None)
         trainer.callbacks.append(recorder)  # type: ignore[attr-defined]
         if self._needs_callbacks:

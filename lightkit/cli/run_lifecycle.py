@@ -178,6 +178,8 @@ def _record_start(
     )
     manifest |= {"ckpt_path": stage_config.ckpt_path, "fast_dev_run": is_trial}
     manifest["environment"] = split_values(stage_config, run.id)[1]
+    if chosen := stage_config.hardware.chosen:
+        manifest["auto"] = {"by": stage_config.hardware.chosen_by, "values": dict(chosen)}
     names = {path: f"{PREFIX}{name}" for name, path in packaged_configs().items()}
     manifest["origins"] = {
         setting_key(path): resolved.masked(format_origin(replace(node.origin, name=name)))

@@ -257,7 +257,10 @@ def starter_config(data: ImageData, name: str) -> str:
 # {data.found}.
 #   lightkit fit -c {shlex.quote(name)}
 # Classes: {", ".join(f"{each} {number}" for each, number in list(data.classes.items())[:20])}
-extends: [lightkit:base, lightkit:logger/tensorboard]
+extends:
+  - lightkit:base
+  - lightkit:accelerator/auto   # as fast as this machine computes: bf16 where it has the instructions, else float32
+  - lightkit:logger/tensorboard
 
 {_format_section("model", "ImageClassifier", model)}
 {_format_section("data", class_name, settings)}
