@@ -114,7 +114,8 @@ def summarize_images(path: Path) -> ImageData:
     """
     if not path.exists():
         raise DataError(f"--data {path}: no such folder{near_files(path)}")
-    if (reason := explain_other_format(path)) is not None:
+    has_folders = path.is_dir() and bool(_subfolders(path))  # beside class folders, a licence or a list is no table
+    if not has_folders and (reason := explain_other_format(path)) is not None:
         raise DataError(f"--data: {reason}")
     is_table = path.is_file() or (path / "_delta_log").is_dir() or any(path.glob("*.parquet"))
     data = _summarize_table(path) if is_table else _summarize_folder(path)
