@@ -135,6 +135,7 @@ class LightkitCLI(LightningCLI):
             command = "fit" if stage_config.command == _EXPORT else stage_config.command
             methods = self.subcommands()[command]  # one parser alone: each takes a third of a second
             self.subcommands = lambda: {command: methods}  # type: ignore[method-assign]
+        _import_tables(stage_config)
         _keep_forking()
         try:
             with ExitStack() as self._script_stack:
@@ -660,6 +661,22 @@ def _find_command(words: Sequence[str], commands: Mapping[str, Any]) -> tuple[st
         if named in commands or found:
             return str(named or found[0]), list(words)
     raise ConfigError(f"No command among {' '.join(words)!r}. Commands: {', '.join(commands)}.")
+
+
+_WITHOUT_TABLES = frozenset({"DrawnFlowers", "FashionMNIST", "Flowers", "ImageFolder", "Temperatures"})
+
+
+def _import_tables(stage_config: StageConfig | None) -> None:
+    """Import the data modules for tables, whose short names are known then, unless the config names another module.
+
+    They load pyarrow, which no other data module needs.
+    """
+    section = None if stage_config is None else stage_config.resolved.values.get("data")
+    named = section.get("class_path") if isinstance(section, Mapping) else section
+    if str(named).removeprefix("lightkit.data.") in _WITHOUT_TABLES:
+        return
+    for name in ("Table", "PetastormTable"):
+        getattr(data, name)
 
 
 def _keep_forking() -> None:

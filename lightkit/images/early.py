@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import stat
 import warnings
 from collections.abc import Sequence
@@ -106,7 +107,7 @@ def begin_early(words: Sequence[str], preprocessing: Preprocessing) -> EarlyImag
     if count_threads() == 1:
         return None
     for word in words:
-        path = Path(word)
+        path = Path(os.path.expanduser(word))  # noqa: PTH111 (pathlib raises for a user that is not there)
         if word == "-" or path.suffix.lower() in TABLE_SUFFIXES or is_delta(path):
             return None
     return EarlyImages(words, preprocessing)
