@@ -17,7 +17,7 @@ from pathlib import Path
 PACKAGES = {
     "ultralytics": ["ultralytics==8.4.190"],
     "fastai": ["fastai==2.8.12"],
-    "transformers": ["transformers==5.24.0", "accelerate"],
+    "transformers": ["transformers==5.24.0", "accelerate==1.15.0"],
     "timm": ["timm==1.0.31"],
 }
 TIMM_TRAIN = "https://raw.githubusercontent.com/huggingface/pytorch-image-models/v1.0.31/train.py"
