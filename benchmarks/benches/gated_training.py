@@ -177,7 +177,14 @@ def _read_own_bytes(process: psutil.Process) -> int:
 
 @contextmanager
 def start_training(
-    name: str, command: Sequence[str], folder: Path, *, num_ranks: int = 1, threads: int = 1, terminal: bool = False
+    name: str,
+    command: Sequence[str],
+    folder: Path,
+    *,
+    num_ranks: int = 1,
+    threads: int = 1,
+    terminal: bool = False,
+    environ: Mapping[str, str] | None = None,
 ) -> Iterator[Training]:
     """Start a training and wait until it asks for its first batch; end it afterwards.
 
@@ -188,6 +195,7 @@ def start_training(
         num_ranks: Processes that train.
         threads: Intra-op threads of each.
         terminal: Whether it sees a terminal, which shows progress bars, or a file.
+        environ: Variables in addition.
 
     Raises:
         BenchError: If it ends before it asks.
@@ -199,7 +207,7 @@ def start_training(
         door.listen(num_ranks)
         output = open_things.enter_context(tempfile.TemporaryFile())
         screen = open_things.enter_context(_open_terminal(output)) if terminal else output.fileno()
-        own = {"BENCH_GATE": address, **({"TERM": "xterm-256color"} if terminal else {})}
+        own = {"BENCH_GATE": address, **(environ or {}), **({"TERM": "xterm-256color"} if terminal else {})}
         process = subprocess.Popen(
             command, cwd=folder, env={**build_environment(threads), **own}, stdin=subprocess.DEVNULL,
             stdout=screen, stderr=screen, start_new_session=True,
@@ -259,7 +267,7 @@ def start_trainings(job: Job, contestants: Mapping[str, Mapping[str, Any]]) -> I
     Args:
         job: That they do.
         contestants: By name, which starts with contestant it is: ``config`` (sections of the config), ``terminal``,
-            ``num_ranks``.
+            ``num_ranks``, ``environ`` (variables).
     """
     with ExitStack() as running:
         trainings = {}
@@ -272,7 +280,7 @@ def start_trainings(job: Job, contestants: Mapping[str, Mapping[str, Any]]) -> I
             print(f"{job.net}: starting {name} ({number + 1} of {len(contestants)})", file=sys.stderr)
             trainings[name] = running.enter_context(
                 start_training(name, command, folder, num_ranks=options_of.get("num_ranks", 1), threads=job.threads,
-                         terminal=options_of.get("terminal", False))
+                         terminal=options_of.get("terminal", False), environ=options_of.get("environ"))
             )  # fmt: skip
         yield trainings
         for each in trainings.values():

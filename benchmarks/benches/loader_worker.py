@@ -102,7 +102,8 @@ def load_litdata(request: Request) -> Iterable[Any]:
 
 def convert(request: Request) -> Iterable[Any]:
     """Return a batch of uint8 again and again, converted as it would be on the training's device, here this CPU."""
-    from lightkit.data.image_dataset import normalised, preprocessing_of
+    from lightkit.data.image_dataset import normalised
+    from lightkit.images.preprocessing import preprocessing_of
 
     shape = (
         request.batch_size,

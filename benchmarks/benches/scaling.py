@@ -2,6 +2,9 @@
 
 All train ResNet-18 by `lightkit fit`, on batches that are held in memory. Two processes that know nothing of each other
 show what the machine itself gives two of them: the cores share caches, memory and clock.
+
+`--horovod 1:64 10:64 10:0` adds Horovod with a cycle time of 1 or 10 ms and a fusion buffer of 64 or 0 MB
+(HOROVOD_CYCLE_TIME, HOROVOD_FUSION_THRESHOLD).
 """
 
 from __future__ import annotations
@@ -36,6 +39,9 @@ def run(words: Sequence[str]) -> int:
     parser = create_parser("scaling", __doc__, repeat=3)
     parser.add_argument("--steps", type=int, default=8, help="steps of a turn (default: 8)")
     parser.add_argument("--batch", type=int, default=32, help="images of each process's batch (default: 32)")
+    parser.add_argument(
+        "--horovod", nargs="*", default=[], metavar="MS:MB", help="cycle times and fusion buffers to try in addition"
+    )
     options = parse_options(parser, words)
     return run_bench("scaling", options, lambda: measure(options), threads=1)
 
@@ -55,13 +61,15 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     ways = {
         name: options_of for name, options_of in CONTESTANTS.items() if name != HOROVOD or util.find_spec("horovod")
     }
+    if HOROVOD in ways:
+        ways |= dict(map(create_horovod, options.horovod))
     num_images = num_steps * job.batch_size
 
     def turn(name: str) -> Callable[[int], float]:
         def train_once(_: int) -> float:
             names = [f"{name}, {which}" for which in ("first", "second")] if name == APART else [name]
             with start_trainings(job, dict.fromkeys(names, ways[name])) as trainings:
-                return num_images * NUM_PROCESSES[name] / _time_slowest(list(trainings.values()), num_steps)
+                return num_images * NUM_PROCESSES.get(name, 2) / _time_slowest(list(trainings.values()), num_steps)
 
         return train_once
 
@@ -71,6 +79,17 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         "rounds": rounds,
         "settings": {"steps": num_steps, "batch_size": job.batch_size},
     }
+
+
+def create_horovod(word: str) -> tuple[str, dict[str, Any]]:
+    """Return a contestant with settings of Horovod.
+
+    Args:
+        word: Cycle time in ms and fusion buffer in MB, as ``10:64``.
+    """
+    cycle_ms, _, fusion_mb = word.partition(":")
+    environ = {"HOROVOD_CYCLE_TIME": cycle_ms, "HOROVOD_FUSION_THRESHOLD": str(round(float(fusion_mb) * 2**20))}
+    return f"{HOROVOD}, cycle {cycle_ms} ms, fusion {fusion_mb} MB", {**CONTESTANTS[HOROVOD], "environ": environ}
 
 
 def _time_slowest(trainings: Sequence[Training], num_steps: int) -> float:
@@ -93,8 +112,9 @@ def list_comparisons(rounds: Mapping[str, Sequence[float]], *, batch_size: int) 
     """
     title = f"ResNet-18, 2 processes, batch {batch_size} each"
     twice = {**rounds, TWICE: [2 * value for value in rounds[ALONE]]}
-    shared = [name for name in (HOROVOD, DDP) if name in rounds]
-    lines = [compare(title, twice, of=name, to=TWICE, unit="images/s", at_least=TARGET) for name in shared]
+    shared = [name for name in rounds if name.startswith((HOROVOD, DDP))]
+    targets = {HOROVOD: TARGET, DDP: TARGET}
+    lines = [compare(title, twice, of=name, to=TWICE, unit="images/s", at_least=targets.get(name)) for name in shared]
     if HOROVOD not in rounds:
         lines.insert(
             0, mark_unmeasured(title, of=HOROVOD, to=TWICE, reason="Horovod is not installed", at_least=TARGET)

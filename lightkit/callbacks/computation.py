@@ -18,6 +18,7 @@ from torch.optim import Optimizer
 from torchmetrics import Metric
 
 from lightkit.errors import ConfigError
+from lightkit.hardware import processor
 
 _log = logging.getLogger("lightkit")
 _CONVOLUTIONS = (nn.Conv2d, nn.Conv3d, nn.ConvTranspose2d, nn.ConvTranspose3d)
@@ -189,6 +190,19 @@ def _lay_out_state(optimizer: Optimizer) -> None:
         for name, value in state.items():
             if isinstance(value, Tensor) and value.shape == parameter.shape and value.stride() != parameter.stride():
                 state[name] = torch.empty_like(parameter, dtype=value.dtype).copy_(value)
+
+
+def name_device(device: torch.device) -> str:
+    """Return the kind of a device; on two of one kind, lower precisions compute alike.
+
+    Returns:
+        ``cpu``, ``cpu with bf16``, the name of a GPU, or another type of torch's.
+    """
+    if device.type == "cuda":
+        return str(torch.cuda.get_device_name(device))
+    if device.type == "cpu" and processor.has_bf16(processor.instruction_sets()):
+        return "cpu with bf16"
+    return device.type
 
 
 def missing_for_compiling(device: str) -> str | None:

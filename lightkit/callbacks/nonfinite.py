@@ -168,7 +168,7 @@ class FiniteLoss(Callback):
                 f"After epoch {position['epoch']}, step {position['step']} weights are NaN or infinite "
                 f"({', '.join(names[:_MAX_NAMES])}{more}), though the losses were finite. No checkpoint has them: "
                 f"{self._describe_last_good()}. Look at the loss for the gradient of a root or a quotient at 0 "
-                "(trainer.detect_anomaly finds it), and at the learning rate."
+                f"(trainer.detect_anomaly finds it), and at the learning rate.{_describe_precision(trainer)}"
             )
 
     def _position(self, trainer: Trainer) -> dict[str, Any]:
@@ -206,7 +206,7 @@ class FiniteLoss(Callback):
         skip = "; watchdog.on_nonfinite=skip leaves such batches out" * (self._action == "stop")
         self._error = NonfiniteLoss(
             f"{_describe(found[0])}. {why}Nothing of it is in a checkpoint: {self._describe_last_good()}. "
-            f"Look at these samples and the learning rate{skip}."
+            f"Look at these samples and the learning rate{skip}.{_describe_precision(trainer)}"
         )
         raise self._error
 
@@ -217,6 +217,14 @@ class FiniteLoss(Callback):
     def _write_events(self, trainer: Trainer, bad: Sequence[dict[str, Any]], action: str) -> None:
         for each in bad if trainer.is_global_zero else ():
             self._events.write("nonfinite", **each, action=action, count=max(1, self._num_skipped))
+
+
+def _describe_precision(trainer: Trainer) -> str:
+    """Write which key computes in float32, where the training computes in less; empty where it does not."""
+    precision = str(trainer.precision)
+    if precision.startswith(("32", "64")):
+        return ""
+    return f" The training computes in {precision}: accelerator.precision=32-true turns that off."
 
 
 def _with_samples(trainer: Trainer, event: Mapping[str, Any]) -> dict[str, Any]:

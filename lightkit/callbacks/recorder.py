@@ -33,6 +33,7 @@ from lightkit import runs
 from lightkit.callbacks.batch_mosaic import try_batch_mosaic
 from lightkit.callbacks.checkpoint import FINAL_NAME, Checkpoint
 from lightkit.callbacks.checkpoint_io import read_checkpoint
+from lightkit.callbacks.computation import name_device
 from lightkit.callbacks.descriptions import describe_data, describing, find_defects
 from lightkit.callbacks.interruption import explain_early_end
 from lightkit.callbacks.metric_modes import find_metric_modes
@@ -592,6 +593,8 @@ class RunRecorder(Callback):
             data=describe().get("fingerprint") if callable(describe) else None,
             limit=None if isinstance(limit, float) and limit == 1.0 else limit,
             num_samples=num_samples,
+            precision=str(trainer.precision),
+            device=name_device(trainer.strategy.root_device),
             changed=self.changed,
             time=_now(),
         )

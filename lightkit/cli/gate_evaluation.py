@@ -22,6 +22,7 @@ from pytorch_lightning import LightningModule, Trainer, seed_everything
 from lightkit import runs
 from lightkit.callbacks import VerifiedCheckpointIO
 from lightkit.callbacks.class_names import read_trained_classes
+from lightkit.callbacks.computation import Computation, name_device
 from lightkit.callbacks.metric_modes import find_metric_modes
 from lightkit.callbacks.notifiers import Notifier
 from lightkit.callbacks.prediction_recorder import PredictionRecorder, write_thumbnails
@@ -32,6 +33,7 @@ from lightkit.cli.notifications import IN_RETRAIN, build_notifiers, warn_of_lost
 from lightkit.cli.stage_config import StageConfig, read_run_settings
 from lightkit.cli.stage_runner import open_run_config
 from lightkit.config import Resolved, dump_yaml, near, read_file, shown_path
+from lightkit.config.accelerator.vocabulary import PRECISIONS
 from lightkit.config.tree import to_plain
 from lightkit.errors import ConfigError, DataError, LightkitError
 from lightkit.export.bare_trainer import build_bare_trainer
@@ -65,6 +67,7 @@ _RULES_OF_ONE_MODEL = {"min", "max", "slices"}
 _SAME_UNIT = 1e-5  # relative: sums of floats in another order
 _MAX_MOVES = 20  # of the history in gate.json
 _EVENT_FIELDS = ("passed", "scores", "reasons", "metric", "baseline", "num_samples", "slices")
+_FULL_PRECISION = "32-true"
 _THRESHOLDS_ALONE = "give --gate.baseline=null to judge by the thresholds alone."
 
 
@@ -239,11 +242,24 @@ class _Evaluation:
         seed = stage_config.resolved.values.get("seed_everything")
         # of the run that is judged: it may decide which samples there are
         self._seed = seed if isinstance(seed, int) and not isinstance(seed, bool) else 0
+        has_gpu = stage_config.hardware.kind != "cpu" and torch.cuda.is_available()
+        self._device = torch.device("cuda" if has_gpu else "cpu")
+        self._precision = self._choose_precision()
         self._needs_callbacks = False  # of the config, one of which logs the metric
         self.notices: list[str] = []
         """Remarks on the decision."""
         self.modes: dict[str, Any] = dict((runs.read_json(run.summary_path) or {}).get("modes") or {})
         """Modes of metrics, as the training knew them, and as the metric objects of what is scored do."""
+
+    def _choose_precision(self) -> str:
+        """Return the run's own precision where this machine has instructions for it, else that of float32."""
+        trainer = self.stage_config.resolved.values.get("trainer") or {}
+        precision = PRECISIONS.get(str(trainer.get("precision")), _FULL_PRECISION)
+        has_bf16 = name_device(self._device) == "cpu with bf16"
+        if self._device.type == "cuda":
+            has_bf16 = torch.cuda.is_bf16_supported(including_emulation=False)
+        is_fast = {"bf16-mixed": has_bf16, "16-mixed": self._device.type == "cuda"}
+        return precision if is_fast.get(precision, False) else _FULL_PRECISION
 
     def decide(self) -> dict[str, Any]:
         """Score the models, and decide."""
@@ -255,6 +271,7 @@ class _Evaluation:
             "lightkit": __version__,
             "checkpoint": {"path": runs.relative(self.checkpoint, self.run.folder), "sha256": sha256},
             "settings": {**settings.__dict__},
+            "precision": self._precision,
             "against": None,
             "notices": self.notices,
         }
@@ -350,8 +367,8 @@ class _Evaluation:
     def _read_test_scores(self, name: str, metric: str, sha256: str, data: EvaluationData) -> ModelScores | None:
         """Read the scores of this checkpoint by the retrain's test, if the gate would compute the same.
 
-        That is so for the same weights and the same data, of which all samples were scored on one device in full
-        precision.
+        That is so for the same weights and the same data, of which all samples were scored on one device in the
+        precision of the gate; one lower than float32 on a device of the same kind.
         """
         if self.settings.slices or not self._is_tested_alike():
             return None
@@ -372,20 +389,17 @@ class _Evaluation:
         return ModelScores(name, scores, predictions=predictions)
 
     def _find_test(self, sha256: str) -> StageScore | None:
-        """Find the newest test of the same weights, on all samples and with the settings of the run."""
+        """Find the newest test of the same weights, on all samples, with the settings of the run and of the gate."""
         for each in reversed(read_scores(runs.read_json(self.run.summary_path) or {})):
-            if each.stage == "test" and each.sha256 == sha256 and each.limit is None and not each.changed:
+            is_whole = each.limit is None and not each.changed
+            if each.stage == "test" and each.sha256 == sha256 and is_whole and self._is_computed_alike(each):
                 return each
         return None
 
     def _is_tested_alike(self) -> bool:
-        """Return whether the retrain has just tested the run as a gate would, on one device in full precision."""
-        if os.environ.get(IN_RETRAIN) != "tested":
-            return False
-        trainer = self.stage_config.resolved.values.get("trainer") or {}
+        """Return whether the retrain has just tested the run on one device, as a gate would."""
         hardware = (runs.read_json(self.run.manifest_path) or {}).get("hardware") or {}
-        is_full_precision = str(trainer.get("precision", "32")) in ("32", "32-true", "None")
-        return hardware.get("devices") == 1 and is_full_precision
+        return os.environ.get(IN_RETRAIN) == "tested" and hardware.get("devices") == 1
 
     def _read_test_predictions(self, sha256: str, fingerprint: str) -> Predictions | None:
         """Read the predictions of the run's test; None where they are of other weights, or perhaps in another order."""
@@ -394,6 +408,12 @@ class _Evaluation:
             if predictions.sha256 == sha256 and predictions.fingerprint == fingerprint:
                 return predictions
         return None
+
+    def _is_computed_alike(self, score: StageScore) -> bool:
+        """Return whether the gate would compute a score as it was computed, to the last digits of float32."""
+        if score.precision != self._precision:
+            return False
+        return score.precision == _FULL_PRECISION or score.device == name_device(self._device)
 
     def _find_baseline(self, name: str) -> BaselineModel | None:
         reference = self.settings.baseline
@@ -432,7 +452,9 @@ class _Evaluation:
         unknown = list[str]()
         for move in recent:
             is_of_data = (move.data, move.metric) == (data.fingerprint, metric)
-            value = move.scores.get("challenger") if is_of_data and candidate.unit is None else None
+            is_alike = (move.precision or _FULL_PRECISION) == self._precision
+            is_known = is_of_data and is_alike and candidate.unit is None
+            value = move.scores.get("challenger") if is_known else None
             if value is None:
                 try:
                     found = self._score_version(registry, move.to, versions.get(move.to), data)
@@ -544,8 +566,11 @@ class _Evaluation:
         print_line(f"scores {name}", self.stage_config.mode)
         metric = str(self.settings.metric)
         data.model_name, data.model_classes = name, read_trained_classes(checkpoint).numbering
-        has_gpu = self.stage_config.hardware.kind != "cpu" and torch.cuda.is_available()
-        trainer = build_bare_trainer(VerifiedCheckpointIO(), accelerator="gpu" if has_gpu else "cpu")
+        accelerator = "gpu" if self._device.type == "cuda" else "cpu"
+        trainer = build_bare_trainer(VerifiedCheckpointIO(), accelerator=accelerator, precision=self._precision)
+        block = self.stage_config.resolved.values.get("accelerator") or {}
+        computation = Computation(memory_format=block.get("memory_format") or "contiguous")
+        trainer.callbacks.append(computation)  # type: ignore[attr-defined]
         recorder = PredictionRecorder(None)
         trainer.callbacks.append(recorder)  # type: ignore[attr-defined]
         if self._needs_callbacks:

@@ -135,6 +135,7 @@ class LightkitCLI(LightningCLI):
             command = "fit" if stage_config.command == _EXPORT else stage_config.command
             methods = self.subcommands()[command]  # one parser alone: each takes a third of a second
             self.subcommands = lambda: {command: methods}  # type: ignore[method-assign]
+        _import_tables(stage_config)
         _keep_forking()
         try:
             with ExitStack() as self._script_stack:
@@ -387,7 +388,13 @@ class LightkitCLI(LightningCLI):
         if self._is_recorded:
             self._set_weights_only()
         if stage_config is not None and self.session is not None and stage_config.images:
-            self.datamodule = build_image_data(stage_config, self.model, self.datamodule, self.session.start)
+            self.datamodule = build_image_data(
+                stage_config,
+                self.model,
+                self.datamodule,
+                self.session.start,
+                early_images=self.session.process.early_images,
+            )
 
     def _build_loggers(self, error: ValueError) -> None:
         """Build the loggers of a list one by one, of which jsonargparse tells only that one is wrong.
@@ -664,6 +671,22 @@ def _read_command(file: str, commands: Mapping[str, Any]) -> str | None:
     if named in commands or found:
         return str(named or found[0])
     return None
+
+
+_WITHOUT_TABLES = frozenset({"DrawnFlowers", "FashionMNIST", "Flowers", "ImageFolder", "ImageTable", "Temperatures"})
+
+
+def _import_tables(stage_config: StageConfig | None) -> None:
+    """Import the data modules for tables, whose short names are known then, unless the config names another module.
+
+    They load pyarrow, which no other data module needs.
+    """
+    section = None if stage_config is None else stage_config.resolved.values.get("data")
+    named = section.get("class_path") if isinstance(section, Mapping) else section
+    if str(named).removeprefix("lightkit.data.") in _WITHOUT_TABLES:
+        return
+    for name in ("Table", "PetastormTable"):
+        getattr(data, name)
 
 
 def _keep_forking() -> None:

@@ -16,6 +16,7 @@ from lightkit.cli.predict_options import parse_predict_options, print_predict_en
 from lightkit.cli.stage_config import StageConfig
 from lightkit.config import error_at
 from lightkit.data.listed import ListedImages
+from lightkit.images.early import EarlyImages
 from lightkit.models.backbones import load_exported
 from lightkit.runs.resume import RunStart
 
@@ -23,7 +24,12 @@ _log = logging.getLogger("lightkit")
 
 
 def build_image_data(
-    stage_config: StageConfig, model: LightningModule, data: LightningDataModule | None, start: RunStart
+    stage_config: StageConfig,
+    model: LightningModule,
+    data: LightningDataModule | None,
+    start: RunStart,
+    *,
+    early_images: EarlyImages | None = None,
 ) -> ListedImages:
     """Build a data module of the images, prepared as the config's data prepares them, and load exported weights.
 
@@ -32,6 +38,7 @@ def build_image_data(
         model: Gets the weights that ``--model`` names.
         data: The config's data, of which nothing is read from the disk.
         start: Start of the stage.
+        early_images: Those that are read already, if any.
 
     Raises:
         ConfigError: If the data has no preprocessing, or the weights do not fit the model.
@@ -59,6 +66,7 @@ def build_image_data(
         trained_names=trained_names,
         names_of_data=partial(getattr, data, "class_names", None),
         image_size=getattr(data, "image_size", None),
+        early=early_images,
     )
 
 

@@ -180,6 +180,8 @@ def _record_start(
     if "trial" in stage_config.options:
         manifest["trial"] = stage_config.options["trial"]
     manifest["environment"] = split_values(stage_config, run.id)[1]
+    if chosen := stage_config.hardware.chosen:
+        manifest["auto"] = {"by": stage_config.hardware.chosen_by, "values": dict(chosen)}
     names = {path: f"{PREFIX}{name}" for name, path in packaged_configs().items()}
     manifest["origins"] = {
         setting_key(path): resolved.masked(format_origin(replace(node.origin, name=name)))

@@ -20,6 +20,7 @@ from lightkit.runs.signals import SignalWatch
 
 if TYPE_CHECKING:
     from lightkit.callbacks import RunRecorder
+    from lightkit.images.early import EarlyImages
 
 _log = logging.getLogger("lightkit")
 
@@ -33,12 +34,14 @@ class StageProcess:
         watch: Handler of SIGINT and SIGTERM.
         notifier: Sends the beginning and the end of the command.
         rank_context: This process among the ranks of a launch, if it is one of them.
+        early_images: Images of `predict` that are read while torch is imported.
     """
 
     stack: ExitStack
     watch: SignalWatch = field(default_factory=SignalWatch)
     notifier: CommandNotifier = field(default_factory=CommandNotifier)
     rank_context: RankContext | None = None
+    early_images: EarlyImages | None = None
 
     @property
     def rank(self) -> Rank | None:

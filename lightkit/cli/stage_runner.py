@@ -38,6 +38,8 @@ from lightkit.runs.signals import SignalWatch
 if TYPE_CHECKING:
     from pytorch_lightning import Trainer
 
+    from lightkit.images.early import EarlyImages
+
 _log = logging.getLogger("lightkit")
 
 _EXPLAINED_CODES = (2, 3, 75, 129, 130, 143)
@@ -140,6 +142,36 @@ def run_in_process(
     Raises:
         DataChanged: If an interrupted run had other data.
     """
+    early_images = _begin_early_images(stage_config, ranks)
+    try:
+        return _run_in_process(stage_config, watch, notifier, ranks, early_images)
+    finally:
+        if early_images is not None:
+            early_images.close()
+
+
+def _begin_early_images(stage_config: StageConfig, ranks: RankContext | None) -> EarlyImages | None:
+    """Begin to read the images that `predict` names, where the config tells how they are prepared; None elsewhere."""
+    is_alone = ranks is None and not stage_config.only_prints
+    if stage_config.command != "predict" or not stage_config.images or not is_alone:
+        return None
+    data = stage_config.resolved.values.get("data") or {}
+    size = (data.get("init_args") or {}).get("image_size")
+    if type(size) is not int or size < 1:
+        return None
+    from lightkit.images.early import begin_early  # here: Pillow, which only images need
+    from lightkit.images.preprocessing import preprocessing_of
+
+    return begin_early(stage_config.images, preprocessing_of(size))
+
+
+def _run_in_process(
+    stage_config: StageConfig,
+    watch: SignalWatch,
+    notifier: CommandNotifier,
+    ranks: RankContext | None,
+    early_images: EarlyImages | None,
+) -> int:
     os.environ.update(stage_config.hardware.environment)
     if stage_config.command == "fit":
         keep_memory()
@@ -151,7 +183,9 @@ def run_in_process(
 
     quiet_libraries()
     with explain_full_disk(), translate_model_errors(stage_config.resolved) as stack:
-        process = StageProcess(stack=stack, watch=watch, notifier=notifier, rank_context=ranks)
+        process = StageProcess(
+            stack=stack, watch=watch, notifier=notifier, rank_context=ranks, early_images=early_images
+        )
         try:
             cli = LightkitCLI(stage_config=stage_config, process=process)
         except SystemExit as done:  # of argparse, which has printed help or the config

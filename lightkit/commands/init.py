@@ -130,7 +130,8 @@ def summarize_images(path: Path) -> ImageData:
         raise DataError(f"--data {path}: no such folder{near_files(path)}")
     if path.is_file() and path.suffix.lower() in CSV_SUFFIXES:
         return _summarize_csv(path)
-    if (reason := explain_other_format(path)) is not None:
+    has_folders = path.is_dir() and bool(_subfolders(path))  # beside class folders, a licence or a list is no table
+    if not has_folders and (reason := explain_other_format(path)) is not None:
         raise DataError(f"--data: {reason}")
     is_table = path.is_file() or (path / "_delta_log").is_dir() or any(path.glob("*.parquet"))
     data = _summarize_table(path) if is_table else _summarize_folder(path)
@@ -399,7 +400,10 @@ def starter_config(data: ImageData, name: str) -> str:
 # {data.found}.
 #   lightkit fit -c {shlex.quote(name)}
 # Classes: {", ".join(f"{each} {number}" for each, number in list(data.classes.items())[:20])}
-extends: [lightkit:base, lightkit:logger/tensorboard]
+extends:
+  - lightkit:base
+  - lightkit:accelerator/auto   # as fast as this machine computes: bf16 where it has the instructions, else float32
+  - lightkit:logger/tensorboard
 
 {_format_section("model", "ImageClassifier", model)}
 {_format_section("data", class_name, settings)}

@@ -333,6 +333,7 @@ def _build_move(request: _Request, decision: Mapping[str, Any], *, before: str |
         scores=scores,
         data=(decision.get("data") or {}).get("fingerprint"),
         num_samples=decision.get("num_samples"),
+        precision=decision.get("precision"),
         forced=request.is_forced,
     )
 

@@ -23,15 +23,20 @@ class method ``check_installed()``, which raises a `lightkit.errors.ConfigError`
 there or of the wrong version, is called before anything is built.
 """
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from lightkit.data.fashion_mnist import FashionMNIST
 from lightkit.data.flowers import DrawnFlowers, Flowers
 from lightkit.data.image_folder import ImageFolder
 from lightkit.data.image_table import ImageTable
 from lightkit.data.loader import Transformed, eval_loader, predict_loader, train_loader
 from lightkit.data.sampler import ResumableSampler, SampleKey, sample_randomness
-from lightkit.data.tables.module import Table
-from lightkit.data.tables.petastorm import PetastormTable
 from lightkit.data.temperatures import TemperatureDataset, Temperatures
+
+if TYPE_CHECKING:
+    from lightkit.data.tables.module import Table
+    from lightkit.data.tables.petastorm import PetastormTable
 
 __all__ = [
     "DrawnFlowers",
@@ -51,3 +56,15 @@ __all__ = [
     "sample_randomness",
     "train_loader",
 ]
+
+_TABLES = {"PetastormTable": "petastorm", "Table": "module"}
+
+if not TYPE_CHECKING:  # or every misspelt name would have a type
+
+    def __getattr__(name: str) -> Any:
+        """Import a data module for tables: it loads pyarrow, which no other needs."""
+        if name not in _TABLES:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        value = getattr(import_module(f"{__name__}.tables.{_TABLES[name]}"), name)
+        globals()[name] = value
+        return value

@@ -17,10 +17,8 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar, TypeAlias
 
 import numpy as np
-import requests
 from filelock import FileLock, Timeout
 from PIL import Image, ImageDraw, ImageFilter
-from urllib3.exceptions import HTTPError
 
 from lightkit import runs
 from lightkit.config.bounds import Bounds, PositiveInt
@@ -181,6 +179,9 @@ def _download(url: str, target: Path, *, sha256: str, size_bytes: int | None) ->
 
 def _fill(part: Path, url: str, sha256: str, size_bytes: int | None) -> None:
     """Append to ``part`` until it is the remote file."""
+    import requests  # here, as a training downloads nothing
+    from urllib3.exceptions import HTTPError
+
     problem = ""
     for attempt in range(_NUM_ATTEMPTS):
         if attempt:
@@ -222,6 +223,8 @@ def _transfer(part: Path, url: str, begin: int, size_bytes: int | None) -> bool:
     Returns:
         Whether the file has all its bytes.
     """
+    import requests  # here, as above
+
     headers = {"User-Agent": "lightkit", "Accept-Encoding": "identity"} | (
         {"Range": f"bytes={begin}-"} if begin else {}
     )

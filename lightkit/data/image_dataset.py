@@ -27,7 +27,7 @@ from lightkit.data.bad_samples import Defects, read_samples
 from lightkit.data.sampler import SampleKey, epoch_order, sample_randomness, stable_seed
 from lightkit.images.image_file import UnreadableImageError, decode_rgb, pillow_warnings, read_orientation
 from lightkit.images.image_index import Label, Photo
-from lightkit.images.preprocessing import IMAGENET_MEAN, IMAGENET_STD, Preprocessing
+from lightkit.images.preprocessing import Preprocessing
 
 _START = b"\xff\xd8\xff"
 # By EXIF orientation: whether rows become columns, and then whether that is turned upside down, and left to right.
@@ -296,20 +296,9 @@ class PhotoPixels(ImageSource):
 
 Batch = tuple[Tensor, ...]
 """Images and labels; tables may have weights after them."""
-_RESIZE_RATIO = 256 / 224  # torchvision's references/classification: resize to 256, then crop 224 from the centre
 _RATIOS = (3 / 4, 4 / 3)  # width to height: torchvision's RandomResizedCrop, after Szegedy et al. 2014
 _NUM_TRIES = 10
 _NUM_AXES = 4
-
-
-def preprocessing_of(image_size: int) -> Preprocessing:
-    """Resize the shorter side to 256/224 of ``image_size``, crop the centre, normalise as ImageNet's weights expect."""
-    return Preprocessing(
-        resize=round(image_size * _RESIZE_RATIO),
-        crop=(image_size, image_size),
-        mean=IMAGENET_MEAN,
-        std=IMAGENET_STD,
-    )
 
 
 class TrainView:

@@ -42,7 +42,6 @@ from lightkit.data.image_dataset import (
     TrainView,
     View,
     normalised,
-    preprocessing_of,
 )
 from lightkit.data.loader import (
     Pinning,
@@ -56,7 +55,7 @@ from lightkit.data.loader import (
 from lightkit.data.sampler import SampleKey, global_seed
 from lightkit.errors import ConfigError
 from lightkit.images.image_file import UnreadableImageError
-from lightkit.images.preprocessing import Preprocessing
+from lightkit.images.preprocessing import Preprocessing, preprocessing_of
 from lightkit.images.progress import show_progress
 from lightkit.images.splits import Split
 from lightkit.runs.files import in_bytes

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from lightkit.data.loader import make_on_rank_zero
 from lightkit.errors import ConfigError, DataError
+from lightkit.images.early import EarlyImages
 from lightkit.images.image_file import PreparedImage, prepare_images
 from lightkit.images.inputs import find_images
 from lightkit.prediction.table import Prediction
@@ -41,6 +42,7 @@ class ListedImages(LightningDataModule):
         names_of_data: Returns the names of the classes, where neither the weights nor the model has any; None where
             there are none.
         image_size: Height and width of the images that the model gets.
+        early: Images that are read already; None where none are. It counts if its preprocessing is this one.
 
     Attributes:
         paths: Of all images; known after `setup`.
@@ -59,6 +61,7 @@ class ListedImages(LightningDataModule):
         trained_names: Sequence[str] | None = None,
         names_of_data: Callable[[], Sequence[str] | None] = lambda: None,
         image_size: tuple[int, int] | int | None = None,
+        early: EarlyImages | None = None,
     ) -> None:
         super().__init__()
         self.words = list(words)
@@ -69,6 +72,7 @@ class ListedImages(LightningDataModule):
         self.trained_names = trained_names
         self.names_of_data = names_of_data
         self.image_size = image_size
+        self.early = early if early is not None and early.preprocessing == preprocessing else None
         self.paths: list[str] = []
         self.entries: deque[list[Prediction]] = deque()
 
@@ -79,7 +83,8 @@ class ListedImages(LightningDataModule):
             DataError: If a file or folder is not there, or there is no image.
         """
         if not self.paths:
-            self.paths = make_on_rank_zero(lambda: list(find_images(self.words)), self.trainer)
+            list_paths = (lambda: list(find_images(self.words))) if self.early is None else self.early.list_paths
+            self.paths = make_on_rank_zero(list_paths, self.trainer)
         if not self.paths:
             raise DataError(f"{' '.join(self.words)}: there is no image.")
 
@@ -109,10 +114,21 @@ class _Batches:
         images = self._images
         own = range(self._rank, len(self._images.paths), self._num_ranks)
         paths = map(images.paths.__getitem__, own)
-        read = prepare_images(paths, self._prepare, ahead=2 * self.batch_size, threads=images.num_threads)
+        read = prepare_images(
+            paths,
+            self._prepare,
+            ahead=2 * self.batch_size,
+            threads=images.num_threads,
+            find_ready=self._find_ready,
+        )
         items = zip(own, read, strict=True)
         for _ in range(len(self)):
             yield self._batch(list(islice(items, self.batch_size)))
+
+    def _find_ready(self, path: str) -> Tensor | None:
+        early = self._images.early
+        crop = None if early is None else early.take(path)
+        return None if early is None or crop is None else torch.as_tensor(early.preprocessing.normalised(crop))
 
     def _prepare(self, image: Image.Image) -> Tensor:
         return torch.as_tensor(np.asarray(self._images.preprocessing(image)))

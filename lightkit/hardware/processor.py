@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import platform
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
 _INSTRUCTION_SETS = (
@@ -14,6 +14,9 @@ _INSTRUCTION_SETS = (
     *("asimd", "asimdhp", "asimddp", "sve", "sve2", "i8mm", "bf16"),
 )
 """Instruction sets that change how fast, or how exactly, torch computes; as the kernel spells them."""
+_BF16 = frozenset({"avx512_bf16", "amx_bf16", "bf16"})  # the last one is ARM's
+_ISAS_WITH_BF16 = ("ALL", "DEFAULT", "AVX512_CORE_BF16", "AVX512_CORE_FP16", "AVX512_CORE_AMX", "AVX10")
+"""How values of oneDNN's ``ONEDNN_MAX_CPU_ISA`` begin that leave its kernels the instructions for bf16."""
 _NO_LIMIT_BYTES = 1 << 60  # version 1 of control groups writes a huge number where there is no limit
 _CPUINFO = Path("/proc/cpuinfo")
 _CGROUPS = Path("/sys/fs/cgroup")
@@ -35,6 +38,19 @@ def instruction_sets(cpuinfo: Path = _CPUINFO) -> tuple[str, ...]:
     """List the instruction sets that matter here, with ARM's ``asimd`` under the name that people know, ``neon``."""
     flags = (_read_field(cpuinfo, "flags") or _read_field(cpuinfo, "Features") or "").split()
     return tuple("neon" if name == "asimd" else name for name in _INSTRUCTION_SETS if name in flags)
+
+
+def has_bf16(instruction_sets: Collection[str], environ: Mapping[str, str] = os.environ) -> bool:
+    """Return whether oneDNN's kernels multiply in bf16 with instructions of the CPU, and not by conversion to float32.
+
+    Args:
+        instruction_sets: Those of the CPU, as `instruction_sets` lists them.
+        environ: Environment variables: ``ONEDNN_MAX_CPU_ISA`` may hide instructions from oneDNN.
+    """
+    limit = environ.get("ONEDNN_MAX_CPU_ISA", "").upper()
+    if limit and not limit.startswith(_ISAS_WITH_BF16):
+        return False
+    return not _BF16.isdisjoint(instruction_sets)
 
 
 def num_cores(control_groups: Path = _CGROUPS, process: Path = _OWN_CGROUP) -> int | None:

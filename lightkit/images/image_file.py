@@ -347,7 +347,12 @@ class PreparedImage(Generic[T]):
 
 
 def prepare_images(
-    paths: Iterable[str], prepare: Callable[[Image.Image], T], *, ahead: int, threads: int | None = None
+    paths: Iterable[str],
+    prepare: Callable[[Image.Image], T],
+    *,
+    ahead: int,
+    threads: int | None = None,
+    find_ready: Callable[[str], T | None] = lambda _: None,
 ) -> Iterator[PreparedImage[T]]:
     """Read images and prepare each, in threads, in the order of the paths.
 
@@ -356,16 +361,22 @@ def prepare_images(
         prepare: From an image in RGB; it runs in threads.
         ahead: Number of images that are prepared at most before they are asked for.
         threads: Number of images that are read at a time; `count_threads` if None.
+        find_ready: Returns what is prepared already, by the path; it runs in threads, too.
 
     Raises:
         RuntimeError: If ``prepare`` fails otherwise than for the size of an image, with the image's name.
     """
     num_threads = threads or count_threads()
+    work = partial(_prepare_image, prepare=prepare, find_ready=find_ready)
     with pillow_warnings(), ThreadPoolExecutor(num_threads, thread_name_prefix="lightkit-images") as pool:
-        yield from map_in_order(pool, partial(_prepare_image, prepare=prepare), paths, ahead=ahead)
+        yield from map_in_order(pool, work, paths, ahead=ahead)
 
 
-def _prepare_image(path: str, prepare: Callable[[Image.Image], T]) -> PreparedImage[T]:
+def _prepare_image(
+    path: str, prepare: Callable[[Image.Image], T], find_ready: Callable[[str], T | None]
+) -> PreparedImage[T]:
+    if (ready := find_ready(path)) is not None:
+        return PreparedImage(path, ready, None)
     image, defect = try_read_rgb(path)
     if image is None:
         return PreparedImage(path, None, defect)

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 # Per channel, of the ImageNet training set: what torchvision's and timm's weights were trained with.
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
+_RESIZE_RATIO = 256 / 224  # torchvision's references/classification: resize to 256, then crop 224 from the centre
 
 
 @dataclass(frozen=True)
@@ -47,13 +48,17 @@ class Preprocessing:
             float32 ``(channels, height, width)``, equal to the last bit to what torchvision's `Resize`, `CenterCrop`,
             `ToDtype` and `Normalize` of the data modules make of it.
         """
+        return self.normalised(self.cropped(image))
+
+    def normalised(self, crop: Image.Image) -> np.ndarray[Any, np.dtype[np.float32]]:
+        """Prepare an image that `cropped` has cropped; the result is as of a call."""
         import numpy as np  # here, because metadata are read without it
 
-        pixels = np.asarray(self.cropped(image), dtype=np.float32).transpose(2, 0, 1)
+        pixels = np.asarray(crop, dtype=np.float32).transpose(2, 0, 1)
         scaled = pixels * np.float32(1 / 255)  # torchvision multiplies; a division differs in the last bit
         mean, std = (np.asarray(values, dtype=np.float32)[:, None, None] for values in (self.mean, self.std))
-        normalised: np.ndarray[Any, np.dtype[np.float32]] = np.ascontiguousarray((scaled - mean) / std)
-        return normalised
+        prepared: np.ndarray[Any, np.dtype[np.float32]] = np.ascontiguousarray((scaled - mean) / std)
+        return prepared
 
     def cropped(self, image: Image.Image) -> Image.Image:
         """Resize an image and crop its centre, still in whole numbers from 0 to 255."""
@@ -81,6 +86,16 @@ class Preprocessing:
             )
         known = {name: record[name] for name in cls.__dataclass_fields__ if name in record}
         return cls(**{**known, **{name: tuple(known[name]) for name in ("crop", "mean", "std")}})
+
+
+def preprocessing_of(image_size: int) -> Preprocessing:
+    """Resize the shorter side to 256/224 of ``image_size``, crop the centre, normalise as ImageNet's weights expect."""
+    return Preprocessing(
+        resize=round(image_size * _RESIZE_RATIO),
+        crop=(image_size, image_size),
+        mean=IMAGENET_MEAN,
+        std=IMAGENET_STD,
+    )
 
 
 def _is_length(value: Any) -> bool:

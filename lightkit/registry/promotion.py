@@ -52,6 +52,7 @@ class Move:
         scores: Its value for ``challenger`` and ``baseline``.
         data: Fingerprint of the samples of the scores.
         num_samples: Number of these.
+        precision: In which the scores were computed; None in records from before November 2026, which are of float32.
         forced: Whether the gate was bypassed.
         weights: Digest of the new version's weights, as `digest_weights` computes it.
         inputs: Digests of the ``config``, the ``data`` and the ``code`` that it was trained from; empty if unknown.
@@ -70,6 +71,7 @@ class Move:
     scores: Mapping[str, float | None] = field(default_factory=dict)
     data: str | None = None
     num_samples: int | None = None
+    precision: str | None = None
     forced: bool = False
     weights: str | None = None
     inputs: Mapping[str, str] = field(default_factory=dict)

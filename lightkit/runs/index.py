@@ -153,13 +153,17 @@ def infer_mode_of_runs(metric: str, entries: Sequence[IndexedRun], *, explicit: 
 
 
 def _size_bytes(folder: Path) -> int:
-    """Add up the sizes of all files below a folder, without following links; files that vanish count as nothing."""
-    size_bytes = 0
+    """Add up the sizes of all files below a folder, without following links; files that vanish count as nothing.
+
+    A file with two names, as `best.ckpt` and `last.ckpt` may be of one, takes its space once.
+    """
+    sizes_bytes = dict[tuple[int, int], int]()
     for parent, _, files in os.walk(folder):
         for file in files:
             with suppress(OSError):
-                size_bytes += os.lstat(os.path.join(parent, file)).st_size  # noqa: PTH118 - a path object is slow
-    return size_bytes
+                found = os.lstat(os.path.join(parent, file))  # noqa: PTH118 - a path object is slow
+                sizes_bytes[found.st_dev, found.st_ino] = found.st_size
+    return sum(sizes_bytes.values())
 
 
 def _index_run(run: Run, holder: Mapping[str, Any] | None, metric: str | None) -> IndexedRun:

@@ -97,6 +97,8 @@ def choose_start(
         changed = _list_changes(found, config=config, ckpt_path=ckpt_path, environment=environment, by_rule=by_rule)
         if not changed:
             start = resume_run(found)
+            if other := _describe_other_hardware(found, config=config, by_rule=by_rule):
+                start = replace(start, notice=f"{start.notice}; {other}")
             return start if start.checkpoint else replace(start, checkpoint=_new_checkpoint(settings, ckpt_path)[0])
         notice = _describe_changes(found, changed)
     checkpoint, parent = _new_checkpoint(settings, ckpt_path)
@@ -109,6 +111,26 @@ def _describe_changes(run: runs.Run, changed: Sequence[str]) -> str:
         f"begins a new run: {run.folder} was interrupted, but had another config ({keys}); "
         f"--run.resume={run.folder} goes on there with this one"
     )
+
+
+def _describe_other_hardware(run: runs.Run, *, config: Mapping[str, Any], by_rule: Collection[str]) -> str:
+    """Write the values that `auto` chooses on this machine otherwise than on the one before; empty if there is none."""
+    saved = read_config(run)
+    before = _flatten(saved)
+    now = _flatten(config)
+    differing = [
+        f"{key} {_format_value(now.get(key))} (was {_format_value(before.get(key))})"
+        for key in compare_configs(saved, config)
+        if key in by_rule
+    ]
+    return f"auto chooses otherwise on this machine: {', '.join(differing)}" if differing else ""
+
+
+def _format_value(value: Any) -> str:
+    """Write a value as YAML has it."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return "null" if value is None else str(value)
 
 
 def _list_changes(

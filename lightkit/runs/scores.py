@@ -11,6 +11,8 @@ epoch         of the weights, from 0; null where it is unknown
 data          fingerprint of the data, as ``data.fingerprint`` of the manifest; null where the data module has none
 limit         ``trainer.limit_test_batches`` (or ``_val_``) where it leaves batches out: a number of them, or a share
 num_samples   number of samples that were scored, over all ranks and loaders; null where it is unknown
+precision     in which it was computed, as ``trainer.precision``; null where it is unknown
+device        kind of the device: ``cpu``, ``cpu with bf16``, the name of a GPU; null where it is unknown
 changed       key -> value of the config, where the stage's differs from the run's in what may change a metric
 time          end of the stage, ISO 8601, UTC
 ============  =========================================================================================================
@@ -44,6 +46,8 @@ class StageScore:
     data: str | None = None
     limit: int | float | None = None
     num_samples: int | None = None
+    precision: str | None = None
+    device: str | None = None
     changed: Mapping[str, Any] = field(default_factory=dict)
     time: str | None = None
 

@@ -148,6 +148,18 @@ def test_the_error_names_the_last_good_checkpoint_which_is_from_before(tmp_path:
     assert all(bool(value.isfinite().all()) for value in kept["state_dict"].values())
 
 
+@pytest.mark.parametrize(
+    ("precision", "says"),
+    [("bf16-mixed", "computes in bf16-mixed: accelerator.precision=32-true turns that off"), ("32-true", "")],
+    ids=["bf16", "float32"],
+)
+def test_a_lower_precision_is_named_with_the_key_that_turns_it_off(tmp_path: Path, precision: Any, says: str) -> None:
+    with pytest.raises(NonfiniteLoss) as caught:
+        Training(tmp_path, "stop", {0: math.nan}, precision=precision).fit()
+    assert says in str(caught.value)
+    assert says or "accelerator.precision" not in str(caught.value)
+
+
 def test_without_any_checkpoint_it_says_so(tmp_path: Path) -> None:
     with pytest.raises(NonfiniteLoss, match="there is no checkpoint yet"):
         Training(tmp_path, "stop", {0: math.nan}).fit()

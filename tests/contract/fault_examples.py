@@ -16,6 +16,7 @@ import random
 import resource
 import shutil
 import signal
+import sys
 import time
 from pathlib import Path
 
@@ -75,6 +76,40 @@ class SendSignals(Callback):
         end_s = time.monotonic() + seconds
         while time.monotonic() < end_s:
             time.sleep(0.01)
+
+
+class KillBetweenNames(Callback):
+    """Kills the process between the two names of one checkpoint, once in a folder (the file `killed` remembers it).
+
+    The window is from the moment at which `last.ckpt` is in place, after some step, to the digest of `best.ckpt`.
+
+    Args:
+        number: Number of the file operation of the window before which it is killed, from 1.
+        step: Number of optimizer steps by then.
+    """
+
+    def __init__(self, number: int, step: int):
+        self.number, self.step = number, step
+        self.num_left = None
+
+    def on_train_epoch_end(self, trainer, module):
+        if trainer.global_step == self.step and not Path("killed").exists():
+            sys.addaudithook(self.look)
+
+    def look(self, event, arguments):
+        if event not in ("open", "os.rename", "os.link", "os.remove") or Path("killed").exists():
+            return
+        names = [str(each) for each in arguments[:2]]
+        if self.num_left is None:
+            if event == "os.rename" and names[1].endswith("/last.ckpt"):
+                self.num_left = self.number
+            return
+        if not any("/checkpoints" in name or "ckpt" in name for name in names):
+            return
+        self.num_left -= 1
+        if self.num_left == 0:
+            os.close(os.open("killed", os.O_CREAT))
+            os.kill(os.getpid(), signal.SIGKILL)
 
 
 class BlockCheckpoints(Callback):

@@ -103,6 +103,7 @@ def test_the_image_template_trains_on_photos(workspace: Workspace) -> None:
 
 def test_init_data_writes_a_config_for_a_folder_of_photos_with_reasons(workspace: Workspace) -> None:
     write_photos(workspace.folder / "insects")
+    workspace.write("insects/LICENSE.txt", "A licence, and no table.")
     workspace.run("init", "--data", "insects").ok()
     text = (workspace.folder / "insects.yaml").read_text(encoding="utf-8")
     assert text.startswith("# 40 images in 2 classes.\n")
@@ -110,7 +111,8 @@ def test_init_data_writes_a_config_for_a_folder_of_photos_with_reasons(workspace
     assert "min: 0.75   # always answering" in text
     assert "max_drop: 0   # below the champion: 4 test images are too few" in text
     assert workspace.run("check", "-c", "insects.yaml").ok()
-    workspace.fit("-c", "insects.yaml", "--trainer.max_epochs=1", "--data.num_workers=0")
+    fitted = workspace.run("fit", "-c", "insects.yaml", "--trainer.max_epochs=1", "--data.num_workers=0").ok()
+    assert re.search(r"^auto +precision \S+, memory_format \w+, .*\(\w+ with.*bf16", fitted.out, re.MULTILINE)
 
 
 def test_init_data_writes_a_gate_that_lets_no_model_sink(workspace: Workspace) -> None:

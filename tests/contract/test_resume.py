@@ -126,8 +126,18 @@ def test_a_key_that_can_change_no_weight_is_no_other_config(word: str, killed: W
 
 def test_other_values_that_auto_takes_on_other_hardware_are_no_other_config(killed: Workspace) -> None:
     variables = {"OMP_NUM_THREADS": None, "MKL_NUM_THREADS": None}
-    killed.run(*WORDS, "--accelerator.threads=auto", "--accelerator.memory_format=auto", environ=variables).ok()
+    config = killed.only_run / "config.yaml"
+    of_a_gpu, num_replaced = re.subn(r"precision: null", "precision: 16-mixed", config.read_text(encoding="utf-8"))
+    assert num_replaced == 1
+    config.write_text(of_a_gpu, encoding="utf-8")
+    words = ("--accelerator.threads=auto", "--accelerator.memory_format=auto", "--accelerator.precision=auto")
+    result = killed.run(*WORDS, *words, environ=variables).ok()
     assert resumed_step(killed.only_run) == (12, "last.ckpt")
+    # it names what differs, and records what this machine has chosen, and why
+    assert re.search(r"auto chooses otherwise on this machine: .*trainer\.precision \S+ \(was 16-mixed\)", result.err)
+    chosen = read_json(killed.only_run / "manifest.json")["auto"]
+    assert chosen["by"].startswith("CPU with")
+    assert chosen["values"]["trainer.precision"] in ("32-true", "bf16-mixed")
 
 
 def test_a_fast_dev_run_in_between_leaves_the_interrupted_run_to_be_resumed(killed: Workspace) -> None:

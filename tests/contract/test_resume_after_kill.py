@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import random
 import signal
 import time
@@ -70,6 +71,25 @@ def test_a_fit_that_is_killed_at_its_end_ends_with_the_same_weights_and_metrics(
     one, other = (load_checkpoint(each / "checkpoints" / "last.ckpt")["state_dict"] for each in (run, undisturbed))
     assert_equal(one, other, "state_dict")
     assert read_metrics(run) == read_metrics(undisturbed)
+
+
+@pytest.mark.parametrize(
+    "number", [17, *(pytest.param(each, marks=pytest.mark.long) for each in range(1, 25, 2) if each != 17)]
+)
+def test_a_fit_that_is_killed_between_the_two_names_of_a_checkpoint_ends_with_the_same_weights(
+    number: int, workspace: Workspace, undisturbed: Path
+) -> None:
+    fault = callback("my_faults.KillBetweenNames", number=number, step=10)
+    fault["callbacks"]["checkpoint"] = {"init_args": {"monitor": None}}  # the newest weights are the best
+    run = killed_and_resumed(workspace, fault, -KILL)
+    (resume,) = read_events(run, "resume")
+    assert (resume["step"], Path(resume["checkpoint"]).name) == (10, "last.ckpt")
+    assert_same_training(run, undisturbed)
+    checkpoints = run / "checkpoints"
+    assert (checkpoints / "best.ckpt").samefile(checkpoints / "last.ckpt")
+    for name in ("best.ckpt", "last.ckpt"):
+        (digest,) = {line.split()[0] for line in (checkpoints / f"{name}.sha256").read_text().splitlines()}
+        assert hashlib.sha256((checkpoints / name).read_bytes()).hexdigest() == digest
 
 
 def killed_and_resumed(workspace: Workspace, fault: dict[str, Any], code: int) -> Path:

@@ -23,8 +23,9 @@ from pytorch_lightning.trainer.states import TrainerFn
 from lightkit import runs
 from lightkit.data import image_cache
 from lightkit.data.image_cache import ResizedPhotos, open_rows, open_sources
-from lightkit.data.image_dataset import PhotoPixels, preprocessing_of
+from lightkit.data.image_dataset import PhotoPixels
 from lightkit.images.image_index import Photo
+from lightkit.images.preprocessing import preprocessing_of
 from lightkit.images.splits import Split
 
 

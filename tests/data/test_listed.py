@@ -11,9 +11,10 @@ import pytest
 import torch
 from PIL import Image
 
-from lightkit.data.image_dataset import preprocessing_of
 from lightkit.data.listed import ListedImages, _Batches
 from lightkit.errors import ConfigError, DataError
+from lightkit.images.early import EarlyImages, begin_early
+from lightkit.images.preprocessing import preprocessing_of
 from lightkit.prediction.table import Prediction
 from tests.data.conftest import MakeImages
 from tests.data.torchvision_reference import eval_transform
@@ -39,6 +40,59 @@ def test_a_batch_holds_what_the_data_modules_make_of_the_same_files(make_images:
     transform = eval_transform(16)
     expected = [transform(Image.open(folder / name).convert("RGB")) for name in ("a.png", "b.png", "c.png")]
     assert torch.equal(torch.cat([batch for batch, _ in batches]), torch.stack(expected))
+
+
+@pytest.mark.parametrize("num_ready", [0, 3, 6], ids=["none in time", "some in time", "all in time"])
+def test_images_that_were_read_early_are_the_same_to_the_last_bit_and_errors_too(
+    make_images: MakeImages, tmp_path: Path, num_ready: int
+) -> None:
+    folder = make_images(*(f"{letter}.jpg" for letter in "acdef"))
+    (folder / "b.jpg").write_bytes(b"this is text")
+    late = taken(images_in(folder))
+    early = EarlyImages([str(folder)], preprocessing_of(16))
+    try:
+        for path in early.list_paths()[:num_ready]:
+            early.wait_for(path)
+        found = taken(images_in(folder, early=early))
+    finally:
+        early.close()
+    assert len(found) == len(late)
+    for (batch, entries), (expected, expected_entries) in zip(found, late, strict=True):
+        assert torch.equal(batch, expected)
+        assert entries == expected_entries
+    assert [entry.defect is None for _, entries in found for entry in entries] == [True, False, True, True, True, True]
+
+
+def test_images_that_were_prepared_otherwise_early_are_not_taken(make_images: MakeImages) -> None:
+    folder = make_images("a.png")
+    early = EarlyImages([str(folder)], preprocessing_of(32))
+    try:
+        early.wait_for(early.list_paths()[0])
+        ((batch, _),) = taken(images_in(folder, early=early))
+    finally:
+        early.close()
+    assert batch.shape[-1] == 16
+
+
+def test_an_image_beyond_pillows_limit_is_left_to_the_reader_of_all(
+    make_images: MakeImages, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = make_images("a.png")
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 1)
+    early = EarlyImages([str(folder)], preprocessing_of(16))
+    try:
+        (path,) = early.list_paths()
+        early.wait_for(path)
+        assert early.take(path) is None
+    finally:
+        early.close()
+
+
+def test_tables_and_standard_input_are_not_read_early(make_images: MakeImages, tmp_path: Path) -> None:
+    folder = make_images("a.png")
+    (tmp_path / "list.csv").write_text("path\na.png\n", encoding="utf-8")
+    for words in (["-"], [str(tmp_path / "list.csv")], [str(folder), "-"]):
+        assert begin_early(words, preprocessing_of(16)) is None
 
 
 @pytest.mark.parametrize("num_images", [1, 2, 5, 8, 13], ids="{} images".format)

@@ -12,9 +12,10 @@ from pytorch_lightning import LightningModule, Trainer
 from torch import Tensor, nn
 
 from lightkit.data import ImageFolder
-from lightkit.data.image_dataset import Encoded, EvalView, normalised, preprocessing_of, stack_images
+from lightkit.data.image_dataset import Encoded, EvalView, normalised, stack_images
 from lightkit.data.sampler import SampleKey
 from lightkit.images.image_file import read_rgb
+from lightkit.images.preprocessing import preprocessing_of
 
 PREPROCESSING = preprocessing_of(16)
 NAMES = [f"{name}/{number}.png" for name in ("rose", "tulip") for number in range(30)]

@@ -18,12 +18,12 @@ from lightkit.data.image_dataset import (
     ImageSource,
     Pixels,
     TrainView,
-    preprocessing_of,
 )
 from lightkit.data.loader import eval_loader, train_loader
 from lightkit.data.sampler import SampleKey, epoch_order
 from lightkit.errors import DataError
 from lightkit.images.image_file import UnreadableImageError
+from lightkit.images.preprocessing import preprocessing_of
 
 VIEW = EvalView(preprocessing_of(8))
 

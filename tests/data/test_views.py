@@ -11,9 +11,10 @@ import pytest
 import torch
 from torchvision.transforms import v2
 
-from lightkit.data.image_dataset import Box, Decoded, Encoded, EvalView, TrainView, _random_box, preprocessing_of
+from lightkit.data.image_dataset import Box, Decoded, Encoded, EvalView, TrainView, _random_box
 from lightkit.data.sampler import SampleKey
 from lightkit.images.image_file import read_rgb
+from lightkit.images.preprocessing import preprocessing_of
 
 OPTIONS: dict[str, dict[str, Any]] = {"plain": {}, "jitter": {"color_jitter": 0.5}, "augment": {"rand_augment": True}}
 

@@ -7,8 +7,7 @@ from typing import Any
 import torch
 from torchvision.transforms import v2
 
-from lightkit.data.image_dataset import preprocessing_of
-from lightkit.images.preprocessing import IMAGENET_MEAN, IMAGENET_STD
+from lightkit.images.preprocessing import IMAGENET_MEAN, IMAGENET_STD, preprocessing_of
 
 
 def train_transform(

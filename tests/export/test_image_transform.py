@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from PIL import Image
 from torch import nn
 
-from lightkit.data.image_dataset import preprocessing_of
 from lightkit.export.formats import FORMATS, open_model
 from lightkit.export.image_transform import (
     ImageToProbabilities,
@@ -24,7 +23,7 @@ from lightkit.export.image_transform import (
 from lightkit.export.metadata import Metadata, TensorSpec
 from lightkit.export.target import ExportTarget
 from lightkit.images.image_file import read_rgb
-from lightkit.images.preprocessing import Preprocessing
+from lightkit.images.preprocessing import Preprocessing, preprocessing_of
 from tests.data.torchvision_reference import eval_transform
 from tests.export.specimens import PREPROCESSING, UNPROVED, noise, write_file
 

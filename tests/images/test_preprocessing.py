@@ -10,9 +10,8 @@ import torch
 from PIL import Image
 from torchvision.transforms import v2
 
-from lightkit.data.image_dataset import preprocessing_of
 from lightkit.images.image_file import read_rgb
-from lightkit.images.preprocessing import IMAGENET_MEAN, IMAGENET_STD, Preprocessing
+from lightkit.images.preprocessing import IMAGENET_MEAN, IMAGENET_STD, Preprocessing, preprocessing_of
 from tests.data.torchvision_reference import eval_transform
 
 PHOTOS = Path(__file__).parents[2].parent / "shared" / "data" / "flower_photos"

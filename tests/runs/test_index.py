@@ -16,6 +16,19 @@ from lightkit.runs.index import find_metric, index_runs, infer_mode_of_runs
 from tests.runs.trees import plant, run_id
 
 
+def test_a_file_with_two_names_takes_its_space_once(tmp_path: Path) -> None:
+    plant(tmp_path, day=1, value=0.7)
+    (before,) = index_runs(tmp_path)
+    checkpoints = before.run.folder / "checkpoints"
+    checkpoints.mkdir(exist_ok=True)
+    (checkpoints / "last.ckpt").write_bytes(bytes(1000))
+    (checkpoints / "best.ckpt").unlink(missing_ok=True)
+    (alone,) = index_runs(tmp_path)
+    (checkpoints / "best.ckpt").hardlink_to(checkpoints / "last.ckpt")
+    (linked,) = index_runs(tmp_path)
+    assert linked.size_bytes == alone.size_bytes
+
+
 def test_runs_are_listed_newest_first_with_what_they_came_to(tmp_path: Path) -> None:
     plant(tmp_path, day=1, value=0.7, size=1000)
     plant(tmp_path, day=2, status="failed", value=None)

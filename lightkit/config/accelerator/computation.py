@@ -20,6 +20,7 @@ from lightkit.config.tree import Node, find, to_plain
 from lightkit.errors import near
 from lightkit.hardware import Machine
 from lightkit.hardware.cores import find_user_threads, workers_by_rule
+from lightkit.hardware.processor import has_bf16
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,6 @@ _WITHOUT_EFFECT = {
     "mps": ("tf32",),
 }
 """By kind of device: keys that change nothing there."""
-_CPU_BF16 = {"avx512_bf16", "amx_bf16", "bf16"}  # the last one is ARM's
 
 
 @dataclass
@@ -190,7 +190,7 @@ def choose_settings(
         kind: Kind of device: `cpu`, `gpu`, `mps`, `tpu`; None where it cannot be known before torch is loaded.
         machine: The machine that trains.
         processes: Processes that train on it.
-        environ: Environment variables: a user's `OMP_NUM_THREADS` is kept.
+        environ: Environment variables: a user's `OMP_NUM_THREADS` is kept, and `ONEDNN_MAX_CPU_ISA` may hide bf16.
 
     Returns:
         The hardware in words, and the values by key; None, or no value, leaves a key to torch or Lightning.
@@ -204,15 +204,15 @@ def choose_settings(
         "num_workers": workers_by_rule(share, device=str(kind), is_cached=False),
     }
     if kind == "cpu":
-        has_bf16 = bool(_CPU_BF16.intersection(machine.instruction_sets))
-        words = f"CPU with{'' if has_bf16 else 'out'} bf16 instructions, {share} core{'s' if share > 1 else ''}"
+        is_bf16_fast = has_bf16(machine.instruction_sets, environ)
+        words = f"CPU with{'' if is_bf16_fast else 'out'} bf16 instructions, {share} core{'s' if share > 1 else ''}"
         values["threads"] = None if find_user_threads(environ) else share
-        if has_bf16:
+        if is_bf16_fast:
             values |= {"precision": "bf16-mixed", "memory_format": "channels_last"}
     elif kind == "gpu":
-        has_bf16 = bool(machine.gpus) and all(gpu.capability >= (8, 0) for gpu in machine.gpus or ())
-        words = f"CUDA with{'' if has_bf16 else 'out'} bf16"
-        values |= {"precision": "bf16-mixed" if has_bf16 else "16-mixed", "memory_format": "channels_last"}
+        is_bf16_fast = bool(machine.gpus) and all(gpu.capability >= (8, 0) for gpu in machine.gpus or ())
+        words = f"CUDA with{'' if is_bf16_fast else 'out'} bf16"
+        values |= {"precision": "bf16-mixed" if is_bf16_fast else "16-mixed", "memory_format": "channels_last"}
     else:
         words = {"mps": "Apple's GPU", "tpu": "XLA"}.get(str(kind), "a device that only torch can name")
     return words, values

@@ -481,6 +481,8 @@ def _resolve_computing(
         number = count_visible(kind, machine)
     kind_here = kind or find_default_kind(machine)
     words, values = choose_settings(kind_here, machine, processes=number or 1, environ=environ)
+    if launch.is_elsewhere:
+        values["threads"] = None  # each machine shares its own cores out
     return words, resolve_computing(block, resolved, kind, values)
 
 

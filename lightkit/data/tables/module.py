@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader
 
 from lightkit.config.bounds import Fraction, NonNegativeInt, Part, PositiveInt
 from lightkit.data.bad_samples import Defects, check_bad_samples
-from lightkit.data.image_dataset import Encoded, View, preprocessing_of
+from lightkit.data.image_dataset import Encoded, View
 from lightkit.data.image_module import LoadingModule, check_arguments, seed_of
 from lightkit.data.loader import LabelledSource, ResumableLoader, make_on_rank_zero, predict_loader
 from lightkit.data.tables.columns import find_columns
@@ -35,7 +35,7 @@ from lightkit.data.tables.source import Format, Snapshot, open_table
 from lightkit.errors import ConfigError, DataError
 from lightkit.images.image_file import UnreadableImageError, count_threads, map_in_order, pillow_warnings
 from lightkit.images.image_index import Defect, check_defects
-from lightkit.images.preprocessing import Preprocessing
+from lightkit.images.preprocessing import Preprocessing, preprocessing_of
 from lightkit.images.splits import Split, check_fractions
 
 log = logging.getLogger("lightkit.data")

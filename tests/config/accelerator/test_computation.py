@@ -141,6 +141,20 @@ RULE: list[tuple[str, str, Machine | None, dict[str, Any]]] = [
 ]  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("limit", "precision"),
+    [("AVX2", "32-true"), ("AVX512_CORE", "32-true"), ("AVX512_CORE_AMX", "bf16-mixed"), ("ALL", "bf16-mixed")],
+)
+def test_instructions_that_onednn_may_not_use_are_not_counted_on(limit: str, precision: str, tmp_path: Path) -> None:
+    hardware = layered(tmp_path, CLASSES, AUTO, machine=BF16, environ={"ONEDNN_MAX_CPU_ISA": limit})
+    assert hardware.chosen["trainer.precision"] == precision
+
+
+def test_threads_are_left_to_machines_that_a_launcher_chooses(tmp_path: Path) -> None:
+    hardware = layered(tmp_path, CLASSES, AUTO, "launch: {engine: spark, processes: 2}", machine=BF16)
+    assert hardware.chosen["launch.threads"] is None
+
+
 @pytest.mark.parametrize(("kind", "machine", "chosen"), [row[1:] for row in RULE], ids=[row[0] for row in RULE])
 def test_auto_is_a_rule_on_the_hardware(
     kind: str, machine: Machine | None, chosen: dict[str, Any], tmp_path: Path

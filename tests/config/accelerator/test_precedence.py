@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -17,14 +19,16 @@ from tests.config.accelerator.test_resolve import FOUR, HOROVOD, TPU, trainer_of
 PRESETS = Path(__file__).parents[3] / "configs" / "accelerator"
 
 
-def layered(folder: Path, *layers: str, machine: Machine | None = None) -> Hardware:
+def layered(
+    folder: Path, *layers: str, machine: Machine | None = None, environ: Mapping[str, str] = MappingProxyType({})
+) -> Hardware:
     """Resolve layers, lowest first: texts of files, names of shipped files, flags."""
     files = [PRESETS / layer for layer in layers if layer.endswith(".yaml")]
     for number, text in enumerate(layer for layer in layers if not layer.endswith(".yaml") and layer[:2] != "--"):
         files.append(folder / f"{number}.yaml")
         files[-1].write_text(text)
     flags = parse(["fit", *(layer for layer in layers if layer[:2] == "--")]).overrides
-    return resolve_hardware(resolve(files, flags=flags, environ={}), machine, environ={})
+    return resolve_hardware(resolve(files, flags=flags, environ={}), machine, environ=environ)
 
 
 HOROVOD_ON_CPU = {"accelerator": "cpu", "strategy": HOROVOD, "devices": 1}

@@ -9,12 +9,13 @@ import pytest
 from PIL import Image
 
 from lightkit.data.bad_samples import Defects
-from lightkit.data.image_dataset import EvalView, TrainView, preprocessing_of
+from lightkit.data.image_dataset import EvalView, TrainView
 from lightkit.data.sampler import SampleKey
 from lightkit.data.tables.index import Row
 from lightkit.data.tables.loader import BatchMaker
 from lightkit.errors import DataError
 from lightkit.images.image_file import UnreadableImageError
+from lightkit.images.preprocessing import preprocessing_of
 
 KEYS = [SampleKey(number, 0) for number in range(3)]
 
