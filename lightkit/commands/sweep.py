@@ -191,7 +191,8 @@ def find_record(stage_config: StageConfig, plan: Plan, root: Path, job: str, *, 
     number = 1
     while (path := folder / (job if number == 1 else f"{job}-{number}") / FILE).is_file():
         record = SweepRecord(path)
-        record.trim()
+        if creates:  # under the job's lock: of another process's record the last line may just be written
+            record.trim()
         record.read()
         if record.head.get("digest") == digest or not record.head:
             break
