@@ -96,6 +96,7 @@ def _script(name: str) -> str:
 
 
 _PRINTED = r"^epoch \d+ accuracy"
+_OFFLINE = {"YOLO_OFFLINE": "true"}  # it asks for updates and fonts, and sends statistics, otherwise
 _OWN = {"PYTHONPATH": str(HERE.parent)}
 
 
@@ -181,7 +182,8 @@ def _make_ultralytics(setting: Setting, *, equal: bool) -> Job:
         _yolo(setting, "train", "model=net.yaml", *words),
         r"^\s+all\s",
         read_table("runs/classify/**/results.csv", "metrics/accuracy_top1"),
-        files={"net.yaml": net},
+        _OFFLINE,
+        {"net.yaml": net},
     )
 
 
@@ -244,7 +246,7 @@ def list_frozen(setting: Setting) -> list[Job]:
             _yolo(setting, "train", "model=net.yaml", "freeze=1", f"seed={setting.seed}"),
             r"^\s+all\s",
             read_table("runs/classify/**/results.csv", "metrics/accuracy_top1"),
-            home,
+            {**home, **_OFFLINE},
             {"net.yaml": net},
         ),
         Job(
@@ -278,5 +280,5 @@ def list_inference(setting: Setting, *, run: Path, model: Path, yolo_weights: Pa
     ]
     if yolo_weights is not None:
         words = [f"model={yolo_weights}", f"source={setting.unsplit}/**/*.jpg", "save=False"]
-        jobs.append(Job("yolo classify predict", _yolo(setting, "predict", *words)))
+        jobs.append(Job("yolo classify predict", _yolo(setting, "predict", *words), environ=_OFFLINE))
     return jobs

@@ -109,7 +109,7 @@ def test_init_data_writes_a_config_for_a_folder_of_photos_with_reasons(workspace
     assert text.startswith("# 40 images in 2 classes.\n")
     assert "Classes: ants 20, bees 20" in text
     assert "min: 0.75   # always answering" in text
-    assert "max_drop: 0   # below the champion: 4 test images are too few" in text
+    assert "max_drop: 0   # no worse than the champion: 4 test images are too few" in text
     assert workspace.run("check", "-c", "insects.yaml").ok()
     fitted = workspace.run("fit", "-c", "insects.yaml", "--trainer.max_epochs=1", "--data.num_workers=0").ok()
     assert re.search(r"^auto +precision \S+, memory_format \w+, .*\(\w+ with.*bf16", fitted.out, re.MULTILINE)
