@@ -142,6 +142,12 @@ class FashionMNIST(ImageModule):
         return self.root / "FashionMNIST" / "raw"
 
     @property
+    def label_counts(self) -> list[int]:
+        """Number of training images of each class, for factors of the loss."""
+        counts: list[int] = np.bincount(self._splits["train"].labels, minlength=len(self.class_names)).tolist()
+        return counts
+
+    @property
     def counts(self) -> dict[Split, int]:
         """Number of images of each split."""
         return {split: len(images) for split, images in self._splits.items()}

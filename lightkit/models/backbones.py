@@ -337,4 +337,7 @@ def load_exported(module: LightningModule, path: Path) -> Metadata:
     except (RuntimeError, SafetensorError) as error:
         found = textwrap.shorten(str(error), 500)
         raise ConfigError(f"--model {path}: these weights are not of this {type(module).__name__}. {found}") from error
+    set_thresholds = getattr(module, "set_thresholds", None)
+    if callable(set_thresholds) and metadata.thresholds is not None:
+        set_thresholds(metadata.thresholds)
     return metadata

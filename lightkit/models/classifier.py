@@ -399,27 +399,23 @@ class ImageClassifier(ScoredModule, LightningModule):
         self, stage: Stage, logits: Tensor, targets: Tensor, weights: Tensor | None, label_smoothing: float
     ) -> tuple[Tensor, Tensor]:
         """Compute the loss to minimise and the mean that metrics count, with the factors of classes or labels."""
-        factors = self._label_weights if stage == "train" else None
-        if not self.multilabel:
-            if factors is None:
-                return self._compute_loss(stage, logits, targets, weights, label_smoothing=label_smoothing)
-            of_samples = factors[targets] if targets.ndim == 1 else targets.to(factors.dtype) @ factors
-            losses = self.task.compute_losses(logits, targets, reduction="none", label_smoothing=label_smoothing)
-            losses = losses * of_samples
-        else:
+        options: dict[str, Any] = {} if self.multilabel else {"label_smoothing": label_smoothing}
+        if self.multilabel:
             targets = targets.to(logits.dtype)
             if label_smoothing:
                 targets = targets * (1 - label_smoothing) + label_smoothing / 2
-            if factors is None:
-                return self._compute_loss(stage, logits, targets, weights)
-            losses = self.task.compute_losses(logits, targets, reduction="none", pos_weight=factors).mean(dim=1)
-        return self._weigh_losses(stage, losses, weights)
+        if stage != "train" or self._label_weights is None:
+            return self._compute_loss(stage, logits, targets, weights, **options)
+        options["pos_weight" if self.multilabel else "weight"] = self._label_weights.to(logits.dtype)
+        losses = self.task.compute_losses(logits, targets, reduction="none", **options)
+        # a mean over the samples: that of torch divides by the factors of a batch, and batches would not count alike
+        return self._weigh_losses(stage, losses.mean(dim=1) if losses.ndim > 1 else losses, weights)
 
     def _find_label_weights(self) -> Tensor | None:
         """Return the factors of the training loss of classes or labels, float32 ``(classes,)``; None without.
 
         Raises:
-            ConfigError: If there are as many as classes, or the data does not count its labels.
+            ConfigError: If there are not as many as classes, or the data does not count its labels.
         """
         name = "pos_weight" if self.multilabel else "class_weight"
         given = self.pos_weight if self.multilabel else self.class_weight

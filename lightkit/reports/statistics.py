@@ -102,7 +102,8 @@ def _resample(samples: Array, statistic: Statistic) -> Array:
 
 
 def _percentiles(values: Array, confidence: float) -> tuple[float, float]:
-    low, high = np.quantile(values, [0.5 - confidence / 2, 0.5 + confidence / 2])
+    # of a draw without a sample of any label there is no mAP
+    low, high = np.nanquantile(values, [0.5 - confidence / 2, 0.5 + confidence / 2])
     return float(low), float(high)
 
 

@@ -123,6 +123,7 @@ def test_numbers_out_of_bounds_are_refused(name: str, value: float, tmp_path: Pa
         EMA(**{name: value})  # type: ignore[arg-type]
 
 
+@pytest.mark.filterwarnings("ignore:The dirpath has changed:UserWarning")
 @pytest.mark.parametrize("options", [{}, {"update_starting_at_step": 9}], ids=["begun", "not begun"])
 def test_a_training_that_goes_on_has_the_same_average_to_the_bit(options: dict[str, Any], tmp_path: Path) -> None:
     whole = fit(tmp_path / "whole", EMA(**options))

@@ -123,7 +123,8 @@ def config_of(case: Case) -> dict[str, Any]:
         "seed_everything": 7,
         **case.job,
         "callbacks": {"checkpoint": {"init_args": {"save_last_every_n_steps": 2}}, "ema": {}},
-        "trainer": {"accelerator": "cpu", "max_epochs": 2, "log_every_n_steps": 1, "logger": False},
+        "accelerator": "cpu",
+        "trainer": {"max_epochs": 2, "log_every_n_steps": 1, "logger": False},
         "run": {"report": False},
     }
 
@@ -208,9 +209,9 @@ def test_each_task_that_is_killed_goes_on_to_the_same_training(task: str, traine
 @pytest.mark.slow
 def test_two_ranks_score_each_task_as_one_process_does(task: str, trained: Path, workspace: Workspace) -> None:
     workspace = copy_of(trained, workspace)
-    ranks = "accelerator={num_processes: 2, strategy: ddp}"
-    workspace.run("test", "--run", "latest", ranks).ok()
-    alone, together = read_json(workspace.only_run / "summary.json")["scores"][-2:]
-    assert together["metrics"].keys() == alone["metrics"].keys()
-    for name, value in together["metrics"].items():
-        assert value == pytest.approx(alone["metrics"][name], rel=1e-5), name
+    alone = read_json(workspace.only_run / "summary.json")["stages"]["test"]
+    workspace.run("test", "--run", "latest", "accelerator={num_processes: 2, strategy: ddp}").ok()
+    together = read_json(workspace.only_run / "summary.json")["stages"]["test"]
+    assert together.keys() == alone.keys()
+    for name, value in together.items():
+        assert value == pytest.approx(alone[name], rel=1e-5), name

@@ -74,6 +74,8 @@ def test_without_augmentation_nothing_is_mixed_and_a_warning_says_so(
     assert "data.init_args.mixup: no effect with data.init_args.augment: false" in caplog.text
 
 
+@pytest.mark.filterwarnings("ignore:Be aware that when using `ckpt_path`:UserWarning")
+@pytest.mark.filterwarnings("ignore:The dirpath has changed:UserWarning")
 def test_a_training_that_goes_on_with_all_of_it_is_the_same_to_the_bit(tmp_path: Path) -> None:
     options = {"mixup": 0.4, "cutmix": 1.0, "rand_augment": True}
     keeper = ModelCheckpoint(tmp_path / "kept", filename="at-{step}", every_n_train_steps=2, save_top_k=-1)

@@ -160,6 +160,7 @@ class Index:
         rounded: Columns whose differences float32 loses, each with the different values of some rows, in float64 and
             in float32.
         num_null_keys: Rows that a hash of the key puts into a split although they have none.
+        class_counts: Rows of each class in the training split.
     """
 
     columns: Columns
@@ -173,6 +174,7 @@ class Index:
     mean_weight: float | None = None
     rounded: Mapping[str, Sequence[int]] = field(default_factory=dict)
     num_null_keys: int = 0
+    class_counts: Mapping[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._class_numbers = {name: number for number, name in enumerate(self.class_names)}
@@ -336,6 +338,7 @@ def index_table(
         mean_weight=found["weight"] / num_training if columns.weight and num_training else None,
         rounded=found["rounded"],
         num_null_keys=found["null_keys"],
+        class_counts=found["classes"][0],
     )  # fmt: skip
     if classes is None and not index.counts["train"]:  # a model of a checkpoint may be tested on rows for nothing else
         counts = ", ".join(f"{split} {num}" for split, num in index.counts.items())

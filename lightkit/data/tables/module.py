@@ -275,6 +275,11 @@ class Table(LoadingModule):
         return len(self.class_names)
 
     @property
+    def label_counts(self) -> list[int]:
+        """Number of training rows of each class, for factors of the loss."""
+        return [self.index.class_counts.get(name, 0) for name in self.class_names]
+
+    @property
     def predict_paths(self) -> Sequence[str]:
         """File and row of what `predict_dataloader` gives, in its order."""
         return RowNames(self.index, self._predict_split)
