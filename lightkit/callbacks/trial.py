@@ -39,6 +39,8 @@ class TrialWatch(Callback):
 
     def on_epoch_recorded(self, trainer: Trainer, epoch: Any) -> None:
         """Stop after this epoch where the sweep says so; on every rank."""
+        if trainer.interrupted:  # by an error, after which ranks wait for none of the others
+            return
         stops = trainer.is_global_zero and self._read_verdict(int(epoch.epoch))
         if trainer.strategy.broadcast(stops):
             trainer.fit_loop.min_epochs = 0

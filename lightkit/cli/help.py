@@ -45,8 +45,8 @@ _TRAINING_KEYS = ("trainer.", "callbacks", "optimizer", "run.resume")
 _ALWAYS_SHOWN = "trainer.fast_dev_run=false"
 _EXPORT_KEYS = ("model", "data", "model.KEY, data.KEY", "run.root=runs", "seed_everything=true")
 _TOPICS = """\
-  --help SECTION [KEY]   trainer, run, launch, watchdog, gate, accelerator: keys
-                         and defaults
+  --help SECTION [KEY]   trainer, run, launch, watchdog, gate, sweep,
+                         accelerator: keys and defaults
   --help SECTION [CLASS] model, data, callbacks, logger, optimizer,
                          lr_scheduler: classes; the arguments of one, as in
                          --help model my_module.Net

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import shutil
 import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -422,8 +421,3 @@ def remove_verdict(root: Path, name: str | None) -> None:
     """
     if name is not None:
         (root / name / VERDICT).unlink(missing_ok=True)
-
-
-def remove_folder(folder: Path) -> None:
-    """Remove the folder of a trial that was never recorded."""
-    shutil.rmtree(folder, ignore_errors=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import os
 import re
 import signal
 import time
@@ -31,6 +32,7 @@ from lightkit.config.identity import select_identity
 from lightkit.config.loader import find_plain_secrets
 from lightkit.errors import ConfigError, LightkitError, OutOfTime
 from lightkit.hardware import this_machine
+from lightkit.reports.statistics import wilson_interval
 from lightkit.runs.ci_report import Case, CiReport, markdown_table
 from lightkit.runs.deadline import Deadline, parse_deadline
 from lightkit.runs.index import flatten
@@ -355,7 +357,8 @@ class Sweep:
             self._trials.threads = None
         elif uses_gpus:
             starts = range(0, groups * per_trial, per_trial)
-            self._trials.devices = [",".join(map(str, range(start, start + per_trial))) for start in starts]
+            visible = _list_visible(groups * per_trial)
+            self._trials.devices = [",".join(visible[start : start + per_trial]) for start in starts]
         elif self._stage_config.resolved.section("launch").get("threads") is None:
             self._trials.threads = max(1, cores // number)
         return number
@@ -511,6 +514,7 @@ class Sweep:
         if not self._has_result:
             self._report.reason = lines[0]
             raise LightkitError(f"sweep: {self._stage_config.resolved.masked(lines[0])}")
+        lines += self._describe_noise()
         lines.append(f"sweep {shown_path(self._folder)}")
         if page is not None:
             lines.append(f"report {shown_path(page)}")
@@ -518,6 +522,19 @@ class Sweep:
         print_line(self._stage_config.resolved.masked("\n".join(lines)), self._stage_config.mode)
         self._send_end()
         return 0
+
+    def _describe_noise(self) -> list[str]:
+        """Say how far an accuracy can be off by chance alone, on so many validation samples."""
+        best = choose_best(self._record.trials, self._plan, str(self._mode)) if self._mode else None
+        if best is None or best.run is None or best.value is None or not _is_accuracy(str(self._trials.metric)):
+            return []
+        summary = runs.read_summary(self._root / best.run / "summary.json") or {}
+        num_samples = (summary.get("samples") or {}).get("val")
+        if not isinstance(num_samples, int) or not 0 <= best.value <= 1:
+            return []
+        low, high = wilson_interval(round(best.value * num_samples), num_samples)
+        text = f"noise {num_samples} validation samples: an accuracy of {best.value:.4g} has the 95 % interval"
+        return [f"{text} {low:.3f} to {high:.3f}, on samples alone"]
 
     @property
     def _has_result(self) -> bool:
@@ -606,6 +623,17 @@ class Sweep:
         from lightkit.runs.webhook import close_all
 
         close_all([notifier.sender for notifier in notifiers], 5.0)
+
+
+def _list_visible(number: int) -> list[str]:
+    """List the names of the GPUs that this process sees, for ``CUDA_VISIBLE_DEVICES``."""
+    named = [name.strip() for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name.strip()]
+    return named or [str(index) for index in range(number)]
+
+
+def _is_accuracy(metric: str) -> bool:
+    """Return whether a metric is the share of samples that are right."""
+    return metric.replace("_", "/").rpartition("/")[2] in ("accuracy", "acc")
 
 
 def _without_numbers(reason: str) -> str:

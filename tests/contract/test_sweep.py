@@ -112,7 +112,7 @@ def test_the_process_of_a_sweep_has_no_torch(swept: Workspace) -> None:
     assert os.path.exists(swept.folder / "printed.txt")  # noqa: PTH110
 
 
-MISTAKES = {
+MISTAKES: dict[str, tuple[dict[str, Any], dict[str, Any], list[str]]] = {
     "a key that the class has not": (
         {"model.hiden": [4, 8]},
         {},
