@@ -430,7 +430,8 @@ def draw_metric_curves(facts: RunFacts) -> list[PageFigure]:
             facts.rows,
             names,
             best_epoch=best,
-            **marks,
+            resumed_at=marks["resumed_at"],
+            skipped_at=marks["skipped_at"],
             with_learning_rate=index == 0,
             has_log_axis=choose_log_axis(values),
         )
