@@ -197,9 +197,12 @@ def _summarize_table(path: Path) -> ImageData:
     labels = [name for name in _LABELS if name in columns]
     if image is None or not labels:
         raise _explain_columns(path, {name: str(kind) for name, kind in columns.items()}, image)
-    label = labels[0]
+    return _summarize_bytes(path, table, image=image, label=labels[0])
 
-    # Count the classes and the splits, and measure some images where the table has their sizes.
+
+def _summarize_bytes(path: Path, table: Any, *, image: str, label: str) -> ImageData:
+    """Count the classes and the splits of a table of image bytes, and read some sizes where it has them."""
+    columns = table.schema.names
     read = [label, "split"] if "split" in columns else [label]
     rows = table.to_table(columns=read).to_pydict()
     classes = {str(name): number for name, number in sorted(Counter(rows[label]).items(), key=str)}

@@ -64,27 +64,33 @@ class MergeRules:
         """Lay ``upper`` over ``lower``; neither is changed."""
         if isinstance(lower, Items) and isinstance(upper, MappingNode) and upper.partial:
             return self._into_list(lower, upper, path)
-        if path == ("accelerator",):  # `accelerator: cpu` is `accelerator: {kind: cpu}`
-            lower = _in_full(lower, "kind")
-            upper = _in_full(upper, "kind")
-        elif self.is_class_place(path):
-            lower = _as_spec(lower)
-            upper = _as_spec(upper)
-        elif lower is not None and class_of(lower) is not None and _looks_like_class(upper):
-            upper = _as_spec(upper)
-        elif isinstance(upper, MappingNode) and upper.partial:  # `--trainer.logger=CSVLogger --trainer.logger.name=x`
-            lower = _as_spec(lower)
+        lower, upper = self._write_in_full(lower, upper, path)
         if not isinstance(upper, MappingNode):
             return supersede(lower, upper)
         if upper.partial and isinstance(lower, Leaf) and str(lower.value).startswith("${"):
             text = f"{dotted((*path, *upper.entries))} reaches into {dotted(path)}, which is {lower.value!r}"
             raise error_at(f"{text}; set {dotted(path)} itself", upper.origin, lower.origin)
+
+        # Arguments of one class are merged; another class replaces the class with its arguments.
         upper = self._with_arguments_inside(lower, upper, path)
         if isinstance(lower, MappingNode) and not _is_other_class(lower, upper):
             if class_of(upper) is not None and set(upper.entries) <= set(_spec_keys(path)):
-                lower, upper = self._folded(lower, path), _with_longer_name(lower, upper)
+                upper = _with_longer_name(lower, upper)
+                lower = self._folded(lower, path)
             return self._merged(lower, upper, path)
         return supersede(lower, self._merged(MappingNode({}, upper.origin, upper.replaced), upper, path))
+
+    def _write_in_full(self, lower: Node | None, upper: Node, path: KeyPath) -> tuple[Node | None, Node]:
+        """Write values that a single word stands for as the mappings that they mean, where they are to be merged."""
+        if path == ("accelerator",):  # `accelerator: cpu` is `accelerator: {kind: cpu}`
+            return _in_full(lower, "kind"), _in_full(upper, "kind")
+        if self.is_class_place(path):
+            return _as_spec(lower), _as_spec(upper)
+        if lower is not None and class_of(lower) is not None and _looks_like_class(upper):
+            return lower, _as_spec(upper)
+        if isinstance(upper, MappingNode) and upper.partial:  # `--trainer.logger=CSVLogger --trainer.logger.name=x`
+            return _as_spec(lower), upper
+        return lower, upper
 
     def _is_entry(self, path: KeyPath) -> bool:
         return len(path) == 2 and path[0] in NAMED_CLASSES

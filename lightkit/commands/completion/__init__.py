@@ -61,9 +61,8 @@ def completion(invocation: Invocation) -> int:
     """
     inputs = invocation.inputs
     if inputs[:1] == ("words",) and len(inputs) > 1:
-        from lightkit.commands.completion.choices import (
-            completion_choices,  # here: printing the script loads nothing else
-        )
+        # Here, since printing the script loads nothing else.
+        from lightkit.commands.completion.choices import completion_choices
 
         print("\n".join(completion_choices(inputs[2:], is_split=inputs[1] == "bash")))
         return 0
