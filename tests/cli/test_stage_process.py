@@ -12,7 +12,12 @@ from pathlib import Path
 import psutil
 import pytest
 
+from lightkit.cli.command_table import parse
+from lightkit.cli.stage_config import StageConfig
 from lightkit.cli.stage_processes import StageProcesses, describe_kill
+from lightkit.cli.stage_runner import run_stage
+from lightkit.errors import DataChanged
+from lightkit.runs.signals import SignalWatch
 
 
 @pytest.fixture(scope="module")
@@ -128,3 +133,25 @@ def test_a_signal_that_a_stage_does_not_live_to_handle_is_told_all_the_same(
         assert early.run([stage], {}, lambda: None) == -signal.SIGTERM
     assert early.reason == f"interrupted by SIGTERM; {end}"
     assert capfd.readouterr().err == f"{early.reason}\n"
+
+
+def test_a_fit_that_begins_again_for_other_data_keeps_its_deadline(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(os, "environ", os.environ.copy())
+    Path("small.yaml").write_text("model: Regressor\ndata: Temperatures\n", encoding="utf-8")
+    starts: list[StageConfig] = []
+
+    def start(stage_config: StageConfig, *_: object) -> int:
+        starts.append(stage_config)
+        if len(starts) == 1:
+            raise DataChanged("the data has changed")
+        return 0
+
+    monkeypatch.setattr("lightkit.cli.stage_runner._start", start)
+    assert run_stage(parse(["fit", "-c", "small.yaml", "--deadline=1h"]), SignalWatch()) == 0
+    first, again = starts
+    assert again.invocation.words[-1] == "--run.resume=never"
+    assert first.deadline is not None
+    assert again.deadline == first.deadline
