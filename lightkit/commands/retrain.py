@@ -728,9 +728,11 @@ class Retrain:
 
     def _find_blocked(self) -> str | None:
         """Return the stage that was not begun any more; None where one has failed, or all are over."""
+        if any(state.has_failed for state in self._stages.values()):
+            return None
         for stage, state in self._stages.items():
             if not state.is_over:
-                return None if state.has_failed else stage
+                return stage
         return None
 
     def _describe_end(self, reason: str) -> str:
