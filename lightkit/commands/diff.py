@@ -182,8 +182,8 @@ def _find_default_value(tree: MappingNode, path: KeyPath) -> _Value | None:
 
 def _means_the_same(path: KeyPath, in_file: Any, in_run: Any) -> bool:
     """Return whether a run has written a file's value out: the full name of a class, or a number of another type."""
-    if path[-1] == "class_path":
-        return "." not in str(in_file) and bool(str(in_run).rpartition(".")[2] == in_file)
+    if path[-1] == "class_path" and "." not in str(in_file) and str(in_run).rpartition(".")[2] == in_file:
+        return True
     return _is_number(in_file) and _is_number(in_run) and bool(in_file == in_run)
 
 
