@@ -21,7 +21,7 @@ from lightkit.runs import events, folder
 from lightkit.runs.summary import SUMMARY_SCHEMA
 
 DOCS = Path(__file__).parents[1] / "docs"
-SECTIONS = ("run", "accelerator", "launch", "watchdog", "gate", "trainer", "callbacks", "logger")
+SECTIONS = ("run", "accelerator", "launch", "watchdog", "gate", "sweep", "trainer", "callbacks", "logger")
 OTHER_CODES = {
     0: "done",
     6: "`--if-changed`: nothing has changed, nothing was done (0 with `--unchanged-ok`); `upgrade`: nothing to change",

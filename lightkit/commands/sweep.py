@@ -30,7 +30,7 @@ from lightkit.cli.trial_processes import Job, TrialProcesses, remove_verdict
 from lightkit.config import shown_path
 from lightkit.config.identity import select_identity
 from lightkit.config.loader import find_plain_secrets
-from lightkit.errors import ConfigError, LightkitError, OutOfTime
+from lightkit.errors import ConfigError, LightkitError, OutOfTime, TooLittleTime
 from lightkit.hardware import this_machine
 from lightkit.reports.statistics import wilson_interval
 from lightkit.runs.ci_report import Case, CiReport, markdown_table
@@ -249,6 +249,7 @@ class Sweep:
         self._folder = record.path.parent
         self._mode = record.head.get("found_mode") or plan.mode
         self._is_exhausted = False
+        self._has_advanced = False  # in this process
         self._failures: list[str] = []  # of the newest trials, one after another
         environment = {**lock.delegate(), IN_RETRAIN: "1"}
         self._job = Job(self._folder.name, self._root, job, self._folder, environment, self._build_words, ["--quiet"])
@@ -281,6 +282,8 @@ class Sweep:
         while self._trials.active:
             for trial in self._trials.poll():
                 self._finish(trial)
+            if any(each.values for each in self._trials.active):
+                self._has_advanced = True
             if self._processes.received is not None:
                 self._trials.is_stopping = True
             elif not self._trials.is_stopping and (self._is_late() or self._trials.fatal is not None):
@@ -454,6 +457,7 @@ class Sweep:
         if self._trials.search is None:
             self._prepare_search()
         self._record.end(trial)
+        self._has_advanced = True
         recorded = self._record.trials[trial.number]
         if self._trials.search is not None and recorded.kind == "search":
             self._trials.search.finish(recorded)
@@ -567,7 +571,10 @@ class Sweep:
             text = f"sweep: {len(self._failures)} trials in a row have failed (sweep.max_failures): {first}"
             return LightkitError(self._stage_config.resolved.masked(text))
         if any(not each.is_finished for each in self._record.trials) or self._choose_next() is not None:
-            return OutOfTime(f"The deadline is near; the same command goes on with {self._describe_left()}")
+            text = f"The deadline is near; the same command goes on with {self._describe_left()}"
+            if self._deadline is not None and self._deadline.is_duration and not self._has_advanced:
+                return TooLittleTime(f"{text}, and has no more time. Name a longer --deadline.")
+            return OutOfTime(text)
         return None
 
     def _describe_left(self) -> str:
@@ -609,7 +616,7 @@ class Sweep:
         """Put the trials' MLflow runs below one of the sweep."""
         from lightkit.cli.sweep_tracking import track_sweep  # here: few configs need it
 
-        track_sweep(self._root, self._record, self._plan, self._trials.metric, self._mode)
+        track_sweep(self._stage_config.resolved, self._root, self._record, self._plan, self._trials.metric, self._mode)
 
     def _send_end(self) -> None:
         """Send the end with the notifiers of the config, which the trials have not."""

@@ -25,6 +25,8 @@ gate.json                       the decision of `lightkit gate`
 gate.html                       its page: what was asked, what was found and what decides
 promoted.json                   the registered model and its aliases, after `lightkit promote`
 retrain.json                    the stages of `lightkit retrain`
+trial.json                      of a trial of `lightkit sweep`: the number of its parameters
+verdict.json                    of a trial that runs: whether its sweep stops it after an epoch
 export/                         exported files, and `export.json` with the verification of each
 stalls/                         stacks of all threads and loader processes of a run that hung
 logs/                           output of the ranks other than 0 (`rank-N.log`), and of their launcher

@@ -110,6 +110,7 @@ class ManifestRecord(TypedDict, total=False):
     earlier: list[dict[str, Any]]
     ckpt_path: str | None
     fast_dev_run: bool | int
+    trial: str
     environment: dict[str, str] | None
     origins: dict[str, str]
     inputs: dict[str, Any] | None

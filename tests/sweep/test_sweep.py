@@ -327,7 +327,7 @@ def test_a_grid_needs_no_file_and_no_metric(tmp_path: Path) -> None:
 
 def test_a_deadline_saves_the_trials_and_ends_with_75(tmp_path: Path) -> None:
     write(tmp_path, trials=30, sampler="random", space=RATES)
-    code, text = run(tmp_path, "--deadline=6s", pace_s=0.5)
+    code, text = run(tmp_path, "--deadline=20s", pace_s=0.5)
     assert code == 75, text
     assert "the same command goes on with trial" in text
 
