@@ -240,3 +240,16 @@ def test_rows_of_numbers_are_answered_with_values_or_classes(place: Workspace) -
     (answer,) = served.post(json={"rows": [[1, 2, 2]]}).json()["predictions"]
     assert answer["label"] == "right"
     assert answer["probability"] == pytest.approx(1 - 1 / (1 + 2.718281828459045**3), abs=1e-6)
+
+
+def test_a_registered_model_is_exported_and_served(registered: Workspace, predicted: list[dict[str, Any]]) -> None:
+    paint(registered.folder / "new", NEW)
+    served = start_server(registered, "--model", "models:/flowers@champion")
+    assert "model.onnx" in served.process.out, "it was verified"
+    for answer, row in zip(served.predict(*NAMED), predicted, strict=True):
+        assert answer["label"] == row["label"]
+        assert answer["probability"] == pytest.approx(
+            row["probability"], abs=1e-5
+        )  # of another graph of the same model
+    served.process.signal(signal.SIGTERM)
+    served.process.result(timeout_s=30).ok()

@@ -49,7 +49,7 @@ def test_rows_become_rarer_and_a_resumed_run_goes_on_after_them(tmp_path: Path, 
     assert gaps[0] == 2
     assert gaps == sorted(gaps)
     assert 17 <= gaps[-1] <= 19, "0.5 % of an hour"
-    assert len(seconds) < 600
+    assert len(seconds) <= 650
 
     clock.now_s += 5000  # nothing ran
     again = ResourceLog(path)
