@@ -124,7 +124,11 @@ class Comparison:
             self._rows["inference"] = [{"tool": "lightkit", "note": "not run: no training before it"}]
             return
         export = [sys.executable, "-m", "lightkit", "export", "--run", str(trained), "--format", "onnx"]
-        run(export, folder=self._out, log=self._out / "export.log")
+        try:
+            run(export, folder=self._out, log=self._out / "export.log")
+        except ToolFailed as error:
+            self._rows["inference"] = [{"tool": "lightkit", "note": f"failed: {error}"}]
+            return
         model = next((trained / "export").glob("*.onnx"))
         weights = next(iter(sorted(self._out.glob("frozen/0/*/runs/classify/**/weights/best.pt"))), None)
         jobs = list_inference(self._setting, run=trained, model=model, yolo_weights=weights)

@@ -7,6 +7,7 @@ same for all and are installed once. What a tool needs in addition is installed 
 from __future__ import annotations
 
 import argparse
+import os
 import subprocess
 import sys
 import sysconfig
@@ -20,6 +21,8 @@ PACKAGES = {
     "transformers": ["transformers==5.24.0", "accelerate==1.15.0"],
     "timm": ["timm==1.0.31"],
 }
+TRACKERS = ("clearml", "comet", "dvc", "mlflow", "raytune", "tensorboard", "wandb", "sync")
+"""Settings of Ultralytics that are on where a package is installed."""
 TIMM_TRAIN = "https://raw.githubusercontent.com/huggingface/pytorch-image-models/v1.0.31/train.py"
 
 
@@ -33,6 +36,8 @@ def main() -> int:
     for tool in options.only:
         make_environment(options.folder / tool, PACKAGES[tool])
         print(f"made {options.folder / tool}")
+    if "ultralytics" in options.only:
+        switch_trackers_off(options.folder / "ultralytics")
     if "timm" in options.only:
         script = options.folder / "timm" / "train.py"
         if options.timm_train is not None:
@@ -40,6 +45,19 @@ def main() -> int:
         elif not script.exists():
             urllib.request.urlretrieve(TIMM_TRAIN, script)
     return 0
+
+
+def switch_trackers_off(environment: Path) -> None:
+    """Have Ultralytics leave out the trackers that the shared packages bring: nobody gets them with it alone.
+
+    Args:
+        environment: That of Ultralytics.
+    """
+    config = environment.resolve() / "config"
+    config.mkdir(exist_ok=True)
+    settings = [f"{name}=False" for name in TRACKERS]
+    environ = {**os.environ, "YOLO_CONFIG_DIR": str(config), "YOLO_OFFLINE": "true"}
+    subprocess.run([environment / "bin" / "yolo", "settings", *settings], check=True, env=environ)
 
 
 def make_environment(folder: Path, packages: list[str]) -> None:

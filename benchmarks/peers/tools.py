@@ -96,7 +96,6 @@ def _script(name: str) -> str:
 
 
 _PRINTED = r"^epoch \d+ accuracy"
-_OFFLINE = {"YOLO_OFFLINE": "true"}  # it asks for updates and fonts, and sends statistics, otherwise
 _OWN = {"PYTHONPATH": str(HERE.parent)}
 
 
@@ -182,9 +181,14 @@ def _make_ultralytics(setting: Setting, *, equal: bool) -> Job:
         _yolo(setting, "train", "model=net.yaml", *words),
         r"^\s+all\s",
         read_table("runs/classify/**/results.csv", "metrics/accuracy_top1"),
-        _OFFLINE,
+        _list_yolo_variables(setting),
         {"net.yaml": net},
     )
+
+
+def _list_yolo_variables(setting: Setting) -> dict[str, str]:
+    """List the variables by which Ultralytics asks no server, and leaves out the trackers that it finds installed."""
+    return {"YOLO_OFFLINE": "true", "YOLO_CONFIG_DIR": str(setting.environments / "ultralytics" / "config")}
 
 
 def _yolo(setting: Setting, mode: str, *words: str) -> list[str]:
@@ -246,7 +250,7 @@ def list_frozen(setting: Setting) -> list[Job]:
             _yolo(setting, "train", "model=net.yaml", "freeze=1", f"seed={setting.seed}"),
             r"^\s+all\s",
             read_table("runs/classify/**/results.csv", "metrics/accuracy_top1"),
-            {**home, **_OFFLINE},
+            {**home, **_list_yolo_variables(setting)},
             {"net.yaml": net},
         ),
         Job(
@@ -280,5 +284,7 @@ def list_inference(setting: Setting, *, run: Path, model: Path, yolo_weights: Pa
     ]
     if yolo_weights is not None:
         words = [f"model={yolo_weights}", f"source={setting.unsplit}/**/*.jpg", "save=False"]
-        jobs.append(Job("yolo classify predict", _yolo(setting, "predict", *words), environ=_OFFLINE))
+        jobs.append(
+            Job("yolo classify predict", _yolo(setting, "predict", *words), environ=_list_yolo_variables(setting))
+        )
     return jobs

@@ -25,7 +25,7 @@ class Report(TrainerCallback):
 
     def on_evaluate(self, args: Any, state: Any, control: Any, metrics: Any = None, **_: Any) -> None:
         """Print it."""
-        print(f"epoch {round(state.epoch) - 1} accuracy {metrics['eval_accuracy']:.4f}", flush=True)
+        print(f"\nepoch {round(state.epoch) - 1} accuracy {metrics['eval_accuracy']:.4f}", flush=True)
 
 
 def collate(samples: list[tuple[torch.Tensor, int]]) -> dict[str, torch.Tensor]:
