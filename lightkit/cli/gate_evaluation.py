@@ -32,6 +32,7 @@ from lightkit.cli.model_builder import build_metric_callbacks, build_model, tran
 from lightkit.cli.notifications import IN_RETRAIN, build_notifiers, warn_of_lost_addresses
 from lightkit.cli.stage_config import StageConfig, read_run_settings
 from lightkit.cli.stage_runner import open_run_config
+from lightkit.cli.up_to_date import digest_inputs_of_scores
 from lightkit.config import Resolved, dump_yaml, near, read_file, shown_path
 from lightkit.config.accelerator.vocabulary import PRECISIONS
 from lightkit.config.tree import to_plain
@@ -98,7 +99,8 @@ def evaluate_gate(stage_config: StageConfig, *, tracking_uri: str | None, name: 
     warn_of_lost_addresses(resolved, run)
     notifiers = _build_gate_notifiers(resolved)
 
-    # Decide.
+    # Decide. The digests first: what changes from here on may not be in the scores.
+    inputs = digest_inputs_of_scores(stage_config, run)
     address = address_of_run(tracking_uri, run, resolved)
     needs_registry = settings.metric is not None and (settings.baseline, settings.drift) != (None, None)
     has_registry = address.database is None or address.database.is_file()
@@ -113,7 +115,7 @@ def evaluate_gate(stage_config: StageConfig, *, tracking_uri: str | None, name: 
         decision = _Evaluation(stage_config, stack, settings, run, Path(checkpoint), registry, Path(folder)).decide()
 
     # Write it down, and send it.
-    record: dict[str, Any] = resolved.masked(decision)
+    record: dict[str, Any] = resolved.masked({**decision, "inputs": inputs})
     runs.write_json(run.folder / RECORD, record)
     if read_run_settings(stage_config).report:
         write_gate_page(run)

@@ -22,9 +22,10 @@ from lightkit.config.display import iterate_leaves, redact_node
 from lightkit.config.identity import is_in_identity, select_earlier_identity, select_identity
 from lightkit.config.schema import load_schema
 from lightkit.config.tree import to_plain
-from lightkit.errors import ConfigError
+from lightkit.errors import ConfigError, DataError
 from lightkit.images.flower_photos import flower_photos
 from lightkit.images.verdicts import compute_file_digests
+from lightkit.registry.promotion import digests_of_inputs
 from lightkit.runs import Inputs, Run, git_output
 from lightkit.runs.files import finite
 from lightkit.runs.index import promoted_aliases
@@ -192,6 +193,23 @@ def _list_unseen(texts: Mapping[str, str], resolved: Resolved) -> tuple[str, ...
     is_own = _find_lightkit_class(resolved) is not None
     addresses = [key for key, text in texts.items() if _ADDRESS.match(text)]
     return tuple(key for key in addresses if not (is_own and texts[key].startswith("http")))
+
+
+def digest_inputs_of_scores(stage_config: StageConfig, run: Run) -> dict[str, str]:
+    """Return the digests of the config, the data and the code by which a run is scored, without its checkpoint.
+
+    Args:
+        stage_config: The command on the run.
+        run: The run, whose id is the salt of values that must not be seen.
+
+    Returns:
+        Empty where one of them cannot be seen, or is too large to be read, so that nothing can be compared.
+    """
+    try:
+        inputs = compute_inputs(replace(stage_config, ckpt_path=None), salt=run.id, asked=False)
+    except DataError:  # the photos are gone
+        return {}
+    return digests_of_inputs({"inputs": inputs.digests}) if _sees_data(stage_config.resolved, inputs) else {}
 
 
 def compute_code_digests(run_root: Path) -> dict[str, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -17,8 +18,10 @@ from filelock import FileLock, Timeout
 from lightkit import runs
 from lightkit.cli.command_line import Invocation
 from lightkit.cli.console import configure_console, print_line, quiet_libraries
+from lightkit.cli.notifications import IN_RETRAIN
 from lightkit.cli.stage_config import StageConfig, read_run_settings
 from lightkit.cli.stage_runner import open_run_config
+from lightkit.cli.up_to_date import digest_inputs_of_scores
 from lightkit.config import shown_path
 from lightkit.config.run_root import find_run_root
 from lightkit.errors import ConfigError, GateFailed, LightkitError, RunLocked
@@ -286,13 +289,21 @@ def _decide(registry: Registry, request: _Request) -> Mapping[str, Any]:
         found = find_version(registry, request.name, str(settings.baseline))
         baseline = None if found is None else str(found.version)
     decision: Mapping[str, Any] = runs.read_json(request.run.folder / RECORD) or {}
-    holds = decision_holds(decision, settings, name=request.name, sha256=request.sha256, baseline=baseline)
+    holds = decision_holds(
+        decision,
+        settings,
+        name=request.name,
+        sha256=request.sha256,
+        baseline=baseline,
+        inputs=digest_inputs_of_scores(request.stage_config, request.run),
+        in_retrain=IN_RETRAIN in os.environ,
+    )
     if request.is_forced:
         return decision if holds else {}
 
     if not holds:
         mode = request.stage_config.mode
-        what = f"{RECORD} is missing, older than a day, or of another checkpoint, champion or gate"
+        what = f"{RECORD} is missing, older than a day, or of another checkpoint, champion, gate or data"
         print_line(f"gate  is asked: {what}", mode)
         from lightkit.cli.gate_evaluation import evaluate_gate  # it loads torch
 
@@ -482,9 +493,16 @@ def _read_weights(tags: Mapping[str, str] | None) -> str | None:
 
 
 def decision_holds(
-    decision: Mapping[str, Any], settings: GateSettings, *, name: str, sha256: str, baseline: str | None
+    decision: Mapping[str, Any],
+    settings: GateSettings,
+    *,
+    name: str,
+    sha256: str,
+    baseline: str | None,
+    inputs: Mapping[str, str],
+    in_retrain: bool,
 ) -> bool:
-    """Return whether a decision is of today, and on this checkpoint, baseline and settings.
+    """Return whether a decision is of today, and on this checkpoint, baseline, settings, data and code.
 
     Args:
         decision: Content of gate.json.
@@ -492,11 +510,18 @@ def decision_holds(
         name: The registered model.
         sha256: Digest of the checkpoint.
         baseline: Version that it is compared with now; None for none.
+        inputs: Digests of the config, the data and the code of now; empty where one of them is unknown.
+        in_retrain: Whether the gate was the stage before: then what cannot be compared has not changed.
     """
     yesterday = (datetime.now(UTC) - timedelta(days=1)).isoformat(timespec="seconds")
+    is_of_baseline = (decision.get("against") or {}).get("version") == baseline
+    if settings.is_against_run:
+        is_of_baseline = in_retrain  # else `latest` may be another run
+    is_of_inputs = decision.get("inputs") == inputs and (bool(inputs) or in_retrain)
     return (
-        str(decision.get("time", "")) > yesterday  # the data may have changed
+        str(decision.get("time", "")) > yesterday
         and (decision.get("checkpoint") or {}).get("sha256") == sha256
-        and (decision.get("against") or {}).get("version") == baseline
+        and is_of_baseline
+        and is_of_inputs
         and decision.get("settings") == json.loads(json.dumps({**settings.__dict__, "name": name}))
     )

@@ -259,6 +259,7 @@ class GateRecord(TypedDict, total=False):
     notices: list[str]
     history: list[Moved] | None
     data: dict[str, Any]
+    inputs: dict[str, str]
     samples: list[Sample]
 
 

@@ -17,6 +17,17 @@ HOUR_AGO = (datetime.now(UTC) - timedelta(hours=1)).isoformat(timespec="seconds"
 DAY_AGO = (datetime.now(UTC) - timedelta(hours=25)).isoformat(timespec="seconds")
 
 
+INPUTS = {"config": "c", "data": "d", "code": "e"}
+RECORD = {
+    "checkpoint": {"sha256": "a"},
+    "settings": {**SETTINGS.__dict__},
+    "against": {"version": "1"},
+    "time": HOUR_AGO,
+    "inputs": INPUTS,
+}
+NOW: dict[str, Any] = {"name": "net", "sha256": "a", "baseline": "1", "inputs": INPUTS, "in_retrain": False}
+
+
 @pytest.mark.parametrize(
     ("changed", "holds"),
     [
@@ -26,11 +37,39 @@ DAY_AGO = (datetime.now(UTC) - timedelta(hours=25)).isoformat(timespec="seconds"
         ({"against": {"version": "2"}}, False),
         ({"against": None}, False),
         ({"time": DAY_AGO}, False),
+        ({"inputs": {**INPUTS, "data": "f"}}, False),
+        ({"inputs": {}}, False),
+        ({"inputs": None}, False),
     ],
-    ids=["it holds", "another checkpoint", "other settings", "another champion", "no champion", "old"],
+    ids=[
+        "it holds",
+        "another checkpoint",
+        "other settings",
+        "another champion",
+        "no champion",
+        "old",
+        "other data",
+        "unknown data",
+        "by an earlier version",
+    ],
 )
-def test_a_decision_holds_for_its_checkpoint_its_settings_and_a_day(changed: dict[str, Any], holds: bool) -> None:
-    settings = {**SETTINGS.__dict__}
-    record = {"checkpoint": {"sha256": "a"}, "settings": settings, "against": {"version": "1"}, "time": HOUR_AGO}
-    assert decision_holds({**record, **changed}, SETTINGS, name="net", sha256="a", baseline="1") == holds
-    assert not decision_holds({}, SETTINGS, name="net", sha256="a", baseline=None)
+def test_a_decision_holds_for_its_checkpoint_settings_champion_data_and_a_day(
+    changed: dict[str, Any], holds: bool
+) -> None:
+    assert decision_holds({**RECORD, **changed}, SETTINGS, **NOW) == holds
+    assert not decision_holds({}, SETTINGS, **NOW)
+
+
+@pytest.mark.parametrize("in_retrain", [True, False], ids=["after the stage before", "by hand"])
+def test_a_decision_on_data_that_cannot_be_compared_holds_within_a_retrain_alone(in_retrain: bool) -> None:
+    now = {**NOW, "inputs": {}, "in_retrain": in_retrain}
+    assert decision_holds({**RECORD, "inputs": {}}, SETTINGS, **now) == in_retrain
+    assert not decision_holds(RECORD, SETTINGS, **now), "the data could be compared before"
+
+
+@pytest.mark.parametrize("in_retrain", [True, False], ids=["after the stage before", "by hand"])
+def test_a_decision_against_a_run_holds_within_a_retrain_alone(in_retrain: bool) -> None:
+    settings = GateSettings("test/accuracy", min=0.8, name="net", baseline="other/latest")
+    record = {**RECORD, "settings": {**settings.__dict__}, "against": {"version": None, "run": "other/1"}}
+    now = {**NOW, "baseline": None, "in_retrain": in_retrain}
+    assert decision_holds(record, settings, **now) == in_retrain

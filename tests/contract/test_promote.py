@@ -91,10 +91,58 @@ def test_promote_registers_a_run_that_has_passed_and_moves_the_alias(night: Nigh
     assert (moved["alias"], moved["to"], moved["reason"]) == ("champion", "1", "the first")
 
 
-def test_promote_goes_by_a_decision_that_still_holds(planted_original: Path) -> None:
-    judged = read_json(planted_original / "gate.json")
-    (kept,) = planted_original.glob(f"runs/{judged['run']}/gate.json")
-    assert read_json(kept) == judged
+@dataclass(frozen=True)
+class Judged:
+    """A run that has passed its gate on data of which a file is known.
+
+    Args:
+        workspace: Where it is.
+        run: The run.
+        words: Arguments of the gate, and of its promotion.
+        decision: Content of its gate.json.
+    """
+
+    workspace: Workspace
+    run: Path
+    words: tuple[str, ...]
+    decision: dict[str, Any]
+
+    def promote(self) -> Result:
+        return self.workspace.run("promote", str(self.run), *self.words)
+
+
+@pytest.fixture
+def judged(planted: Workspace) -> Judged:
+    """The worse of two runs, which has passed a loose gate."""
+    planted.write("samples.txt", "100 numbers")
+    run = planted.runs[1]
+    words = (LOOSE, "--data.init_args.note=samples.txt")
+    planted.run("gate", str(run), *words).ok()
+    return Judged(planted, run, words, read_json(run / "gate.json"))
+
+
+def test_promote_goes_by_a_decision_that_still_holds(judged: Judged) -> None:
+    promoted = judged.promote().ok()
+    assert "gate  is asked" not in promoted.out
+    assert read_json(judged.run / "gate.json") == judged.decision
+    assert champion(judged.workspace) == "2"
+
+
+def test_promote_judges_again_where_the_data_has_changed_since_the_gate(judged: Judged) -> None:
+    judged.workspace.write("samples.txt", "101 numbers")
+    promoted = judged.promote().ok()
+    assert "of another checkpoint, champion, gate or data" in promoted.out
+    assert read_json(judged.run / "gate.json")["inputs"]["data"] != judged.decision["inputs"]["data"]
+
+
+def test_promote_judges_again_where_the_code_has_changed_since_the_gate(judged: Judged) -> None:
+    code = judged.workspace.folder / "my_skilled.py"
+    text = code.read_text(encoding="utf-8")
+    assert ">= self.skill" in text
+    code.write_text(text.replace(">= self.skill", ">= 10"), encoding="utf-8")
+    refused = judged.promote()
+    assert refused.code == 4, "the model is right on a tenth of the samples now"
+    assert champion(judged.workspace) == "1"
 
 
 def test_promote_keeps_checkpoint_and_config_in_mlflow(night: Night) -> None:
