@@ -13,6 +13,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import psutil
@@ -191,13 +192,19 @@ class SlurmCluster:
         return dict(re.findall(r"(\w+)=(\S*)", text))
 
     def wait_for_job(self, number: str, condition: Callable[[dict[str, str]], bool], *, timeout_s: float = 150) -> None:
-        """Wait until a condition on a job is true; one that was put back is begun as soon as both nodes are idle."""
+        """Wait until a condition on a job is true; one that was put back is begun soon after both nodes are idle.
+
+        Slurm waits for two minutes, so that no node takes the new start for the one that it has ended ("Job credential
+        revoked"): its times are whole seconds, and five of them are enough here.
+        """
 
         def is_true() -> bool:
             job = self.job(number)
-            is_put_back = job["JobState"] == "PENDING" and job["Restarts"] != "0"  # and waits for two minutes
+            is_put_back = job["JobState"] == "PENDING" and job["Restarts"] != "0"
             if is_put_back and {*self.states().values()} == {"idle"}:
-                self.run("scontrol", "update", f"jobid={number}", "StartTime=now")
+                begins = datetime.fromisoformat(job["EligibleTime"])
+                if begins > datetime.now() + timedelta(seconds=10):
+                    self.run("scontrol", "update", f"jobid={number}", "StartTime=now+5").ok()
             return condition(job)
 
         wait_until(is_true, timeout_s=timeout_s)
