@@ -940,6 +940,12 @@ imported, and torch with them: seconds.""",
             ),
             Option("--no-hardware", "do not ask whether this machine has the devices of the config"),
             Option("--for", "check for a machine with N GPUs in place of this one", value="gpu=N"),
+            Option(
+                "--export-format",
+                "check that the model and this machine have what a later export to these formats needs",
+                value="FORMAT",
+                completes=EXPORT_FORMATS,
+            ),
             TRUST,
             Option(
                 "--json",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -21,6 +21,7 @@ from lightkit.config.resolved import DEFAULT_ROOT, drop_paths
 from lightkit.config.schema import ConfigSchema, join_alternatives, load_schema
 from lightkit.config.validation import ValidationResult, validate_values
 from lightkit.errors import ConfigError, DataError, LightkitError
+from lightkit.export.options import describe_missing_hooks
 from lightkit.images.table_format import explain_other_format
 from lightkit.runs.resume import check_checkpoint_file, open_named_run
 
@@ -451,6 +452,30 @@ def require_forward(resolved: Resolved) -> None:
             "train without a registration: lightkit fit, or lightkit retrain --skip promote",
             resolved.origin_of(("model", "class_path")),
         )
+
+
+def require_export_hooks(resolved: Resolved, formats: Sequence[str], *, option: str) -> None:
+    """Refuse formats that the module exports by itself where its class has no methods for them.
+
+    Args:
+        resolved: The config.
+        formats: Names of formats of the module's own; nothing is imported where there is none.
+        option: Option that names the formats, without its dashes.
+
+    Raises:
+        ConfigError: If the class of the model lacks one of the methods.
+    """
+    section = resolved.values.get("model")
+    named = section.get("class_path") if isinstance(section, dict) else None
+    if not formats or not isinstance(named, str):
+        return
+    path = find_section_class("model", resolved, load_schema()) or named
+    cls = import_class(path) if "." in path else None
+    if not isinstance(cls, type):
+        return  # a function that makes one: the export itself finds it
+    missing = describe_missing_hooks(cls, formats)
+    if missing is not None:
+        raise error_at(f"--{option} {missing}", resolved.origin_of(("model", "class_path")))
 
 
 def lacks_forward(cls: type) -> bool:

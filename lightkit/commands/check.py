@@ -19,10 +19,11 @@ from lightkit.cli.session import join_ranks
 from lightkit.cli.stage_config import StageConfig
 from lightkit.cli.stage_runner import make_plan, open_stage_config, parse_config
 from lightkit.cli.sweep_check import check_space, read_plan
-from lightkit.cli.validation import check_inputs, require_forward
+from lightkit.cli.validation import check_inputs, require_export_hooks, require_forward
 from lightkit.config import Origin, Problems, error_at
 from lightkit.config.schedule import find_long_schedules
 from lightkit.errors import ConfigError, LightkitError
+from lightkit.export.options import ExportOptions, parse_formats
 from lightkit.hardware import Machine, this_machine
 from lightkit.hardware.gpus import Gpu
 from lightkit.runs.ci_report import CiReport, check_cases, check_page
@@ -78,7 +79,8 @@ def _find_mistakes(invocation: Invocation) -> None:
     imports = invocation.has("full") or invocation.has("deep") or stage_config.needs_imports
     if stage_config.command == "fit" and has_sweep(stage_config.resolved):
         check_space(stage_config, read_plan(stage_config.resolved))
-    _check_config(stage_config, imports=imports, plans=not invocation.has("no-hardware"))
+    export = _read_export_options(invocation)
+    _check_config(stage_config, imports=imports, plans=not invocation.has("no-hardware"), export=export)
     report: dict[str, Any] = {"stage": stage_config.command, "mistakes": []}
     lines = ["no mistakes found; --deep builds everything and runs a batch, too"]
     if invocation.has("deep"):
@@ -141,8 +143,26 @@ def _assume_machine(text: str) -> Machine:
     return replace(here, gpus=gpus, versions=versions)
 
 
-def _check_config(stage_config: StageConfig, *, imports: bool, plans: bool) -> None:
+def _read_export_options(invocation: Invocation) -> ExportOptions | None:
+    """Return the formats of a later export; None where `--export-format` does not name any.
+
+    Raises:
+        ConfigError: If there is no such format, or its packages are missing.
+    """
+    if not invocation.has("export-format"):
+        return None
+    formats = parse_formats("export-format", invocation.options["export-format"])
+    return ExportOptions.parse({"format": ",".join(formats)})
+
+
+def _check_config(stage_config: StageConfig, *, imports: bool, plans: bool, export: ExportOptions | None) -> None:
     """Check the launch and the data, and with imports let jsonargparse parse the config.
+
+    Args:
+        stage_config: Config of the stage.
+        imports: Whether the classes are imported.
+        plans: Whether the launch is planned for a machine.
+        export: Formats of a later export, for which the module must have what they need.
 
     Raises:
         ConfigError: If there are errors in it.
@@ -156,11 +176,10 @@ def _check_config(stage_config: StageConfig, *, imports: bool, plans: bool) -> N
     with problems.noted():
         if plans:
             make_plan(stage_config)
+    is_parsed = False
     with problems.noted():
         if imports:
             parse_config(stage_config, join_ranks(stage_config))
-            if stage_config.command == "fit" and stage_config.resolved.section("gate").get("metric") is not None:
-                require_forward(stage_config.resolved)
         else:
             if stage_config.command == "fit":
                 for text, path in find_long_schedules(stage_config.resolved):
@@ -168,4 +187,20 @@ def _check_config(stage_config: StageConfig, *, imports: bool, plans: bool) -> N
             check_inputs(
                 stage_config.resolved, starts_training=stage_config.command == "fit" and stage_config.ckpt_path is None
             )
+        is_parsed = True
+    if is_parsed:  # else the class of the model may not be there
+        _check_later_use(stage_config, problems, imports=imports, export=export)
     problems.raise_any()
+
+
+def _check_later_use(
+    stage_config: StageConfig, problems: Problems, *, imports: bool, export: ExportOptions | None
+) -> None:
+    """Check that the class of the model has what a promotion and an export need; errors are noted."""
+    has_gate = stage_config.resolved.section("gate").get("metric") is not None
+    if imports and has_gate and stage_config.command == "fit":
+        with problems.noted():
+            require_forward(stage_config.resolved)
+    if export is not None:
+        with problems.noted():
+            require_export_hooks(stage_config.resolved, export.module_formats, option="export-format")

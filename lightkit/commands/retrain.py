@@ -26,7 +26,7 @@ from lightkit.cli.stage_config import StageConfig, read_run_settings
 from lightkit.cli.stage_processes import StageProcesses, describe_kill
 from lightkit.cli.stage_runner import open_stage_config
 from lightkit.cli.up_to_date import compare_inputs, compute_inputs, select_identity_of, split_values
-from lightkit.cli.validation import require_forward
+from lightkit.cli.validation import require_export_hooks, require_forward
 from lightkit.config import near, shown_path
 from lightkit.config.identity import select_earlier_identity, select_identity
 from lightkit.config.loader import find_plain_secrets
@@ -96,14 +96,23 @@ def _check_options(invocation: Invocation) -> None:
         raise ConfigError("retrain: --run is no option of it; to go on in a run's folder, give --run.resume=RUN")
     if "unchanged-ok" in options and "if-changed" not in options:
         raise invocation.error("--unchanged-ok has no effect without --if-changed")
-    formats = parse_formats("export-format", options.get("export-format", "torch_export"))
-    ExportOptions.parse({"format": ",".join(formats)})  # which refuses those whose packages are missing
+    _parse_export(options)
     if "reserve" in options and parse_duration(options["reserve"]) is None:
         raise ConfigError(f"--reserve: expected a duration such as 10m, 90s or 1h30m, got {options['reserve']!r}")
     for stage in options.get("skip", ()):
         if stage not in _SKIPPABLE:
             text = "; nothing is promoted that was not judged" if stage == "gate" else near(stage, _SKIPPABLE)
             raise ConfigError(f"--skip: expected {', '.join(_SKIPPABLE)}, got {stage!r}{text}")
+
+
+def _parse_export(options: Mapping[str, Any]) -> ExportOptions:
+    """Parse the formats of the export.
+
+    Raises:
+        ConfigError: If there is no such format, or its packages are missing.
+    """
+    formats = parse_formats("export-format", options.get("export-format", "torch_export"))
+    return ExportOptions.parse({"format": ",".join(formats)})
 
 
 def _retrain(fit: Invocation, options: Mapping[str, Any], notifier: CommandNotifier, report: CiReport) -> int:
@@ -116,6 +125,8 @@ def _retrain(fit: Invocation, options: Mapping[str, Any], notifier: CommandNotif
     gate = read_gate(resolved)
     for plain_secret in find_plain_secrets(resolved.tree, resolved.references):
         raise plain_secret
+    if "export" not in options.get("skip", ()):
+        require_export_hooks(resolved, _parse_export(options).module_formats, option="export-format")
     if gate.metric is not None:
         require_rule(gate)
         if "promote" not in options.get("skip", ()):

@@ -24,13 +24,11 @@ from torch import Tensor
 from lightkit.errors import ConfigError, ExportError, LightkitError, visible
 from lightkit.export.exporter import lock_folder, update_record
 from lightkit.export.metadata import Metadata, installed_versions
-from lightkit.export.options import MODULE_FORMAT
+from lightkit.export.options import MODULE_FORMAT, describe_missing_hooks
 from lightkit.hardware.processor import cpu_model, instruction_sets
 from lightkit.runs.checkpoints import digest
 from lightkit.runs.files import finite, flush
 
-HOOKS = ("export_model", "check_export")
-"""Methods of the module: `(folder, format)` each."""
 _log = logging.getLogger("lightkit")
 
 
@@ -40,13 +38,9 @@ def require_hooks(module: LightningModule, formats: Sequence[str]) -> None:
     Raises:
         ConfigError: If one of the two methods is missing.
     """
-    missing = [name for name in HOOKS if not callable(getattr(module, name, None))]
-    if formats and missing:
-        raise ConfigError(
-            f"--format {MODULE_FORMAT}{formats[0]}: {type(module).__name__} has no method {' and no '.join(missing)}. "
-            "A module exports itself by export_model(folder, format), which writes the files, and "
-            "check_export(folder, format), which raises where they differ from the model (docs/export-and-serve.md)."
-        )
+    missing = describe_missing_hooks(type(module), formats)
+    if missing is not None:
+        raise ConfigError(f"--format {missing}")
 
 
 def export_by_module(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -21,6 +21,8 @@ OPSETS = range(18, 24)
 """Tested: written by torch's exporter and read by onnxruntime."""
 MODULE_FORMAT = "module:"
 """Beginning of a format that the module exports by itself, see `lightkit.export.module_export`."""
+MODULE_HOOKS = ("export_model", "check_export")
+"""Methods of such a module: `(folder, format)` each."""
 _MODULE_NAME = re.compile(r"[A-Za-z0-9][\w-]*")  # of a folder, which no file of lightkit's has
 _SHAPE = re.compile(r"(\d+(?:\s*[,x]\s*\d+)*)\s*(?::\s*(\w+))?")
 _DTYPES = ("float32", "float64", "float16", "int64", "int32", "uint8", "bool")
@@ -117,6 +119,23 @@ def parse_formats(name: str, text: str) -> tuple[str, ...]:
     if "all" in names:
         names = [*FORMATS, *(each for each in names if each.startswith(MODULE_FORMAT))]
     return tuple(dict.fromkeys(names))
+
+
+def describe_missing_hooks(cls: type, formats: Sequence[str]) -> str | None:
+    """Describe the methods that a class of modules lacks for formats of its own; None where it lacks none.
+
+    Args:
+        cls: The class.
+        formats: Names without `MODULE_FORMAT`, such as `ExportOptions.module_formats`.
+    """
+    missing = [name for name in MODULE_HOOKS if not callable(getattr(cls, name, None))]
+    if not formats or not missing:
+        return None
+    return (
+        f"{MODULE_FORMAT}{formats[0]}: {cls.__name__} has no method {' and no '.join(missing)}. "
+        "A module exports itself by export_model(folder, format), which writes the files, and "
+        "check_export(folder, format), which raises where they differ from the model (docs/export-and-serve.md)."
+    )
 
 
 def _parse_shapes(name: str, text: str) -> tuple[tuple[tuple[int, ...], str], ...]:

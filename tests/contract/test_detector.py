@@ -272,3 +272,26 @@ def test_a_module_without_an_export_of_its_own_is_refused_with_what_to_write(pla
     bad = place.run("export", "--run", "detector/latest", "--format=module:../here")
     assert bad.code == 2
     assert "module:NAME, or several with commas between them, got 'module:../here'" in bad.err
+
+
+PLAIN = ("-c", "detector.yaml", "--model.class_path=detector.Plain", "--export-format=torch_export,module:columns")
+
+
+@pytest.mark.parametrize("command", ["check", "retrain"])
+def test_a_module_without_an_export_of_its_own_is_found_before_it_trains(command: str, place: Workspace) -> None:
+    before = sorted(place.folder.glob("runs/*/*"))
+    result = place.run(command, *PLAIN)
+    assert result.code == 2
+    assert "--export-format module:columns: Plain has no method export_model and no check_export." in result.err
+    assert "--model.class_path" in result.err, "where the class was named"
+    assert sorted(place.folder.glob("runs/*/*")) == before
+
+
+def test_a_module_with_an_export_of_its_own_passes_the_check_of_its_format(place: Workspace) -> None:
+    place.run(
+        "check", "-c", "detector.yaml", "--gate.metric=null", "--gate.min=null", "--export-format=module:columns"
+    ).ok()
+    unknown = place.run("check", "-c", "detector.yaml", "--export-format=colums")
+    assert unknown.code == 2
+    assert "--export-format: expected " in unknown.err
+    assert "'colums'" in unknown.err
