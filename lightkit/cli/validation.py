@@ -432,26 +432,27 @@ def explain_unwritable(root: str | Path, *, setting: str = "run.root") -> Config
     return ConfigError(f"{text}. Set {setting} to a folder that can be written.")
 
 
-def require_forward(resolved: Resolved) -> None:
-    """Refuse a model without a `forward` where the config has a gate, by which models are promoted.
+def find_missing_forward(resolved: Resolved) -> ConfigError | None:
+    """Return why the model cannot be promoted by the config's gate, for it has no `forward`; None where it can.
 
-    Lightning trains a module without one. A registered model is called by it.
+    Lightning trains and scores a module without one. A registered model is called by it.
 
     Raises:
-        ConfigError: If the class has none of its own.
+        ConfigError: If the class cannot be imported.
     """
     section = resolved.values.get("model")
     path = section.get("class_path") if isinstance(section, dict) else None
     if not isinstance(path, str) or "." not in path or path.startswith("lightkit."):
-        return
+        return None
     cls = import_class(path)
-    if isinstance(cls, type) and lacks_forward(cls):
-        raise error_at(
-            f"model: {cls.__name__} has no forward, by which a model in the registry is called, and the gate "
-            f"({resolved.section('gate').get('metric')}) leads there. Add forward(self, inputs) to {cls.__name__}; or "
-            "train without a registration: lightkit fit, or lightkit retrain --skip promote",
-            resolved.origin_of(("model", "class_path")),
-        )
+    if not isinstance(cls, type) or not lacks_forward(cls):
+        return None
+    return error_at(
+        f"model: {cls.__name__} has no forward, by which a model in the registry is called, and the gate "
+        f"({resolved.section('gate').get('metric')}) leads there. Add forward(self, inputs) to {cls.__name__}; or "
+        "train without a registration: lightkit fit, or lightkit retrain --skip promote",
+        resolved.origin_of(("model", "class_path")),
+    )
 
 
 def require_export_hooks(resolved: Resolved, formats: Sequence[str], *, option: str) -> None:

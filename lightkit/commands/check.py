@@ -19,7 +19,7 @@ from lightkit.cli.session import join_ranks
 from lightkit.cli.stage_config import StageConfig
 from lightkit.cli.stage_runner import make_plan, open_stage_config, parse_config
 from lightkit.cli.sweep_check import check_space, read_plan
-from lightkit.cli.validation import check_inputs, require_export_hooks, require_forward
+from lightkit.cli.validation import check_inputs, find_missing_forward, require_export_hooks
 from lightkit.config import Origin, Problems, error_at
 from lightkit.config.schedule import find_long_schedules
 from lightkit.errors import ConfigError, LightkitError
@@ -196,11 +196,12 @@ def _check_config(stage_config: StageConfig, *, imports: bool, plans: bool, expo
 def _check_later_use(
     stage_config: StageConfig, problems: Problems, *, imports: bool, export: ExportOptions | None
 ) -> None:
-    """Check that the class of the model has what a promotion and an export need; errors are noted."""
+    """Check that the class of the model has what an export needs; warn where it lacks what a promotion needs."""
     has_gate = stage_config.resolved.section("gate").get("metric") is not None
     if imports and has_gate and stage_config.command == "fit":
-        with problems.noted():
-            require_forward(stage_config.resolved)
+        missing = find_missing_forward(stage_config.resolved)
+        if missing is not None:  # `fit` and `gate` work without it
+            _log.warning(str(missing))
     if export is not None:
         with problems.noted():
             require_export_hooks(stage_config.resolved, export.module_formats, option="export-format")

@@ -26,7 +26,7 @@ from lightkit.cli.stage_config import StageConfig, read_run_settings
 from lightkit.cli.stage_processes import StageProcesses, describe_kill
 from lightkit.cli.stage_runner import open_stage_config
 from lightkit.cli.up_to_date import compare_inputs, compute_inputs, select_identity_of, split_values
-from lightkit.cli.validation import require_export_hooks, require_forward
+from lightkit.cli.validation import find_missing_forward, require_export_hooks
 from lightkit.config import near, shown_path
 from lightkit.config.identity import select_earlier_identity, select_identity
 from lightkit.config.loader import find_plain_secrets
@@ -130,7 +130,9 @@ def _retrain(fit: Invocation, options: Mapping[str, Any], notifier: CommandNotif
     if gate.metric is not None:
         require_rule(gate)
         if "promote" not in options.get("skip", ()):
-            require_forward(resolved)
+            missing = find_missing_forward(resolved)
+            if missing is not None:
+                raise missing
     elif "reason" in options:
         raise ConfigError("--reason: nothing is promoted without gate.metric; leave it out, or set gate.metric.")
     with StageProcesses(preloads="if-changed" not in options) as processes:  # with it, perhaps nothing needs torch

@@ -288,9 +288,7 @@ def test_a_module_without_an_export_of_its_own_is_found_before_it_trains(command
 
 
 def test_a_module_with_an_export_of_its_own_passes_the_check_of_its_format(place: Workspace) -> None:
-    place.run(
-        "check", "-c", "detector.yaml", "--gate.metric=null", "--gate.min=null", "--export-format=module:columns"
-    ).ok()
+    place.run("check", "-c", "detector.yaml", "--export-format=module:columns").ok()
     unknown = place.run("check", "-c", "detector.yaml", "--export-format=colums")
     assert unknown.code == 2
     assert "--export-format: expected " in unknown.err

@@ -103,20 +103,23 @@ def test_predict_of_rows_of_numbers_says_how_to_predict_another_table(numbers: W
     assert len(rows) == 31
 
 
-@pytest.mark.parametrize(
-    "words",
-    [["check", "-c", "gated.yaml"], ["retrain", "-c", "gated.yaml"], ["retrain", "-c", "gated.yaml", "--skip=export"]],
-    ids=" ".join,
-)
-def test_a_gate_for_a_module_without_forward_is_refused_before_the_training(
+@pytest.mark.parametrize("words", [[], ["--skip=export"]], ids=["whole", "without an export"])
+def test_a_retrain_whose_gate_would_promote_a_module_without_forward_is_refused_before_the_training(
     words: list[str], numbers: Workspace
 ) -> None:
     numbers.write("gated.yaml", CONFIG.replace("Plain", "NoForward") + GATE)
-    failed = numbers.run(*words)
+    failed = numbers.run("retrain", "-c", "gated.yaml", *words)
     assert failed.code == 2
     assert "model: NoForward has no forward, by which a model in the registry is called" in failed.err
     assert "gated.yaml:1:" in failed.err
     assert numbers.runs == []
+
+
+def test_check_warns_of_a_gate_for_a_module_without_forward(numbers: Workspace) -> None:
+    numbers.write("gated.yaml", CONFIG.replace("Plain", "NoForward") + GATE)
+    checked = numbers.run("check", "-c", "gated.yaml").ok()
+    assert "model: NoForward has no forward, by which a model in the registry is called" in checked.err
+    assert "gated.yaml:1:" in checked.err
 
 
 def test_a_module_without_forward_trains_and_is_not_registered(numbers: Workspace) -> None:
