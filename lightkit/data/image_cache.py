@@ -20,6 +20,7 @@ import shutil
 import sys
 import tempfile
 import time
+import weakref
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -74,6 +75,8 @@ class RowCache:
         self.path = path
         self.sizes = sizes
         self._starts = np.cumsum([0, *sizes])
+        self._descriptor = os.open(path, os.O_RDWR)
+        weakref.finalize(self, os.close, self._descriptor)
         content = np.asarray(np.memmap(path, np.uint8, "r+"))
         self._crcs = content[: _CRC_BYTES * len(sizes)].view(np.uint32)
         self._content = content[_CRC_BYTES * len(sizes) :]
@@ -92,7 +95,8 @@ class RowCache:
         self._crcs[index] = 0 if row is None else zlib.crc32(row.data) or 1
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return RowCache, (self.path, self.sizes)
+        # The process that made a file in memory may have ended, and the file is gone then, but for those who have it.
+        return _open_pickled, (self.path, Path(f"/proc/{os.getpid()}/fd/{self._descriptor}"), self.sizes)
 
     def _row(self, index: int) -> Bytes:
         return self._content[self._starts[index] : self._starts[index + 1]]
@@ -109,6 +113,14 @@ class RowCache:
 
         with ThreadPoolExecutor(count_threads()) as pool:
             return np.flatnonzero(list(pool.map(is_missing, range(len(self))))).tolist()
+
+
+def _open_pickled(path: Path, opened: Path, sizes: npt.NDArray[np.int64]) -> RowCache:
+    """Open the file of another process's rows, by that process's descriptor where it has no name any more."""
+    try:
+        return RowCache(path, sizes)
+    except FileNotFoundError:
+        return RowCache(opened, sizes)
 
 
 def open_rows(

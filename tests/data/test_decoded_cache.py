@@ -5,8 +5,10 @@ from __future__ import annotations
 import fcntl
 import multiprocessing
 import os
+import pickle
 import re
 import signal
+import sys
 import time
 from collections.abc import Callable
 from multiprocessing.connection import Connection
@@ -268,3 +270,13 @@ def test_a_job_that_looks_for_damaged_rows_takes_none_from_another_that_has_repa
     first._row(1)[:] = 9
     assert second.find_missing() == [1]
     assert first[1] is not None
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
+def test_a_worker_that_is_spawned_reads_rows_whose_maker_has_ended(tmp_path: Path) -> None:
+    with patch.object(image_cache, "private_folder", lambda _: tmp_path):
+        rows = open_rows("decoded", "ab", np.array([4]), in_memory=True)
+    rows[0] = np.arange(4, dtype=np.uint8)
+    rows.path.unlink()  # as its maker does at its end, while this process still has it
+    again = pickle.loads(pickle.dumps(rows))
+    assert again[0].tolist() == [0, 1, 2, 3]
