@@ -9,6 +9,7 @@ import textwrap
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
+from urllib.error import HTTPError
 
 import torch
 from pytorch_lightning import LightningModule
@@ -209,6 +210,8 @@ def read_weights(weights: str, *, backbone: str) -> Mapping[str, Tensor]:
             _log.info("downloads the default weights of %s from %s", backbone, url)
             torch.hub.download_url_to_file(url, str(cached), promised, progress=False)
     except (OSError, RuntimeError) as error:
+        if isinstance(error, HTTPError):
+            error.close()  # it holds the server's answer
         raise DataError(
             f"{_WEIGHTS_KEY}: the default weights of {backbone} cannot be downloaded: {error}. "
             f"Try again with a network, or download them elsewhere and set weights to the file's path."
