@@ -28,7 +28,7 @@ from measure import ToolFailed, run  # noqa: E402
 from tools import Job, Setting, list_frozen, list_inference, list_trainings  # noqa: E402
 
 SCENARIOS = ("shipped", "frozen", "inference", "equal")
-_TORCH_NAME = "mobilenet_v2-7ebf99e0.pth"  # of torchvision's default weights
+_TORCH_NAMES = ("mobilenet_v2-7ebf99e0.pth", "mobilenet_v2-b0353104.pth")  # of torchvision's second and first weights
 
 
 def main() -> int:
@@ -210,10 +210,11 @@ def format_table(rows: Sequence[dict[str, Any]]) -> str:
 
 def _place_weights(environments: Path, weights: Path) -> None:
     """Put the weights where torchvision looks for those that it would download."""
-    place = environments / "torch" / "hub" / "checkpoints" / _TORCH_NAME
-    place.parent.mkdir(parents=True, exist_ok=True)
-    if not place.exists():
-        shutil.copyfile(weights, place)
+    folder = environments / "torch" / "hub" / "checkpoints"
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in _TORCH_NAMES:
+        if not (folder / name).exists():
+            shutil.copyfile(weights, folder / name)
 
 
 def _describe_machine() -> str:
