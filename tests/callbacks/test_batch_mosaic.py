@@ -40,7 +40,8 @@ def test_a_batch_of_images_is_written_and_another_is_not(tmp_path: Path) -> None
     try_batch_mosaic((torch.zeros(4, 7), torch.zeros(4)), data, tmp_path)
     assert not list(tmp_path.iterdir())
     try_batch_mosaic((torch.zeros(40, 3, 8, 8), torch.zeros(40)), data, tmp_path)
-    assert Image.open(tmp_path / "figures" / "train-batch.jpg").size == (4 * 8 + 6, 4 * 8 + 6)
+    with Image.open(tmp_path / "figures" / "train-batch.jpg") as mosaic:
+        assert mosaic.size == (4 * 8 + 6, 4 * 8 + 6)
     found = find_images({"pixels": torch.zeros(2, 3, 8, 8, dtype=torch.float16)})
     assert found is not None
     assert found.dtype == torch.float32
