@@ -15,6 +15,7 @@ from lightkit.reports.predictions import Predictions, worst_errors
 
 Array = NDArray[Any]
 Statistic = Callable[[Array], float]
+MCNEMAR = "McNemar's exact test"
 _NUM_RESAMPLES = 1000
 _NUM_BINS = 15
 _MAX_SAMPLES = 12  # of each kind
@@ -371,7 +372,7 @@ def compare_on_same_samples(
     if exclusive is not None:
         result |= {"only_challenger": exclusive[0], "only_baseline": exclusive[1]}
         if metric.endswith(("accuracy", "error")):
-            result |= {"test": "McNemar's exact test", "p_value": mcnemar_exact(*exclusive)}
+            result |= {"test": MCNEMAR, "p_value": mcnemar_exact(*exclusive)}
     return result | {"counts": result["p_value"] <= 1 - confidence}
 
 
@@ -449,7 +450,7 @@ def describe_significance(
         return f"Whether the difference to {baseline} is noise is unknown: {found.get('reason', 'nothing was tested')}."
     low, high = (f"{found[end] + 0.0:.2g}" for end in ("low", "high"))  # + 0.0, as -0 is no bound
     text = f"{metric} differs by {found['difference']:+.2g} ({low} to {high}) from {baseline}."
-    if "only_challenger" in found and metric.endswith(("accuracy", "error")):  # of others this is no evidence
+    if "only_challenger" in found and found["test"] == MCNEMAR:  # of another test these counts are no evidence
         text += (
             f" Of {format_count(found['num_samples'], 'sample')}, {model} alone is right on "
             f"{found['only_challenger']} and {baseline} alone on {found['only_baseline']}."

@@ -73,7 +73,7 @@ def test_without_a_trainer_nobody_else_loads() -> None:
     ("training", "is_cached", "says"),
     [
         (Training(), False, "data: 1 worker process loads (2 cores, cpu)"),
-        (Training(), True, "data: the training process loads (2 cores, cpu, decoded before)"),
+        (Training(), True, "data: the training process loads (2 cores, cpu, nothing to decode)"),
         (
             Training(devices=2, ranks=2),
             False,

@@ -43,7 +43,7 @@ def test_the_runs_of_trials_are_below_one_of_the_sweep(tmp_path: Path) -> None:
     for number in range(2):
         run_id = client.create_run(experiment).info.run_id
         children.append(run_id)
-        ids = {"tracking_uri": uri, "experiment_id": experiment, "run_id": run_id, "model_id": None, "keys": {}}
+        ids: dict[str, object] = {"tracking_uri": uri, "experiment_id": experiment, "run_id": run_id, "model_id": None, "keys": {}}
         write_json(tmp_path / f"runs/job/{number}/mlflow.json", ids)
     logger = "logger: {mlflow: {init_args: {tracking_uri: '" + uri + "'}}}\n"
     (tmp_path / "config.yaml").write_text(logger, encoding="utf-8")
@@ -64,7 +64,7 @@ def test_the_runs_of_trials_are_below_one_of_the_sweep(tmp_path: Path) -> None:
 
 def test_a_tracker_that_is_away_is_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     record = record_trials(tmp_path, [0.5])
-    ids = {"tracking_uri": "x", "experiment_id": "1", "run_id": "2", "model_id": None, "keys": {}}
+    ids: dict[str, object] = {"tracking_uri": "x", "experiment_id": "1", "run_id": "2", "model_id": None, "keys": {}}
     write_json(tmp_path / "runs/job/0/mlflow.json", ids)
     (tmp_path / "config.yaml").write_text(
         "logger: {mlflow: {init_args: {tracking_uri: 'sqlite:////nowhere/at/all.db'}}}\n", encoding="utf-8"
