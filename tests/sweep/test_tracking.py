@@ -43,7 +43,13 @@ def test_the_runs_of_trials_are_below_one_of_the_sweep(tmp_path: Path) -> None:
     for number in range(2):
         run_id = client.create_run(experiment).info.run_id
         children.append(run_id)
-        ids: dict[str, object] = {"tracking_uri": uri, "experiment_id": experiment, "run_id": run_id, "model_id": None, "keys": {}}
+        ids: dict[str, object] = {
+            "tracking_uri": uri,
+            "experiment_id": experiment,
+            "run_id": run_id,
+            "model_id": None,
+            "keys": {},
+        }
         write_json(tmp_path / f"runs/job/{number}/mlflow.json", ids)
     logger = "logger: {mlflow: {init_args: {tracking_uri: '" + uri + "'}}}\n"
     (tmp_path / "config.yaml").write_text(logger, encoding="utf-8")
