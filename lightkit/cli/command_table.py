@@ -407,7 +407,7 @@ lightkit retrain -c configs/flowers.yaml --gate.metric test/accuracy --gate.min 
     ),
     Command(
         "sweep",
-        "search the best values of some keys, and go on where it was stopped",
+        "search the best values of some keys, or go on with a search",
         usage=(
             "lightkit sweep -c FILE... [--space KEY=VALUE,VALUE]... [--deadline WHEN] [--key=value]...\n"
             "       lightkit sweep -c FILE... --seeds N\n"

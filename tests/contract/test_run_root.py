@@ -29,6 +29,7 @@ TAKES_LAYERS: Mapping[str, tuple[str, ...]] = {
     "check": ("check", "-c", "small.yaml"),
     "submit": ("submit", "-c", "small.yaml", "--dry-run"),
     "tune": ("tune", "-c", "small.yaml"),
+    "sweep": ("sweep", "-c", "small.yaml", "--seeds", "2"),
 }
 TAKES_NO_LAYERS: Mapping[str, tuple[str, ...]] = {
     "predict with a file": ("predict", "--model", "model.onnx", "--run", "latest", "pictures"),
@@ -41,6 +42,9 @@ TAKES_NO_LAYERS: Mapping[str, tuple[str, ...]] = {
     "gc": ("gc", "--keep-last", "1"),
     "reproduce": ("reproduce", "latest"),
     "diff": ("diff", "latest", "latest"),
+    "serve": ("serve", "--run", "latest"),
+    "ui": ("ui",),
+    "ui of a run": ("ui", "latest"),
 }
 ASKS_NO_RUN = {
     *("notify-test", "explain", "fetch", "convert", "devices", "configs", "init", "schema", "upgrade", "completion"),

@@ -22,11 +22,15 @@ PAGES = sorted((ROOT / "docs").rglob("*.md"))
 TEXTS = [ROOT / "README.md", *(page for page in PAGES if page.parent.name != "reference")]
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 RECIPES = (ROOT / "docs" / "recipes.md").read_text(encoding="utf-8")
+TASKS = (ROOT / "docs" / "add-a-task.md").read_text(encoding="utf-8")
 OWN_CLASSES = {
-    **dict(re.findall(r"^```python\n# (\w+\.py)\n(.*?)^```", RECIPES, re.MULTILINE | re.DOTALL)),
+    **dict(re.findall(r"^```python\n# (\w+\.py)\n(.*?)^```", RECIPES + TASKS, re.MULTILINE | re.DOTALL)),
     "my_models.py": "import pytorch_lightning as pl\n\nclass Net(pl.LightningModule):\n"
-    "    def __init__(self, hidden: int = 64):\n        super().__init__()\n",
-    "my_data.py": "import pytorch_lightning as pl\n\nclass MyDataModule(pl.LightningDataModule):\n    pass\n",
+    "    def __init__(self, hidden: int = 64):\n        super().__init__()\n\nclass Model(Net):\n"
+    "    def __init__(self, hidden: int = 64, batch_size: int = 32):\n        super().__init__(hidden)\n",
+    "my_data.py": "import pytorch_lightning as pl\n\nclass MyDataModule(pl.LightningDataModule):\n    pass\n\n"
+    "class Data(pl.LightningDataModule):\n"
+    "    def __init__(self, batch_size: int = 32):\n        super().__init__()\n",
     "digits.py": BLOCK.findall((ROOT / "docs" / "coming-from-pytorch.md").read_text(encoding="utf-8"))[0][1],
 }
 
