@@ -110,7 +110,16 @@ def test_what_was_converted_is_reported_with_the_next_command(form: str, convert
     found, _, written, following = converted[1][form].ok().out.splitlines()
     assert re.match(r"photos: 60 images, 3 classes, \d+ train, \d+ val, \d+ test", found)
     assert re.match(rf"{form}: 60 rows, .* MB, 3 files{', version 0' if form == 'delta' else ''}$", written)
-    assert re.match(rf"lightkit fit .*--data\.path={form}", following)
+    assert following == f"lightkit init --data {form}"
+
+
+def test_a_table_whose_name_ends_in_parquet_is_parquet_unless_the_option_says_delta(workspace: Workspace) -> None:
+    write_photos(workspace.folder / "photos")
+    workspace.run("convert", "photos", "named.parquet").ok()
+    workspace.run("convert", "photos", "asked.parquet", "--format", "delta").ok()
+    assert not (workspace.folder / "named.parquet" / "_delta_log").exists()
+    assert pq.read_table(workspace.folder / "named.parquet").num_rows == 60
+    assert (workspace.folder / "asked.parquet" / "_delta_log").is_dir()
 
 
 @pytest.mark.parametrize("form", FORMATS)
