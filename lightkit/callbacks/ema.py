@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 from pytorch_lightning import LightningModule, Trainer
-from pytorch_lightning.callbacks import WeightAveraging
+from pytorch_lightning.callbacks import ModelPruning, WeightAveraging
 from pytorch_lightning.trainer.states import TrainerFn
 from torch import Tensor
 
@@ -59,8 +59,13 @@ class EMA(WeightAveraging):
         """Copy the model for the average.
 
         Raises:
-            ConfigError: If the training ends before the epoch of the first update.
+            ConfigError: If the training ends before the epoch of the first update, or a callback replaces parameters.
         """
+        if stage == "fit" and any(isinstance(each, ModelPruning) for each in trainer.callbacks):  # type: ignore[attr-defined]
+            raise ConfigError(
+                "callbacks.ema: it cannot be together with callbacks.pruning, which replaces the parameters that are "
+                "averaged by others. Leave one of them out."
+            )
         epoch = self.update_starting_at_epoch
         has_end = trainer.max_epochs is not None and trainer.max_epochs >= 0
         if stage == "fit" and epoch is not None and has_end and epoch >= (trainer.max_epochs or 0):

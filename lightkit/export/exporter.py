@@ -17,6 +17,7 @@ in_graph           whether the file does the preprocessing itself
 inputs, outputs    lists of ``name``, ``dtype``, ``shape``; null is a dimension of any length
 output_kind        ``logits``, ``probabilities`` or ``other``: of the first output
 class_names        in the order of the columns; null if it is no classifier
+thresholds         probability from which on each label is predicted, of several labels; null where each is 0.5
 preprocessing      of an image; null if unknown
 source             ``checkpoint``, its ``epoch`` and ``sha256``, ``run``, as far as they are known
 versions           of Python, lightkit and the packages that wrote and ran the file

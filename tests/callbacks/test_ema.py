@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from pytorch_lightning import Callback, LightningModule
-from pytorch_lightning.callbacks import ModelCheckpoint
+from pytorch_lightning.callbacks import ModelCheckpoint, ModelPruning
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -140,3 +140,11 @@ def test_a_training_that_goes_on_has_the_same_average_to_the_bit(options: dict[s
     trainer.fit(resumed, points(), points(), ckpt_path=path)
     for name, value in whole.state_dict().items():
         assert torch.equal(value, resumed.state_dict()[name]), name
+
+
+def test_an_average_of_pruned_weights_is_refused(tmp_path: Path) -> None:
+    data = DataLoader(TensorDataset(torch.ones(4, 2)), batch_size=2)
+    callbacks = [EMA(), ModelPruning("l1_unstructured", amount=0.3)]
+    trainer = quiet_trainer(tmp_path, max_epochs=1, callbacks=callbacks)
+    with pytest.raises(ConfigError, match=r"callbacks\.ema: it cannot be together with callbacks\.pruning"):
+        trainer.fit(Line(), data, data)
