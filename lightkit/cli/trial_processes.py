@@ -76,7 +76,7 @@ class Active:
 
 @dataclass(frozen=True)
 class Job:
-    """What all trials of a sweep have in common.
+    """Settings that all trials of a sweep have in common.
 
     Args:
         name: Name of the sweep.

@@ -1,4 +1,4 @@
-"""What a request to the server holds: pictures as bytes, or rows of numbers; and the refusal of any other."""
+"""Content of a request to the server: pictures as bytes, or rows of numbers; any other is refused."""
 
 import json
 import math
@@ -34,7 +34,7 @@ class Item:
 
 @dataclass(frozen=True)
 class RequestRules:
-    """What the server accepts.
+    """Requests that the server accepts.
 
     Args:
         max_bytes: Size of a request's body.

@@ -1,4 +1,4 @@
-"""What a sweep has found: the best trial, how far the config itself is from it, and what that is worth."""
+"""Result of a sweep: the best trial, its distance from the config itself, and the evidence for it."""
 
 from __future__ import annotations
 

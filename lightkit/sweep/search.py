@@ -193,7 +193,7 @@ class Search:
         return self._stopped.get(trial.number)
 
     def finish(self, trial: Trial) -> None:
-        """Tell how a trial has ended."""
+        """Add the end of a trial to the study."""
         if self._study is None or trial.number not in self._live:
             return
         import optuna
