@@ -27,7 +27,8 @@ from tests.contract.workspace import ForkServer, Workspace
 ROOT = Path(__file__).parents[2]
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 TEMPLATE = ROOT / "lightkit" / "templates" / "module"
-FAST = {  # two epochs
+FAST = {  # two epochs, of a machine without instructions for bf16, such as that of the pages
+    "ONEDNN_MAX_CPU_ISA": "AVX2",
     "LIGHTKIT_TRAINER__MAX_STEPS": "2",
     "LIGHTKIT_TRAINER__LIMIT_TRAIN_BATCHES": "1",
     "LIGHTKIT_TRAINER__LIMIT_VAL_BATCHES": "1",
