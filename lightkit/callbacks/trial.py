@@ -1,4 +1,4 @@
-"""The training of a trial of `lightkit sweep`: it writes what the sweep has to know, and stops where it is asked to."""
+"""Callback of a trial of `lightkit sweep`: it counts the parameters, and stops the training by the sweep's verdict."""
 
 from __future__ import annotations
 

@@ -413,7 +413,7 @@ class TrialProcesses:
 
 
 def remove_verdict(root: Path, name: str | None) -> None:
-    """Remove what a trial and its sweep have said to each other, once it is over.
+    """Remove the verdict of a sweep from the run of a trial that is over.
 
     Args:
         root: Folder of all runs.

@@ -130,7 +130,7 @@ def summarize_images(path: Path) -> ImageData:
         raise DataError(f"--data {path}: no such folder{near_files(path)}")
     if path.is_file() and path.suffix.lower() in CSV_SUFFIXES:
         return _summarize_csv(path)
-    has_folders = path.is_dir() and bool(_subfolders(path))  # beside class folders, a licence or a list is no table
+    has_folders = path.is_dir() and bool(_subfolders(path))  # next to class folders a licence or a list is no table
     if not has_folders and (reason := explain_other_format(path)) is not None:
         raise DataError(f"--data: {reason}")
     is_table = path.is_file() or (path / "_delta_log").is_dir() or any(path.glob("*.parquet"))

@@ -331,7 +331,7 @@ class Sweep:
         if is_over or self._processes.received is not None or self._is_late():
             return False
         num_active = len(self._trials.active)
-        if num_active and not self._knows_metric:  # the first trial tells
+        if num_active and not self._knows_metric:  # the first trial shows it
             return False
         slots = self._count_slots()
         self._trials.num_slots = max(slots, num_active)

@@ -20,9 +20,9 @@ _NUM_CHANNELS = 3
 
 
 class EarlyImages:
-    """Crops of images, made in threads from now on, until somebody who wants all images begins.
+    """Crops of images, made in threads from now on, until the reader of all images begins.
 
-    An image that cannot be read is left to whoever reads all of them, so that its error is reported there alone.
+    An image that cannot be read is left to the reader of all images, so that its error is reported once.
 
     Args:
         words: Folders, files and patterns, as on the command line; no tables.
@@ -98,7 +98,7 @@ class EarlyImages:
             if image is None or image.width * image.height > (Image.MAX_IMAGE_PIXELS or image.width * image.height):
                 return None
             return self.preprocessing.cropped(image)
-        except Exception:  # noqa: BLE001 - whoever reads all images meets and reports it
+        except Exception:  # noqa: BLE001 (the reader of all images meets it again, and reports it)
             return None
 
 

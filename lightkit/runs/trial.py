@@ -1,4 +1,4 @@
-"""The files by which a trial and its sweep speak to each other, in the trial's run folder. No torch."""
+"""Files between a trial and its sweep, in the trial's run folder. No torch."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PRUNED = "pruned"
 
 
 def write_verdict(run: Run, epoch: int, *, stops: bool) -> None:
-    """Say whether a trial goes on after an epoch."""
+    """Write whether a trial goes on after an epoch."""
     with suppress(OSError):  # the folder was deleted: the trial says so itself
         write_text(run.folder / VERDICT, json.dumps({"epoch": epoch, "stop": stops}), durable=False)
 
