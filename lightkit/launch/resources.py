@@ -6,9 +6,9 @@ import csv
 import logging
 import time
 from pathlib import Path
-from typing import IO, Any
 
 from lightkit.hardware.usage import UsageMeter
+from lightkit.runs.files import write_text
 
 COLUMNS = ("seconds", "cpu_cores", "memory_bytes", "gpu_percent", "gpu_memory_bytes")
 _FIRST_EVERY_S = 2.0
@@ -22,14 +22,15 @@ _log = logging.getLogger("lightkit")
 class ResourceLog:
     """Samples of one process tree, a row each: every two seconds at first, then more rarely, at least each minute.
 
+    The file is replaced as a whole, so that a process which has lost its job's lock adds no row to the run of another.
+
     Args:
         path: The file. Rows of an earlier process of the run stay, and the seconds go on after them.
     """
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._file: IO[str] | None = None
-        self._writer: Any = None
+        self._text = ""
         self._meter: UsageMeter | None = None
         self._start_s = 0.0
         self._next_s = 0.0
@@ -46,11 +47,8 @@ class ResourceLog:
             self._next_s = float("inf")
 
     def close(self) -> None:
-        """Close the file."""
+        """Write no further row."""
         self._next_s = float("inf")
-        if self._file is not None:
-            self._file.close()
-            self._file = None
 
     def _write(self, now_s: float) -> None:
         if self._meter is None:
@@ -59,19 +57,26 @@ class ResourceLog:
             before_s = max((row["seconds"] for row in read_resources(self._path)), default=0.0)
             self._start_s = now_s - before_s
             self._next_s = now_s + _FIRST_EVERY_S
+            self._text = self._read_rows()
             return
-        if self._file is None:
-            is_new = not self._path.is_file()
-            self._file = self._path.open("a", newline="", encoding="utf-8")
-            self._writer = csv.writer(self._file, lineterminator="\n")
-            if is_new:
-                self._writer.writerow(COLUMNS)
         usage = self._meter.measure()
-        gpu = ["" if usage.gpu_percent is None else f"{usage.gpu_percent:.0f}", usage.gpu_memory_bytes]
+        gpu_percent = "" if usage.gpu_percent is None else f"{usage.gpu_percent:.0f}"
+        gpu_memory_bytes = "" if usage.gpu_memory_bytes is None else f"{usage.gpu_memory_bytes}"
         seconds = now_s - self._start_s
-        self._writer.writerow([f"{seconds:.1f}", f"{usage.cpu_cores:.2f}", usage.memory_bytes, *gpu])
-        self._file.flush()
+        cells = (f"{seconds:.1f}", f"{usage.cpu_cores:.2f}", f"{usage.memory_bytes}", gpu_percent, gpu_memory_bytes)
+        self._text += ",".join(cells) + "\n"
+        if not self._path.parent.is_dir():  # `write_text` would make a run folder that was deleted anew
+            raise FileNotFoundError(f"there is no folder {self._path.parent}")
+        write_text(self._path, self._text, durable=False)
         self._next_s = now_s + min(max(_FIRST_EVERY_S, _SHARE * seconds), _LAST_EVERY_S)
+
+    def _read_rows(self) -> str:
+        """Return the whole lines of an earlier process of the run, or the first line with the names of the columns."""
+        head = ",".join(COLUMNS) + "\n"
+        if not self._path.is_file():
+            return head
+        text = self._path.read_text(encoding="utf-8", errors="replace")
+        return text[: text.rfind("\n") + 1] or head
 
 
 def read_resources(path: Path) -> list[dict[str, float]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 from lightkit.hardware.usage import UsageMeter
 from lightkit.launch import resources
 from lightkit.launch.resources import COLUMNS, ResourceLog, read_resources
+from lightkit.runs.fence import Fence
 
 
 class Clock:
@@ -58,6 +60,23 @@ def test_rows_become_rarer_and_a_resumed_run_goes_on_after_them(tmp_path: Path, 
     rows = read_resources(path)
     assert rows[len(seconds)]["seconds"] == seconds[-1] + 2
     assert path.read_text().count("seconds") == 1
+
+
+def test_a_process_that_has_lost_its_job_adds_no_row(tmp_path: Path, clock: Clock) -> None:
+    path = tmp_path / "job" / "run" / "resources.csv"
+    path.parent.mkdir(parents=True)
+    fence = Fence(tmp_path / "job", "token", lambda: None)
+    fence.open()
+    try:
+        log = ResourceLog(path)
+        sample_for(log, clock, 10)
+        rows = path.read_text(encoding="utf-8")
+        assert len(rows.splitlines()) > 2
+        shutil.rmtree(fence.staging)  # as whoever takes the job over does first
+        sample_for(log, clock, 10)
+        assert path.read_text(encoding="utf-8") == rows
+    finally:
+        fence.close()
 
 
 def test_a_line_that_was_cut_off_is_no_row(tmp_path: Path) -> None:
