@@ -15,6 +15,7 @@ from PIL import Image
 from torch import Tensor
 
 from lightkit.images.preprocessing import Preprocessing
+from lightkit.runs.files import atomic_write
 
 _log = logging.getLogger("lightkit")
 _NUM_IMAGES = 16
@@ -31,8 +32,8 @@ def try_batch_mosaic(batch: Any, data: object, folder: Path) -> None:
             return
         preprocessing = getattr(data, "preprocessing", None)
         images = restore_colors(pixels, preprocessing if isinstance(preprocessing, Preprocessing) else None)
-        (folder / "figures").mkdir(exist_ok=True)
-        join_images(images).save(folder / "figures" / "train-batch.jpg", "JPEG", quality=_QUALITY)
+        with atomic_write(folder / "figures" / "train-batch.jpg", durable=False) as aside:
+            join_images(images).save(aside, "JPEG", quality=_QUALITY)
     except (OSError, ValueError, RuntimeError) as error:  # no training fails by a picture of it
         _log.debug("figures/train-batch.jpg was not written: %s", error)
 
