@@ -34,6 +34,7 @@ class ResumeState(Callback):
         self._restored: dict[str, Any] | None = None
         self._logged: dict[str, dict[str, Any]] = {}
         self._restored_metrics: list[Metric] = []  # until a batch is counted in them
+        self._makes_iterator = False  # at the start of the next epoch
         self._counts: dict[str, int] = {}  # updates of the module's metrics before the validation under way
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
@@ -63,7 +64,10 @@ class ResumeState(Callback):
         trainer.callback_metrics.update((self._restored or {}).get("callback_metrics", {}))
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Restore the rest; and the random states again where the loaders draw nothing from them."""
+        """Restore the rest, and the random states again, which a loader that exists by now has drawn from.
+
+        Not within an epoch of people's own loaders, which began at another sample.
+        """
         own = self._own_random_states(trainer)
         seed_xla(trainer.strategy.root_device, None if own is None else own.get("xla"))
         if self._restored is None:
@@ -73,14 +77,25 @@ class ResumeState(Callback):
             scheduler.step(value)
         if self._restored["should_stop"]:
             trainer.should_stop = True
-        if own is not None and resumes_within_epoch(trainer):
+        is_within_epoch = trainer.fit_loop.restarted_mid_epoch or trainer.fit_loop.restarted_on_epoch_end
+        draws_nothing = resumes_within_epoch(trainer)
+        if own is not None and (draws_nothing or not is_within_epoch):
             restore_random_states(own)
+            self._makes_iterator = not draws_nothing
         states = self._restored.get("metrics", [])
         self._logged, self._restored_metrics = restore_metrics(pl_module, states, rank=trainer.global_rank)
         self._restored = None
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Forget what is left of an epoch that was resumed behind its last batch: no other epoch may count it."""
+        """Begin an epoch as if there had been no interruption.
+
+        What is left of an epoch that was resumed behind its last batch is forgotten: no other epoch may count it. An
+        iterator that was made before the random states were restored is made anew, as before every later epoch:
+        `Trainer.estimated_stepping_batches`, in ``configure_optimizers``, makes one.
+        """
+        if self._makes_iterator:
+            self._makes_iterator = False
+            _make_iterator(trainer)
         self._logged = {}
         for metric in self._restored_metrics:
             metric.reset()
@@ -194,6 +209,18 @@ def _is_within_batch(trainer: Trainer) -> bool:
     """Check whether the hooks of a batch's end are running; a batch that a hook has skipped is never completed."""
     progress: Any = trainer.fit_loop.epoch_loop.batch_progress.current
     return bool(progress.processed > progress.completed) and not _is_epoch_over(trainer)
+
+
+def _make_iterator(trainer: Trainer) -> None:
+    """Make the iterator over the training data of a resumed epoch anew, after the hooks of its start.
+
+    Lightning 2.6 makes it there for each later epoch, but not under `max_steps`, where it is made at once.
+    """
+    loop = trainer.fit_loop
+    if trainer.max_steps == -1:
+        loop._resuming_from_checkpoint = False
+    elif loop._data_fetcher is not None:
+        iter(loop._data_fetcher)
 
 
 def _newest_metrics(trainer: Trainer) -> dict[str, torch.Tensor]:

@@ -44,9 +44,18 @@ class Data(pl.LightningDataModule):
         return DataLoader(TensorDataset(torch.ones(4, 4)), batch_size=2)
 
 
+class Drawing(Data):
+    """Data whose loaders are made with random numbers."""
+
+    def train_dataloader(self) -> DataLoader[Any]:
+        torch.rand(3)
+        return super().train_dataloader()
+
+
 class Net(pl.LightningModule):
-    def __init__(self, *, plateau: bool) -> None:
+    def __init__(self, *, plateau: bool, num_steps: bool = False) -> None:
         super().__init__()
+        self.num_steps = num_steps
         self.layers = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Dropout(0.5), torch.nn.Linear(8, 1))
         self.plateau = plateau
 
@@ -60,6 +69,10 @@ class Net(pl.LightningModule):
 
     def configure_optimizers(self) -> Any:
         optimizer = torch.optim.AdamW(self.parameters(), lr=0.05)
+        if self.num_steps:  # makes the training data's loader, and an iterator over it, before any hook of the fit
+            total = int(self.trainer.estimated_stepping_batches)
+            schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=total)
+            return [optimizer], [{"scheduler": schedule, "interval": "step"}]
         if not self.plateau:
             return [optimizer], [torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)]
         scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=0, factor=0.3)
@@ -86,11 +99,11 @@ class Kill(Callback):
 def train(
     folder: Path, *, exact: bool, plateau: bool = False, kill: Callable[[pl.Trainer], bool] | None = None,
     resume: bool = False, accumulate: int = 1, save_steps: int | None = 1,
-    max_steps: int = -1, validate_every: int = 1,
+    max_steps: int = -1, validate_every: int = 1, num_steps: bool = False, data: type[Data] = Data,
 ) -> dict[str, Any]:  # fmt: skip
     pl.seed_everything(3, workers=True, verbose=False)
     np.random.seed(3)
-    module = Net(plateau=plateau)
+    module = Net(plateau=plateau, num_steps=num_steps)
     if resume:
         torch.rand(17)  # whatever ran before in this process must not matter
     checkpoint = Checkpoint(dirpath=str(folder), save_last_every_n_steps=save_steps)
@@ -100,7 +113,7 @@ def train(
         accumulate_grad_batches=accumulate,
         callbacks=[ResumeState(), checkpoint, *([Kill(kill)] if kill else [])],
     )  # fmt: skip
-    trainer.fit(module, Data(exact=exact), ckpt_path=str(folder / "last.ckpt") if resume else None)
+    trainer.fit(module, data(exact=exact), ckpt_path=str(folder / "last.ckpt") if resume else None)
     states = {key: value.clone() for key, value in module.state_dict().items()}
     return {"weights": states, "epochs": trainer.current_epoch, "lr": trainer.optimizers[0].param_groups[0]["lr"]}
 
@@ -148,6 +161,20 @@ def test_a_training_that_counts_steps_ends_with_the_same_weights(tmp_path: Path,
     with pytest.raises(Killed):
         train(tmp_path / "cut", exact=exact, max_steps=25, kill=lambda trainer: trainer.global_step == step)
     assert_same(expected, train(tmp_path / "cut", exact=exact, max_steps=25, resume=True))
+
+
+@pytest.mark.parametrize("data", [Data, Drawing])
+@pytest.mark.parametrize("max_steps", [-1, 28], ids=["epochs", "steps"])
+@pytest.mark.parametrize("num_steps", [False, True], ids=["plain", "counts_steps"])
+def test_a_shuffled_loader_of_ones_own_goes_on_in_the_order_that_it_would_have_had(
+    tmp_path: Path, num_steps: bool, max_steps: int, data: type[Data]
+) -> None:
+    settings: dict[str, Any] = {"exact": False, "num_steps": num_steps, "max_steps": max_steps, "data": data}
+    settings["save_steps"] = None
+    expected = train(tmp_path / "whole", **settings)
+    with pytest.raises(Killed):
+        train(tmp_path / "cut", **settings, kill=lambda trainer: trainer.global_step == 10)
+    assert_same(expected, train(tmp_path / "cut", **settings, resume=True))
 
 
 @pytest.mark.parametrize("step", [15, *steps_of_the_sweep(7, 20)], ids=str)

@@ -61,7 +61,9 @@ def main() -> None:
         return
     loaders = ImageDataLoaders.from_folder(options.root, item_tfms=crop, batch_tfms=aug_transforms(), **loading)
     architecture = models.mobilenet_v2 if options.frozen else models.resnet18
-    learner = vision_learner(loaders, architecture, pretrained=options.frozen, metrics=accuracy)
+    # Without a cut it looks for a pooling layer, and torchvision's MobileNetV2 has none.
+    cut = -1 if options.frozen else None
+    learner = vision_learner(loaders, architecture, cut=cut, pretrained=options.frozen, metrics=accuracy)
     learner.fit_one_cycle(options.epochs, cbs=[Report()])  # a pretrained body is frozen
 
 
