@@ -41,6 +41,8 @@ from lightkit.sweep.record import FILE, SweepRecord, Trial
 from lightkit.sweep.results import (
     choose_best,
     describe_result,
+    describe_without_effect,
+    is_share,
     list_confirmations,
     rank_trials,
     write_table,
@@ -519,6 +521,7 @@ class Sweep:
             self._report.reason = lines[0]
             raise LightkitError(f"sweep: {self._stage_config.resolved.masked(lines[0])}")
         lines += self._describe_noise()
+        lines += describe_without_effect(self._record.trials, str(self._trials.metric))
         lines.append(f"sweep {shown_path(self._folder)}")
         if page is not None:
             lines.append(f"report {shown_path(page)}")
@@ -530,7 +533,7 @@ class Sweep:
     def _describe_noise(self) -> list[str]:
         """Say how far an accuracy can be off by chance alone, on so many validation samples."""
         best = choose_best(self._record.trials, self._plan, str(self._mode)) if self._mode else None
-        if best is None or best.run is None or best.value is None or not _is_accuracy(str(self._trials.metric)):
+        if best is None or best.run is None or best.value is None or not is_share(str(self._trials.metric)):
             return []
         summary = runs.read_summary(self._root / best.run / "summary.json") or {}
         num_samples = (summary.get("samples") or {}).get("val")
@@ -636,11 +639,6 @@ def _list_visible(number: int) -> list[str]:
     """List the names of the GPUs that this process sees, for ``CUDA_VISIBLE_DEVICES``."""
     named = [name.strip() for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name.strip()]
     return named or [str(index) for index in range(number)]
-
-
-def _is_accuracy(metric: str) -> bool:
-    """Return whether a metric is the share of samples that are right."""
-    return metric.replace("_", "/").rpartition("/")[2] in ("accuracy", "acc")
 
 
 def _without_numbers(reason: str) -> str:

@@ -153,6 +153,36 @@ def _describe_confirmed(confirmed: Sequence[Confirmation], best: Trial) -> list[
     return lines
 
 
+def describe_without_effect(trials: Sequence[Trial], metric: str) -> list[str]:
+    """Write which searched keys changed nothing: trials that differ in them have equal values, to the last digit.
+
+    The values of all epochs are compared. A share of few samples is equal by chance, too: it counts where it had three
+    different values.
+    """
+    complete = [each for each in trials if each.kind == "search" and each.state == "complete" and each.values]
+    least = 3 if is_share(metric) else 1
+    groups: dict[tuple[tuple[int, float], ...], list[Trial]] = {}
+    for each in complete:
+        if len(set(each.values.values())) >= least:
+            groups.setdefault(tuple(sorted(each.values.items())), []).append(each)
+    found: dict[str, tuple[int, int]] = {}  # the first two trials that show it
+    for group in groups.values():
+        first = group[0]
+        for other in group[1:]:
+            for key in sorted({*first.params, *other.params}):
+                if first.params.get(key) != other.params.get(key):
+                    found.setdefault(key, (first.number, other.number))
+    lines = []
+    for key, (one, two) in found.items():
+        lines.append(f"equal {metric} of trials {one} and {two}, to the last digit: {key} seems to have no effect here")
+    return lines
+
+
+def is_share(metric: str) -> bool:
+    """Return whether a metric is the share of samples that are right."""
+    return metric.replace("_", "/").rpartition("/")[2] in ("accuracy", "acc")
+
+
 def _describe_seeds(trials: Sequence[Trial], metric: str) -> list[str]:
     values = [each.value for each in trials if each.state == "complete" and each.value is not None]
     if not values:

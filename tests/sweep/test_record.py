@@ -8,7 +8,7 @@ import pytest
 
 from lightkit.errors import ConfigError
 from lightkit.sweep.record import SweepRecord, Trial
-from lightkit.sweep.results import compute_mean
+from lightkit.sweep.results import compute_mean, describe_without_effect
 from lightkit.sweep.space import Dimension, Space
 
 
@@ -94,3 +94,27 @@ def test_a_logarithmic_range_is_searched_by_its_logarithm(share: float) -> None:
     whole = Dimension("size", "int", low=1, high=1000, is_log=True)
     assert isinstance(whole.from_unit(share), int)
     assert 1 <= whole.from_unit(share) <= 1000
+
+
+def _complete(number: int, values: dict[int, float], **params: object) -> Trial:
+    return Trial(number, params, state="complete", value=min(values.values()), epoch=0, values=values)
+
+
+def test_a_key_whose_trials_are_equal_to_the_last_digit_has_no_effect() -> None:
+    loss = {0: 0.5, 1: 0.4}
+    trials = [
+        _complete(0, loss, rate=0.1, decay=0.0),
+        _complete(1, {0: 0.6, 1: 0.3}, rate=0.2, decay=0.0),
+        _complete(2, dict(loss), rate=0.1, decay=0.5),
+    ]
+    (line,) = describe_without_effect(trials, "val/loss")
+    assert "trials 0 and 2" in line
+    assert "decay" in line
+    assert "rate" not in line
+    assert describe_without_effect(trials[:2], "val/loss") == []
+
+
+def test_equal_accuracies_of_few_epochs_say_nothing() -> None:
+    trials = [_complete(at, {0: 0.5, 1: 0.75}, decay=at) for at in range(2)]
+    assert describe_without_effect(trials, "val/accuracy") == []
+    assert describe_without_effect(trials, "val/loss")
