@@ -282,6 +282,6 @@ def _are_infinite(column: pa.Array, is_bad: Mask) -> bool:
     """Return whether all cells that are no finite numbers are infinite ones."""
     bad = column.filter(pa.array(is_bad))
     if not is_text(bad.type):
-        return types.is_floating(bad.type)
+        return bool(types.is_floating(bad.type))
     is_infinite = pc.match_substring_regex(pc.utf8_trim_whitespace(bad), r"^(?i:[+-]?(?:inf|infinity))$")
     return all(is_infinite.to_pylist())
