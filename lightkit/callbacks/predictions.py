@@ -250,7 +250,7 @@ def _order_samples(batches: Sequence[_Batch], trainer: Trainer) -> Iterator[_Sam
 
 
 class ListedPredictions(Callback):
-    """Write what `predict_step` returns for each image of a `ListedImages`, in their order.
+    """Write what `predict_step` returns for each image of a `ListedImages`, or row of a `ListedRows`, in their order.
 
     Of several processes, rank 0 writes; all have equally many batches. The files appear once they are complete.
 
@@ -290,8 +290,9 @@ class ListedPredictions(Callback):
         Raises:
             ConfigError: If what `predict_step` gives is not one prediction for each image, or cannot be in the files.
         """
-        images: Any = trainer.datamodule  # type: ignore[attr-defined]  # a `ListedImages`, which callbacks do not import
-        values, settings = self._read_values(outputs, pl_module, images, num_images=len(batch))
+        # a `ListedImages` or `ListedRows`, which callbacks do not import
+        images: Any = trainer.datamodule  # type: ignore[attr-defined]
+        values, settings = self._read_values(outputs, pl_module, images, num_images=images.count_samples(batch))
         rows = iter(values)
         entries: list[Prediction] = images.entries.popleft()
         own = [each if each.defect is not None else replace(each, values=next(rows)) for each in entries]
@@ -301,7 +302,8 @@ class ListedPredictions(Callback):
         if self._writer is None:  # now the classes are known; if the files cannot be written, little was done in vain
             self._writer = self._files.enter_context(self._open_writer(**settings))
             if self._print_progress is not None:
-                self._progress = ProgressLines("images", len(images.paths), self._print_progress)
+                total = None if images.paths is None else len(images.paths)
+                self._progress = ProgressLines(images.unit, total, self._print_progress)
         for prediction in sorted(chain.from_iterable(shares), key=attrgetter("index")):
             self._writer.add(prediction)
         if self._progress is not None:

@@ -41,7 +41,7 @@ from lightkit.cli.parser_errors import (
     locate_lightning_error,
     unwrap_errors,
 )
-from lightkit.cli.predict_images import build_image_data, drop_limits
+from lightkit.cli.predict_images import build_image_data, build_row_data, drop_limits
 from lightkit.cli.redaction import redact_tags
 from lightkit.cli.run_lifecycle import start_run
 from lightkit.cli.schedules import (
@@ -68,6 +68,8 @@ from lightkit.cli.validation import check_inputs, validate_signatures
 from lightkit.config.accelerator.computation import AcceleratorSettings
 from lightkit.config.resolved import collect_errors, drop_paths
 from lightkit.config.schedule import SECTION, check_stepping, hide_schedule, read_schedule, show_schedule
+from lightkit.data.listed import ListedImages
+from lightkit.data.listed_rows import ListedRows
 from lightkit.errors import ConfigError, LightkitError
 from lightkit.export.bare_trainer import build_bare_trainer
 from lightkit.launch.plan import LaunchSettings
@@ -388,13 +390,14 @@ class LightkitCLI(LightningCLI):
         if self._is_recorded:
             self._set_weights_only()
         if stage_config is not None and self.session is not None and stage_config.images:
-            self.datamodule = build_image_data(
-                stage_config,
-                self.model,
-                self.datamodule,
-                self.session.start,
-                early_images=self.session.process.early_images,
-            )
+            self.datamodule = self._build_listed_data(stage_config, self.session)
+
+    def _build_listed_data(self, stage_config: StageConfig, session: Session) -> ListedImages | ListedRows:
+        """Build the data of what the command line names."""
+        if stage_config.takes_rows:
+            return build_row_data(stage_config, self.model, session.start)
+        early = session.process.early_images
+        return build_image_data(stage_config, self.model, self.datamodule, session.start, early_images=early)
 
     def _build_loggers(self, error: ValueError) -> None:
         """Build the loggers of a list one by one, of which jsonargparse tells only that one is wrong.
@@ -674,6 +677,7 @@ def _read_command(file: str, commands: Mapping[str, Any]) -> str | None:
 
 
 _WITHOUT_TABLES = frozenset({"DrawnFlowers", "FashionMNIST", "Flowers", "ImageFolder", "ImageTable", "Temperatures"})
+_TABLES = ("Table", "PetastormTable", "TableData")
 
 
 def _import_tables(stage_config: StageConfig | None) -> None:
@@ -685,7 +689,7 @@ def _import_tables(stage_config: StageConfig | None) -> None:
     named = section.get("class_path") if isinstance(section, Mapping) else section
     if str(named).removeprefix("lightkit.data.") in _WITHOUT_TABLES:
         return
-    for name in ("Table", "PetastormTable"):
+    for name in _TABLES:
         getattr(data, name)
 
 

@@ -1,9 +1,13 @@
-"""`lightkit predict --model FILE IMAGES`: predictions by an exported model, without a run or a config."""
+"""`lightkit predict --model FILE IMAGES`: predictions by an exported model, without a run or a config.
+
+A model of rows takes tables in place of images.
+"""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,20 +17,21 @@ from lightkit.cli.console import choose_output_mode, configure_console
 from lightkit.cli.predict_options import parse_predict_options, print_predict_end
 from lightkit.config import Flag
 from lightkit.config.run_root import find_run_root
-from lightkit.errors import ConfigError, DataError
+from lightkit.errors import ConfigError, DataError, LightkitError
 from lightkit.export.formats import FORMATS, format_of, open_model
 from lightkit.export.metadata import check_digest, is_recorded, read_metadata
 from lightkit.images.image_file import pillow_warnings
 from lightkit.images.inputs import find_images
 from lightkit.images.progress import show_progress
 from lightkit.prediction.exported import check_image_model, explain_failure, predict_images
+from lightkit.prediction.rows import check_row_model, predict_rows
 from lightkit.prediction.table import Prediction
 
 _log = logging.getLogger("lightkit")
 
 
 def predict_by_file(invocation: Invocation) -> int:
-    """Predict the images that the command line names, and return the exit code.
+    """Predict the images, or the rows of tables, that the command line names, and return the exit code.
 
     Raises:
         ConfigError: If an option is wrong, the file's runtime is not installed, or the file needs ``--trust``.
@@ -37,14 +42,15 @@ def predict_by_file(invocation: Invocation) -> int:
     subject = f"an exported model, which --model {given['model']} names"
     keys = ("run.root",) if "run" in given else ()
     refuse_without_effect(invocation, subject, options=("ckpt_path", "print_config"), keys=keys)
-    options = parse_predict_options(given, invocation.inputs)
-    images = find_images(invocation.inputs)
+    takes_rows = _takes_rows(invocation)
+    options = parse_predict_options(given, invocation.inputs, takes_rows=takes_rows)
+    images = None if takes_rows else find_images(invocation.inputs)
     mode = choose_output_mode(given, is_path=True)
     configure_console(mode)
     file, run = _find_file(given["model"], given.get("run"), invocation.overrides)
     metadata = read_metadata(file)
     check_digest(file)
-    num_values = check_image_model(metadata, file)
+    num_values = check_row_model(metadata, file) if images is None else check_image_model(metadata, file)
     if FORMATS[str(format_of(file))].runs_code:
         _check_trust(file, run, is_trusted=bool(given.get("trust")))
     with explain_failure(file):
@@ -55,21 +61,36 @@ def predict_by_file(invocation: Invocation) -> int:
         pillow_warnings(),
         open_writer(class_names=class_names, num_values=num_values, task=metadata.task) as writer,
     ):
-        predictions: Iterable[Prediction] = predict_images(model, metadata, images, file=file)
+        predictions: Iterable[Prediction]
+        if images is None:
+            preprocessing = metadata.row_preprocessing
+            assert preprocessing is not None
+            predictions = predict_rows(model, metadata, invocation.inputs, preprocessing, file=file)
+        else:
+            predictions = predict_images(model, metadata, images, file=file)
         if mode in ("terminal", "plain"):
+            num = None if images is None else images.count()
             predictions = show_progress(
-                predictions, images.count(), "images", stream=options.screen, print_line=options.print_progress
+                predictions, num, f"{options.unit}s", stream=options.screen, print_line=options.print_progress
             )
         for prediction in predictions:
             writer.add(prediction)
         if not writer.num:  # any other input without images was refused before
-            raise DataError("-: standard input has no paths")
+            raise DataError(f"-: standard input has no {'paths' if images is not None else 'rows'}")
     print_predict_end(writer, options, mode)
     if mode == "json":
-        metrics = {"images": writer.num, "bad_images": writer.num_bad}
+        metrics = {f"{options.unit}s": writer.num, f"bad_{options.unit}s": writer.num_bad}
         sheet = None if options.contact_sheet is None else str(options.contact_sheet)
         runs.print_event("result", stage="predict", metrics=metrics, table=str(options.output), contact_sheet=sheet)
     return 0
+
+
+def _takes_rows(invocation: Invocation) -> bool:
+    """Return whether the model takes rows of a table; that it cannot be read is reported later."""
+    with suppress(LightkitError):
+        file, _ = _find_file(invocation.options["model"], invocation.options.get("run"), invocation.overrides)
+        return read_metadata(file).rows is not None
+    return False
 
 
 def _find_file(text: str, run: Any, flags: Sequence[Flag]) -> tuple[Path, Path | None]:

@@ -1,4 +1,4 @@
-"""Predictions by a run or a config of images that the command line names, in place of the config's data."""
+"""Predictions by a run or a config of what the command line names, images or rows, in place of the config's data."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ from lightkit.cli.predict_options import parse_predict_options, print_predict_en
 from lightkit.cli.stage_config import StageConfig
 from lightkit.config import error_at
 from lightkit.data.listed import ListedImages
+from lightkit.data.listed_rows import ListedRows
+from lightkit.errors import ConfigError
 from lightkit.images.early import EarlyImages
 from lightkit.models.backbones import load_exported
 from lightkit.runs.resume import RunStart
@@ -70,6 +72,33 @@ def build_image_data(
     )
 
 
+def build_row_data(stage_config: StageConfig, model: LightningModule, start: RunStart) -> ListedRows:
+    """Build a data module of the rows of the tables, and load exported weights.
+
+    The model's own preparation is in its checkpoint.
+
+    Args:
+        stage_config: The invocation.
+        model: Gets the weights that ``--model`` names.
+        start: Start of the stage.
+
+    Raises:
+        ConfigError: If there is no checkpoint, or the weights do not fit the model.
+        DataError: If the weights cannot be read.
+    """
+    trained_names: Sequence[str] | None = None
+    if stage_config.weights is not None:
+        trained_names = load_exported(model, stage_config.weights).class_names
+    elif start.checkpoint is not None:
+        trained_names = read_trained_classes(start.checkpoint).outputs
+    else:
+        raise ConfigError(
+            "predict: the preparation of rows is that of a training, in its checkpoint. Name a run with --run, or an "
+            "exported file with --model."
+        )
+    return ListedRows(stage_config.images, trained_names=trained_names)
+
+
 def _explain_preparation(images: Sequence[str], data: LightningDataModule | None) -> str:
     """Explain why images cannot be prepared for a model, and what to do."""
     if getattr(data, "source", None) == "table":  # of numbers: one of images has a preprocessing
@@ -110,7 +139,7 @@ def build_prediction_callback(stage_config: StageConfig) -> ListedPredictions:
     Raises:
         ConfigError: If an output cannot be written.
     """
-    options = parse_predict_options(stage_config.options, stage_config.images)
+    options = parse_predict_options(stage_config.options, stage_config.images, takes_rows=stage_config.takes_rows)
     return ListedPredictions(
         options.bind_writer(),
         on_written=partial(print_predict_end, options=options, mode=stage_config.mode),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 from lightkit.cli.console import OutputMode
 from lightkit.cli.validation import explain_unwritable
 from lightkit.config import shown_path
+from lightkit.config.origins import near_files
 from lightkit.errors import ConfigError, DataError, visible
 
 if TYPE_CHECKING:
@@ -30,11 +31,13 @@ class PredictOptions:
         output: The table; ``-`` for CSV on standard output.
         contact_sheet: A page of thumbnails, in addition.
         top_k: Number of classes of each image; None for the default.
+        unit: What is predicted, an image or a row.
     """
 
     output: Path = Path(_DEFAULT_OUTPUT)
     contact_sheet: Path | None = None
     top_k: int | None = None
+    unit: str = "image"
 
     @property
     def is_stdout(self) -> bool:
@@ -57,12 +60,15 @@ class PredictOptions:
         return partial(write_predictions, self.output, top_k=self.top_k, contact_sheet=self.contact_sheet)
 
 
-def parse_predict_options(options: Mapping[str, Any], inputs: Sequence[str]) -> PredictOptions:
-    """Parse where predictions are written, and check before anything is loaded that images are there.
+def parse_predict_options(
+    options: Mapping[str, Any], inputs: Sequence[str], *, takes_rows: bool = False
+) -> PredictOptions:
+    """Parse where predictions are written, and check before anything is loaded that images or tables are there.
 
     Args:
         options: Of the command line.
         inputs: Words that name the images; without them, that there is no option about them.
+        takes_rows: Whether the words name tables, whose rows are predicted.
 
     Raises:
         ConfigError: If options do not go together, or have no effect without images; an output has another format,
@@ -79,6 +85,8 @@ def parse_predict_options(options: Mapping[str, Any], inputs: Sequence[str]) -> 
     from lightkit.images.inputs import find_images, find_named_files  # here: numpy, as above
 
     parsed = _parse_outputs(options)
+    if takes_rows:
+        parsed = _check_tables(parsed, inputs)
 
     # No output may replace a file that is read for it.
     models = [Path(str(options[name])).expanduser() for name in ("model", "ckpt_path") if name in options]
@@ -87,8 +95,26 @@ def parse_predict_options(options: Mapping[str, Any], inputs: Sequence[str]) -> 
         _check_output("--output", parsed.output, read)
     if parsed.contact_sheet is not None:
         _check_output("--contact-sheet", parsed.contact_sheet, read)
-    find_images(inputs)
+    if not takes_rows:
+        find_images(inputs)
     return parsed
+
+
+def _check_tables(parsed: PredictOptions, inputs: Sequence[str]) -> PredictOptions:
+    """Check that tables are there, and that no option is about images.
+
+    Raises:
+        ConfigError: If one is.
+        DataError: If a table is missing.
+    """
+    from lightkit.rows.parquet_table import is_remote, local_path  # here: pyarrow, which images need not have
+
+    if parsed.contact_sheet is not None:
+        raise ConfigError(f"--contact-sheet {parsed.contact_sheet}: it shows images, and rows of a table are predicted")
+    for word in inputs:
+        if word != "-" and not is_remote(word) and not local_path(word).exists():
+            raise DataError(f"{word}: there is no such table{near_files(local_path(word)) or '.'}")
+    return replace(parsed, unit="row")
 
 
 def _parse_outputs(options: Mapping[str, Any]) -> PredictOptions:
@@ -154,12 +180,13 @@ def print_predict_end(writer: PredictionWriter, options: PredictOptions, mode: O
     if writer.num_bad > len(bad):
         bad.append(f"bad    and {writer.num_bad - len(bad)} more")
     if writer.num and writer.num == writer.num_bad:
-        which = "The image has no" if writer.num == 1 else f"None of the {writer.num} images has a"
+        unit = options.unit
+        which = f"The {unit} has no" if writer.num == 1 else f"None of the {writer.num} {unit}s has a"
         raise DataError("\n".join([f"{which} prediction; {where} says why.", *bad]))
     if mode not in ("terminal", "plain"):
         return
     num_bad = f", {writer.num_bad} of them bad" if writer.num_bad else ""
-    lines = [f"images {writer.num}{num_bad}", *bad, f"table  {where}"]
+    lines = [f"{f'{options.unit}s':<6} {writer.num}{num_bad}", *bad, f"table  {where}"]
     if options.contact_sheet is not None:
         lines.append(f"sheet  {_format_path(options.contact_sheet)}")
     print("\n".join(lines), file=options.screen, flush=True)

@@ -24,6 +24,8 @@ from lightkit.launch.ranks import complete_torch_variables
 from lightkit.runs.deadline import Deadline
 from lightkit.runs.resume import RunSettings, find_checkpoint
 
+ROW_DATA = ("TableData", "TextData")
+"""Data modules of rows of a table; one of another name has ``row_kind`` in its run's manifest, see `describe`."""
 _PRINT_FLAGS = ("skip_default", "skip_null", "skip_unset")
 
 
@@ -79,6 +81,11 @@ class StageConfig:
     def images(self) -> Sequence[str]:
         """Words without an option: the images of `predict`."""
         return self.invocation.inputs
+
+    @property
+    def takes_rows(self) -> bool:
+        """Return whether those words are tables whose rows are predicted."""
+        return bool(self.images) and names_row_data(self.resolved, self.base)
 
     @property
     def passthrough(self) -> Sequence[str]:
@@ -147,7 +154,8 @@ def load_stage_config(
         print_config = _read_print_flags(invocation)
     with problems.noted():
         if command == "predict":
-            parse_predict_options(invocation.options, invocation.inputs)
+            takes_rows = names_row_data(resolved, loaded.base)
+            parse_predict_options(invocation.options, invocation.inputs, takes_rows=takes_rows)
         elif command == "export":
             ExportOptions.parse(invocation.options)
     mode: OutputMode = "plain"
@@ -169,6 +177,17 @@ def load_stage_config(
         mode=mode,
     )
     return stage_config, loaded
+
+
+def names_row_data(resolved: config.Resolved, base: runs.Run | None) -> bool:
+    """Return whether the data of a config is rows of a table, or the run was trained on such."""
+    section = resolved.values.get("data")
+    named = section.get("class_path") if isinstance(section, Mapping) else section
+    if str(named).rpartition(".")[2] in ROW_DATA:
+        return True
+    manifest = None if base is None else runs.read_json(base.folder / "manifest.json")
+    described = (manifest or {}).get("data")
+    return isinstance(described, Mapping) and bool(described.get("row_kind"))
 
 
 def _refuse_spawning(resolved: config.Resolved, problems: config.Problems) -> None:

@@ -35,6 +35,7 @@ from lightkit.data.sampler import ResumableSampler, SampleKey, sample_randomness
 from lightkit.data.temperatures import TemperatureDataset, Temperatures
 
 if TYPE_CHECKING:
+    from lightkit.data.table_data import TableData
     from lightkit.data.tables.module import Table
     from lightkit.data.tables.petastorm import PetastormTable
 
@@ -48,6 +49,7 @@ __all__ = [
     "ResumableSampler",
     "SampleKey",
     "Table",
+    "TableData",
     "TemperatureDataset",
     "Temperatures",
     "Transformed",
@@ -57,7 +59,7 @@ __all__ = [
     "train_loader",
 ]
 
-_TABLES = {"PetastormTable": "petastorm", "Table": "module"}
+_TABLES = {"PetastormTable": "tables.petastorm", "Table": "tables.module", "TableData": "table_data"}
 
 if not TYPE_CHECKING:  # or every misspelt name would have a type
 
@@ -65,6 +67,6 @@ if not TYPE_CHECKING:  # or every misspelt name would have a type
         """Import a data module for tables: it loads pyarrow, which no other needs."""
         if name not in _TABLES:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        value = getattr(import_module(f"{__name__}.tables.{_TABLES[name]}"), name)
+        value = getattr(import_module(f"{__name__}.{_TABLES[name]}"), name)
         globals()[name] = value
         return value

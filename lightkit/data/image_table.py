@@ -10,7 +10,6 @@ import numpy as np
 
 from lightkit.config.origins import near_files
 from lightkit.data.image_folder import ImageFolder
-from lightkit.data.tables.source import open_table
 from lightkit.errors import ConfigError, DataError
 from lightkit.images.image_index import ImageIndex, index_files
 from lightkit.images.label_table import (
@@ -21,6 +20,7 @@ from lightkit.images.label_table import (
     collect_files,
     read_csv,
 )
+from lightkit.rows.parquet_table import open_table
 
 _READ_ROWS = 4096
 

@@ -76,6 +76,13 @@ class ListedImages(LightningDataModule):
         self.paths: list[str] = []
         self.entries: deque[list[Prediction]] = deque()
 
+    unit = "images"
+
+    @staticmethod
+    def count_samples(batch: Tensor) -> int:
+        """Return the number of images of a batch."""
+        return len(batch)
+
     def setup(self, stage: str | None = None) -> None:
         """List the images, once for all processes, so that they mean the same even if some come or go meanwhile.
 

@@ -19,6 +19,7 @@ output_kind        ``logits``, ``probabilities`` or ``other``: of the first outp
 class_names        in the order of the columns; null if it is no classifier
 thresholds         probability from which on each label is predicted, of several labels; null where each is 0.5
 preprocessing      of an image; null if unknown
+rows               preparation of the rows of a table; null if it takes none
 source             ``checkpoint``, its ``epoch`` and ``sha256``, ``run``, as far as they are known
 versions           of Python, lightkit and the packages that wrote and ran the file
 samples            number of samples that it was proved on

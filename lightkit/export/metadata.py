@@ -10,7 +10,7 @@ import zlib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lightkit.errors import ConfigError, DataError
 from lightkit.export.formats import FORMATS, first_line, format_of, holds_weights_alone, read_safetensors_header
@@ -20,6 +20,9 @@ from lightkit.runs.checkpoints import digest
 from lightkit.runs.files import read_json
 from lightkit.task import OutputKind, Task, task_of_kind
 from lightkit.version import __version__
+
+if TYPE_CHECKING:
+    from lightkit.rows.preprocessing import RowPreprocessing
 
 RECORD = "export.json"
 DIGEST_KEY = "lightkit_sha256"
@@ -64,6 +67,8 @@ class Metadata:
         class_names: Of the classes or labels that the first output is of, in their order.
         thresholds: Probability from which on each label is predicted; None where each is 0.5, or classes are.
         preprocessing: Of an image, if the data module names it.
+        rows: Preparation of rows of a table for the inputs, as `lightkit.rows.preprocessing.dump_preprocessing` writes
+            it; None of a model that takes no rows.
         in_graph: Whether the exported model does the preprocessing itself.
         precision: ``float32``, ``float16`` or ``int8``: of the weights.
         source: Origin of the weights: ``checkpoint``, ``epoch``, ``sha256``, ``run``, as far as they are known.
@@ -80,6 +85,7 @@ class Metadata:
     class_names: tuple[str, ...] | None = None
     thresholds: tuple[float, ...] | None = None
     preprocessing: Preprocessing | None = None
+    rows: Mapping[str, Any] | None = None
     in_graph: bool = False
     precision: str = "float32"
     source: Mapping[str, str] = field(default_factory=dict)
@@ -91,6 +97,19 @@ class Metadata:
     def task(self) -> Task:
         """Task of the model, as far as the kind of the first output and the thresholds say it."""
         return task_of_kind(self.output_kind).decide_by(self.thresholds)
+
+    @property
+    def row_preprocessing(self) -> RowPreprocessing | None:
+        """Preparation of rows of a table; None of a model that takes no rows.
+
+        Raises:
+            DataError: If its record is damaged.
+        """
+        if self.rows is None:
+            return None
+        from lightkit.rows.preprocessing import load_preprocessing  # here: pyarrow, which few models need
+
+        return load_preprocessing(self.rows)
 
     @property
     def file_name(self) -> str:

@@ -33,7 +33,8 @@ from lightkit.export.export_errors import silence_exporters
 from lightkit.export.formats import FORMATS, Arrays
 from lightkit.export.forward import call_forward
 from lightkit.export.image_transform import activation_of, compute_probabilities, invert_probabilities, is_pair
-from lightkit.export.metadata import Metadata
+from lightkit.export.metadata import Metadata, read_metadata
+from lightkit.export.samples import check_row_preprocessing
 from lightkit.export.target import ExportTarget
 from lightkit.task import Activation
 
@@ -334,6 +335,7 @@ class Proof:
             allowed = replace(allowed, rtol=rtol)
         if atol is not None:  # in place of the bound relative to the largest output, too
             allowed = Tolerance(allowed.rtol, atol)
+        check_row_preprocessing(self._target.samples, read_metadata(file).row_preprocessing)
         outputs, result = self._run_file(file, metadata)
         names = self._target.samples.names
         parity = compare(self.expected, outputs, metadata=metadata, names=names, tolerance=allowed)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import product
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -19,6 +19,11 @@ from torch.utils.data import BatchSampler, DataLoader, RandomSampler, Sequential
 from lightkit.errors import ConfigError, LightkitError
 from lightkit.export.forward import clone_inputs, find_inputs
 from lightkit.images.preprocessing import Preprocessing
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from lightkit.rows.preprocessing import RowPreprocessing
 
 Array = np.ndarray[Any, Any]
 Pixels = np.ndarray[Any, np.dtype[np.uint8]]
@@ -42,6 +47,7 @@ class EvaluationSamples:
         not_scored: Why there are no batches, where that is not for want of data.
         load_image: Loads the image of a sample before preprocessing, uint8 ``(height, width, 3)``, each of its own
             size; None if there is none, or the loader prepares it at random, as for training.
+        rows: Cells of the samples before any preparation, of a model that takes rows of a table; None of others.
     """
 
     inputs: tuple[Tensor, ...]
@@ -50,6 +56,7 @@ class EvaluationSamples:
     source: str = ""
     not_scored: str = ""
     load_image: Callable[[int], Pixels] | None = None
+    rows: pa.RecordBatch | None = None
 
 
 def draw_samples(
@@ -99,6 +106,10 @@ def draw_samples(
     joined = tuple(map(torch.cat, zip(*inputs, strict=True)))
     indices = list(range(len(joined[0]))) if chosen is None else chosen[1][: len(joined[0])]
     names = [f"{split}/{index:05d}" for index in indices]
+    read_rows = getattr(data, "read_rows", None)
+    if callable(read_rows) and chosen is not None:  # of lightkit's data modules for rows of a table
+        rows, names = read_rows(split, indices)
+        return EvaluationSamples(joined, names, batches, source, rows=rows)
     images = None if split == "train" else _find_images(data, split)  # those of training are shuffled or augmented
     if images is None or len(images) <= max(indices):
         return EvaluationSamples(joined, names, batches, source)
@@ -230,6 +241,33 @@ def check_preprocessing(samples: EvaluationSamples, preprocessing: Preprocessing
         else:
             continue
         raise ConfigError(f"data: its `preprocessing` is not what its loader does: {name} {gap}. Make the two agree.")
+
+
+def check_row_preprocessing(samples: EvaluationSamples, preprocessing: RowPreprocessing | None) -> None:
+    """Encode the rows of the samples, and compare with the loader's inputs, which the files are proved on.
+
+    Args:
+        samples: Without rows nothing is compared.
+        preprocessing: As it was read from a file, or the model's.
+
+    Raises:
+        ConfigError: If they differ in any bit.
+    """
+    if samples.rows is None or preprocessing is None:
+        return
+    rows, defects = preprocessing.read(samples.rows)
+    if defects:
+        raise ConfigError(f"{samples.names[defects[0].row]}: {defects[0].reason}.")
+    encoded = preprocessing.encode(rows)
+    given = [tensor.numpy() for tensor in samples.inputs]
+    are_equal = len(encoded) == len(given) and all(
+        one.dtype == other.dtype and np.array_equal(one, other) for one, other in zip(encoded, given, strict=True)
+    )
+    if not are_equal:
+        raise ConfigError(
+            f"data: the inputs of its loader are not those that the model's row_preprocessing makes of the same rows "
+            f"({samples.names[0]} and others). Make the two agree."
+        )
 
 
 def _find_loader(module: LightningModule, data: LightningDataModule | None, splits: Sequence[str]) -> tuple[str, Any]:

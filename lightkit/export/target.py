@@ -28,11 +28,13 @@ from lightkit.export.samples import (
     Array,
     EvaluationSamples,
     check_preprocessing,
+    check_row_preprocessing,
     draw_samples,
     make_random_samples,
     read_calibration,
 )
 from lightkit.images.preprocessing import Preprocessing
+from lightkit.rows.preprocessing import dump_preprocessing, find_preprocessing
 from lightkit.task import find_class_names, task_of
 
 _log = logging.getLogger("lightkit")
@@ -119,9 +121,14 @@ def make_target(
     example = tuple(torch.cat([each] * 2).contiguous() if len(each) < _MIN_BATCH else each for each in example)
     class_names = class_names or find_class_names(module, data)
     preprocessing = getattr(data, "preprocessing", None)
-    metadata = describe_model(module, example, class_names=class_names, preprocessing=preprocessing, source=source)
+    rows = dump_preprocessing(find_preprocessing(module))
+    metadata = describe_model(
+        module, example, class_names=class_names, preprocessing=preprocessing, rows=rows, source=source
+    )
     if metadata.preprocessing is not None:
         check_preprocessing(samples, metadata.preprocessing)
+    if metadata.rows is not None:
+        check_row_preprocessing(samples, metadata.row_preprocessing)
     calibration = partial(read_calibration, module, data, in_graph=options.with_preprocessing)
     target = ExportTarget(module, example, metadata, samples, calibration)
     check_self_consistency(target)
@@ -142,6 +149,7 @@ def describe_model(
     *,
     class_names: Any = None,
     preprocessing: Any = None,
+    rows: Mapping[str, Any] | None = None,
     source: Mapping[str, str] | None = None,
 ) -> Metadata:
     """Describe a model as it is.
@@ -152,6 +160,7 @@ def describe_model(
         class_names: In the order of the labels; ignored if they are no list of as many as the first output's columns,
             or of two for a single logit.
         preprocessing: The data module's `preprocessing`; ignored if the model takes other inputs than it makes.
+        rows: Preparation of rows of a table, see `Metadata`.
         source: Origin of the weights.
 
     Raises:
@@ -176,6 +185,7 @@ def describe_model(
         class_names=tuple(map(str, class_names)) if has_classes else None,
         thresholds=task.form.thresholds,
         preprocessing=preprocessing if is_prepared else None,
+        rows=rows,
         source=dict(source or {}),
     )
 

@@ -6,7 +6,9 @@ import csv
 import io
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,7 +21,8 @@ from lightkit.images.splits import Split, split_named
 LABEL_COLUMNS = ("label", "labels", "class", "target", "category", "tags")
 """Columns of labels; the first that a table has."""
 CSV_SUFFIXES = (".csv", ".tsv", ".txt")
-_MAX_CELL = 1_000_000  # characters, if a quotation mark was never closed
+MAX_CELL = 1_000_000
+"""Characters of a cell, if a quotation mark was never closed."""
 _MAX_CLASSES = 100_000
 _NUM_SHOWN = 5
 _MARKS = {"0": 0, "1": 1, "0.0": 0, "1.0": 1, "false": 0, "true": 1}
@@ -71,34 +74,77 @@ def read_csv(path: Path) -> tuple[list[str], Iterator[TableRow]]:
     except UnicodeDecodeError as error:
         line = error.object[: error.start].count(b"\n") + 1
         raise DataError(f"{path}, line {line}: this table is not in UTF-8. Save it as UTF-8.") from error
-    first = text.split("\n", 1)[0]
-    if "\0" in first:
-        raise DataError(f"{path}, line 1: this table is not in UTF-8. Save it as UTF-8.")
-    csv.field_size_limit(_MAX_CELL)
-    reader = csv.reader(io.StringIO(text, newline=""), delimiter=max(",;\t", key=first.count), strict=True)
-    header = [name.strip() for name in next(reader, [])]
-    if not any(header):
-        raise DataError(f"{path}: this table is empty; expected a first line with the names of the columns.")
-    if len(set(header)) < len(header):
-        twice = next(name for name in header if header.count(name) > 1)
-        raise DataError(f"{path}, line 1: two columns have the name {twice!r}. Rename one of them.")
+    header, rows = parse_csv(io.StringIO(text, newline=""), str(path))
+    return header, (TableRow(f"{path}, line {line}", dict(zip(header, cells, strict=True))) for line, cells in rows)
 
-    def iterate() -> Iterator[TableRow]:
+
+def parse_csv(lines: Iterable[str], name: str) -> tuple[list[str], Iterator[tuple[int, list[str]]]]:
+    """Parse lines of comma, semicolon or tab separated values, one row after another.
+
+    Args:
+        lines: With their ends; bytes that are no UTF-8 as surrogates, as ``surrogateescape`` has them.
+        name: Of the table, for errors.
+
+    Returns:
+        Names of the columns; and of each row that is not empty its cells, with the number of its first line, from 1.
+
+    Raises:
+        DataError: If it is empty, not UTF-8, has two columns of one name, or a row has more or fewer cells.
+    """
+    iterator = iter(lines)
+    first = next(iterator, "").removeprefix("\ufeff")
+    if "\0" in first:
+        raise DataError(f"{name}, line 1: this table is not in UTF-8. Save it as UTF-8.")
+    csv.field_size_limit(MAX_CELL)
+    reader = csv.reader(chain([first], iterator), delimiter=find_delimiter(first), strict=True)
+    with _translate_csv_errors(name, 1):
+        header = [each.strip() for each in next(reader, [])]
+    _check_header(header, name)
+
+    def iterate() -> Iterator[tuple[int, list[str]]]:
         line = reader.line_num + 1
-        try:
-            for cells in reader:
-                if cells and len(cells) != len(header):
-                    raise DataError(
-                        f"{path}, line {line}: this row has {len(cells)} cells; expected {len(header)}, as the first "
-                        f"line has ({join_names(header)}). Quote a cell that has the separator in it."
-                    )
-                if cells:
-                    yield TableRow(f"{path}, line {line}", dict(zip(header, cells, strict=True)))
-                line = reader.line_num + 1
-        except csv.Error as error:
-            raise DataError(f"{path}, line {line}: this table cannot be read ({error}).") from error
+        while True:
+            with _translate_csv_errors(name, line):
+                cells = next(reader, None)
+            if cells is None:
+                return
+            _check_cells(cells, header, f"{name}, line {line}")
+            if cells:
+                yield line, cells
+            line = reader.line_num + 1
 
     return header, iterate()
+
+
+def find_delimiter(first: str) -> str:
+    """Return the separator of a table: the one of comma, semicolon and tab that its first line has most of."""
+    return max(",;\t", key=first.count)
+
+
+def _check_header(header: Sequence[str], name: str) -> None:
+    if not any(header):
+        raise DataError(f"{name}: this table is empty; expected a first line with the names of the columns.")
+    if len(set(header)) < len(header):
+        twice = next(each for each in header if header.count(each) > 1)
+        raise DataError(f"{name}, line 1: two columns have the name {twice!r}. Rename one of them.")
+
+
+def _check_cells(cells: Sequence[str], header: Sequence[str], place: str) -> None:
+    if cells and len(cells) != len(header):
+        raise DataError(
+            f"{place}: this row has {len(cells)} cells; expected {len(header)}, as the first "
+            f"line has ({join_names(header)}). Quote a cell that has the separator in it."
+        )
+    if any("\ud800" <= mark <= "\udfff" for cell in cells if not cell.isascii() for mark in cell):
+        raise DataError(f"{place}: this table is not in UTF-8. Save it as UTF-8.")
+
+
+@contextmanager
+def _translate_csv_errors(name: str, line: int) -> Iterator[None]:
+    try:
+        yield
+    except csv.Error as error:
+        raise DataError(f"{name}, line {line}: this table cannot be read ({error}).") from error
 
 
 class LabelColumns:

@@ -1,7 +1,8 @@
-"""Models that configs name: an image classifier on any backbone, and a small regressor; a schedule with a warm-up."""
+"""Models that configs name: an image classifier, a small regressor, one of tables; a schedule with a warm-up."""
 
 from lightkit.models.classifier import ImageClassifier
 from lightkit.models.regressor import Regressor
 from lightkit.models.schedules import WarmupCosineLR
+from lightkit.models.tabular import TabularModel
 
-__all__ = ["ImageClassifier", "Regressor", "WarmupCosineLR"]
+__all__ = ["ImageClassifier", "Regressor", "TabularModel", "WarmupCosineLR"]

@@ -319,7 +319,8 @@ def load_exported(module: LightningModule, path: Path) -> Metadata:
     The module's class is the caller's choice: that in the file is not used.
 
     Args:
-        module: Changed in place. One that is built for classes has a ``build_for``, as `ImageClassifier` has.
+        module: Changed in place. One that is built for classes has a ``build_for``, as `ImageClassifier` has, and one
+            that is built for rows of a table a ``build_for_rows(row_preprocessing, class_names)``.
         path: A file of weights of ``lightkit export``.
 
     Raises:
@@ -329,7 +330,10 @@ def load_exported(module: LightningModule, path: Path) -> Metadata:
     metadata = read_metadata(path)
     check_digest(path)
     build = getattr(module, "build_for", None)
-    if callable(build) and metadata.class_names:
+    build_for_rows = getattr(module, "build_for_rows", None)
+    if callable(build_for_rows) and metadata.rows is not None:
+        build_for_rows(metadata.row_preprocessing, metadata.class_names)
+    elif callable(build) and metadata.class_names:
         build(metadata.class_names)
     elif is_overridden("configure_model", module):
         module.configure_model()

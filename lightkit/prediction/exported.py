@@ -27,13 +27,18 @@ Array = np.ndarray[Any, Any]
 
 
 @contextmanager
-def explain_failure(file: Path) -> Iterator[None]:
-    """Turn any exception of a file's runtime into a `DataError`."""
+def explain_failure(file: Path, samples: str = "images") -> Iterator[None]:
+    """Turn any exception of a file's runtime into a `DataError`.
+
+    Args:
+        file: The file.
+        samples: Name of what the model is run on.
+    """
     try:
         yield
     except Exception as error:  # onnxruntime's have no common base class, and torch raises anything
         raise DataError(
-            f"{file}: its model cannot be loaded, or run on these images ({first_line(error)}). Export it again."
+            f"{file}: its model cannot be loaded, or run on these {samples} ({first_line(error)}). Export it again."
         ) from error
 
 

@@ -17,11 +17,16 @@ from lightkit.export.formats import open_model
 from lightkit.export.metadata import Metadata
 from lightkit.images.image_file import UnreadableImageError, count_threads, decode_rgb, pillow_warnings
 from lightkit.prediction.exported import check_image_model, predict_arrays, prepare_image
+from lightkit.prediction.rows import check_row_model, run_rows
 from lightkit.prediction.table import PredictionColumns
+from lightkit.rows.preprocessing import RowPreprocessing
+from lightkit.rows.values import table_of_records
 from lightkit.serving.requests import Item
 
 _NUMBERS = ("float16", "float32", "float64", "int32", "int64")
 Array = np.ndarray[Any, Any]
+Samples = list[Array] | list[tuple[Array, ...]]
+"""Inputs of samples: of pictures and numbers one array each, of rows of a table one of each input."""
 
 
 @dataclass(frozen=True)
@@ -38,11 +43,14 @@ class Refusal:
 
 
 def find_row_length(metadata: Metadata, file: Path) -> int | None:
-    """Return how many numbers a row of the model's input has; None for a model of pictures.
+    """Return how many numbers a row of the model's input has; None for a model of pictures or of rows of a table.
 
     Raises:
-        DataError: If it takes neither pictures nor rows of numbers.
+        DataError: If it takes neither pictures nor rows.
     """
+    if metadata.rows is not None:
+        check_row_model(metadata, file)
+        return None
     is_of_pictures = metadata.in_graph or metadata.preprocessing is not None
     shape = metadata.inputs[0].shape
     is_row = len(metadata.inputs) == 1 and len(shape) == 2 and metadata.inputs[0].dtype in _NUMBERS
@@ -68,7 +76,8 @@ class Predictor:
     def __init__(self, file: Path, metadata: Metadata, *, top_k: int | None = None, threads: int | None = None) -> None:
         self._file = file
         self._metadata = metadata
-        self._row_length = find_row_length(metadata, file)
+        self._rows = metadata.row_preprocessing
+        self._row_length = find_row_length(metadata, file) if self._rows is None else None
         self._run = open_model(file, threads=threads)
         names = metadata.task.choose_names(metadata.outputs[0].shape, metadata.class_names)
         num_values = int(np.prod([size or 1 for size in metadata.outputs[0].shape[1:]]))
@@ -76,8 +85,10 @@ class Predictor:
         self._columns = PredictionColumns(names, top_k or every, num_values, task=metadata.task)
         self._pool = ThreadPoolExecutor(count_threads(), thread_name_prefix="lightkit-images")
 
-    def decode(self, items: Sequence[Item]) -> list[Array] | Refusal:
+    def decode(self, items: Sequence[Item]) -> Samples | Refusal:
         """Turn the samples of a request into the model's inputs."""
+        if self._rows is not None:
+            return self._encode(items, self._rows)
         if self._row_length is not None:
             dtype = np.dtype(self._metadata.inputs[0].dtype)
             return [np.asarray(item.content, dtype) for item in items]
@@ -91,10 +102,23 @@ class Predictor:
                 arrays.append(decoded)
         return arrays
 
-    def predict(self, requests: Sequence[list[Array] | Refusal]) -> list[list[Array] | Refusal]:
+    @staticmethod
+    def _encode(items: Sequence[Item], preprocessing: RowPreprocessing) -> Samples | Refusal:
+        """Prepare rows of a table by the code of `lightkit predict`."""
+        records = [item.content for item in items if isinstance(item.content, dict)]
+        rows, defects = preprocessing.read(table_of_records(records, list(preprocessing.columns)))
+        if defects:
+            return Refusal(422, f"rows[{defects[0].row}]: {defects[0].reason}")
+        return list(zip(*preprocessing.encode(rows), strict=True))
+
+    def predict(self, requests: Sequence[Samples | Refusal]) -> list[list[Array] | Refusal]:
         """Predict the samples of all requests at once; a refused request stays refused."""
-        arrays = [array for request in requests if isinstance(request, list) for array in request]
-        values = iter(predict_arrays(self._run, self._metadata, arrays, file=self._file))
+        samples: list[Any] = [sample for request in requests if isinstance(request, list) for sample in request]
+        if self._rows is None or not samples:
+            values = iter(predict_arrays(self._run, self._metadata, samples, file=self._file))
+        else:
+            inputs = [np.stack(parts) for parts in zip(*samples, strict=True)]
+            values = iter(run_rows(self._run, self._metadata, inputs, file=self._file))
         answers: list[list[Array] | Refusal] = []
         for request in requests:
             if isinstance(request, Refusal):

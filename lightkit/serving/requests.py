@@ -1,7 +1,8 @@
-"""Content of a request to the server: pictures as bytes, or rows of numbers; any other is refused."""
+"""Content of a request to the server: pictures as bytes, or rows of a table or of numbers; any other is refused."""
 
 import json
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +13,7 @@ from starlette.requests import ClientDisconnect
 _MULTIPART = "multipart/form-data"
 _JSON = "application/json"
 _FIELD = "image"
+_NUM_SHOWN = 3  # columns in the words of an error
 _EXPECTED_IMAGES = (
     "expected a picture: as the field `image` of a form, such as curl -F image=@photo.jpg, which may come several "
     "times, or as the body itself, with its type, such as Content-Type: image/jpeg"
@@ -25,11 +27,11 @@ class Item:
 
     Args:
         name: Of the file, as the client sent it; the number of a row.
-        content: Bytes of a picture, or the numbers of a row.
+        content: Bytes of a picture, the numbers of a row, or the cells of a row of a table by their columns.
     """
 
     name: str
-    content: bytes | list[float]
+    content: bytes | list[float] | dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -39,10 +41,12 @@ class RequestRules:
     Args:
         max_bytes: Size of a request's body.
         row_length: Numbers of a row; None for a model of pictures.
+        columns: Columns of a row, of a model that takes rows of a table; None for any other.
     """
 
     max_bytes: int
     row_length: int | None = None
+    columns: tuple[str, ...] | None = None
 
 
 async def read_items(request: Request) -> list[Item]:
@@ -54,6 +58,8 @@ async def read_items(request: Request) -> list[Item]:
     rules: RequestRules = request.app.state.rules
     _check_announced_size(request, rules)
     try:
+        if rules.columns is not None:
+            return await _read_records(request, rules.columns)
         if rules.row_length is not None:
             return await _read_rows(request, rules.row_length)
         return await _read_pictures(request, rules)
@@ -112,18 +118,40 @@ async def _read_form(request: Request, rules: RequestRules) -> list[Item]:
     return items
 
 
-async def _read_rows(request: Request, length: int) -> list[Item]:
+async def _read_json(request: Request, expected: str) -> list[Any]:
+    """Read the list of rows of a body of JSON."""
     content_type = _media_type(request)
     if content_type != _JSON:
-        raise HTTPException(415, f"got {content_type or 'no Content-Type'}; {_EXPECTED_ROWS}")
+        raise HTTPException(415, f"got {content_type or 'no Content-Type'}; {expected}")
     body = await request.body()
     try:
         content = json.loads(body)
     except (ValueError, RecursionError) as error:
-        raise HTTPException(400, f"the body is not JSON ({error}); {_EXPECTED_ROWS}") from error
+        raise HTTPException(400, f"the body is not JSON ({error}); {expected}") from error
     rows = content.get("rows") if isinstance(content, dict) else None
     if not isinstance(rows, list) or not rows:
-        raise HTTPException(400, f"there are no rows; {_EXPECTED_ROWS}")
+        raise HTTPException(400, f"there are no rows; {expected}")
+    return rows
+
+
+async def _read_records(request: Request, columns: Sequence[str]) -> list[Item]:
+    """Read rows of a table: objects with a cell for each column, null where it is missing."""
+    cells = ", ".join(f"{json.dumps(name)}: ..." for name in columns[:_NUM_SHOWN])
+    more = ", ..." if len(columns) > _NUM_SHOWN else ""
+    rows = await _read_json(
+        request, f'expected Content-Type: application/json and {{"rows": [{{{cells}{more}}}, ...]}}'
+    )
+    for at, row in enumerate(rows):
+        if not isinstance(row, dict):
+            raise HTTPException(422, f"rows[{at}]: expected an object, got {type(row).__name__}")
+        missing = [name for name in columns if name not in row]
+        if missing:
+            raise HTTPException(422, f"rows[{at}]: there is no {missing[0]!r}; write null where it is missing")
+    return [Item(str(at), row) for at, row in enumerate(rows)]
+
+
+async def _read_rows(request: Request, length: int) -> list[Item]:
+    rows = await _read_json(request, _EXPECTED_ROWS)
     return [Item(str(at), _read_row(at, row, length)) for at, row in enumerate(rows)]
 
 

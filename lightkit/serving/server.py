@@ -139,6 +139,8 @@ def serve_model(file: Path, metadata: Metadata, settings: ServerSettings) -> Non
     """
     check_address(settings.host, settings.port)
     row_length = find_row_length(metadata, file)
+    preprocessing = metadata.row_preprocessing
+    columns = None if preprocessing is None else tuple(preprocessing.columns)
     server = litserve.LitServer(
         ModelAPI(file, settings),
         accelerator="cpu",
@@ -148,12 +150,12 @@ def serve_model(file: Path, metadata: Metadata, settings: ServerSettings) -> Non
         model_metadata={
             "model": metadata.model,
             "class_names": metadata.class_names and list(metadata.class_names),
-            "takes": "pictures" if row_length is None else f"rows of {row_length} numbers",
+            "takes": _describe_samples(row_length, columns),
             "source": dict(metadata.source),
         },
         disable_openapi_url=True,  # its pages load scripts from a network
     )
-    server.app.state.rules = RequestRules(settings.max_bytes, row_length)
+    server.app.state.rules = RequestRules(settings.max_bytes, row_length, columns)
     with _leave_no_process(), _signals_as_keyboard_interrupt(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of forks beside threads: uvicorn's processes are LitServe's choice
         server.run(
@@ -163,6 +165,12 @@ def serve_model(file: Path, metadata: Metadata, settings: ServerSettings) -> Non
             log_level="warning",
             generate_client_file=False,
         )
+
+
+def _describe_samples(row_length: int | None, columns: Sequence[str] | None) -> str:
+    if columns is not None:
+        return f"rows with the columns {', '.join(columns)}"
+    return "pictures" if row_length is None else f"rows of {row_length} numbers"
 
 
 @contextmanager

@@ -41,13 +41,13 @@ from lightkit.data.tables.columns import (
     weight_values,
     wide_matrix,
 )
-from lightkit.data.tables.source import RowGroup, Snapshot
 from lightkit.errors import ConfigError, DataError, join_names
 from lightkit.hardware.cache_folder import make_once
 from lightkit.images.image_file import count_threads, map_in_order
 from lightkit.images.image_index import Defect
 from lightkit.images.progress import show_progress
 from lightkit.images.splits import Split, check_fractions, split_named
+from lightkit.rows.parquet_table import RowGroup, Snapshot
 from lightkit.runs.files import flush
 
 log = logging.getLogger("lightkit.data")

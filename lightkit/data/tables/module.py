@@ -31,12 +31,12 @@ from lightkit.data.tables.loader import (
     TableRows,
     table_loader,
 )
-from lightkit.data.tables.source import Format, Snapshot, open_table
 from lightkit.errors import ConfigError, DataError
 from lightkit.images.image_file import UnreadableImageError, count_threads, map_in_order, pillow_warnings
 from lightkit.images.image_index import Defect, check_defects
 from lightkit.images.preprocessing import Preprocessing, preprocessing_of
 from lightkit.images.splits import Split, check_fractions
+from lightkit.rows.parquet_table import Format, Snapshot, open_table
 
 log = logging.getLogger("lightkit.data")
 

@@ -25,9 +25,9 @@ from lightkit.data.loader import ResumableLoader
 from lightkit.data.sampler import ResumableSampler, SampleKey, position_of, stable_seed
 from lightkit.data.tables.index import Row
 from lightkit.data.tables.module import Table
-from lightkit.data.tables.source import is_remote, local_path
 from lightkit.errors import ConfigError, DataError
 from lightkit.images.image_file import map_in_order
+from lightkit.rows.parquet_table import is_remote, local_path
 
 _LAST_PYARROW = 14
 _LAST_NUMPY = 1

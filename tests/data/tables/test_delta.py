@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from lightkit.data.tables.source import Snapshot, open_table
+from lightkit.rows.parquet_table import Snapshot, open_table
 from lightkit.errors import ConfigError, DataError
 from lightkit.images.delta_table import find_unreadable
 from tests.data.tables.conftest import WriteDelta, delete_by_vector, map_columns

@@ -8,7 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from lightkit.data.tables.source import open_table
+from lightkit.rows.parquet_table import open_table
 from lightkit.errors import ConfigError, DataError
 from tests.data.tables.conftest import ObjectStore, WriteDelta, WriteParquet
 

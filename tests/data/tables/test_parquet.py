@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from lightkit.data.tables.source import Snapshot, open_table
+from lightkit.rows.parquet_table import Snapshot, open_table
 from lightkit.errors import DataError
 from tests.data.tables.conftest import WriteParquet
 

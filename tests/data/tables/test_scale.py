@@ -15,7 +15,7 @@ from lightkit.data.tables import index as indexes
 from lightkit.data.tables.columns import find_columns
 from lightkit.data.tables.index import Index, index_table
 from lightkit.data.tables.loader import BatchKey, BatchRows
-from lightkit.data.tables.source import open_table
+from lightkit.rows.parquet_table import open_table
 
 NUM_FILES = 40
 RANKS, WORKERS = 1024, 4

@@ -1,0 +1,507 @@
+"""The plan of a table: types of its columns, split of each row, targets and weights. No torch.
+
+A plan is decided by the content of the tables and by the settings alone, so that a resumed training, another process
+and the next run find the same.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lightkit.errors import DataError, join_names
+from lightkit.images.splits import Split, split_named, split_of
+from lightkit.rows.preprocessing import RowPreprocessing, dump_preprocessing
+from lightkit.rows.reader import RowBatch, RowTable, check_rows, open_rows
+from lightkit.rows.values import ColumnType, TypeGuess, missing_column, read_columns
+
+SPLITS: tuple[Split, ...] = ("train", "val", "test")
+TargetType = Literal["auto", "class", "value"]
+_MOST_CLASSES = 20  # of whole numbers that are classes
+_SAMPLE_ROWS = 20_000  # of the training split, in which columns that say the target are looked for
+_HASH_DIGITS = 16  # of a digest, in a hash of 64 bits
+Codes = npt.NDArray[np.uint8]
+Hashes = npt.NDArray[np.uint64]
+
+
+@dataclass(frozen=True)
+class RowSettings:
+    """Settings that choose the rows of the splits and their targets.
+
+    Args:
+        places: Address of the table, under None, or of that of each split.
+        target: Column of what is predicted.
+        target_type: Whether that is a class or a value.
+        weight: Column of weights; None without.
+        split: Column that names the splits; `auto` takes a column `split` where there is one.
+        key: Column by whose hash the split is decided; None for all columns of the model.
+        time: Column by whose order the split is decided.
+        val_fraction: Share of the rows for validation.
+        test_fraction: Share of the rows for testing.
+        state: ``version`` and ``storage_options`` of a Delta table.
+    """
+
+    places: Mapping[Split | None, str]
+    target: str
+    target_type: TargetType = "auto"
+    weight: str | None = None
+    split: str | None = "auto"
+    key: str | None = None
+    time: str | None = None
+    val_fraction: float = 0.2
+    test_fraction: float = 0.1
+    state: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """The tables, for errors."""
+        return " and ".join(dict.fromkeys(self.places.values()))
+
+    def find_split_column(self, names: Sequence[str]) -> str | None:
+        """Return the column that names the splits; None where there is none, or each split has its table."""
+        if None not in self.places:
+            return None
+        if self.split == "auto":
+            return "split" if "split" in names and self.key is None and self.time is None else None
+        return self.split
+
+
+class RowRules(ABC):
+    """The columns of a model, and how their preparation is fitted."""
+
+    @property
+    @abstractmethod
+    def record(self) -> dict[str, Any]:
+        """Values of JSON that decide what the rules do."""
+
+    @abstractmethod
+    def choose_columns(
+        self, guesses: Mapping[str, TypeGuess], settings: RowSettings
+    ) -> tuple[dict[str, ColumnType], list[str]]:
+        """Choose the columns of the model, each with its type, and list what is worth knowing of the others.
+
+        Args:
+            guesses: Of all columns of the table but those that are target, weight or split.
+            settings: Of the table.
+
+        Raises:
+            DataError: If a column that the config names is not there, or none is left.
+        """
+
+    @abstractmethod
+    def fit(self, rows: Iterator[pa.Table], types: Mapping[str, ColumnType]) -> RowPreprocessing:
+        """Fit the preparation on the rows of the training split."""
+
+    def describe_rows(self, rows: pa.Table, target: pa.ChunkedArray) -> list[str]:
+        """List what is worth knowing of some training rows, such as columns that say the target; each a sentence."""
+        return []
+
+    def advise(self, column: str) -> str:
+        """Return what to do about a cell that is none of its column's type; empty for nothing."""
+        return ""
+
+
+@dataclass(frozen=True)
+class RowPlan:
+    """Result of the passes over a table.
+
+    Args:
+        types: Type of each column of the model.
+        target_type: ``class`` or ``value``.
+        class_names: In the order of their numbers.
+        class_counts: Training rows of each.
+        target_mean: Mean of the values of the training rows.
+        target_std: Their deviation.
+        mean_weight: Of the training rows; None without weights.
+        preprocessing: Fitted on the training rows, in its form of JSON; None where there are none.
+        counts: Rows of each split.
+        num_shared: Rows of validation and test whose columns of the model equal those of a training row.
+        notes: Findings about the columns, each a sentence.
+    """
+
+    types: Mapping[str, ColumnType]
+    target_type: str
+    class_names: list[str]
+    class_counts: list[int]
+    target_mean: float
+    target_std: float
+    mean_weight: float | None
+    preprocessing: Mapping[str, Any] | None
+    counts: Mapping[str, int]
+    num_shared: Mapping[str, int] = field(default_factory=dict)
+    notes: Sequence[str] = ()
+
+
+class RowSource:
+    """The tables of a data set.
+
+    Args:
+        settings: Of the data set.
+        rules: Of the model's columns.
+    """
+
+    def __init__(self, settings: RowSettings, rules: RowRules) -> None:
+        self.settings = settings
+        self.rules = rules
+
+    @cached_property
+    def tables(self) -> dict[Split | None, RowTable]:
+        """The tables, opened.
+
+        Raises:
+            DataError: If one is missing, empty, or of another kind.
+        """
+        settings = self.settings
+        return {
+            split: open_rows(place, setting=f"data.init_args.{split or 'path'}", **settings.state)
+            for split, place in settings.places.items()
+        }
+
+    @cached_property
+    def names(self) -> list[str]:
+        """Names of the columns of all tables.
+
+        Raises:
+            DataError: If a table lacks some.
+        """
+        names = list(dict.fromkeys(name for table in self.tables.values() for name in table.names))
+        for split, table in self.tables.items():
+            lacking = [name for name in names if name not in table.names]
+            if lacking:
+                raise DataError(
+                    f"data.init_args.{split}: {table.place} has no {join_names(lacking)}, which the other tables have. "
+                    "Write all with the same columns."
+                )
+        return names
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """SHA-256 of the content of the tables."""
+        of_tables = [f"{split or ''} {table.fingerprint}" for split, table in self.tables.items()]
+        return hashlib.sha256("\n".join(of_tables).encode()).hexdigest()
+
+    def read(self, *columns: Mapping[str, ColumnType]) -> Iterator[tuple[Split | None, RowBatch, tuple[pa.Table, ...]]]:
+        """Read columns of all tables in their order.
+
+        Args:
+            columns: Each is one part of the result; a column may be in several of them, of other types.
+
+        Returns:
+            Of each batch the split that its table is for, the batch itself, and its cells of those types.
+
+        Raises:
+            DataError: If a cell is none of its column's type, with its line.
+        """
+        names = list(dict.fromkeys(name for wanted in columns for name in wanted))
+        for split, table in self.tables.items():
+            for batch in table.read(names):
+                parts = []
+                for wanted in columns:
+                    rows, defects = read_columns(batch.rows, wanted)
+                    if defects:
+                        check_rows(batch, defects, remedy=self.rules.advise(defects[0].column))
+                    parts.append(rows)
+                yield split, batch, tuple(parts)
+
+    def guess_types(self) -> dict[str, TypeGuess]:
+        """Look at all cells of all tables: one type for all files.
+
+        Raises:
+            DataError: If a column that the settings name is not there.
+        """
+        settings = self.settings
+        needed = {"target": settings.target, "weight": settings.weight, "key": settings.key, "time": settings.time}
+        needed["split"] = settings.find_split_column(self.names)
+        for argument, name in needed.items():
+            if name is not None and name not in self.names:
+                raise DataError(f"data.init_args.{argument}: {missing_column(name, self.names)}")
+        guesses = {name: TypeGuess() for name in self.names}
+        for table in self.tables.values():
+            for batch in table.read(self.names):
+                for name, column in zip(self.names, batch.rows.columns, strict=True):
+                    guesses[name].add(column)
+        return guesses
+
+
+class PlanMaker:
+    """The passes over the tables of a data set that make its plan.
+
+    Args:
+        source: The tables.
+        classes: Names of the classes of a checkpoint, in their order; None for those of the tables.
+    """
+
+    def __init__(self, source: RowSource, classes: Sequence[str] | None = None) -> None:
+        self._source = source
+        self._settings = source.settings
+        self._classes = classes
+        self._columns: dict[str, ColumnType] = {}
+        self._target_type = ""
+        self._splits: Codes = np.zeros(0, np.uint8)
+        self._training_counts: dict[str, int] = {}
+        self._all_counts: dict[str, int] = {}
+        self._values: list[npt.NDArray[np.float64]] = []
+        self._sum_weights = 0.0
+
+    def make(self) -> tuple[RowPlan, Codes]:
+        """Read the tables, and return their plan, and the split of each row by its number in `SPLITS`.
+
+        Raises:
+            DataError: If columns are missing, there is nothing to predict, or cells cannot be used.
+        """
+        source = self._source
+        guesses = source.guess_types()
+        self._target_type = self._find_target_type(guesses)
+        special = (self._settings.target, self._settings.weight, self._settings.find_split_column(source.names))
+        free = {name: guess for name, guess in guesses.items() if name not in special}
+        self._columns, notes = source.rules.choose_columns(free, self._settings)
+        self._splits, hashes = self._find_splits(guesses)
+        self._read_targets()
+        names = self._choose_classes()
+        preprocessing = None
+        if (self._splits == 0).any():
+            preprocessing = dump_preprocessing(source.rules.fit(self._list_training_rows(), self._columns))
+            notes = [*notes, *source.rules.describe_rows(*self._sample_training())]
+        values = np.concatenate(self._values) if self._values else np.zeros(0)
+        num_training = int((self._splits == 0).sum())
+        plan = RowPlan(
+            types=self._columns,
+            target_type=self._target_type,
+            class_names=names,
+            class_counts=[self._training_counts.get(name, 0) for name in names],
+            target_mean=float(values.mean()) if len(values) else 0.0,
+            target_std=(float(values.std()) or 1.0) if len(values) else 1.0,
+            mean_weight=None if self._settings.weight is None else self._sum_weights / max(num_training, 1),
+            preprocessing=preprocessing,
+            counts={str(split): int((self._splits == code).sum()) for code, split in enumerate(SPLITS)},
+            num_shared=_count_shared(self._splits, hashes),
+            notes=notes,
+        )
+        return plan, self._splits
+
+    # -- target --------------------------------------------------------------------------------------------------------
+
+    def _find_target_type(self, guesses: Mapping[str, TypeGuess]) -> str:
+        """Decide between classes and values.
+
+        Raises:
+            DataError: If the target has one value alone, or is no number where it must be one.
+        """
+        target = self._settings.target
+        asked = self._settings.target_type
+        guess = guesses[target]
+        if guess.kind is None or (len(guess.values) < 2 and not guess.is_many):
+            found = join_names(list(guess.values)) or "none at all"
+            raise DataError(
+                f"data.init_args.target: column {target!r} has one value in all rows ({found}), so that there is "
+                "nothing to predict. Name another column."
+            )
+        if asked == "value" and guess.kind != "number":
+            raise DataError(
+                f"data.init_args.target_type: column {target!r} is of the type {guess.kind}, which is no number to "
+                "predict. Set it to class, or data.init_args.target to a column of numbers."
+            )
+        if asked != "auto":
+            return asked
+        if guess.kind != "number":
+            return "class"
+        are_few = not guess.is_many and len(guess.values) <= _MOST_CLASSES
+        return "class" if are_few and all(map(_is_whole, guess.values)) else "value"
+
+    def _read_targets(self) -> None:
+        """Read targets and weights of all rows; each must be there."""
+        settings = self._settings
+        wanted: dict[str, ColumnType] = {settings.target: "category" if self._target_type == "class" else "number"}
+        weights: dict[str, ColumnType] = {} if settings.weight is None else {settings.weight: "number"}
+        first = 0
+        for _, batch, (rows, own) in self._source.read(wanted, weights):
+            is_training = self._splits[first : first + rows.num_rows] == 0
+            first += rows.num_rows
+            column = rows[settings.target]
+            _refuse_nulls(batch, column, f"there is no target in column {settings.target!r}")
+            if settings.weight is not None:
+                weight = _read_weights(batch, own[settings.weight], settings.weight)
+                self._sum_weights += float(weight[is_training].sum())
+                is_training = is_training & (weight > 0)
+            if self._target_type == "value":
+                self._values.append(column.to_numpy().astype(np.float64)[is_training])
+                continue
+            _add_counts(self._all_counts, column)
+            _add_counts(self._training_counts, column.filter(pa.array(is_training)))
+
+    def _choose_classes(self) -> list[str]:
+        """Choose the classes: those of a checkpoint, of the training split, or of all rows where a hash decides it.
+
+        Raises:
+            DataError: If a row has another one.
+        """
+        settings = self._settings
+        if self._target_type != "class":
+            return []
+        by_column = settings.find_split_column(self._source.names)
+        is_given = by_column is not None or settings.time is not None or None not in settings.places
+        names = list(self._classes or ())
+        if not names:
+            found = self._training_counts if is_given and self._training_counts else self._all_counts
+            are_numbers = all(name.lstrip("-").isdecimal() for name in found)
+            names = sorted(found, key=int) if are_numbers else sorted(found)
+        unknown = sorted(self._all_counts.keys() - set(names))
+        if unknown:
+            owner = "the checkpoint" if self._classes else "the training split"
+            raise DataError(
+                f"{settings.name}: column {settings.target!r} has {join_names(unknown, most=5)}, and the classes of "
+                f"{owner} are {join_names(names, most=10)}. Leave those rows out, or train on some of them."
+            )
+        return names
+
+    # -- splits --------------------------------------------------------------------------------------------------------
+
+    def _find_splits(self, guesses: Mapping[str, TypeGuess]) -> tuple[Codes, Hashes]:
+        """Find the split of each row, and a hash of the columns of the model."""
+        settings = self._settings
+        by_column = settings.find_split_column(self._source.names)
+        extra: dict[str, ColumnType] = {name: "category" for name in (by_column, settings.key) if name is not None}
+        if settings.time is not None:
+            extra[settings.time] = "number" if guesses[settings.time].kind == "number" else "date"
+        codes: list[Codes] = []
+        hashes: list[Hashes] = []
+        times: list[npt.NDArray[np.float64]] = []
+        for split, batch, (rows, own) in self._source.read(self._columns, extra):
+            digests = _digest_rows(rows)
+            hashes.append(np.array([int(each[:_HASH_DIGITS], 16) for each in digests], np.uint64))
+            if split is not None:
+                codes.append(np.full(rows.num_rows, SPLITS.index(split), np.uint8))
+            elif by_column is not None:
+                codes.append(_name_splits(batch, own[by_column]))
+            elif settings.time is not None:
+                times.append(_read_times(batch, own[settings.time], settings.time))
+            else:
+                digests = digests if settings.key is None else _digest_rows(own.select([settings.key]))
+                codes.append(self._hash_splits(digests))
+        if times:
+            codes = [self._cut_times(np.concatenate(times))]
+        return np.concatenate(codes), np.concatenate(hashes)
+
+    def _cut_times(self, times: npt.NDArray[np.float64]) -> Codes:
+        """Cut rows into splits by their times; equal ones go the same way, the later one."""
+        settings = self._settings
+        ordered = np.sort(times)
+        num = len(ordered)
+        shares = (settings.test_fraction + settings.val_fraction, settings.test_fraction)
+        codes = np.zeros(num, np.uint8)
+        for code, share in enumerate(shares, 1):
+            first = num - round(num * share)
+            if first < num:
+                codes[times >= ordered[first]] = code
+        return codes
+
+    def _hash_splits(self, digests: Sequence[str]) -> Codes:
+        settings = self._settings
+        fractions = {"val_fraction": settings.val_fraction, "test_fraction": settings.test_fraction}
+        return np.array([SPLITS.index(split_of(each, **fractions)) for each in digests], np.uint8)
+
+    # -- training rows -------------------------------------------------------------------------------------------------
+
+    def _list_training_rows(self) -> Iterator[pa.Table]:
+        first = 0
+        for _, _, (rows,) in self._source.read(self._columns):
+            is_training = self._splits[first : first + rows.num_rows] == 0
+            first += rows.num_rows
+            if is_training.any():
+                yield rows.filter(pa.array(is_training))
+
+    def _sample_training(self) -> tuple[pa.Table, pa.ChunkedArray]:
+        """Return the first training rows, and their targets."""
+        target = self._settings.target
+        kind: ColumnType = "category" if self._target_type == "class" else "number"
+        parts: list[pa.Table] = []
+        targets: list[pa.Table] = []
+        first = 0
+        for _, _, (rows, found) in self._source.read(self._columns, {target: kind}):
+            is_training = pa.array(self._splits[first : first + rows.num_rows] == 0)
+            first += rows.num_rows
+            parts.append(rows.filter(is_training))
+            targets.append(found.filter(is_training))
+            if sum(each.num_rows for each in parts) >= _SAMPLE_ROWS:
+                break
+        return pa.concat_tables(parts), pa.concat_tables(targets)[target]
+
+
+def write_plan(folder: Path, plan: RowPlan, splits: Codes) -> None:
+    """Write a plan into a folder of the cache."""
+    np.save(folder / "splits.npy", splits)
+    (folder / "plan.json").write_text(json.dumps(asdict(plan), ensure_ascii=False), encoding="utf-8")
+
+
+def read_plan(folder: Path) -> tuple[RowPlan, Codes]:
+    """Read what `write_plan` has written."""
+    record = json.loads((folder / "plan.json").read_text(encoding="utf-8"))
+    return RowPlan(**record), np.load(folder / "splits.npy")
+
+
+def _refuse_nulls(batch: RowBatch, column: pa.ChunkedArray, reason: str) -> None:
+    if column.null_count:
+        row = int(np.flatnonzero(np.asarray(column.is_null().to_numpy()))[0])
+        raise DataError(f"{batch.name_rows([row])[0]}: {reason}. Fill it, or leave the row out of the table.")
+
+
+def _read_weights(batch: RowBatch, column: pa.ChunkedArray, name: str) -> npt.NDArray[np.float64]:
+    _refuse_nulls(batch, column, f"there is no weight in column {name!r}")
+    weights = np.asarray(column.to_numpy(), np.float64)
+    if (weights < 0).any():
+        row = int(np.flatnonzero(weights < 0)[0])
+        raise DataError(f"{batch.name_rows([row])[0]}: column {name!r} has {weights[row]:g}, expected 0 or more.")
+    return weights
+
+
+def _add_counts(counts: dict[str, int], column: pa.ChunkedArray) -> None:
+    for found in pc.value_counts(column.combine_chunks()).to_pylist():
+        counts[found["values"]] = counts.get(found["values"], 0) + found["counts"]
+
+
+def _name_splits(batch: RowBatch, column: pa.ChunkedArray) -> Codes:
+    numbers = {value: split_named(value or "") for value in pc.unique(column).to_pylist()}
+    splits = [numbers[value] for value in column.to_pylist()]
+    for row, split in enumerate(splits):
+        if split is None:
+            raise DataError(
+                f"{batch.name_rows([row])[0]}: the column of splits has {column[row].as_py()!r}; expected train, val "
+                "or test, or another usual name of theirs."
+            )
+    return np.array([SPLITS.index(split) for split in splits if split is not None], np.uint8)
+
+
+def _read_times(batch: RowBatch, column: pa.ChunkedArray, name: str) -> npt.NDArray[np.float64]:
+    _refuse_nulls(batch, column, f"there is no time in column {name!r}, by which the split is decided")
+    numbers = column.cast(pa.int64()) if pa.types.is_timestamp(column.type) else column
+    return np.asarray(numbers.to_numpy(), np.float64)
+
+
+def _is_whole(text: str) -> bool:
+    try:
+        return float(text).is_integer()
+    except (ValueError, OverflowError):
+        return False
+
+
+def _digest_rows(rows: pa.Table) -> list[str]:
+    """Return the SHA-256 of the values of each row."""
+    texts = [pc.fill_null(column.cast(pa.string()), "\0").combine_chunks() for column in rows.columns]
+    joined = pc.binary_join_element_wise(*texts, "\x1f") if len(texts) > 1 else texts[0]
+    return [hashlib.sha256(text.encode()).hexdigest() for text in joined.to_pylist()]
+
+
+def _count_shared(splits: Codes, hashes: Hashes) -> dict[str, int]:
+    training = np.unique(hashes[splits == 0])
+    return {split: int(np.isin(hashes[splits == code], training).sum()) for code, split in ((1, "val"), (2, "test"))}

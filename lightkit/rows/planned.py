@@ -1,0 +1,172 @@
+"""The rows of a data set by their splits: planned once, encoded once, and kept in the cache as arrays. No torch."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lightkit.hardware.cache_folder import make_once
+from lightkit.images.splits import Split
+from lightkit.rows.plan import (
+    SPLITS,
+    Codes,
+    PlanMaker,
+    RowPlan,
+    RowRules,
+    RowSettings,
+    RowSource,
+    read_plan,
+    write_plan,
+)
+from lightkit.rows.preprocessing import Array, RowPreprocessing, dump_preprocessing
+from lightkit.rows.values import ColumnType
+
+_SCHEMA = 1  # of the files in the cache
+_TARGET = "target"
+_WEIGHTS = "weights"
+
+
+class Arrays(NamedTuple):
+    """All rows of a data set, encoded; they are mapped from files.
+
+    Args:
+        inputs: Of the model's ``forward``, each ``(rows, ...)``.
+        target: int64 classes ``(rows,)``, or float32 values ``(rows, 1)``.
+        weights: float32 ``(rows,)``; None without.
+    """
+
+    inputs: list[Array]
+    target: Array
+    weights: Array | None
+
+
+class PlannedRows:
+    """Rows of tables, with their plan.
+
+    Args:
+        settings: Of the data set.
+        rules: Of the model's columns.
+        classes: Names of the classes of a checkpoint, in their order; None for those of the tables.
+    """
+
+    def __init__(self, settings: RowSettings, rules: RowRules, classes: Sequence[str] | None = None) -> None:
+        self.source = RowSource(settings, rules)
+        self._classes = None if classes is None else list(classes)
+
+    @cached_property
+    def folder(self) -> Path:
+        """Folder of the plan in the cache, which is made where it is not there.
+
+        Raises:
+            DataError: If the tables cannot be used.
+        """
+        settings = self.source.settings
+        decided_by = {
+            "schema": _SCHEMA,
+            "fingerprint": self.source.fingerprint,
+            "rules": self.source.rules.record,
+            "settings": {name: value for name, value in vars(settings).items() if name not in ("places", "state")},
+            "classes": self._classes,
+        }
+        digest = hashlib.sha256(json.dumps(decided_by, sort_keys=True).encode()).hexdigest()
+
+        def make(folder: Path) -> None:
+            write_plan(folder, *PlanMaker(self.source, self._classes).make())
+
+        return make_once(f"rows-{digest}", make)
+
+    @cached_property
+    def _read(self) -> tuple[RowPlan, Codes]:
+        return read_plan(self.folder)
+
+    @property
+    def plan(self) -> RowPlan:
+        """The plan."""
+        return self._read[0]
+
+    def find_numbers(self, split: Split) -> npt.NDArray[np.int64]:
+        """Return the numbers of a split's rows, in the order of the tables."""
+        return np.flatnonzero(self._read[1] == SPLITS.index(split))
+
+    def encode(self, preprocessing: RowPreprocessing) -> Arrays:
+        """Return all rows as a preparation encodes them; they are encoded the first time.
+
+        Raises:
+            DataError: If the tables do not have its columns, or cells are none of their types.
+        """
+        record = json.dumps(dump_preprocessing(preprocessing), sort_keys=True)
+        digest = hashlib.sha256(f"{self.folder.name}\n{record}".encode()).hexdigest()
+        folder = make_once(f"encoded-{digest}", lambda aside: self._encode_all(preprocessing, aside))
+        num_inputs = len(list(folder.glob("input_*.npy")))
+        inputs = [_map_array(folder / f"input_{at}.npy") for at in range(num_inputs)]
+        weights = folder / f"{_WEIGHTS}.npy"
+        return Arrays(inputs, _map_array(folder / f"{_TARGET}.npy"), _map_array(weights) if weights.exists() else None)
+
+    def _encode_all(self, preprocessing: RowPreprocessing, folder: Path) -> None:
+        """Encode all rows into files, some thousand at a time."""
+        settings = self.source.settings
+        own: dict[str, ColumnType] = {settings.target: "number" if self.plan.target_type == "value" else "category"}
+        weights: dict[str, ColumnType] = {} if settings.weight is None else {settings.weight: "number"}
+        num_rows = len(self._read[1])
+        files: dict[str, Any] = {}
+        first = 0
+        for _, _, (rows, targets, weighed) in self.source.read(preprocessing.columns, own, weights):
+            arrays = {f"input_{at}": array for at, array in enumerate(preprocessing.encode(rows))}
+            arrays[_TARGET] = self._encode_target(targets[settings.target])
+            if settings.weight is not None:
+                arrays[_WEIGHTS] = np.asarray(weighed[settings.weight].to_numpy(), np.float32)
+            for name, array in arrays.items():
+                if name not in files:
+                    files[name] = np.lib.format.open_memmap(
+                        folder / f"{name}.npy", mode="w+", dtype=array.dtype, shape=(num_rows, *array.shape[1:])
+                    )
+                files[name][first : first + len(array)] = array
+            first += rows.num_rows
+        for file in files.values():
+            file.flush()
+
+    def _encode_target(self, column: pa.ChunkedArray) -> Array:
+        if self.plan.target_type == "value":
+            return np.asarray(column.to_numpy(), np.float32)[:, None]
+        names = pa.array(self.plan.class_names, pa.string())
+        return np.asarray(pc.index_in(column, value_set=names).to_numpy(), np.int64)
+
+    def read_rows(
+        self, split: Split, columns: Sequence[str], indices: Sequence[int] | None = None
+    ) -> tuple[pa.RecordBatch, list[str]]:
+        """Read rows of a split as they are in the tables, and their names.
+
+        Args:
+            split: The split.
+            columns: Of the tables.
+            indices: Of the rows in the split, ascending; None for all.
+        """
+        wanted = self.find_numbers(split)
+        if indices is not None:
+            wanted = wanted[np.asarray(indices, np.int64)]
+        parts: list[pa.RecordBatch] = []
+        names: list[str] = []
+        first = 0
+        for table in self.source.tables.values():
+            for batch in table.read(list(columns), with_lines=True):
+                chosen = wanted[(wanted >= first) & (wanted < first + batch.rows.num_rows)] - first
+                first += batch.rows.num_rows
+                if len(chosen):
+                    parts.append(batch.rows.take(pa.array(chosen)))
+                    names += batch.name_rows(chosen.tolist())
+        (rows,) = pa.Table.from_batches(parts).combine_chunks().to_batches()
+        return rows, names
+
+
+def _map_array(path: Path) -> Array:
+    array: Array = np.load(path, mmap_mode="r")
+    return array

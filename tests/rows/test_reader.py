@@ -1,0 +1,141 @@
+"""Rows of tables of every kind, in one form; odd input is an error with its line."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyarrow import parquet
+
+from lightkit.errors import DataError
+from lightkit.rows.reader import check_rows, open_rows
+from lightkit.rows.values import ColumnType, TypeGuess, read_columns
+
+TYPES: Mapping[str, ColumnType] = {"a": "number", "b": "category"}
+
+
+def read(place: Path | str, types: Mapping[str, ColumnType] = TYPES, **options: Any) -> dict[str, list[Any]]:
+    """Read all columns of some types, and refuse cells that are none."""
+    found: dict[str, list[Any]] = {name: [] for name in types}
+    for batch in open_rows(str(place)).read(list(types), **options):
+        rows, defects = read_columns(batch.rows, types)
+        check_rows(batch, defects)
+        for name, cells in rows.to_pydict().items():
+            found[name] += cells
+    return found
+
+
+def write(folder: Path, name: str, content: bytes) -> Path:
+    path = folder / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(content)
+    return path
+
+
+ODD = {
+    "mark": ("t.csv", b'\xef\xbb\xbfa,b\r\n1,x\r\n\r\n 4 ,"x\ny"\r\n', {"a": [1.0, 4.0], "b": ["x", "x\ny"]}),
+    "semicolons": ("t.csv", b"b;a\nx;1.5\n", {"a": [1.5], "b": ["x"]}),
+    "missing": ("t.csv", b"a,b\nNaN,\n?,NA\n,None\n", {"a": [None] * 3, "b": [None, "NA", "None"]}),
+    "signs": ("t.tsv", b"a\tb\n+7\tx\n1e3\tx\n.5\tx\n", {"a": [7.0, 1000.0, 0.5], "b": ["x"] * 3}),
+    "gzip": ("t.csv.gz", gzip.compress(b"a,b\n1,x\n"), {"a": [1.0], "b": ["x"]}),
+    "json": ("t.jsonl", b'{"a":1,"b":true}\n\n{"b":3}\n', {"a": [1.0, None], "b": ["true", "3"]}),
+}
+
+
+@pytest.mark.parametrize(("name", "content", "cells"), ODD.values(), ids=ODD)
+def test_each_kind_of_text_is_read_alike(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, content: bytes, cells: dict[str, list[Any]]
+) -> None:
+    path = write(tmp_path, name, content)
+    assert read(path) == cells
+    assert read(path, with_lines=True, batch_rows=1) == cells
+    if not name.endswith(".gz"):
+        monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(content)))
+        assert read("-") == cells
+
+
+FAULTS = {
+    "ragged": ("t.csv", b'a,b\n1,x\n4,"x\ny"\n4\n', r"t\.csv, line 5: this row has 1 cells; expected 2"),
+    "empty": ("t.csv", b"", r"t\.csv: this table is empty"),
+    "header alone": ("t.csv", b"a,b\n", r"t\.csv: this table has no rows"),
+    "utf-16": ("t.csv", "a,b\n1,2\n".encode("utf-16"), r"t\.csv, line 1: this table is not in UTF-8"),
+    "latin-1": ("t.csv", b"a,b\n1,x\n2,\xe4\n", r"t\.csv, line 3: this table is not in UTF-8"),
+    "huge": ("t.csv", b"a,b\n1,x\n1," + b"x" * 1_100_000 + b"\n", r"t\.csv, line 3: .*field larger than"),
+    "open": ("t.csv", b'a,b\n1,x\n"2,x\n', r"t\.csv, line 3: this table cannot be read"),
+    "mixed": ("t.csv", b'a,b\n1,"x\ny"\nfour,x\n', r"t\.csv, line 4: column 'a' has 'four', expected a finite number"),
+    "infinite": ("t.csv", b"a,b\n1,x\n-inf,x\n", r"t\.csv, line 3: column 'a' has '-inf'"),
+    "twice": ("t.csv", b"a,a\n1,2\n", r"line 1: two columns have the name 'a'"),
+    "column": ("t.csv", b"A,b\n1,2\n", r"the table has no column 'a'"),
+    "no json": ("t.jsonl", b'{"a":1,"b":2}\n{"a":1\n', r"t\.jsonl, line 2: this line is no JSON"),
+    "no object": ("t.jsonl", b'[{"a":1,"b":2}]\n', r"t\.jsonl, line 1: expected an object"),
+    "list": ("t.jsonl", b'{"a":[1],"b":2}\n', r"t\.jsonl, line 1: column 'a' has '\[1\]'"),
+    "spreadsheet": ("t.xlsx", b"PK", r"a \.xlsx file is not read .*; expected CSV"),
+}
+
+
+@pytest.mark.parametrize(("name", "content", "says"), FAULTS.values(), ids=FAULTS)
+def test_odd_input_is_an_error_with_its_line(tmp_path: Path, name: str, content: bytes, says: str) -> None:
+    path = write(tmp_path, name, content)
+    with pytest.raises(DataError, match=says):
+        read(path)
+    with pytest.raises(DataError, match=says):
+        read(path, with_lines=True)
+
+
+def test_files_of_a_folder_are_one_table(tmp_path: Path) -> None:
+    write(tmp_path, "t/1.csv", b"a,b\n1,x\n")
+    write(tmp_path, "t/2.csv", b"b,a\ny,two\n")
+    table = open_rows(str(tmp_path / "t"))
+    guess = TypeGuess()
+    for batch in table.read(["a"]):
+        guess.add(batch.rows.column(0))
+    assert guess.kind == "category"  # not a number in one file and a text in the other
+    assert read(tmp_path / "t", {"a": "category", "b": "category"}) == {"a": ["1", "two"], "b": ["x", "y"]}
+    write(tmp_path, "t/3.csv", b"a,c\n1,x\n")
+    with pytest.raises(DataError, match=r"1\.csv has no c, which .*3\.csv has"):
+        open_rows(str(tmp_path / "t"))
+
+
+def test_parquet_has_the_values_of_the_same_text(tmp_path: Path) -> None:
+    columns = {
+        "a": pa.array([1.0, None, float("nan")]),
+        "b": pa.array([3.0, None, 4.5]),
+        "c": pa.array(["x", None, "y"]).dictionary_encode(),
+    }
+    parquet.write_table(pa.table(columns), tmp_path / "t.parquet")
+    types: dict[str, ColumnType] = {"a": "number", "b": "category", "c": "category"}
+    expected = {"a": [1.0, None, None], "b": ["3", None, "4.5"], "c": ["x", None, "y"]}
+    assert read(tmp_path / "t.parquet", types) == expected
+    write(tmp_path, "t.csv", b"a,b,c\n1,3,x\n,,\nnan,4.5,y\n")
+    assert read(tmp_path / "t.csv", types) == expected
+
+
+TYPED = {
+    "number": (["1", "", "-2e3", "inf"], "number"),
+    "date": (["2026-01-31", "", "2026-01-31T10:00:00+02:00"], "date"),
+    "category": (["1", "x"], "category"),
+    "nothing": (["", ""], None),
+}
+
+
+@pytest.mark.parametrize(("cells", "kind"), TYPED.values(), ids=TYPED)
+def test_the_type_of_a_column_is_that_of_all_its_cells(cells: list[str], kind: str | None) -> None:
+    guess = TypeGuess()
+    for cell in cells:
+        guess.add(pa.array([cell], pa.string()))
+    assert guess.kind == kind
+
+
+def test_a_date_with_a_zone_is_one_in_utc() -> None:
+    batch = pa.record_batch({"d": ["2026-01-31T10:00:00+02:00", "2026-01-31 08:00:00"]})
+    rows, defects = read_columns(batch, {"d": "date"})
+    assert not defects
+    first, second = rows["d"].to_pylist()
+    assert first == second
