@@ -1,4 +1,4 @@
-"""`lightkit init`: write a starter project, or a config for a folder or a table of images."""
+"""`lightkit init`: write a starter project, or a config for a folder or a table of images, or a table of rows."""
 
 from __future__ import annotations
 
@@ -32,6 +32,7 @@ from lightkit.images.splits import split_named
 from lightkit.images.table_format import RECIPES, explain_other_format
 
 _TEMPLATES = {"module": ("module",), "image": ("image",), "ci": ("module", "ci"), "cron": ("module", "cron")}
+_JSON_SUFFIXES = (".jsonl", ".ndjson", ".json")
 _NUM_SIZES = 200  # images whose size is looked at
 _SEPARATORS = "|;,"
 _LABELS = ("label", "class", "target", "category", "y")
@@ -100,11 +101,39 @@ def _compose_files(invocation: Invocation) -> dict[str, str]:
         folder = Path(options["data"])
         stem = folder.absolute().stem if folder.is_file() else folder.absolute().name
         name = options.get("output", f"{stem}.yaml")
+        if _is_table_of_rows(folder):
+            from lightkit.cli.starter_rows import compose_row_config  # here: it loads pyarrow
+
+            return {name: compose_row_config(folder, name)}
         return {name: starter_config(summarize_images(folder), name)}
     template = options.get("template", "module")
     if template not in _TEMPLATES:
         raise ConfigError(f"init: there is no template {template!r}; choose from {', '.join(_TEMPLATES)}")
     return _read_templates(_TEMPLATES[template])
+
+
+def _is_table_of_rows(path: Path) -> bool:
+    """Return whether a table has neither images nor the paths of images."""
+    is_text = path.is_file() and _suffix(path) in (*CSV_SUFFIXES, *_JSON_SUFFIXES)
+    if is_text and _suffix(path) in CSV_SUFFIXES and path.suffix.lower() in CSV_SUFFIXES:
+        return not any(name.lower() in PATH_COLUMNS for name in read_csv(path)[0])
+    if is_text:
+        return True
+    is_table = path.is_file() or (path / "_delta_log").is_dir()
+    is_table = is_table or (path.is_dir() and any(path.glob("*.parquet")) and not _subfolders(path))
+    has_texts = path.is_dir() and any(_suffix(each) in (*CSV_SUFFIXES, *_JSON_SUFFIXES) for each in path.iterdir())
+    if not is_table:
+        return has_texts and not _subfolders(path)
+    if explain_other_format(path) is not None:
+        return False
+    columns = {field.name: field.type for field in _open_table(path).schema}
+    names_files = any(name.lower() in PATH_COLUMNS and "string" in str(kind) for name, kind in columns.items())
+    return _find_image_column(columns) is None and not names_files
+
+
+def _suffix(path: Path) -> str:
+    """Return the suffix of a file's name, without that of a compression."""
+    return (path.with_suffix("") if path.suffix.lower() == ".gz" else path).suffix.lower()
 
 
 def _read_templates(folders: Sequence[str]) -> dict[str, str]:
