@@ -9,7 +9,7 @@ import torch
 
 from lightkit.models.importance import measure_importance
 from lightkit.models.tabular import TabularModel
-from lightkit.models.tabular_layers import PiecewiseLinear, TabM
+from lightkit.models.tabular_layers import EnsembleLinear, PiecewiseLinear, TabM
 from lightkit.rows.table import TableFit, TablePreprocessing
 from lightkit.rows.values import ColumnType
 
@@ -37,7 +37,7 @@ def test_a_number_is_the_share_of_each_bin_below_it() -> None:
 def test_each_member_of_tabm_is_a_network_of_its_own() -> None:
     torch.manual_seed(0)
     net = TabM([2, 3], 4, hidden=6, blocks=2, dropout=0.0, members=3, draws_signs=True).eval()
-    first, second = net.layers[0], net.layers[3]
+    first, second = (layer for layer in net.layers if isinstance(layer, EnsembleLinear))
     assert set(first.input_scale.flatten().tolist()) <= {1.0, -1.0}
     assert torch.equal(first.input_scale[:, 0], first.input_scale[:, 1])  # one number for a column
     with torch.no_grad():
