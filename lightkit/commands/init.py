@@ -1,4 +1,4 @@
-"""`lightkit init`: write a starter project, or a config for a folder or a table of images, or a table of rows."""
+"""`lightkit init`: write a starter project, or a config for images, for texts, or for a table of rows."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from statistics import median
 from typing import Any
 
 from lightkit.cli.command_line import Invocation
+from lightkit.cli.text_starter import find_texts, format_text_config
 from lightkit.config.origins import near_files, shown_path
 from lightkit.errors import ConfigError, DataError, format_count
 from lightkit.images.image_file import IMAGE_SUFFIXES
@@ -101,6 +102,10 @@ def _compose_files(invocation: Invocation) -> dict[str, str]:
         folder = Path(options["data"])
         stem = folder.absolute().stem if folder.is_file() else folder.absolute().name
         name = options.get("output", f"{stem}.yaml")
+        texts = find_texts(folder)
+        if texts is not None:
+            comparison = _format_comparison(texts.splits.get("test", 0), "text")
+            return {name: format_text_config(texts, name, comparison=comparison)}
         if _is_table_of_rows(folder):
             from lightkit.cli.starter_rows import compose_row_config  # here: it loads pyarrow
 
@@ -459,8 +464,8 @@ gate:   # for lightkit gate, promote and retrain
 {_format_comparison(num_test)}"""
 
 
-def _format_comparison(num_test: int) -> str:
-    """Write the conditions on a comparison with the champion, and what so many test images can show.
+def _format_comparison(num_test: int, noun: str = "image") -> str:
+    """Write the conditions on a comparison with the champion, and what so many test images or texts can show.
 
     A test of non-inferiority, and a bound on many small steps down; of few images, whose interval says nothing, none
     more may be wrong than of the champion.
@@ -470,13 +475,13 @@ def _format_comparison(num_test: int) -> str:
     drop = smallest_drop(num_test)
     margin = suggest_margin(num_test)
     if margin is None:
-        few = f"{format_count(num_test, 'test image')} {'is' if num_test == 1 else 'are'}"
+        few = f"{format_count(num_test, f'test {noun}')} {'is' if num_test == 1 else 'are'}"
         return f"  max_drop: 0   # no worse than the champion: {few} too few to measure a drop\n"
     return (
         f"  margin: {margin:g}   # shown to be less than this worse than the champion, with 95 % confidence\n"
         f"  drift: {{window: {_DRIFT_WINDOW}, max_drop: {margin:g}}}   # below the best of the last {_DRIFT_WINDOW} "
         f"champions: no sinking step by step\n"
-        f"  # The smallest drop that {num_test} images can show: {drop:.2g}. More test images show a smaller one.\n"
+        f"  # The smallest drop that {num_test} {noun}s can show: {drop:.2g}. More test {noun}s show a smaller one.\n"
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import io
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from lightkit.export.formats import METADATA_FILE
 from lightkit.export.forward import clone_inputs
 from lightkit.export.metadata import Metadata
 from lightkit.export.target import ExportTarget
+from lightkit.rows.preprocessing import find_preprocessing
 
 
 def write(target: ExportTarget, metadata: Metadata, path: Path) -> Metadata:
@@ -41,9 +42,10 @@ def write(target: ExportTarget, metadata: Metadata, path: Path) -> Metadata:
 
 
 def _list_dimensions(target: ExportTarget) -> Iterator[dict[int, Any]]:
-    """List the dimensions of any length of each input: the batch, those of ``open_axes``, and others of their own."""
+    """List the dimensions of any length of each input: the batch, those of rows, and others of their own."""
     batch = Dim("batch", min=1)
-    most: Mapping[int, int | None] = getattr(target.module, "open_axes", {})
+    preprocessing = find_preprocessing(target.module)
+    most = {} if preprocessing is None else preprocessing.open_axes
     shared = {axis: Dim(f"length_{axis}", min=1, max=limit) for axis, limit in most.items()}
     for spec in target.metadata.inputs:
         found = {}

@@ -19,13 +19,12 @@ from lightkit.models.text_encoders import (
     PREFIX,
     NgramNetwork,
     TransformerNetwork,
-    check_encoder,
     find_source,
     read_source,
 )
+from lightkit.rows.preprocessing import CHECKPOINT_KEY, dump_preprocessing, load_preprocessing
+from lightkit.rows.text import TextPreprocessing
 from lightkit.texts.ngrams import NgramHashing
-from lightkit.texts.preprocessing import TextPreprocessing
-from lightkit.texts.tokens import Tokenizing
 
 if TYPE_CHECKING:
     from typing import Self  # typing has it from Python 3.11 on
@@ -41,7 +40,7 @@ class TextClassifier(ClassifyingModule, LightningModule):
     It is built when the data is known, so that class count and names come from there. A checkpoint holds the names, and
     of a network of transformers its config and its tokenizer, so that it is read without the folder that the training
     began from. Logs what `ImageClassifier` logs. Batches are ``((ids, counts), labels)``, or with weights
-    ``((ids, counts), labels, weights)``, as `lightkit.data.Texts` makes them of texts with the model's
+    ``((ids, counts), labels, weights)``, as `lightkit.data.TextData` makes them of texts with the model's
     `row_preprocessing`; weights count as for `ImageClassifier`.
 
     Args:
@@ -95,7 +94,6 @@ class TextClassifier(ClassifyingModule, LightningModule):
         class_weight: Literal["auto"] | list[float] | None = None,
     ) -> None:
         super().__init__()
-        check_encoder(encoder)
         self.set_labels(
             multilabel=multilabel, num_classes=num_classes, class_names=class_names, label_smoothing=label_smoothing,
             class_weight=class_weight, pos_weight=pos_weight,
@@ -140,12 +138,6 @@ class TextClassifier(ClassifyingModule, LightningModule):
         trainer = self._trainer
         return trainer is not None and bool(trainer.ckpt_path) and not trainer.strategy.restore_checkpoint_after_setup
 
-    @property
-    def open_axes(self) -> dict[int, int | None]:
-        """Axes of ``forward``'s inputs, besides the batch, that have any length, each with the longest one."""
-        encoder = None if self.row_preprocessing is None else self.row_preprocessing.encoder
-        return {1: encoder.max_length if isinstance(encoder, Tokenizing) else None}
-
     def build_for(self, class_names: Sequence[str]) -> None:
         """Build the network for weights that come from elsewhere than the encoder's source and a checkpoint.
 
@@ -189,19 +181,14 @@ class TextClassifier(ClassifyingModule, LightningModule):
         network = self.network
         if self._has_weights or not isinstance(network, TransformerNetwork):
             return
-        source = find_source(self.encoder)
-        if self._trainer is not None and self.encoder.startswith(PREFIX):  # one process of a machine downloads
-            if self._trainer.local_rank == 0:
-                network.load_pretrained(source)
-            self._trainer.strategy.barrier("weights")
-        network.load_pretrained(source)
+        network.load_pretrained(find_source(self.encoder))
         self._has_weights = True
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Add the class names, and of a network of transformers its config."""
         super().on_save_checkpoint(checkpoint)
         if self.row_preprocessing is not None:
-            checkpoint["row_preprocessing"] = json.dumps(self.row_preprocessing.as_dict())
+            checkpoint[CHECKPOINT_KEY] = dump_preprocessing(self.row_preprocessing)
         if self._config:
             checkpoint["transformers_config"] = json.dumps(self._config)
 
@@ -212,11 +199,10 @@ class TextClassifier(ClassifyingModule, LightningModule):
             ConfigError: If the checkpoint is of another model or of other classes.
         """
         names = checkpoint.get("class_names")
-        stored = checkpoint.get("row_preprocessing")
-        if not names or not stored:
+        preprocessing = load_preprocessing(checkpoint.get(CHECKPOINT_KEY))
+        if not names or not isinstance(preprocessing, TextPreprocessing):
             raise ConfigError("ckpt_path: the checkpoint names no classes, so it was not saved by a TextClassifier.")
         names = self.match_classes(names, by="the checkpoint")
-        preprocessing = TextPreprocessing.from_dict(json.loads(stored))
         config = checkpoint.get("transformers_config")
         if (config is None) != self.has_ngrams:
             raise ConfigError(

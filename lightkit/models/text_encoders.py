@@ -130,28 +130,22 @@ def _name_key(key: Any) -> str:
     return str(key if isinstance(key, str) else key[0])
 
 
-def check_encoder(name: str) -> None:
-    """Refuse a name that is none of an encoder, and a folder that is not there.
+def find_source(name: str) -> str:
+    """Return the name or the folder of an encoder as transformers takes it.
 
     Raises:
-        ConfigError: If it is none, or the package for it is not installed.
+        ConfigError: If there is no such folder, or it has no model.
     """
-    if name == NGRAMS:
-        return
-    if not name.startswith(PREFIX):
-        folder = Path(name).expanduser()
-        if not (folder / "config.json").is_file():
-            found = "has no config.json" if folder.is_dir() else f"does not exist{near_files(folder) or ''}"
-            raise ConfigError(
-                f"{_KEY}: the folder {folder} {found}. Expected {NGRAMS}, {PREFIX}NAME, or a folder of a model as "
-                "save_pretrained of transformers writes it."
-            )
-    import_transformers()
-
-
-def find_source(name: str) -> str:
-    """Return the name or the folder of an encoder as transformers takes it."""
-    return name.removeprefix(PREFIX) if name.startswith(PREFIX) else str(Path(name).expanduser())
+    if name.startswith(PREFIX):
+        return name.removeprefix(PREFIX)
+    folder = Path(name).expanduser()
+    if not (folder / "config.json").is_file():
+        found = "has no config.json" if folder.is_dir() else f"does not exist{near_files(folder) or ''}"
+        raise ConfigError(
+            f"{_KEY}: the folder {folder} {found}. Expected {NGRAMS}, {PREFIX}NAME, or a folder of a model as "
+            "save_pretrained of transformers writes it."
+        )
+    return str(folder)
 
 
 def import_transformers() -> Any:

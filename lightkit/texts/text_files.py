@@ -48,9 +48,12 @@ def _list_classes(folder: Path) -> dict[str, list[Path]]:
     return found
 
 
-def has_text_files(root: Path) -> bool:
-    """Return whether the folders in a folder hold text files."""
-    return any(files for classes in list_text_files(root).values() for files in classes.values())
+def is_text_folder(place: str | Path) -> bool:
+    """Return whether a place is a folder whose folders hold text files."""
+    root = Path(place).expanduser()
+    if not root.is_dir() or (root / "_delta_log").is_dir():
+        return False
+    return any(path.lower().endswith(TEXT_SUFFIX) and Path(path).parent != root for path in walk_files(str(root)))
 
 
 def read_folder(root: Path, *, encoding: str) -> Iterator[TextRow]:

@@ -67,6 +67,22 @@ def row_job(data: dict[str, Any], **model: Any) -> dict[str, Any]:
     }
 
 
+def write_texts(workspace: Workspace) -> None:
+    """Write a table of texts of two classes, with some words of both, and one of new texts."""
+    random = np.random.default_rng(5)
+    words = {"red": ["rose", "ruby", "blood"], "blue": ["sea", "sky", "jeans"]}
+    rows = []
+    for at, split in enumerate(SPLITS):
+        label = LABELS[int(random.integers(2))]
+        text = " ".join([*random.choice(["a", "the", "of"], at % 5), *random.choice(words[label], 2), f"no{at}"])
+        rows.append((text, label, split))
+    with (workspace.folder / "texts.csv").open("w", newline="", encoding="utf-8-sig") as file:
+        csv.writer(file).writerows([("text", "label", "split"), *rows])
+    new = [{"text": 'sky, "blue"\nand sea'}, {"text": ""}, {"text": "ruby " * 50}, {"text": None}]
+    lines = [json.dumps(each) + "\n" for each in new]
+    (workspace.folder / "new.jsonl").write_text("".join(lines), encoding="utf-8")
+
+
 def image_job(model: dict[str, Any], data: dict[str, Any]) -> dict[str, Any]:
     return {
         "model": {"class_path": "ImageClassifier", "init_args": {"learning_rate": 0.005, **model}},
@@ -156,6 +172,20 @@ CASES = {
         ("Predictions",),
         words=("rows.csv",),
     ),
+    "texts": Case(
+        {
+            "model": {"class_path": "TextClassifier", "init_args": {"buckets": 4096, "class_weight": "auto"}},
+            "data": {
+                "class_path": "TextData",
+                "init_args": {"path": "texts.csv", "batch_size": 4, "num_workers": 0},
+            },
+        },
+        "accuracy",
+        "min=0.1",
+        score_classes,
+        ("Confusion matrix", "Calibration"),
+        words=("new.jsonl",),
+    ),
 }
 """The tasks; a new one is one entry."""
 
@@ -183,6 +213,7 @@ def trained(task: str, made_once: Once) -> Path:
     def train(workspace: Workspace) -> None:
         write_drawn(workspace)
         write_rows(workspace)
+        write_texts(workspace)
         workspace.write("my_project.py", MY_PROJECT)
         workspace.write("job.yaml", config_of(CASES[task]))
         workspace.run("fit", "-c", "job.yaml").ok()

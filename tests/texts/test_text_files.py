@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from lightkit.errors import DataError
-from lightkit.texts.text_files import has_text_files, read_folder, read_text
+from lightkit.texts.text_files import is_text_folder, read_folder, read_text
 
 
 def write(root: Path, files: dict[str, bytes]) -> Path:
@@ -27,8 +27,8 @@ def test_a_folder_a_class_is_read_in_the_order_of_names(tmp_path: Path) -> None:
         ("1.TXT", "one", "a", None),
         ("2.txt", "two", "b", None),
     ]
-    assert has_text_files(root)
-    assert not has_text_files(write(tmp_path / "photos", {"a/1.jpg": b""}))
+    assert is_text_folder(root)
+    assert not is_text_folder(write(tmp_path / "photos", {"a/1.jpg": b""}))
 
 
 def test_folders_of_splits_name_the_splits(tmp_path: Path) -> None:

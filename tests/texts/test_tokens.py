@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lightkit.texts.preprocessing import TextPreprocessing
+from lightkit.rows.text import TextPreprocessing
 from lightkit.texts.tokens import Tokenizing
 from tests.texts.tiny import write_tiny_bert
 

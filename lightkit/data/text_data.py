@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import numpy as np
+import pyarrow as pa
 import torch
-from pytorch_lightning import LightningDataModule
+from pytorch_lightning import LightningDataModule, LightningModule
+from pytorch_lightning.utilities.model_helpers import is_overridden
 from torch.utils.data import DataLoader, Dataset
 
 from lightkit.config.bounds import NonNegativeInt, Part, PositiveInt
-from lightkit.config.origins import near_files
 from lightkit.data.image_module import check_arguments, seed_of, warn_idle
 from lightkit.data.loader import (
     Pinning,
@@ -25,10 +26,11 @@ from lightkit.data.loader import (
 from lightkit.data.sampler import SampleKey
 from lightkit.errors import ConfigError, DataError
 from lightkit.images.splits import Split, check_fractions
-from lightkit.texts.preprocessing import TextPreprocessing
-from lightkit.texts.text_files import read_folder
+from lightkit.rows.parquet_table import is_remote
+from lightkit.rows.text import TextPreprocessing
+from lightkit.rows.text_table import TextColumns, read_text_table
+from lightkit.texts.text_files import is_text_folder, read_folder
 from lightkit.texts.text_rows import TextIndex, TextRow, index_texts
-from lightkit.texts.text_tables import TextColumns, read_table
 
 _FOLDER_COLUMN = "text"
 
@@ -44,6 +46,9 @@ class TextNames:
     def __init__(self, index: TextIndex, split: Split) -> None:
         self._index = index
         self._split = split
+
+    def __len__(self) -> int:
+        return len(self._index.splits[self._split])
 
     def name(self, number: int) -> str:
         """Return where a text is from, such as its file, or its table and row."""
@@ -78,7 +83,7 @@ class TextSamples(Dataset[Any]):
         texts = self._index.texts.take(chosen).to_pylist()
         inputs: Any = texts
         if self._preprocessing is not None:
-            inputs = tuple(map(torch.from_numpy, self._preprocessing.encode_texts(texts)))
+            inputs = _encode(texts, self._preprocessing)
         targets = torch.from_numpy(self._index.targets[chosen])
         if self._index.is_multilabel:
             targets = targets.long()
@@ -92,7 +97,11 @@ class TextSamples(Dataset[Any]):
         return batch
 
 
-class Texts(LightningDataModule):
+def _encode(texts: Sequence[str], preprocessing: TextPreprocessing) -> tuple[Tensor, ...]:
+    return tuple(map(torch.from_numpy, preprocessing.encode_texts(texts)))
+
+
+class TextData(LightningDataModule):
     """Texts with one label or several: a column of a table, or text files in one folder a class.
 
     A table is a file of CSV, JSON lines or Parquet, a folder of such files, or a Delta table. A folder of text files
@@ -169,7 +178,7 @@ class Texts(LightningDataModule):
         check_arguments(self, batch_size=batch_size, num_workers=num_workers, prefetch_factor=prefetch_factor)
         if separator is not None and not separator:
             raise ConfigError("data.init_args.separator: expected a character between labels, got ''; null is none.")
-        self.path = Path(path).expanduser()
+        self.path = path if is_remote(path) else str(Path(path).expanduser())
         self.text = text
         self.label = label
         self.separator = separator
@@ -191,7 +200,7 @@ class Texts(LightningDataModule):
         self.text_column = _FOLDER_COLUMN
         """Name of the column of texts; that of rows of which a model predicts the classes."""
         self._index: TextIndex | None = None
-        self._trained: list[str] | None = None  # classes of a checkpoint
+        self._encoded_for: TextPreprocessing | None = None  # by the loaders
 
     # -- data ----------------------------------------------------------------------------------------------------------
 
@@ -222,12 +231,9 @@ class Texts(LightningDataModule):
         return self._index
 
     def _read(self) -> TextIndex:
-        if not self.path.exists() and "://" not in str(self.path):
-            where = f"data.init_args.path, from {Path.cwd()}"
-            raise DataError(f"{self.path}: there is no such table or folder ({where}){near_files(self.path) or '.'}")
         return index_texts(
             self._iterate_rows(),
-            root=str(self.path),
+            root=self.path,
             val_fraction=self.val_fraction,
             test_fraction=self.test_fraction,
             separator=self.separator,
@@ -238,10 +244,10 @@ class Texts(LightningDataModule):
     def _iterate_rows(self) -> Iterator[TextRow]:
         if is_text_folder(self.path):
             self.text_column = _FOLDER_COLUMN
-            yield from read_folder(self.path, encoding=self.encoding)
+            yield from read_folder(Path(self.path), encoding=self.encoding)
             return
         columns = TextColumns(text=self.text, label=self.label, split=self.split, key=self.key, weight=self.weight)
-        self.text_column, rows = read_table(self.path, columns)
+        self.text_column, rows = read_text_table(self.path, columns)
         yield from rows
 
     @property
@@ -282,7 +288,8 @@ class Texts(LightningDataModule):
         """Return the data's entry in a run's manifest."""
         return {
             "source": self.source,
-            "root": str(self.path),
+            "root": self.path,
+            "row_kind": TextPreprocessing.kind,
             "fingerprint": self.index.fingerprint,
             "counts": self.index.counts,
             "copies_left_out": self.index.num_dropped,
@@ -295,6 +302,12 @@ class Texts(LightningDataModule):
                 f"{self.path}: there is no {split} split. Name it in a column (data.init_args.split) or as a folder, "
                 f"or set data.init_args.{split}_fraction above 0."
             )
+
+    def read_rows(self, split: Split, numbers: Sequence[int]) -> tuple[pa.RecordBatch, list[str]]:
+        """Return texts of a split before any preparation, as rows of a table, and where they are from."""
+        chosen = self.index.splits[split][list(numbers)]
+        rows = pa.RecordBatch.from_arrays([self.index.texts.take(chosen)], names=[self.text_column])
+        return rows, self.index.places.take(chosen).to_pylist()
 
     # -- loading -------------------------------------------------------------------------------------------------------
 
@@ -326,7 +339,30 @@ class Texts(LightningDataModule):
     def _predict_split(self) -> Split:
         return "test" if self.counts["test"] else "val"
 
-    def _samples(self, split: Split) -> TextSamples:
+    def on_before_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
+        """Encode the texts of a batch that was loaded before there was a model; then the model's hook has its turn.
+
+        Raises:
+            ConfigError: If they were encoded for another model.
+        """
+        preprocessing = self._find_preprocessing()
+        if preprocessing is not None:
+            texts, *rest = batch
+            if isinstance(texts, list):
+                batch = (_encode(texts, preprocessing), *rest)
+            elif self._encoded_for not in (None, preprocessing):
+                raise ConfigError("data: the texts were encoded for another model. Build a data module for each model.")
+        module = None if self.trainer is None else self.trainer.lightning_module
+        if module is not None and is_overridden("on_before_batch_transfer", module, parent=LightningModule):
+            return module.on_before_batch_transfer(batch, dataloader_idx)
+        return batch
+
+    def _find_preprocessing(self) -> TextPreprocessing | None:
+        """Return how the model of the trainer takes texts; None where there is no model, or it takes them as they are.
+
+        Raises:
+            ConfigError: If it takes other rows.
+        """
         module = None if self.trainer is None else self.trainer.lightning_module
         preprocessing = getattr(module, "row_preprocessing", None)
         if preprocessing is not None and not isinstance(preprocessing, TextPreprocessing):
@@ -334,6 +370,11 @@ class Texts(LightningDataModule):
                 f"data: {type(module).__name__} takes no texts. Expected lightkit.models.TextClassifier, or a module "
                 "of your own that takes a list of texts."
             )
+        return preprocessing
+
+    def _samples(self, split: Split) -> TextSamples:
+        preprocessing = self._find_preprocessing()
+        self._encoded_for = preprocessing
         return TextSamples(self.index, split, preprocessing)
 
     @property
