@@ -11,6 +11,7 @@ import pyarrow as pa
 import torch
 from pytorch_lightning import LightningDataModule, LightningModule
 from pytorch_lightning.utilities.model_helpers import is_overridden
+from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from lightkit.config.bounds import NonNegativeInt, Part, PositiveInt

@@ -150,6 +150,19 @@ class TextClassifier(ClassifyingModule, LightningModule):
         self._build(self.check_classes(self.match_classes(class_names, by="the weights")))
         self._has_weights = True
 
+    def build_for_rows(self, preprocessing: TextPreprocessing, class_names: Sequence[str]) -> None:
+        """Build the network for exported weights, see `build_for`.
+
+        Args:
+            preprocessing: Of the weights.
+            class_names: The classes that they know.
+
+        Raises:
+            ConfigError: If the model has others.
+        """
+        self.build_for(class_names)
+        self.row_preprocessing = preprocessing
+
     def _build(self, class_names: list[str]) -> None:
         data = getattr(self._trainer, "datamodule", None)
         column = str(getattr(data, "text_column", None) or _COLUMN)
