@@ -24,6 +24,8 @@ _KEPT_FIRST: tuple[Split, ...] = ("test", "val", "train")
 """Which copy of a text is kept where copies are dropped: so that a test is on texts that were not trained on."""
 _MAX_CLASSES = 100_000
 _NUM_SHOWN = 5
+_NOT_A_NUMBER = ("nan", "NaN")
+"""In a file of text, where a program wrote a missing label as a number."""
 Copies = Literal["keep", "drop"]
 
 
@@ -168,14 +170,15 @@ def _read_weight(row: TextRow) -> float:
 
 
 def name_label(cell: Any) -> str:
-    """Write a cell as the name of a class: whole numbers without a fraction; empty where there is none."""
+    """Write a cell as the name of a class: whole numbers without a fraction; empty where there is none, or NaN."""
     if cell is None or (isinstance(cell, float) and not math.isfinite(cell)):
         return ""
     if isinstance(cell, bool):
         return str(cell).lower()
     if isinstance(cell, float) and cell.is_integer():
         return str(int(cell))
-    return str(cell).strip()
+    name = str(cell).strip()
+    return "" if name in _NOT_A_NUMBER else name
 
 
 def read_labels(row: TextRow, separator: str | None) -> list[str]:

@@ -102,7 +102,7 @@ def test_several_labels_are_a_list_a_cell_with_a_separator_or_columns_of_marks()
 
 @pytest.mark.parametrize(
     ("cell", "name"),
-    [(1, "1"), (1.0, "1"), (1.5, "1.5"), (True, "true"), (" a ", "a"), (None, ""), (math.nan, ""), (math.inf, "")],
+    [(1, "1"), (1.0, "1"), (1.5, "1.5"), (True, "true"), (" a ", "a"), (None, ""), (math.nan, ""), ("NaN", "")],
     ids=str,
 )
 def test_a_label_is_named_by_its_cell(cell: object, name: str) -> None:
