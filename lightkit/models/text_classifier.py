@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pytorch_lightning import LightningModule
+from pytorch_lightning.trainer.states import TrainerFn
 from torch import Tensor
 
 from lightkit.config.bounds import NonNegativeFloat, NonNegativeInt, Part, PositiveInt
@@ -115,6 +116,7 @@ class TextClassifier(ClassifyingModule, LightningModule):
         self.row_preprocessing: TextPreprocessing | None = None
         """How a text becomes the model's inputs; None until the model is built."""
         self._config: dict[str, Any] = {}  # of a network of transformers
+        self._missing: ConfigError | None = None
         self._has_weights = self.has_ngrams
         self._is_starting = False
 
@@ -129,14 +131,12 @@ class TextClassifier(ClassifyingModule, LightningModule):
         names = self.find_classes()
         if names is None or self.network is not None:
             return
-        if not self.has_ngrams and self._waits_for_checkpoint():
-            return
-        self._build(names)
-
-    def _waits_for_checkpoint(self) -> bool:
-        """Return whether a checkpoint will bring config and tokenizer, so that the source need not be there."""
-        trainer = self._trainer
-        return trainer is not None and bool(trainer.ckpt_path) and not trainer.strategy.restore_checkpoint_after_setup
+        try:
+            self._build(names)
+        except ConfigError as error:
+            if self._trainer is None or self._trainer.state.fn == TrainerFn.FITTING:
+                raise
+            self._missing = error  # unless a checkpoint brings config and tokenizer
 
     def build_for(self, class_names: Sequence[str]) -> None:
         """Build the network for weights that come from elsewhere than the encoder's source and a checkpoint.
@@ -276,7 +276,7 @@ class TextClassifier(ClassifyingModule, LightningModule):
             ``(texts, classes)``.
         """
         if self.network is None:
-            raise ConfigError(UNKNOWN_CLASSES)
+            raise self._missing or ConfigError(UNKNOWN_CLASSES)
         logits: Tensor = self.network(ids, counts)
         return logits
 

@@ -348,7 +348,7 @@ def _warn_of_copies(table: _Table, assigned: NDArray[np.uint8]) -> None:
     for at, digest in enumerate(table.digests):
         same[digest].append(at)
     groups = [numbers for numbers in same.values() if len(numbers) > 1]
-    places = table.join("places") if groups else None
+    places: Any = table.join("places") if groups else None
     across = [group for group in groups if len({int(assigned[at]) for at in group}) > 1]
     unlike = [group for group in groups if len({tuple(table.labels[at]) for at in group}) > 1]
     for found, effect in (

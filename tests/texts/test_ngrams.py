@@ -124,7 +124,8 @@ def test_bags_are_padded_with_nothing() -> None:
     assert sorted(counts[0].tolist()) == [1, 2]
     assert counts[1].tolist() == [0, 0]
     assert ids[1].tolist() == [0, 0]
-    assert (ids.dtype, counts.dtype) == (np.int64, np.float32)
+    assert ids.dtype == np.dtype(np.int64)
+    assert counts.dtype == np.dtype(np.float32)
     ids, counts = hashing.pad(hashing.hash_texts([""]))
     assert ids.shape == (1, 1)
 

@@ -33,7 +33,8 @@ def test_tokens_are_those_of_transformers(folder: Path, tokenizing: Tokenizing) 
     ids, mask = tokenizing.encode(TEXTS)
     assert ids.tolist() == expected["input_ids"].tolist()
     assert mask.tolist() == expected["attention_mask"].tolist()
-    assert (ids.dtype, mask.dtype, ids.shape) == (np.int64, np.int64, (5, 64))
+    assert ids.shape == mask.shape == (5, 64)
+    assert ids.dtype == mask.dtype == np.dtype(np.int64)
 
 
 def test_a_text_without_tokens_has_one(folder: Path, tokenizing: Tokenizing) -> None:
