@@ -690,7 +690,7 @@ def _import_tables(stage_config: StageConfig | None) -> None:
     if str(named).removeprefix("lightkit.data.") in _WITHOUT_TABLES:
         return
     for name in _TABLES:
-        getattr(data, name, None)
+        getattr(data, name)
 
 
 def _keep_forking() -> None:

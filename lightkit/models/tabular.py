@@ -17,7 +17,8 @@ from torch import Tensor, nn
 from lightkit import runs
 from lightkit.config.bounds import NonNegativeFloat, NonNegativeInt, Part, PositiveInt
 from lightkit.errors import ConfigError, DataError, join_names
-from lightkit.models.classifier import check_class_names, check_same_classes, spare_single_pixels
+from lightkit.models.classes import check_class_names, check_same_classes
+from lightkit.models.classifier import spare_single_pixels
 from lightkit.models.importance import choose_rows, measure_importance
 from lightkit.models.module import ScoredModule, Scores, Stage, build_metrics, split_batch
 from lightkit.models.tabular_layers import NetworkName, RowEncoder, build_network

@@ -23,7 +23,12 @@ from lightkit.models.text_encoders import (
     find_source,
     read_source,
 )
-from lightkit.rows.preprocessing import CHECKPOINT_KEY, dump_preprocessing, load_preprocessing
+from lightkit.rows.preprocessing import (
+    CHECKPOINT_KEY,
+    RowPreprocessing,
+    dump_preprocessing,
+    load_preprocessing,
+)
 from lightkit.rows.text import TextPreprocessing
 from lightkit.texts.ngrams import NgramHashing
 
@@ -150,7 +155,7 @@ class TextClassifier(ClassifyingModule, LightningModule):
         self._build(self.check_classes(self.match_classes(class_names, by="the weights")))
         self._has_weights = True
 
-    def build_for_rows(self, preprocessing: TextPreprocessing, class_names: Sequence[str]) -> None:
+    def build_for_rows(self, preprocessing: RowPreprocessing, class_names: Sequence[str] | None) -> None:
         """Build the network for exported weights, see `build_for`.
 
         Args:
@@ -158,8 +163,10 @@ class TextClassifier(ClassifyingModule, LightningModule):
             class_names: The classes that they know.
 
         Raises:
-            ConfigError: If the model has others.
+            ConfigError: If the model has others, or the weights are of a model of other rows.
         """
+        if not isinstance(preprocessing, TextPreprocessing) or not class_names:
+            raise ConfigError(f"model: {type(self).__name__} takes texts, and the weights are not of such a model.")
         self.build_for(class_names)
         self.row_preprocessing = preprocessing
 
