@@ -15,6 +15,7 @@ from lightkit.errors import ConfigError
 from lightkit.models.backbones import differences
 from lightkit.models.classes import UNKNOWN_CLASSES, ClassifyingModule
 from lightkit.models.module import Stage, split_batch
+from lightkit.models.scales import count_documents
 from lightkit.models.text_encoders import (
     NGRAMS,
     PREFIX,
@@ -88,7 +89,7 @@ class TextClassifier(ClassifyingModule, LightningModule):
         buckets: PositiveInt = 1 << 17,
         word_ngrams: NonNegativeInt = 2,
         char_ngrams: tuple[int, int] | None = (3, 4),
-        embedding_size: PositiveInt = 64,
+        embedding_size: PositiveInt = 16,
         dropout: Part = 0.0,
         num_classes: PositiveInt | None = None,
         class_names: list[str] | None = None,
@@ -263,9 +264,11 @@ class TextClassifier(ClassifyingModule, LightningModule):
         self.train()
 
     def on_train_start(self) -> None:
-        """Put the frozen part into eval mode."""
+        """Put the frozen part into eval mode; take the rarity of n-grams of a new run from its training split."""
         self._is_starting = False
         self.train()
+        if isinstance(self.network, NgramNetwork) and self.global_step == 0:
+            self.network.set_rarity(*count_documents(self.trainer, len(self.network.rarity)))
 
     on_validation_start = on_test_start = on_predict_start = load_weights
 

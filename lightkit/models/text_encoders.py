@@ -25,11 +25,13 @@ _SMALLEST_NORM = 1e-6
 
 
 class NgramNetwork(nn.Module):
-    """A weighted mean of the vectors of a text's n-grams, and a linear layer.
+    """A weighted sum of the vectors of a text's n-grams, and a linear layer.
 
     The weight of an n-gram is ``(1 + log(count)) * rarity``, over the square root of the sum of the squares of all of
-    the text, as in retrieval (G. Salton and C. Buckley, "Term-weighting approaches in automatic text retrieval",
-    1988). A text without n-grams has the vector 0, and so the outputs of the bias.
+    the text, where ``rarity`` is ``1 + log((1 + texts) / (1 + texts with the n-gram))`` of the training split, as in
+    retrieval (G. Salton and C. Buckley, "Term-weighting approaches in automatic text retrieval", 1988). Vectors begin
+    as 0, so that an n-gram that was in no training text adds nothing. A text without n-grams has the vector 0, and so
+    the outputs of the bias.
 
     Args:
         buckets: Numbers of n-grams that there are.
@@ -43,7 +45,7 @@ class NgramNetwork(nn.Module):
     def __init__(self, buckets: int, embedding_size: int, num_classes: int, *, dropout: float) -> None:
         super().__init__()
         self.vectors = nn.EmbeddingBag(buckets + 1, embedding_size, mode="sum")
-        nn.init.normal_(self.vectors.weight, std=embedding_size**-0.5)
+        nn.init.zeros_(self.vectors.weight)
         self.register_buffer("rarity", torch.ones(buckets + 1))
         self.dropout = nn.Dropout(dropout)
         self.head = nn.Linear(embedding_size, num_classes)
@@ -60,6 +62,16 @@ class NgramNetwork(nn.Module):
         weights = functional.normalize(weights, dim=1, eps=_SMALLEST_NORM)
         logits: Tensor = self.head(self.dropout(self._sum_vectors(ids, weights)))
         return logits
+
+    def set_rarity(self, num_with: Tensor, num_texts: int) -> None:
+        """Set the rarity of each n-gram.
+
+        Args:
+            num_with: Texts of the training split that have it, int64 ``(buckets + 1,)``.
+            num_texts: Texts of the training split.
+        """
+        rarity = 1 + ((1 + num_texts) / (1 + num_with.double())).log()
+        self.rarity.copy_(rarity.to(self.rarity))
 
     def _sum_vectors(self, ids: Tensor, weights: Tensor) -> Tensor:
         """Return the weighted sum of the vectors of each text, ``(texts, embedding_size)``.

@@ -20,6 +20,14 @@ from lightkit.models.text_encoders import NgramNetwork, TransformerNetwork
 from lightkit.rows.text import TextPreprocessing
 from tests.texts.tiny import WORDS, write_tiny_bert
 
+
+def make_network() -> NgramNetwork:
+    """Build a network whose vectors are not 0, as after a training."""
+    network = NgramNetwork(100, 8, 3, dropout=0.0).eval()
+    torch.nn.init.normal_(network.vectors.weight, generator=torch.Generator().manual_seed(2))
+    return network
+
+
 pytestmark = pytest.mark.filterwarnings("ignore:.*does not have many workers:UserWarning")
 
 
@@ -43,7 +51,7 @@ def make_trainer(folder: Path, **options: Any) -> Trainer:
 
 
 def test_a_text_without_ngrams_has_the_outputs_of_the_bias() -> None:
-    network = NgramNetwork(100, 8, 3, dropout=0.0).eval()
+    network = make_network()
     ids = torch.tensor([[3, 7, 0], [0, 0, 0]])
     counts = torch.tensor([[2.0, 1.0, 0.0], [0.0, 0.0, 0.0]])
     with torch.no_grad():
@@ -55,7 +63,7 @@ def test_a_text_without_ngrams_has_the_outputs_of_the_bias() -> None:
 
 
 def test_the_vector_of_a_text_is_the_weighted_sum_of_its_ngrams() -> None:
-    network = NgramNetwork(100, 8, 3, dropout=0.0).eval()
+    network = make_network()
     network.rarity[7] = 3.0
     weights = torch.tensor([1 + np.log(2.0), 3.0])
     weights = (weights / weights.square().sum().sqrt()).float()
@@ -67,7 +75,7 @@ def test_the_vector_of_a_text_is_the_weighted_sum_of_its_ngrams() -> None:
 
 
 def test_an_exported_graph_computes_the_same_for_any_length() -> None:
-    network = NgramNetwork(100, 8, 3, dropout=0.0).eval()
+    network = make_network()
     batch, length = torch.export.Dim("batch", min=1), torch.export.Dim("length", min=1)
     ids = torch.randint(1, 101, (3, 5), generator=torch.Generator().manual_seed(0))
     counts = torch.ones(3, 5)
@@ -86,6 +94,7 @@ def test_ngrams_are_learnt_and_a_checkpoint_brings_what_a_text_becomes(tmp_path:
     trainer.fit(model, TextData(str(path), batch_size=8, num_workers=0))
     found = trainer.test(model, TextData(str(path), num_workers=0), verbose=False)[0]
     assert found["test/accuracy"] == 1.0
+    check_rarity(model, path)
     checkpoint = tmp_path / "model.ckpt"
     trainer.save_checkpoint(checkpoint)
 
@@ -97,6 +106,20 @@ def test_ngrams_are_learnt_and_a_checkpoint_brings_what_a_text_becomes(tmp_path:
         make_trainer(tmp_path).test(
             TextClassifier(buckets=1000), TextData(str(path), num_workers=0), ckpt_path=checkpoint, verbose=False
         )
+
+
+def check_rarity(model: TextClassifier, path: Path) -> None:
+    """Compare the rarity of the n-grams of a word with that of the training texts that have it."""
+    rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    texts = [row["text"] for row in rows if row["split"] == "train"]
+    num_with = sum(WORDS[0] in text.split() for text in texts)
+    words = TextClassifier(buckets=4096, word_ngrams=1, char_ngrams=None).hashing
+    assert words is not None
+    number = int(words.hash_texts([WORDS[0]]).ids[0])
+    assert isinstance(model.network, NgramNetwork)
+    expected = 1 + np.log((1 + len(texts)) / (1 + num_with))
+    assert float(model.network.rarity[number]) == pytest.approx(expected)
+    assert 0 < num_with < len(texts)
 
 
 @pytest.mark.parametrize(
