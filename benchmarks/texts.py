@@ -31,7 +31,7 @@ extends: [lightkit:base]
 seed_everything: {seed}
 model: {{class_path: TextClassifier}}
 data: {{class_path: TextData, init_args: {{path: texts.jsonl}}}}
-trainer: {{max_epochs: {epochs}, logger: false}}
+trainer: {{max_epochs: {epochs}}}
 run: {{report: false}}
 """
 T_95 = {2: 12.71, 3: 4.30, 4: 3.18, 5: 2.78, 6: 2.57, 7: 2.45, 8: 2.36, 9: 2.31, 10: 2.26}

@@ -28,10 +28,12 @@ from lightkit.data.sampler import SampleKey
 from lightkit.errors import ConfigError, DataError
 from lightkit.images.splits import Split, check_fractions
 from lightkit.rows.parquet_table import is_remote
+from lightkit.rows.reader import open_rows
 from lightkit.rows.text import TextPreprocessing
 from lightkit.rows.text_table import TextColumns, read_text_table
+from lightkit.rows.values import plain
 from lightkit.texts.text_files import is_text_folder, read_folder
-from lightkit.texts.text_rows import TextIndex, TextRow, index_texts
+from lightkit.texts.text_rows import TextIndex, TextRow, index_texts, name_label
 
 _FOLDER_COLUMN = "text"
 
@@ -309,6 +311,20 @@ class TextData(LightningDataModule):
         chosen = self.index.splits[split][list(numbers)]
         rows = pa.RecordBatch.from_arrays([self.index.texts.take(chosen)], names=[self.text_column])
         return rows, self.index.places.take(chosen).to_pylist()
+
+    def list_cells(self, split: Split, column: str) -> list[str]:
+        """Return the cells of a column of a split, by which a gate slices it.
+
+        Raises:
+            DataError: If there is no such column.
+        """
+        if is_text_folder(self.path):
+            raise DataError(
+                f"{self.path}: text files have no column {column!r}, by which gate.slices could slice them."
+            )
+        batches = open_rows(self.path).read([column])
+        cells = [name_label(cell) for batch in batches for cell in plain(batch.rows.column(0)).to_pylist()]
+        return [cells[number] for number in self.index.splits[split].tolist()]
 
     # -- loading -------------------------------------------------------------------------------------------------------
 

@@ -52,6 +52,7 @@ def test_each_kind_of_table_has_the_same_texts(table: Path, tmp_path: Path) -> N
     assert found[0].class_names == ["a", "b"]
     assert found[0].label_counts == [10, 10]
     assert found[0].predict_paths[0] == f"{table}, line 5"
+    assert [data.list_cells("test", "split") for data in found] == [["test"] * 10] * 3
     assert found[2].predict_paths[0] == f"{tmp_path / 't.jsonl'}, line 4"
 
 
