@@ -15,7 +15,7 @@ from statistics import median
 from typing import Any
 
 from lightkit.cli.command_line import Invocation
-from lightkit.cli.text_starter import find_texts, format_text_config
+from lightkit.cli.starter_texts import find_texts, format_text_config
 from lightkit.config.origins import near_files, shown_path
 from lightkit.errors import ConfigError, DataError, format_count
 from lightkit.images.image_file import IMAGE_SUFFIXES

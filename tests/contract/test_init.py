@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -208,6 +209,26 @@ def test_init_data_writes_a_config_of_at_most_12_lines_for_a_table_of_rows(works
     failed = workspace.run("init", "--data", "one.csv")
     assert failed.code == 3
     assert "column 'label' has one value in all rows (x)" in failed.err
+
+
+def test_init_data_writes_a_config_of_at_most_12_lines_for_texts(workspace: Workspace) -> None:
+    texts = [f"word {at} of a text of class {'ab'[at % 2]}" for at in range(40)]
+    lines = [json.dumps({"id": at, "note": text, "label": "ab"[at % 2]}) + "\n" for at, text in enumerate(texts)]
+    workspace.write("t.jsonl", "".join(lines))
+    for at, text in enumerate(texts):
+        workspace.write(f"news/{'ab'[at % 2]}/{at}.txt", text)
+    for data, named in (("t.jsonl", 'text: "note"'), ("news", 'path: "news"')):
+        workspace.run("init", "--data", data).ok()
+        text = (workspace.folder / f"{Path(data).stem}.yaml").read_text(encoding="utf-8")
+        assert text.startswith("# 40 texts in 2 classes.\n")
+        assert "# Classes: a 20, b 20\n" in text
+        assert named in text
+        assert len([line for line in text.splitlines() if line and not line.startswith("#")]) <= 12
+        workspace.run("check", "-c", f"{Path(data).stem}.yaml").ok()
+    workspace.write("one/a/1.txt", "some words of a text")
+    failed = workspace.run("init", "--data", "one")
+    assert failed.code == 3
+    assert "its texts are of one class, a" in failed.err
 
 
 @pytest.mark.parametrize("name", ["t.csv", "t.xlsx", "t.jsonl"])

@@ -147,7 +147,7 @@ def format_text_config(summary: TextSummary, name: str, *, comparison: str) -> s
     classes = list(summary.classes.items())
     listed = ", ".join(f"{each} {number}" for each, number in classes[:_SHOWN_CLASSES])
     arguments = {"path": summary.path, **summary.arguments}
-    of_data = "\n".join(f"    {key}: {json.dumps(value, ensure_ascii=False)}" for key, value in arguments.items())
+    of_data = ", ".join(f"{key}: {json.dumps(value, ensure_ascii=False)}" for key, value in arguments.items())
     multilabel = ", init_args: {multilabel: true}" if summary.is_multilabel else ""
     of_classes = format_count(len(classes), "class", "classes")
     if summary.is_multilabel:
@@ -163,8 +163,7 @@ model: {{class_path: TextClassifier{multilabel}}}
 
 data:
   class_path: TextData
-  init_args:
-{of_data}
+  init_args: {{{of_data}}}
 
 trainer: {{max_epochs: 10}}
 """
