@@ -67,7 +67,7 @@ $(VENV)/.installed: pyproject.toml constraints.txt | $(VENV)/bin/python
 	@touch $@
 
 $(VENV)/.installed-dev: pyproject.toml constraints.txt | $(VENV)/bin/python
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev,docs,onnx,delta,comet,wandb,apprise,timm,spark,ray,serve,sweep]'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev,docs,onnx,delta,comet,wandb,apprise,timm,spark,ray,serve,sweep,text]'
 	@touch $@ $(VENV)/.installed
 
 $(VENV)/.horovod: scripts/build_horovod.py $(VENV)/.installed | $(VENV)/bin/python

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -299,7 +299,7 @@ class PredictionRecorder(Callback):
                 split=split,
                 index=index,
                 paths=[None if source is None else source.name(each) for each in index.tolist()],
-                **evaluation.form.arrange(rows),
+                **cast(dict[str, Any], evaluation.form.arrange(rows)),
                 output_kind=kind,
                 own_task=task if is_own else None,
                 class_names=tuple(map(str, names if len(names) == num_classes else range(num_classes))),

@@ -211,7 +211,7 @@ _STAGE_COMMANDS = (
         "predict",
         "label images, or write a run's predictions for the test split",
         _PREDICT_OPTIONS,
-        inputs=(Input("IMAGES", "folders, files, 'globs', a table of paths; or -"),),
+        inputs=(Input("IMAGES", "folders, files, 'globs', a table of paths or rows; or -"),),
     ),
     _create_stage("export", "write a model to files that are verified against it", _EXPORT_OPTIONS),
 )

@@ -677,7 +677,7 @@ def _read_command(file: str, commands: Mapping[str, Any]) -> str | None:
 
 
 _WITHOUT_TABLES = frozenset({"DrawnFlowers", "FashionMNIST", "Flowers", "ImageFolder", "ImageTable", "Temperatures"})
-_TABLES = ("Table", "PetastormTable", "TableData")
+_TABLES = ("Table", "PetastormTable", "TableData", "TextData")
 
 
 def _import_tables(stage_config: StageConfig | None) -> None:

@@ -196,11 +196,12 @@ def _print_result(
     elif artefacts and mode != "quiet":
         print_report(artefacts)
         print_line(f"files {shown_path(folder)}", mode)
-        for_images = [entry for entry in artefacts if entry["preprocessing"]]
-        if for_images and IN_RETRAIN not in os.environ:
-            first = min(for_images, key=lambda entry: [*FORMATS].index(entry["format"]))
+        usable = [entry for entry in artefacts if entry.get("preprocessing") or entry.get("rows")]
+        if usable and IN_RETRAIN not in os.environ:
+            first = min(usable, key=lambda entry: [*FORMATS].index(entry["format"]))
             file = shown_path(folder / first["file"])
-            print_line(f"next  {shlex.join(['lightkit', 'predict', '--model', file])} IMAGES", mode)
+            words = "FILE" if first.get("rows") else "IMAGES"
+            print_line(f"next  {shlex.join(['lightkit', 'predict', '--model', file])} {words}", mode)
     if failures:
         raise ExportError("\nerror: ".join(failures))
 

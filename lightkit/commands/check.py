@@ -15,6 +15,7 @@ from lightkit.cli.command_line import Invocation
 from lightkit.cli.command_table import COMMANDS
 from lightkit.cli.console import configure_console
 from lightkit.cli.monitors import list_mode_warnings
+from lightkit.cli.row_check import check_rows_data
 from lightkit.cli.session import join_ranks
 from lightkit.cli.stage_config import StageConfig
 from lightkit.cli.stage_runner import make_plan, open_stage_config, parse_config
@@ -188,6 +189,9 @@ def _check_config(stage_config: StageConfig, *, imports: bool, plans: bool, expo
                 stage_config.resolved, starts_training=stage_config.command == "fit" and stage_config.ckpt_path is None
             )
         is_parsed = True
+    with problems.noted():
+        if is_parsed and stage_config.command == "fit":
+            check_rows_data(stage_config.resolved)
     if is_parsed:  # else the class of the model may not be there
         _check_later_use(stage_config, problems, imports=imports, export=export)
     problems.raise_any()

@@ -1,4 +1,4 @@
-"""`lightkit init`: write a starter project, or a config for a folder or a table of images."""
+"""`lightkit init`: write a starter project, or a config for images, for texts, or for a table of rows."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from statistics import median
 from typing import Any
 
 from lightkit.cli.command_line import Invocation
+from lightkit.cli.starter_texts import find_texts, format_text_config
 from lightkit.config.origins import near_files, shown_path
 from lightkit.errors import ConfigError, DataError, format_count
 from lightkit.images.image_file import IMAGE_SUFFIXES
@@ -32,6 +33,7 @@ from lightkit.images.splits import split_named
 from lightkit.images.table_format import RECIPES, explain_other_format
 
 _TEMPLATES = {"module": ("module",), "image": ("image",), "ci": ("module", "ci"), "cron": ("module", "cron")}
+_JSON_SUFFIXES = (".jsonl", ".ndjson", ".json")
 _NUM_SIZES = 200  # images whose size is looked at
 _SEPARATORS = "|;,"
 _LABELS = ("label", "class", "target", "category", "y")
@@ -100,11 +102,43 @@ def _compose_files(invocation: Invocation) -> dict[str, str]:
         folder = Path(options["data"])
         stem = folder.absolute().stem if folder.is_file() else folder.absolute().name
         name = options.get("output", f"{stem}.yaml")
+        texts = find_texts(folder)
+        if texts is not None:
+            comparison = _format_comparison(texts.splits.get("test", 0), "text")
+            return {name: format_text_config(texts, name, comparison=comparison)}
+        if _is_table_of_rows(folder):
+            from lightkit.cli.starter_rows import compose_row_config  # here: it loads pyarrow
+
+            return {name: compose_row_config(folder, name)}
         return {name: starter_config(summarize_images(folder), name)}
     template = options.get("template", "module")
     if template not in _TEMPLATES:
         raise ConfigError(f"init: there is no template {template!r}; choose from {', '.join(_TEMPLATES)}")
     return _read_templates(_TEMPLATES[template])
+
+
+def _is_table_of_rows(path: Path) -> bool:
+    """Return whether a table has neither images nor the paths of images."""
+    is_text = path.is_file() and _suffix(path) in (*CSV_SUFFIXES, *_JSON_SUFFIXES)
+    if is_text and _suffix(path) in CSV_SUFFIXES and path.suffix.lower() in CSV_SUFFIXES:
+        return not any(name.lower() in PATH_COLUMNS for name in read_csv(path)[0])
+    if is_text:
+        return True
+    is_table = path.is_file() or (path / "_delta_log").is_dir()
+    is_table = is_table or (path.is_dir() and any(path.glob("*.parquet")) and not _subfolders(path))
+    has_texts = path.is_dir() and any(_suffix(each) in (*CSV_SUFFIXES, *_JSON_SUFFIXES) for each in path.iterdir())
+    if not is_table:
+        return has_texts and not _subfolders(path)
+    if explain_other_format(path) is not None:
+        return False
+    columns = {field.name: field.type for field in _open_table(path).schema}
+    names_files = any(name.lower() in PATH_COLUMNS and "string" in str(kind) for name, kind in columns.items())
+    return _find_image_column(columns) is None and not names_files
+
+
+def _suffix(path: Path) -> str:
+    """Return the suffix of a file's name, without that of a compression."""
+    return (path.with_suffix("") if path.suffix.lower() == ".gz" else path).suffix.lower()
 
 
 def _read_templates(folders: Sequence[str]) -> dict[str, str]:
@@ -430,8 +464,8 @@ gate:   # for lightkit gate, promote and retrain
 {_format_comparison(num_test)}"""
 
 
-def _format_comparison(num_test: int) -> str:
-    """Write the conditions on a comparison with the champion, and what so many test images can show.
+def _format_comparison(num_test: int, noun: str = "image") -> str:
+    """Write the conditions on a comparison with the champion, and what so many test images or texts can show.
 
     A test of non-inferiority, and a bound on many small steps down; of few images, whose interval says nothing, none
     more may be wrong than of the champion.
@@ -441,13 +475,13 @@ def _format_comparison(num_test: int) -> str:
     drop = smallest_drop(num_test)
     margin = suggest_margin(num_test)
     if margin is None:
-        few = f"{format_count(num_test, 'test image')} {'is' if num_test == 1 else 'are'}"
+        few = f"{format_count(num_test, f'test {noun}')} {'is' if num_test == 1 else 'are'}"
         return f"  max_drop: 0   # no worse than the champion: {few} too few to measure a drop\n"
     return (
         f"  margin: {margin:g}   # shown to be less than this worse than the champion, with 95 % confidence\n"
         f"  drift: {{window: {_DRIFT_WINDOW}, max_drop: {margin:g}}}   # below the best of the last {_DRIFT_WINDOW} "
         f"champions: no sinking step by step\n"
-        f"  # The smallest drop that {num_test} images can show: {drop:.2g}. More test images show a smaller one.\n"
+        f"  # The smallest drop that {num_test} {noun}s can show: {drop:.2g}. More test {noun}s show a smaller one.\n"
     )
 
 

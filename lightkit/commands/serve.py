@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import re
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -169,9 +171,15 @@ def _print_start(file: Path, metadata: Metadata, *, host: str, port: int) -> Non
     from lightkit.serving.predictor import find_row_length
 
     length = find_row_length(metadata, file)
+    preprocessing = metadata.row_preprocessing
     address = f"http://{f'[{host}]' if ':' in host else host}:{port}"
     print(f"model {metadata.model}, {shown_path(file)}")
     print(f"serve {address}/predict, {address}/health; Ctrl-C ends it")
+    if preprocessing is not None:
+        row = json.dumps(dict.fromkeys(preprocessing.columns), ensure_ascii=False)
+        body = shlex.quote(f'{{"rows": [{row}]}}')
+        print(f"next  curl -H 'Content-Type: application/json' -d {body} {address}/predict", flush=True)
+        return
     if length is None:
         print(f"next  curl -F image=@photo.jpg {address}/predict", flush=True)
         return

@@ -59,6 +59,7 @@ _EXACT_LOADERS = {
     "Flowers": ("lightkit",),
     "ImageFolder": ("lightkit",),
     "ImageTable": ("lightkit",),
+    "TextData": ("lightkit",),
 }
 """Data modules that give the same batches, whichever processes load them."""
 _OF_LOADING = ("num_workers", "prefetch_factor", "persistent_workers", "pin_memory")

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from lightkit.data.table_data import TableData
     from lightkit.data.tables.module import Table
     from lightkit.data.tables.petastorm import PetastormTable
+    from lightkit.data.text_data import TextData
 
 __all__ = [
     "DrawnFlowers",
@@ -52,6 +53,7 @@ __all__ = [
     "TableData",
     "TemperatureDataset",
     "Temperatures",
+    "TextData",
     "Transformed",
     "eval_loader",
     "predict_loader",
@@ -59,7 +61,12 @@ __all__ = [
     "train_loader",
 ]
 
-_TABLES = {"PetastormTable": "tables.petastorm", "Table": "tables.module", "TableData": "table_data"}
+_TABLES = {
+    "PetastormTable": "tables.petastorm",
+    "Table": "tables.module",
+    "TableData": "table_data",
+    "TextData": "text_data",
+}
 
 if not TYPE_CHECKING:  # or every misspelt name would have a type
 

@@ -31,7 +31,7 @@ class ListedRows(LightningDataModule):
 
     Args:
         words: Tables, as on the command line.
-        batch_rows: Rows of one batch on one process.
+        batch_rows: Rows of one batch on one process; None for as many as the model's preprocessing says.
         trained_names: Names of the classes that the weights were trained for; None where they are unknown.
 
     Attributes:
@@ -44,7 +44,7 @@ class ListedRows(LightningDataModule):
     """Their number is known at the end alone."""
 
     def __init__(
-        self, words: Sequence[str], *, batch_rows: int = 1024, trained_names: Sequence[str] | None = None
+        self, words: Sequence[str], *, batch_rows: int | None = None, trained_names: Sequence[str] | None = None
     ) -> None:
         super().__init__()
         self.words = list(words)
@@ -87,7 +87,7 @@ class _Batches:
         self._preprocessing = preprocessing
         self._rank = rank
         self._num_ranks = num_ranks
-        self.batch_size = rows.batch_size
+        self.batch_size = rows.batch_size or preprocessing.batch_rows
 
     def __iter__(self) -> Iterator[RowInputs]:
         encoded = encode_rows(self._rows.words, self._preprocessing, batch_rows=self.batch_size)

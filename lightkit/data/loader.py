@@ -17,7 +17,9 @@ from functools import wraps
 from typing import Any, Literal, Protocol, TypeVar, cast
 from weakref import WeakKeyDictionary
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from pytorch_lightning import Trainer
 from pytorch_lightning.trainer.connectors.logger_connector.result import _ResultMetric
 from torch import Tensor
@@ -265,7 +267,13 @@ class ResumableLoader(DataLoader[Any]):
 
 
 def train_loader(
-    dataset: Sized, *, batch_size: int, seed: int, trainer: Trainer | None = None, **options: Any
+    dataset: Sized,
+    *,
+    batch_size: int,
+    seed: int,
+    trainer: Trainer | None = None,
+    lengths: NDArray[np.int64] | None = None,
+    **options: Any,
 ) -> ResumableLoader:
     """Make a loader of shuffled batches that goes on where the trainer's restored checkpoint left off.
 
@@ -275,6 +283,7 @@ def train_loader(
         batch_size: Samples of one batch on one process.
         seed: Of the order.
         trainer: Knows the position, and this process's share. Without one: epoch 0, all samples.
+        lengths: Of the samples, for batches of samples of like length; None for batches of any.
         options: ``num_workers``, processes that load (0 loads in the training process, and is the default);
             ``prefetch_factor``, batches that each of them prepares ahead (2); ``persistent_workers``, which are kept
             from epoch to epoch (True); ``pin_memory``, see `pins` (`auto`).
@@ -288,6 +297,7 @@ def train_loader(
         num_replicas=trainer.world_size if trainer else 1,
         rank=trainer.global_rank if trainer else 0,
         seed=seed,
+        lengths=lengths,
     )
     epoch, batches = position_of(trainer)
     sampler.resume(epoch=epoch, batches=batches)

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from typing import Any, ClassVar, cast
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import torch
 from pytorch_lightning import LightningDataModule
@@ -22,7 +21,8 @@ from lightkit.errors import ConfigError, DataError
 from lightkit.images.splits import Split, check_fractions
 from lightkit.rows.plan import SPLITS, RowPlan, RowRules, RowSettings, TargetType
 from lightkit.rows.planned import Arrays, PlannedRows
-from lightkit.rows.preprocessing import RowPreprocessing, find_preprocessing, load_preprocessing
+from lightkit.rows.preprocessing import RowPreprocessing, find_preprocessing
+from lightkit.rows.values import read_columns
 
 log = logging.getLogger("lightkit.data")
 
@@ -30,16 +30,29 @@ Batch = tuple[Any, ...]
 
 
 class EncodedRows(Dataset[Any]):
-    """Rows of a split.
+    """Rows of a split, encoded for the model that gets them.
+
+    That may be another one in each pass, as where a gate compares two on the same loader.
 
     Args:
-        arrays: Of all rows.
-        numbers: Of the split's rows among them.
+        data: The data module.
+        split: The split.
     """
 
-    def __init__(self, arrays: Arrays, numbers: npt.NDArray[np.int64]) -> None:
-        self.arrays = arrays
-        self.numbers = numbers
+    def __init__(self, data: RowData, split: Split) -> None:
+        self.numbers = data.rows.find_numbers(split)
+        self._data = data
+        self._preprocessing: RowPreprocessing | None = None
+        self._arrays: Arrays | None = None
+
+    @property
+    def arrays(self) -> Arrays:
+        """All rows as the model takes them; without inputs where neither model nor data has a preparation."""
+        preprocessing = self._data.find_preprocessing()
+        if self._arrays is None or preprocessing is not self._preprocessing:
+            self._arrays = self._data.rows.encode(preprocessing)
+            self._preprocessing = preprocessing
+        return self._arrays
 
     def __len__(self) -> int:
         return len(self.numbers)
@@ -59,11 +72,12 @@ class EncodedRows(Dataset[Any]):
         """Return a batch; torch's loader calls this method if there is one."""
         places = [key.index if type(key) is SampleKey else key for key in keys]
         rows = self.numbers[np.asarray(places, np.int64)]
-        inputs = tuple(torch.from_numpy(each[rows]) for each in self.arrays.inputs)
-        target = torch.from_numpy(self.arrays.target[rows])
-        if self.arrays.weights is None:
+        arrays = self.arrays
+        inputs = tuple(torch.from_numpy(each[rows]) for each in arrays.inputs)
+        target = torch.from_numpy(arrays.target[rows])
+        if arrays.weights is None:
             return inputs, target
-        return inputs, target, torch.from_numpy(self.arrays.weights[rows])
+        return inputs, target, torch.from_numpy(arrays.weights[rows])
 
     @staticmethod
     def collate(batch: Batch) -> Batch:
@@ -179,7 +193,7 @@ class RowData(LightningDataModule):
         """
         if self._rows is None:
             self._rows = PlannedRows(self.row_settings, self.rules, self._classes)
-            if self.trainer is None or self.trainer.is_global_zero:
+            if stage == "fit" and (self.trainer is None or self.trainer.is_global_zero):
                 for note in self._rows.plan.notes:
                     log.warning("data: %s", note)
         needed: dict[str | None, Split] = {"fit": "train", "test": "test", "validate": "val"}
@@ -243,14 +257,29 @@ class RowData(LightningDataModule):
         Raises:
             DataError: If there is neither.
         """
-        module = None if self.trainer is None else self.trainer.lightning_module
-        found = find_preprocessing(module) or load_preprocessing(self.plan.preprocessing)
+        found = self.find_preprocessing()
         if found is None:
             raise DataError(
                 f"{self.row_settings.name}: there are no training rows, by which rows are prepared, and no checkpoint "
                 "that brings its preparation."
             )
         return found
+
+    def find_preprocessing(self) -> RowPreprocessing | None:
+        """Return the preparation of the model, else that of this training split; None where there is neither."""
+        module = None if self.trainer is None else self.trainer.lightning_module
+        return find_preprocessing(module) or self.rows.preprocessing
+
+    def list_cells(self, split: Split, column: str) -> list[str | None]:
+        """Return the cells of a column of a split's rows, as the names of categories; None where one is missing.
+
+        Raises:
+            DataError: If the table has no such column.
+        """
+        rows, _ = self.rows.read_rows(split, [column])
+        found, _ = read_columns(rows, {column: "category"})
+        cells: list[str | None] = found[column].to_pylist()
+        return cells
 
     def describe(self) -> dict[str, Any]:
         """Describe the data for a run's manifest."""
@@ -289,7 +318,7 @@ class RowData(LightningDataModule):
 
     def encoded(self, split: Split) -> EncodedRows:
         """Return the rows of a split."""
-        return EncodedRows(self.rows.encode(self.row_preprocessing), self.rows.find_numbers(split))
+        return EncodedRows(self, split)
 
     def read_rows(self, split: Split, indices: Sequence[int]) -> tuple[pa.RecordBatch, list[str]]:
         """Read the columns of the model of rows of a split as they are in the table, and their names.

@@ -10,17 +10,21 @@ import hashlib
 import logging
 import os
 import random
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from contextlib import contextmanager
 from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from pytorch_lightning import Trainer
 from pytorch_lightning.loops.progress import _ProcessedTracker
 from torch.utils.data import BatchSampler, DistributedSampler, Sampler
 
 log = logging.getLogger("lightkit.data")
+
+_POOL = 16
+"""Batches whose samples are sorted by length together."""
 
 
 class SampleKey(NamedTuple):
@@ -49,11 +53,23 @@ class ResumableSampler(DistributedSampler[SampleKey]):
         num_replicas: Processes that train together.
         rank: Number of this process, from 0.
         seed: Decides the order, together with the epoch.
+        lengths: Of the samples, such as the characters of texts: batches are of samples of like length then, see
+            `group_by_length`. None for batches of any samples.
     """
 
-    def __init__(self, dataset: Sized, *, batch_size: int, num_replicas: int = 1, rank: int = 0, seed: int = 0) -> None:
+    def __init__(
+        self,
+        dataset: Sized,
+        *,
+        batch_size: int,
+        num_replicas: int = 1,
+        rank: int = 0,
+        seed: int = 0,
+        lengths: NDArray[np.int64] | None = None,
+    ) -> None:
         super().__init__(dataset, num_replicas=num_replicas, rank=rank, shuffle=True, seed=seed)  # type: ignore[arg-type]
         self.batch_size = batch_size
+        self.lengths = lengths
         self.before_epoch: Callable[[], None] | None = None
         self._start = Position(epoch=0, batches=0)
 
@@ -116,6 +132,9 @@ class ResumableSampler(DistributedSampler[SampleKey]):
     def _order(self, epoch: int) -> list[int]:
         """All indices in the order of ``epoch``, repeated from the start until the processes' shares are equal."""
         order = epoch_order(len(self.dataset), seed=self.seed, epoch=epoch)  # type: ignore[arg-type]
+        if self.lengths is not None:
+            size = self.batch_size * self.num_replicas
+            order = group_by_length(order, self.lengths, size=size, seed=stable_seed(self.seed, epoch))
         return [order[place % len(order)] for place in range(self.total_size)] if order else []
 
     # `__len__` is inherited and always counts the whole epoch: Lightning takes the number of batches from it, and goes
@@ -127,6 +146,28 @@ def epoch_order(num_samples: int, *, seed: int, epoch: int) -> list[int]:
     generator = torch.Generator().manual_seed(stable_seed(seed, epoch))
     order: list[int] = torch.randperm(num_samples, generator=generator).tolist()
     return order
+
+
+def group_by_length(order: Sequence[int], lengths: NDArray[np.int64], *, size: int, seed: int) -> list[int]:
+    """Return an order in which the samples of a batch of all processes are of like length, and the batches are mixed.
+
+    Samples are sorted within `_POOL` batches of the order; so each epoch has other batches. What is left over at the
+    end of the order, less than a batch, stays there.
+
+    Args:
+        order: Of all samples.
+        lengths: Of the samples.
+        size: Samples of a batch of all processes together.
+        seed: Decides the order of the batches.
+    """
+    whole = len(order) // size * size
+    batches = []
+    for start in range(0, whole, _POOL * size):
+        pool = np.array(order[start : min(start + _POOL * size, whole)])
+        pool = pool[np.argsort(lengths[pool], kind="stable")]
+        batches.extend(pool.reshape(-1, size).tolist())
+    mixed = torch.randperm(len(batches), generator=torch.Generator().manual_seed(seed)).tolist()
+    return [*(index for at in mixed for index in batches[at]), *order[whole:]]
 
 
 def position_of(trainer: Trainer | None) -> Position:

@@ -124,6 +124,7 @@ def export(
                     file = Path(written, path.name)
                     format_module = import_module(f"lightkit.export.{kind}")  # late: torch.onnx is heavy, onnx an extra
                     metadata = format_module.write(subject, metadata, file)
+                    _write_files_of_rows(metadata, file.parent)
                     figures = prepare_proof(subject).check(file, metadata, rtol=options.rtol, atol=options.atol)
                     artefacts.append(_publish(file, path, metadata, figures))
             except Mismatch as error:
@@ -141,6 +142,15 @@ def export(
             else:
                 on_step(f"{path.name}: proved")
     return artefacts, failures
+
+
+def _write_files_of_rows(metadata: Metadata, folder: Path) -> None:
+    """Write what a program needs to prepare rows for an exported file without lightkit, beside the file."""
+    preprocessing = metadata.row_preprocessing
+    if preprocessing is None:
+        return
+    for name, content in preprocessing.list_files().items():
+        (folder / name).write_text(content, encoding="utf-8")
 
 
 def _describe_os_error(error: OSError, *, name: str, folder: Path) -> str:

@@ -36,6 +36,7 @@ from lightkit.export.image_transform import activation_of, compute_probabilities
 from lightkit.export.metadata import Metadata, read_metadata
 from lightkit.export.samples import check_row_preprocessing
 from lightkit.export.target import ExportTarget
+from lightkit.rows.preprocessing import find_preprocessing
 from lightkit.task import Activation
 
 _MAX_SIDE = 640
@@ -421,13 +422,22 @@ class Proof:
         """Stack samples as a file takes them: images as uint8 ``(batch, height, width, 3)``, one alone at its size."""
         load_image = self._target.samples.load_image
         if self._target.plain is None or load_image is None:
-            return [values[rows].numpy() for values in self._target.samples.inputs]
+            return self._encode_rows(rows) or [values[rows].numpy() for values in self._target.samples.inputs]
         images = [Image.fromarray(load_image(row)) for row in rows]
         if len(rows) > 1:
             scale = min(1.0, _MAX_SIDE / max(images[0].size))
             size = max(1, round(images[0].width * scale)), max(1, round(images[0].height * scale))
             images = [image.resize(size, Image.Resampling.BILINEAR) for image in images]
         return [np.stack([np.asarray(image) for image in images])]
+
+    def _encode_rows(self, rows: Sequence[int]) -> Arrays:
+        """Encode samples that are rows of a table, where the rows of a batch decide its size; nothing of others."""
+        samples = self._target.samples
+        preprocessing = find_preprocessing(self._target.module)
+        if samples.rows is None or preprocessing is None or not preprocessing.open_axes:
+            return []
+        table, _ = preprocessing.read(samples.rows.take(list(rows)))
+        return list(preprocessing.encode(table))
 
     def _run_model(self, inputs: Arrays) -> Arrays:
         target = self._target
@@ -558,13 +568,20 @@ class _Replay:
         if len(given) == len(self._inputs) and given[0].ndim:
             for start in (self._end, self._start):  # the next rows, or the last ones once more
                 end = start + len(given[0])
-                if all(torch.equal(mine[start:end], theirs) for mine, theirs in zip(self._inputs, given, strict=True)):
+                if all(_begins_with(mine[start:end], theirs) for mine, theirs in zip(self._inputs, given, strict=True)):
                     self._start = start
                     self._end = end
                     self.is_used = True
                     rows = iter([each[start:end] if len(each) >= self._num else each[0] for each in self._outputs])
                     return apply_to_collection(self._template, Tensor, lambda _: next(rows))  # noqa: B023 (called at once)
         raise _NotScored("validation_step gives forward something else than the samples")
+
+
+def _begins_with(mine: Tensor, theirs: Tensor) -> bool:
+    """Return whether samples are equal, up to where a batch of shorter ones ends."""
+    if mine.shape != theirs.shape and mine.ndim == theirs.ndim > 1:
+        mine = mine[tuple(map(slice, theirs.shape))]
+    return torch.equal(mine, theirs)
 
 
 def _pickle(module: nn.Module) -> bytes:

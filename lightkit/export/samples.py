@@ -19,11 +19,10 @@ from torch.utils.data import BatchSampler, DataLoader, RandomSampler, Sequential
 from lightkit.errors import ConfigError, LightkitError
 from lightkit.export.forward import clone_inputs, find_inputs
 from lightkit.images.preprocessing import Preprocessing
+from lightkit.rows.preprocessing import RowPreprocessing, find_preprocessing
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-    from lightkit.rows.preprocessing import RowPreprocessing
 
 Array = np.ndarray[Any, Any]
 Pixels = np.ndarray[Any, np.dtype[np.uint8]]
@@ -70,7 +69,8 @@ def draw_samples(
 
     They are evenly spaced: most splits are sorted by class, and on one class alone a file that always predicts this
     class would pass. A stream, and a loader with a batch sampler or a sampler of its own, gives its first batches, in
-    full. If batches differ in more than their length, as padded texts do, only those like the first are drawn.
+    full. If batches differ in more than their length, as padded texts do, only those like the first are drawn, unless
+    the module's row preprocessing has `open_axes`.
 
     Args:
         module: Decides which part of a batch its inputs are. Has the loaders if the data module has none.
@@ -88,9 +88,11 @@ def draw_samples(
     batches: list[Any] = []
     inputs: list[tuple[Tensor, ...]] = []
     missing = num_samples
+    preprocessing = find_preprocessing(module)
+    is_padded = preprocessing is not None and bool(preprocessing.open_axes)
     for batch in loader if chosen is None else chosen[0]:
         transferred, tensors = _transfer_batch(batch, module, data)
-        if inputs and [t.shape[1:] for t in tensors] != [t.shape[1:] for t in inputs[0]]:
+        if not is_padded and inputs and [t.shape[1:] for t in tensors] != [t.shape[1:] for t in inputs[0]]:
             break
         batches.append(transferred)
         inputs.append(clone_inputs(tensors))
@@ -103,7 +105,7 @@ def draw_samples(
             f"The {source} gives no batch, so there is nothing to prove an export on. Give the data a validation "
             "split, or set --input-shape."
         )
-    joined = tuple(map(torch.cat, zip(*inputs, strict=True)))
+    joined = _join_batches(inputs, preprocessing)
     indices = list(range(len(joined[0]))) if chosen is None else chosen[1][: len(joined[0])]
     names = [f"{split}/{index:05d}" for index in indices]
     read_rows = getattr(data, "read_rows", None)
@@ -120,6 +122,14 @@ def draw_samples(
         return np.array(images[indices[at]][0], dtype=np.uint8)  # a copy: torch wants writable memory
 
     return EvaluationSamples(joined, names, batches, source, load_image=load_image)
+
+
+def _join_batches(batches: Sequence[tuple[Tensor, ...]], preprocessing: RowPreprocessing | None) -> tuple[Tensor, ...]:
+    """Join the inputs of batches, which differ in more than their length where the preprocessing says so."""
+    if preprocessing is None or not preprocessing.open_axes:
+        return tuple(map(torch.cat, zip(*batches, strict=True)))
+    rows = [tuple(tensor[at].numpy() for tensor in batch) for batch in batches for at in range(len(batch[0]))]
+    return tuple(map(torch.from_numpy, preprocessing.stack(rows)))
 
 
 def make_random_samples(example: Sequence[Tensor], num_samples: int, *, source: str) -> EvaluationSamples:

@@ -169,6 +169,7 @@ def describe_model(
     inputs = dict(zip(name_inputs(module, len(example)), example, strict=True))
     outputs = _describe_tensors(run_model(module, example), len(example[0]))
     task = task_of(module)
+    own = find_preprocessing(module)
     shape = outputs[0].shape
     has_classes = isinstance(class_names, (list, tuple)) and (
         shape[-1:] == (len(class_names),) or task.is_pair(shape, len(class_names))
@@ -179,7 +180,7 @@ def describe_model(
     return Metadata(
         format="",
         model=f"{type(module).__module__}.{type(module).__qualname__}",
-        inputs=_describe_tensors(inputs, len(example[0])),
+        inputs=_describe_tensors(inputs, len(example[0]), open_axes=[] if own is None else own.open_axes),
         outputs=outputs,
         output_kind=task.output_kind,
         class_names=tuple(map(str, class_names)) if has_classes else None,
@@ -252,10 +253,22 @@ def include_preprocessing(plain: ExportTarget) -> ExportTarget:
     return replace(plain, model=model, example=(example,), metadata=metadata, plain=plain)
 
 
-def _describe_tensors(tensors: Mapping[str, Tensor], batch: int) -> tuple[TensorSpec, ...]:
-    """Describe inputs or outputs; a first dimension that is as long as the batch has any length."""
+def _describe_tensors(
+    tensors: Mapping[str, Tensor], batch: int, *, open_axes: Iterable[int] = ()
+) -> tuple[TensorSpec, ...]:
+    """Describe inputs or outputs; a first dimension that is as long as the batch has any length.
+
+    Args:
+        tensors: By name.
+        batch: Length of the batch.
+        open_axes: Other dimensions of any length.
+    """
     specs = []
     for name, tensor in tensors.items():
-        shape = tuple(tensor.shape)
-        specs.append(TensorSpec(name, dtype_name(tensor), (None, *shape[1:]) if shape[:1] == (batch,) else shape))
+        shape: list[int | None] = list(tensor.shape)
+        if shape[:1] == [batch]:
+            shape[0] = None
+        for axis in open_axes:
+            shape[axis] = None
+        specs.append(TensorSpec(name, dtype_name(tensor), tuple(shape)))
     return tuple(specs)

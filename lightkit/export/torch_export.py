@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import io
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from lightkit.export.formats import METADATA_FILE
 from lightkit.export.forward import clone_inputs
 from lightkit.export.metadata import Metadata
 from lightkit.export.target import ExportTarget
+from lightkit.rows.preprocessing import find_preprocessing
 
 
 def write(target: ExportTarget, metadata: Metadata, path: Path) -> Metadata:
@@ -39,6 +41,22 @@ def write(target: ExportTarget, metadata: Metadata, path: Path) -> Metadata:
     return metadata
 
 
+def _list_dimensions(target: ExportTarget) -> Iterator[dict[int, Any]]:
+    """List the dimensions of any length of each input: the batch, those of rows, and others of their own."""
+    batch = Dim("batch", min=1)
+    preprocessing = find_preprocessing(target.module)
+    most = {} if preprocessing is None else preprocessing.open_axes
+    shared = {axis: Dim(f"length_{axis}", min=1, max=limit) for axis, limit in most.items()}
+    for spec in target.metadata.inputs:
+        found = {}
+        for axis, length in enumerate(spec.shape):
+            if length is None:
+                found[axis] = shared.get(axis) or Dim(f"{spec.name}_{axis}", min=1)
+        if 0 in found:
+            found[0] = batch
+        yield found
+
+
 def capture_graph(target: ExportTarget, file: str, *, model: nn.Module | None = None) -> ExportedProgram:
     """Capture the graph, with the dimensions that the metadata leave open, the batch among them, of any length.
 
@@ -52,15 +70,7 @@ def capture_graph(target: ExportTarget, file: str, *, model: nn.Module | None = 
             inputs, or fails.
     """
     model = model or target.model
-    batch = Dim("batch", min=1)
-    shapes: tuple[Any, ...] = tuple(
-        {
-            axis: batch if axis == 0 else Dim(f"{spec.name}_{axis}", min=1)
-            for axis, length in enumerate(spec.shape)
-            if length is None
-        }
-        for spec in target.metadata.inputs
-    )
+    shapes: tuple[Any, ...] = tuple(_list_dimensions(target))
     kinds = [parameter.kind for parameter in inspect.signature(model.forward).parameters.values()]
     if inspect.Parameter.VAR_POSITIONAL in kinds:  # the exporter wants the shapes of *inputs in a tuple of their own
         num = kinds.index(inspect.Parameter.VAR_POSITIONAL)

@@ -127,6 +127,43 @@ def measure_scales(
         return _make_on_rank_zero(trainer, lambda: [scale.compute() for scale in measure(ordered)])
 
 
+def count_documents(trainer: Trainer, num_numbers: int) -> tuple[Tensor, int]:
+    """Count the texts of the training split in which each n-gram occurs; called by all ranks together.
+
+    The split is read as by `measure_scales`.
+
+    Args:
+        trainer: Has its training loader, whose batches begin with ``(ids, counts)``.
+        num_numbers: Number of n-grams that there are.
+
+    Returns:
+        int64 ``(num_numbers,)``, and the number of texts.
+    """
+
+    def count(batches: Iterable[Any]) -> list[tuple[Tensor, Tensor]]:
+        found = torch.zeros(num_numbers, dtype=torch.int64)
+        num_texts = 0
+        for batch in batches:
+            ids, counts = batch[0]
+            found += torch.bincount(ids[counts > 0], minlength=num_numbers)
+            num_texts += len(ids)
+            heartbeat().beat()
+        return [(found, torch.tensor(num_texts))]
+
+    loader = trainer.train_dataloader
+    with isolate_rng():
+        ordered = _read_in_order(loader)
+        if ordered is None:
+            [(found, num)] = count(_read_share(trainer, loader))
+            if trainer.world_size > 1:
+                device = trainer.strategy.root_device
+                found = trainer.strategy.reduce(found.to(device), reduce_op="sum").cpu()
+                num = trainer.strategy.reduce(num.to(device), reduce_op="sum").cpu()
+        else:
+            [(found, num)] = _make_on_rank_zero(trainer, lambda: count(ordered))
+    return found, int(num)
+
+
 def _read_in_order(loader: Any) -> Iterable[Any] | None:
     """Return all batches of a loader's split in stored order, on any rank; None where that is unknown."""
     dataset: Any = getattr(loader, "dataset", None)

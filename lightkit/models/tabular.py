@@ -10,12 +10,16 @@ from typing import Any, Literal
 
 import torch
 from pytorch_lightning import LightningModule
+from pytorch_lightning.strategies import DDPStrategy
 from pytorch_lightning.trainer.states import TrainerFn
 from torch import Tensor, nn
 
+from lightkit import runs
 from lightkit.config.bounds import NonNegativeFloat, NonNegativeInt, Part, PositiveInt
 from lightkit.errors import ConfigError, DataError, join_names
-from lightkit.models.classifier import check_class_names, check_same_classes, spare_single_pixels
+from lightkit.models.classes import check_class_names, check_same_classes
+from lightkit.models.classifier import spare_single_pixels
+from lightkit.models.importance import choose_rows, measure_importance
 from lightkit.models.module import ScoredModule, Scores, Stage, build_metrics, split_batch
 from lightkit.models.tabular_layers import NetworkName, RowEncoder, build_network
 from lightkit.rows.preprocessing import CHECKPOINT_KEY, RowPreprocessing, dump_preprocessing, load_preprocessing
@@ -268,6 +272,27 @@ class TabularModel(ScoredModule, LightningModule):
         given = {} if weights is None else {"weights": weights}
         name = "logits" if self.task.has_probabilities else "prediction"
         return {"loss": loss, name: outputs.detach(), "target": targets, **given}
+
+    def on_test_end(self) -> None:
+        """Measure the importance of the columns on some rows of the test split, for the report of the run."""
+        run = runs.current()
+        data: Any = self.trainer.datamodule  # type: ignore[attr-defined]
+        is_whole = self.trainer.world_size == 1 or isinstance(self.trainer.strategy, DDPStrategy)
+        is_rows = callable(getattr(type(data), "encoded", None))  # not of what a gate puts around the data
+        preprocessing = self.row_preprocessing
+        if run is None or not (is_whole and is_rows and self.trainer.is_global_zero):
+            return
+        assert isinstance(preprocessing, TablePreprocessing)
+        rows = data.encoded("test")
+        inputs, target, *_ = rows.__getitems__(choose_rows(len(rows)))
+        found = measure_importance(
+            lambda parts: self(*parts),
+            [each.to(self.device) for each in inputs],
+            target.to(self.device),
+            preprocessing,
+        )
+        about = {"schema": 1, "split": "test", "fingerprint": data.describe()["fingerprint"]}
+        runs.write_json(run.folder / "importance.json", {**about, **found})
 
     def _scale(self, values: Tensor) -> Tensor:
         """Return values in units of the standard deviation; logits and classes as they are."""

@@ -16,9 +16,7 @@ from lightkit.export.metadata import Metadata
 from lightkit.prediction.exported import explain_failure
 from lightkit.prediction.table import Prediction
 from lightkit.rows.preprocessing import RowPreprocessing
-from lightkit.rows.reader import RowTable, open_rows
 
-_BATCH_ROWS = 1024
 Array = np.ndarray[Any, Any]
 
 
@@ -35,20 +33,21 @@ class EncodedRows(NamedTuple):
 
 
 def encode_rows(
-    words: Sequence[str], preprocessing: RowPreprocessing, *, batch_rows: int = _BATCH_ROWS
+    words: Sequence[str], preprocessing: RowPreprocessing, *, batch_rows: int | None = None
 ) -> Iterator[EncodedRows]:
     """Read the rows of tables and prepare them, one batch after another.
 
     Args:
         words: Tables, or ``-`` for standard input, see `open_rows`.
         preprocessing: Of the model.
-        batch_rows: Most rows of a batch.
+        batch_rows: Most rows of a batch; None for as many as the preprocessing says.
 
     Raises:
         DataError: If a table cannot be read, or has not all columns.
     """
     index = 0
-    for table in open_tables(words):
+    batch_rows = batch_rows or preprocessing.batch_rows
+    for table in [preprocessing.open(word) for word in words]:
         for batch in table.read(list(preprocessing.columns), batch_rows=batch_rows, with_lines=True):
             rows, defects = preprocessing.read(batch.rows)
             reasons: dict[int, str] = {}
@@ -60,15 +59,6 @@ def encode_rows(
             if reasons:
                 rows = rows.take([at for at in range(len(entries)) if at not in reasons])
             yield EncodedRows(entries, preprocessing.encode(rows) if rows.num_rows else None)
-
-
-def open_tables(words: Sequence[str]) -> list[RowTable]:
-    """Open the tables that words of a command line name.
-
-    Raises:
-        DataError: If one is missing, empty or of another kind.
-    """
-    return [open_rows(word, setting="FILE of lightkit predict") for word in words]
 
 
 def check_row_model(metadata: Metadata, file: Path) -> int:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
+import numpy as np
 import torch
 from pytorch_lightning import LightningDataModule
 from pytorch_lightning.utilities.model_helpers import is_overridden
@@ -239,6 +240,30 @@ class EvaluationData(LightningDataModule):
             ConfigError: If there is no such class.
         """
         self._chosen = (self.number_of_class(name), is_left_out)
+
+    def is_column_slice(self, name: str) -> bool:
+        """Return whether a slice is of rows by a column, such as ``sex=f``, and no class of this name."""
+        return "=" in name and name not in (self.own_classes or []) and callable(getattr(self.data, "list_cells", None))
+
+    def add_slices(self, predictions: Predictions | None, names: Sequence[str]) -> Predictions | None:
+        """Return the predictions with the samples of slices by a column.
+
+        Args:
+            predictions: Of the last pass.
+            names: Of the slices.
+
+        Raises:
+            DataError: If the table has no such column.
+        """
+        of_columns = [name for name in names if self.is_column_slice(name)]
+        if predictions is None or not of_columns:
+            return predictions
+        masks = {}
+        for name in of_columns:
+            column, _, value = name.partition("=")
+            cells: Any = self.data.list_cells(self.split, column)  # type: ignore[attr-defined]
+            masks[name] = np.array([cell == value for cell in cells], np.bool_)[predictions.index]
+        return replace(predictions, slices=masks)
 
     def choose_all(self) -> None:
         """Select the samples of all classes from now on."""

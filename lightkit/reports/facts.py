@@ -71,6 +71,7 @@ class RunFacts:
         own_scores: Results of ``test`` and ``validate``, by stage: those of the best checkpoint and own data.
         other_scores: Those of other weights, data or settings, in the order in which they were recorded.
         usage: Rows of resources.csv.
+        importance: As in importance.json, of the run's own data.
     """
 
     run: Run
@@ -89,6 +90,7 @@ class RunFacts:
     own_scores: Mapping[str, StageScore] = field(default_factory=dict)
     other_scores: list[StageScore] = field(default_factory=list)
     usage: list[dict[str, float]] = field(default_factory=list)
+    importance: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -149,6 +151,7 @@ def read_facts(run: Run) -> RunFacts:
     # what belongs to other weights, or to other data, is not the best checkpoint's
     summary = read_object("summary.json")
     sha256 = known_digest(find_best_checkpoint(run, summary))
+    importance = read_object("importance.json")
     gate = read_object("gate.json")
     judged = (gate.get("checkpoint") or {}).get("sha256")
     if None not in (judged, sha256) and judged != sha256:
@@ -172,6 +175,7 @@ def read_facts(run: Run) -> RunFacts:
         predictions=predictions,
         bad_images=attempt("bad_images.csv", lambda: read_bad_images(run.folder / "bad_images.csv"), []),
         gate=gate,
+        importance=importance,
         exports=[each for each in artefacts.values() if isinstance(each, dict)],
         problems=problems,
         sha256=sha256,

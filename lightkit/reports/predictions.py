@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, cast
 
@@ -44,6 +44,8 @@ class Predictions:
         changed: Keys of the config in which the stage differed from the run, see `lightkit.runs.scores`.
         output_kind: Kind of the model's outputs; None where the names of the classes say it.
         own_task: Task of a model of the user's own, which no file has.
+        slices: Which samples are in a slice by a column of their table, bool ``(samples,)`` by its name, such as
+            ``sex=f``; no file has them.
     """
 
     split: Split
@@ -60,6 +62,7 @@ class Predictions:
     changed: tuple[str, ...] = ()
     output_kind: OutputKind | None = None
     own_task: Task | None = None
+    slices: Mapping[str, NDArray[np.bool_]] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.index)
@@ -94,7 +97,8 @@ class Predictions:
     def take(self, positions: NDArray[np.int64]) -> Predictions:
         """Return the predictions at some positions of the arrays."""
         arrays = {name: each[positions] for name in _ARRAYS if len(each := getattr(self, name)) == len(self)}
-        return replace(self, paths=[self.paths[each] for each in positions], **arrays)
+        slices = {name: mask[positions] for name, mask in self.slices.items()}
+        return replace(self, paths=[self.paths[each] for each in positions], slices=slices, **arrays)
 
     def name_sample(self, at: int, root: str | None = None) -> str:
         """Return the path of the sample at a position, relative to the folder of the data if it is inside."""

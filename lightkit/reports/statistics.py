@@ -322,7 +322,9 @@ def compute_interval(
 
 
 def select_class(predictions: Predictions | None, name: str) -> Predictions | None:
-    """Return the predictions for the samples of a class, by its name or number; None where there are none."""
+    """Return the predictions for the samples of a class, by its name or number, or of a slice; None where unknown."""
+    if predictions is not None and name in predictions.slices:
+        return predictions.take(np.flatnonzero(predictions.slices[name]))
     if predictions is None or predictions.task.form.count_classes(predictions) is None:
         return None
     names = predictions.class_names

@@ -63,6 +63,16 @@ class RowSettings:
     test_fraction: float = 0.1
     state: Mapping[str, Any] = field(default_factory=dict)
 
+    @classmethod
+    def from_arguments(cls, arguments: Mapping[str, Any]) -> RowSettings:
+        """Build the settings from the arguments of a data module of rows, as a config has them."""
+        of_splits: dict[Split | None, str] = {split: str(arguments[split]) for split in SPLITS if arguments.get(split)}
+        own = ("target", "target_type", "weight", "split", "key", "time", "val_fraction", "test_fraction")
+        given = {name: arguments[name] for name in own if name in arguments}
+        state = {name: arguments.get(name) for name in ("version", "storage_options")}
+        places = of_splits or {None: str(arguments.get("path"))}
+        return cls(places, **{"target": "target", **given}, state=state)
+
     @property
     def name(self) -> str:
         """The tables, for errors."""
@@ -234,6 +244,36 @@ class RowSource:
         return guesses
 
 
+def choose_target_type(target: str, guess: TypeGuess, asked: TargetType = "auto") -> str:
+    """Decide between classes and values.
+
+    Args:
+        target: Name of the column.
+        guess: Of its cells.
+        asked: Type that the config asks for.
+
+    Raises:
+        DataError: If the target has one value alone, or is no number where it must be one.
+    """
+    if guess.kind is None or (len(guess.values) < 2 and not guess.is_many):
+        found = join_names(list(guess.values)) or "none at all"
+        raise DataError(
+            f"data.init_args.target: column {target!r} has one value in all rows ({found}), so that there is "
+            "nothing to predict. Name another column."
+        )
+    if asked == "value" and guess.kind != "number":
+        raise DataError(
+            f"data.init_args.target_type: column {target!r} is of the type {guess.kind}, which is no number to "
+            "predict. Set it to class, or data.init_args.target to a column of numbers."
+        )
+    if asked != "auto":
+        return asked
+    if guess.kind != "number":
+        return "class"
+    are_few = not guess.is_many and len(guess.values) <= _MOST_CLASSES
+    return "class" if are_few and all(map(_is_whole, guess.values)) else "value"
+
+
 class PlanMaker:
     """The passes over the tables of a data set that make its plan.
 
@@ -262,7 +302,8 @@ class PlanMaker:
         """
         source = self._source
         guesses = source.guess_types()
-        self._target_type = self._find_target_type(guesses)
+        target = self._settings.target
+        self._target_type = choose_target_type(target, guesses[target], self._settings.target_type)
         special = (self._settings.target, self._settings.weight, self._settings.find_split_column(source.names))
         free = {name: guess for name, guess in guesses.items() if name not in special}
         self._columns, notes = source.rules.choose_columns(free, self._settings)
@@ -273,6 +314,9 @@ class PlanMaker:
         if (self._splits == 0).any():
             preprocessing = dump_preprocessing(source.rules.fit(self._list_training_rows(), self._columns))
             notes = [*notes, *source.rules.describe_rows(*self._sample_training())]
+        num_shared = _count_shared(self._splits, hashes)
+        counts = {str(split): int((self._splits == code).sum()) for code, split in enumerate(SPLITS)}
+        notes = [*notes, *_describe_shared(num_shared, counts)]
         values = np.concatenate(self._values) if self._values else np.zeros(0)
         num_training = int((self._splits == 0).sum())
         plan = RowPlan(
@@ -284,40 +328,13 @@ class PlanMaker:
             target_std=(float(values.std()) or 1.0) if len(values) else 1.0,
             mean_weight=None if self._settings.weight is None else self._sum_weights / max(num_training, 1),
             preprocessing=preprocessing,
-            counts={str(split): int((self._splits == code).sum()) for code, split in enumerate(SPLITS)},
-            num_shared=_count_shared(self._splits, hashes),
+            counts=counts,
+            num_shared=num_shared,
             notes=notes,
         )
         return plan, self._splits
 
     # -- target --------------------------------------------------------------------------------------------------------
-
-    def _find_target_type(self, guesses: Mapping[str, TypeGuess]) -> str:
-        """Decide between classes and values.
-
-        Raises:
-            DataError: If the target has one value alone, or is no number where it must be one.
-        """
-        target = self._settings.target
-        asked = self._settings.target_type
-        guess = guesses[target]
-        if guess.kind is None or (len(guess.values) < 2 and not guess.is_many):
-            found = join_names(list(guess.values)) or "none at all"
-            raise DataError(
-                f"data.init_args.target: column {target!r} has one value in all rows ({found}), so that there is "
-                "nothing to predict. Name another column."
-            )
-        if asked == "value" and guess.kind != "number":
-            raise DataError(
-                f"data.init_args.target_type: column {target!r} is of the type {guess.kind}, which is no number to "
-                "predict. Set it to class, or data.init_args.target to a column of numbers."
-            )
-        if asked != "auto":
-            return asked
-        if guess.kind != "number":
-            return "class"
-        are_few = not guess.is_many and len(guess.values) <= _MOST_CLASSES
-        return "class" if are_few and all(map(_is_whole, guess.values)) else "value"
 
     def _read_targets(self) -> None:
         """Read targets and weights of all rows; each must be there."""
@@ -500,6 +517,16 @@ def _digest_rows(rows: pa.Table) -> list[str]:
     texts = [pc.fill_null(column.cast(pa.string()), "\0").combine_chunks() for column in rows.columns]
     joined = pc.binary_join_element_wise(*texts, "\x1f") if len(texts) > 1 else texts[0]
     return [hashlib.sha256(text.encode()).hexdigest() for text in joined.to_pylist()]
+
+
+def _describe_shared(num_shared: Mapping[str, int], counts: Mapping[str, int]) -> list[str]:
+    return [
+        f"{num:,} of the {counts[split]:,} rows of the {split} split equal a row of the training split in all columns "
+        "of the model, so that its scores say less of new rows. Leave such rows out of the table, or have a hash of "
+        "the columns decide the splits (without data.init_args.split, time and key)."
+        for split, num in num_shared.items()
+        if num
+    ]
 
 
 def _count_shared(splits: Codes, hashes: Hashes) -> dict[str, int]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -27,7 +27,7 @@ from lightkit.rows.plan import (
     read_plan,
     write_plan,
 )
-from lightkit.rows.preprocessing import Array, RowPreprocessing, dump_preprocessing
+from lightkit.rows.preprocessing import Array, RowPreprocessing, dump_preprocessing, load_preprocessing
 from lightkit.rows.values import ColumnType
 
 _SCHEMA = 1  # of the files in the cache
@@ -97,8 +97,13 @@ class PlannedRows:
         """Return the numbers of a split's rows, in the order of the tables."""
         return np.flatnonzero(self._read[1] == SPLITS.index(split))
 
-    def encode(self, preprocessing: RowPreprocessing) -> Arrays:
-        """Return all rows as a preparation encodes them; they are encoded the first time.
+    @cached_property
+    def preprocessing(self) -> RowPreprocessing | None:
+        """Preparation that was fitted on the training rows; None where there are none."""
+        return load_preprocessing(self.plan.preprocessing)
+
+    def encode(self, preprocessing: RowPreprocessing | None) -> Arrays:
+        """Return all rows as a preparation encodes them, without one their targets; they are encoded the first time.
 
         Raises:
             DataError: If the tables do not have its columns, or cells are none of their types.
@@ -111,7 +116,7 @@ class PlannedRows:
         weights = folder / f"{_WEIGHTS}.npy"
         return Arrays(inputs, _map_array(folder / f"{_TARGET}.npy"), _map_array(weights) if weights.exists() else None)
 
-    def _encode_all(self, preprocessing: RowPreprocessing, folder: Path) -> None:
+    def _encode_all(self, preprocessing: RowPreprocessing | None, folder: Path) -> None:
         """Encode all rows into files, some thousand at a time."""
         settings = self.source.settings
         own: dict[str, ColumnType] = {settings.target: "number" if self.plan.target_type == "value" else "category"}
@@ -119,8 +124,10 @@ class PlannedRows:
         num_rows = len(self._read[1])
         files: dict[str, Any] = {}
         first = 0
-        for _, _, (rows, targets, weighed) in self.source.read(preprocessing.columns, own, weights):
-            arrays = {f"input_{at}": array for at, array in enumerate(preprocessing.encode(rows))}
+        columns: Mapping[str, ColumnType] = {} if preprocessing is None else preprocessing.columns
+        for _, _, (rows, targets, weighed) in self.source.read(columns, own, weights):
+            encoded = () if preprocessing is None else preprocessing.encode(rows)
+            arrays = {f"input_{at}": array for at, array in enumerate(encoded)}
             arrays[_TARGET] = self._encode_target(targets[settings.target])
             if settings.weight is not None:
                 arrays[_WEIGHTS] = np.asarray(weighed[settings.weight].to_numpy(), np.float32)
@@ -130,7 +137,7 @@ class PlannedRows:
                         folder / f"{name}.npy", mode="w+", dtype=array.dtype, shape=(num_rows, *array.shape[1:])
                     )
                 files[name][first : first + len(array)] = array
-            first += rows.num_rows
+            first += targets.num_rows
         for file in files.values():
             file.flush()
 

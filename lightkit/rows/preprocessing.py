@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from lightkit.errors import DataError
+from lightkit.rows.reader import RowTable, open_rows
 from lightkit.rows.values import ColumnType, Defect, read_columns
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ KINDS = {
     "text": "lightkit.rows.text.TextPreprocessing",
 }
 """Class of each kind; they are imported where they are used."""
+BATCH_ROWS = 1024
 KIND = "kind"
 """Key of the kind in the JSON form."""
 CHECKPOINT_KEY = "row_preprocessing"
@@ -54,6 +56,32 @@ class RowPreprocessing(ABC):
         Returns:
             An array ``(rows, ...)`` for each positional input of the model's ``forward``.
         """
+
+    @property
+    def open_axes(self) -> Mapping[int, int | None]:
+        """Axes of the inputs, besides the batch, that have any length, each with the longest one; the same of all."""
+        return {}
+
+    @property
+    def batch_rows(self) -> int:
+        """Rows of a batch of predictions."""
+        return BATCH_ROWS
+
+    def stack(self, samples: Sequence[tuple[Array, ...]]) -> list[Array]:
+        """Join rows that were encoded in several batches: an array ``(rows, ...)`` for each input."""
+        return [np.stack(parts) for parts in zip(*samples, strict=True)]
+
+    def open(self, word: str) -> RowTable:
+        """Open what a word of a command line names.
+
+        Raises:
+            DataError: If it is missing, empty or of another kind.
+        """
+        return open_rows(word, setting="FILE of lightkit predict")
+
+    def list_files(self) -> Mapping[str, str]:
+        """Return files by name that stand beside an exported file, for programs that run it without lightkit."""
+        return {}
 
     @abstractmethod
     def as_dict(self) -> dict[str, Any]:

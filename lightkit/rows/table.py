@@ -176,6 +176,16 @@ class TablePreprocessing(RowPreprocessing):
         empty |= {each.name: pa.nulls(0, pa.timestamp("us")) for each in self.dates}
         return [name for name, _ in self._list_features(pa.table(empty))]
 
+    @property
+    def feature_columns(self) -> list[str]:
+        """Column of each number of a row."""
+        names = []
+        for number in self.numbers:
+            names += [number.name] * (2 if number.has_missing else 1)
+        for date in self.dates:
+            names += [date.name] * ((7 if date.has_times else 5) + date.has_missing)
+        return names
+
     def list_bins(self, num_bins: int) -> list[list[float]]:
         """List the edges of bins of each number of a row, ascending, with about as many training rows in each bin.
 

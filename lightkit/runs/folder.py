@@ -18,6 +18,7 @@ figures/                        confusion matrices and other figures of the vali
 test_predictions.parquet        label, prediction and probabilities of each sample of the last test
 validation_predictions.parquet  the same for the validation of the best epoch
 thumbnails/                     small pictures of the worst errors and of the least certain samples of both
+importance.json                 how much worse the last test is where a column of the table is shuffled
 predictions.csv                 the table of `lightkit predict` without IMAGES
 predictions.jsonl               the same of a model whose predictions are no rows, such as boxes: a line a sample
 bad_images.csv                  images and rows that were left out, with the reason

@@ -153,6 +153,26 @@ class RetrainRecord(TypedDict, total=False):
     stages: list[Stage]
 
 
+class ColumnImportance(TypedDict, total=False):
+    """An entry of ``columns`` of importance.json."""
+
+    name: str
+    loss: float
+    std: float
+
+
+class ImportanceRecord(TypedDict, total=False):
+    """importance.json, see `lightkit.models.importance`."""
+
+    schema: int
+    split: str
+    fingerprint: str | None
+    metric: str
+    value: float
+    num_rows: int
+    columns: list[ColumnImportance]
+
+
 class Check(TypedDict, total=False):
     """An entry of ``checks`` of gate.json."""
 
@@ -354,6 +374,7 @@ RECORDS: Mapping[str, type] = {
     "manifest.json": ManifestRecord,
     "retrain.json": RetrainRecord,
     "gate.json": GateRecord,
+    "importance.json": ImportanceRecord,
     "promoted.json": Moved,
     "export.json": ExportRecord,
     "lock.json": LockRecord,

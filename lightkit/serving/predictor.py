@@ -117,7 +117,7 @@ class Predictor:
         if self._rows is None or not samples:
             values = iter(predict_arrays(self._run, self._metadata, samples, file=self._file))
         else:
-            inputs = [np.stack(parts) for parts in zip(*samples, strict=True)]
+            inputs = self._rows.stack(samples)
             values = iter(run_rows(self._run, self._metadata, inputs, file=self._file))
         answers: list[list[Array] | Refusal] = []
         for request in requests:

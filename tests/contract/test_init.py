@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -162,7 +163,6 @@ def test_init_data_writes_another_file_where_one_of_that_name_exists(workspace: 
 
 
 TABLES = {
-    "numbers": ({"width": [1.5, 2.5], "label": ["a", "b"]}, '"Numbers in a table"'),
     "no_label": ({"image": [b"", b""], "kind": ["a", "b"]}, "data.init_args.label"),
 }
 
@@ -185,12 +185,58 @@ def test_init_data_names_the_recipe_for_a_table_of_another_kind(name: str, works
     assert recipe in failed.err
 
 
+ROWS = "size,colour,day,label,split\n" + "".join(
+    f"{at}.5,{'red' if at % 3 else 'blue'},2026-01-{at % 28 + 1:02d},{'a' if at % 2 else 'b'},train\n"
+    for at in range(40)
+)
+
+
+def test_init_data_writes_a_config_of_at_most_12_lines_for_a_table_of_rows(workspace: Workspace) -> None:
+    workspace.write("t.csv", ROWS)
+    workspace.run("init", "--data", "t.csv").ok()
+    text = (workspace.folder / "t.yaml").read_text(encoding="utf-8")
+    assert text.startswith("# 40 rows with 1 number, 1 category, 1 date; the target has classes: b 20, a 20.\n")
+    assert "min: 0.75   # always answering" in text
+    assert len([line for line in text.splitlines() if line and not line.startswith("#")]) <= 12
+    workspace.run("check", "-c", "t.yaml").ok()
+    pq.write_table(pa.table({"width": [1.5, 2.5, 3.5], "price": [1.25, 2.25, 3.5]}), workspace.folder / "p.parquet")
+    workspace.run("init", "--data", "p.parquet").ok()
+    text = (workspace.folder / "p.yaml").read_text(encoding="utf-8")
+    assert 'target: "price"   # the last column' in text
+    assert "gate" not in text
+    workspace.run("check", "-c", "p.yaml").ok()
+    workspace.write("one.csv", "a,label\n1,x\n2,x\n")
+    failed = workspace.run("init", "--data", "one.csv")
+    assert failed.code == 3
+    assert "column 'label' has one value in all rows (x)" in failed.err
+
+
+def test_init_data_writes_a_config_of_at_most_12_lines_for_texts(workspace: Workspace) -> None:
+    texts = [f"word {at} of a text of class {'ab'[at % 2]}" for at in range(40)]
+    lines = [json.dumps({"id": at, "note": text, "label": "ab"[at % 2]}) + "\n" for at, text in enumerate(texts)]
+    workspace.write("t.jsonl", "".join(lines))
+    for at, text in enumerate(texts):
+        workspace.write(f"news/{'ab'[at % 2]}/{at}.txt", text)
+    for data, named in (("t.jsonl", 'text: "note"'), ("news", 'path: "news"')):
+        workspace.run("init", "--data", data).ok()
+        text = (workspace.folder / f"{Path(data).stem}.yaml").read_text(encoding="utf-8")
+        assert text.startswith("# 40 texts in 2 classes.\n")
+        assert "# Classes: a 20, b 20\n" in text
+        assert named in text
+        assert len([line for line in text.splitlines() if line and not line.startswith("#")]) <= 12
+        workspace.run("check", "-c", f"{Path(data).stem}.yaml").ok()
+    workspace.write("one/a/1.txt", "some words of a text")
+    failed = workspace.run("init", "--data", "one")
+    assert failed.code == 3
+    assert "its texts are of one class, a" in failed.err
+
+
 @pytest.mark.parametrize("name", ["t.csv", "t.xlsx", "t.jsonl"])
-def test_a_table_that_is_no_parquet_is_refused_by_init_check_and_fit(name: str, workspace: Workspace) -> None:
+def test_a_table_that_is_no_parquet_is_refused_for_images_by_check_and_fit(name: str, workspace: Workspace) -> None:
     workspace.write(name, "a,label\n1,x\n2,y\n")
     config = f"model: {{class_path: Regressor}}\ndata: {{class_path: Table, init_args: {{path: {name}}}}}\n"
     workspace.write("own.yaml", config)
-    for words in (["init", "--data", name], ["check", "-c", "own.yaml"], ["fit", "-c", "own.yaml"]):
+    for words in (["check", "-c", "own.yaml"], ["fit", "-c", "own.yaml"]):
         failed = workspace.run(*words)
         assert failed.code in (2, 3)
         assert f"{name} is " in failed.err

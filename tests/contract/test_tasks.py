@@ -44,6 +44,45 @@ def write_drawn(workspace: Workspace) -> None:
         csv.writer(file).writerows([("path", "label", "several", "split"), *rows])
 
 
+def write_rows(workspace: Workspace) -> None:
+    """Write a table of a number, a category and a date, with missing cells."""
+    random = np.random.default_rng(5)
+    with (workspace.folder / "rows.csv").open("w", newline="", encoding="utf-8-sig") as file:
+        writer = csv.writer(file)
+        writer.writerow(("size", "colour", "day", "kind", "price", "split"))
+        for at, split in enumerate(SPLITS):
+            size = random.normal()
+            colour = str(random.choice(("red", "blue", "")))
+            kind = "large" if size + (colour == "red") > 0.3 else "small"
+            price = 100 + 20 * size + 10 * (colour == "red")
+            cell = "" if at % 7 == 3 else f"{size:.3f}"
+            writer.writerow((cell, colour, f"2026-01-{at % 28 + 1:02d}", kind, f"{price:.2f}", split))
+
+
+def row_job(data: dict[str, Any], **model: Any) -> dict[str, Any]:
+    sizes = {"hidden": 8, "members": 3, "embedding_width": 4, "num_bins": 4}
+    return {
+        "model": {"class_path": "TabularModel", "init_args": {**sizes, **model}},
+        "data": {"class_path": "TableData", "init_args": {"path": "rows.csv", "batch_size": 4, **data}},
+    }
+
+
+def write_texts(workspace: Workspace) -> None:
+    """Write a table of texts of two classes, with some words of both, and one of new texts."""
+    random = np.random.default_rng(5)
+    words = {"red": ["rose", "ruby", "blood"], "blue": ["sea", "sky", "jeans"]}
+    rows = []
+    for at, split in enumerate(SPLITS):
+        label = LABELS[int(random.integers(2))]
+        text = " ".join([*random.choice(["a", "the", "of"], at % 5), *random.choice(words[label], 2), f"no{at}"])
+        rows.append((text, label, split))
+    with (workspace.folder / "texts.csv").open("w", newline="", encoding="utf-8-sig") as file:
+        csv.writer(file).writerows([("text", "label", "split"), *rows])
+    new = [{"text": 'sky, "blue"\nand sea'}, {"text": ""}, {"text": "ruby " * 50}, {"text": None}]
+    lines = [json.dumps(each) + "\n" for each in new]
+    (workspace.folder / "new.jsonl").write_text("".join(lines), encoding="utf-8")
+
+
 def image_job(model: dict[str, Any], data: dict[str, Any]) -> dict[str, Any]:
     return {
         "model": {"class_path": "ImageClassifier", "init_args": {"learning_rate": 0.005, **model}},
@@ -80,6 +119,7 @@ class Case:
         bound: Rule of a gate that its short training passes.
         score: Computes that metric from the columns of the recorded predictions.
         parts: Parts of its report.
+        words: What `predict` predicts, with options; empty where it takes no words.
     """
 
     job: dict[str, Any]
@@ -87,6 +127,7 @@ class Case:
     bound: str
     score: Callable[[dict[str, Any]], float]
     parts: tuple[str, ...]
+    words: tuple[str, ...] = ("drawn/0.png",)
 
 
 CASES = {
@@ -113,6 +154,37 @@ CASES = {
         "max=500",
         score_values,
         ("Predictions",),
+        words=(),
+    ),
+    "rows": Case(
+        row_job({"target": "kind", "ignore": ["price"]}, class_weight="auto"),
+        "accuracy",
+        "min=0.1",
+        score_classes,
+        ("Confusion matrix", "Calibration"),
+        words=("rows.csv",),
+    ),
+    "row values": Case(
+        row_job({"target": "price", "ignore": ["kind"]}, network="resnet"),
+        "mae",
+        "max=500",
+        score_values,
+        ("Predictions",),
+        words=("rows.csv",),
+    ),
+    "texts": Case(
+        {
+            "model": {"class_path": "TextClassifier", "init_args": {"buckets": 4096, "class_weight": "auto"}},
+            "data": {
+                "class_path": "TextData",
+                "init_args": {"path": "texts.csv", "batch_size": 4, "num_workers": 0},
+            },
+        },
+        "accuracy",
+        "min=0.1",
+        score_classes,
+        ("Confusion matrix", "Calibration"),
+        words=("new.jsonl",),
     ),
 }
 """The tasks; a new one is one entry."""
@@ -140,13 +212,15 @@ def trained(task: str, made_once: Once) -> Path:
 
     def train(workspace: Workspace) -> None:
         write_drawn(workspace)
+        write_rows(workspace)
+        write_texts(workspace)
         workspace.write("my_project.py", MY_PROJECT)
         workspace.write("job.yaml", config_of(CASES[task]))
         workspace.run("fit", "-c", "job.yaml").ok()
         workspace.run("test", "--run", "latest").ok()
         workspace.run("export", "--run", "latest", "--format", "onnx").ok()
 
-    return made_once(f"task-{task}", train)
+    return made_once(f"task-{task.replace(' ', '-')}", train)
 
 
 def test_the_metric_of_each_task_is_that_of_the_recorded_predictions(task: str, trained: Path) -> None:
@@ -182,13 +256,16 @@ def test_each_task_is_judged_predicted_and_reported(task: str, trained: Path, wo
     for part in case.parts:
         assert part in page
     assert metric in page
-    if task == "values":
+    if not case.words:
         return
-    workspace.run("predict", "--run", "latest", "drawn/0.png", "--output", "run.jsonl").ok()
+    workspace.run("predict", "--run", "latest", *case.words, "--output", "run.jsonl").ok()
     file = next(workspace.only_run.glob("export/*.onnx"))
-    workspace.run("predict", "--model", str(file), "drawn/0.png", "--output", "file.jsonl").ok()
-    one, other = (json.loads((workspace.folder / name).read_text()) for name in ("run.jsonl", "file.jsonl"))
-    assert one.keys() == other.keys()
+    workspace.run("predict", "--model", str(file), *case.words, "--output", "file.jsonl").ok()
+    ones, others = ((workspace.folder / name).read_text().splitlines() for name in ("run.jsonl", "file.jsonl"))
+    assert len(ones) == len(others)
+    for first, second in zip(map(json.loads, ones), map(json.loads, others), strict=True):
+        assert first == {key: pytest.approx(value, rel=1e-4) for key, value in second.items()}
+    one, other = json.loads(ones[0]), json.loads(others[0])
     if task == "labels":
         assert list(one) == ["path", "labels", "probability_blue", "probability_red", "error"]
         assert one["labels"] == other["labels"]

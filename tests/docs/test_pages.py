@@ -92,6 +92,7 @@ PAGES = {
     ),
     "recipes": Page(FAST),
     "labelled-tables": Page({**FAST, **NO_MLFLOW, **NO_DOWNLOAD}),
+    "texts": Page({**FAST, **NO_MLFLOW}),
     "add-a-task": Page(),
     "python-api": Page(pictures={"photos": 60}, files={"photos.yaml": PHOTOS}),
     "tables": Page({**FAST, **NO_MLFLOW}, {"data/flower_photos": 60}),

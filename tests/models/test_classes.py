@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from lightkit.errors import ConfigError
-from lightkit.models.classifier import check_class_names, check_same_classes, read_class_names
+from lightkit.models.classes import check_class_names, check_same_classes, read_class_names
 
 
 @pytest.mark.parametrize(

@@ -11,9 +11,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from lightkit.rows.parquet_table import Snapshot, open_table
 from lightkit.errors import ConfigError, DataError
 from lightkit.images.delta_table import find_unreadable
+from lightkit.rows.parquet_table import Snapshot, open_table
 from tests.data.tables.conftest import WriteDelta, delete_by_vector, map_columns
 
 ROWS = {"x": list(range(6)), "label": ["a", "b"] * 3}

@@ -15,8 +15,8 @@ from pyarrow import fs
 
 from lightkit.data.tables.columns import find_columns, parse_filter
 from lightkit.data.tables.index import index_table
-from lightkit.rows.parquet_table import DataFile, RowGroup, open_table
 from lightkit.errors import ConfigError, DataError
+from lightkit.rows.parquet_table import DataFile, RowGroup, open_table
 from tests.data.tables.conftest import WriteParquet
 
 BATCH = pa.record_batch({

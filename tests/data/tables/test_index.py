@@ -18,10 +18,10 @@ from PIL import Image
 from lightkit.data.tables import index as indexes
 from lightkit.data.tables.columns import find_columns
 from lightkit.data.tables.index import Index, index_table
-from lightkit.rows.parquet_table import RowGroup, Snapshot, open_table
 from lightkit.errors import ConfigError, DataError
 from lightkit.images.image_index import index_images
 from lightkit.images.splits import Split, split_of
+from lightkit.rows.parquet_table import RowGroup, Snapshot, open_table
 from tests.data.tables.conftest import WriteDelta, WriteParquet, delete_by_vector
 
 SPLITS: tuple[Split, ...] = ("train", "val", "test")

@@ -8,8 +8,8 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from lightkit.rows.parquet_table import open_table
 from lightkit.errors import ConfigError, DataError
+from lightkit.rows.parquet_table import open_table
 from tests.data.tables.conftest import ObjectStore, WriteDelta, WriteParquet
 
 ROWS = {"x": list(range(5)), "label": ["a", "b", "a", "b", "a"]}

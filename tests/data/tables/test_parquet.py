@@ -7,8 +7,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from lightkit.rows.parquet_table import Snapshot, open_table
 from lightkit.errors import DataError
+from lightkit.rows.parquet_table import Snapshot, open_table
 from tests.data.tables.conftest import WriteParquet
 
 

@@ -1,0 +1,94 @@
+"""The config that `lightkit init` writes for a table of numbers, categories and dates."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from lightkit.errors import DataError, format_count, join_names
+from lightkit.rows.plan import RowSettings, RowSource, choose_target_type
+from lightkit.rows.table_rules import TableRules, explain_left_out
+from lightkit.rows.values import TypeGuess
+
+_TARGETS = ("target", "label", "class", "y", "outcome")
+"""Usual names of the column of what is predicted; without one it is the last column."""
+_NUM_CLASSES = 10  # that are named
+
+
+class RowSummary(NamedTuple):
+    """Columns of a table and what is predicted of them.
+
+    Args:
+        target: Column of what is predicted.
+        is_usual: Whether it has a usual name.
+        guesses: Of all columns.
+        types: Types of the columns that can say something of the target.
+        target_type: ``class`` or ``value``.
+    """
+
+    target: str
+    is_usual: bool
+    guesses: Mapping[str, TypeGuess]
+    types: Mapping[str, str]
+    target_type: str
+
+
+def summarize_rows(path: Path) -> RowSummary:
+    """Look at all cells of a table.
+
+    Raises:
+        DataError: If it cannot be read, or its target has one value alone.
+    """
+    source = RowSource(RowSettings({None: str(path)}, target=""), TableRules())
+    names = source.names
+    by_name = {name.lower(): name for name in reversed(names)}
+    usual = next((by_name[name] for name in _TARGETS if name in by_name), None)
+    target = usual or names[-1]
+    guesses = RowSource(RowSettings({None: str(path)}, target=target), TableRules()).guess_types()
+    others = {name: guess for name, guess in guesses.items() if name not in (target, "split")}
+    types = {name: str(guess.kind) for name, guess in others.items() if explain_left_out(name, guess) is None}
+    if not types:
+        raise DataError(
+            f"--data {path}: expected columns that say something of the target {target!r}; it has {join_names(names)}."
+        )
+    return RowSummary(target, usual is not None, guesses, types, choose_target_type(target, guesses[target]))
+
+
+def compose_row_config(path: Path, name: str) -> str:
+    """Write a config for a table, of at most 12 lines but for comments.
+
+    Args:
+        path: The table.
+        name: File name of the config.
+    """
+    summary = summarize_rows(path)
+    guess = summary.guesses[summary.target]
+    of_types = Counter(summary.types.values())
+    words = {"number": ("number", "numbers"), "category": ("category", "categories"), "date": ("date", "dates")}
+    counted = [format_count(of_types[kind], *both) for kind, both in words.items() if of_types[kind]]
+    found = f"{format_count(guess.num_rows, 'row')} with {join_names(counted)}"
+    largest, num_largest = max(guess.values.items(), key=lambda item: item[1])
+    is_class = summary.target_type == "class"
+    reason = "" if summary.is_usual else "   # the last column; name another if it is not what you predict"
+    kind = "values, in their own units"
+    gate = ""
+    if is_class:
+        classes = sorted(guess.values.items(), key=lambda item: -item[1])[:_NUM_CLASSES]
+        kind = f"classes: {', '.join(f'{each} {number}' for each, number in classes)}"
+        share = num_largest / guess.num_values
+        bound = round((1 + share) / 2, 2)
+        chance = f"always answering {largest!r} gives {share:.2f}; halfway from there to 1"
+        gate = f"gate: {{metric: test/accuracy, min: {bound}}}   # {chance}\n"
+    return f"""\
+# {found}; the target has {kind}.
+#   lightkit fit -c {shlex.quote(name)}
+extends: [lightkit:tabular]
+data:
+  init_args:
+    path: {json.dumps(path.as_posix(), ensure_ascii=False)}
+    target: {json.dumps(summary.target, ensure_ascii=False)}{reason}
+{gate}"""

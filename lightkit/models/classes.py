@@ -1,0 +1,363 @@
+"""Base of classifiers: classes or labels, their names in a checkpoint, factors in the loss, and thresholds."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Sequence
+from typing import Any, ClassVar, Literal, cast
+
+import torch
+from pytorch_lightning import Trainer
+from pytorch_lightning.trainer.states import TrainerFn
+from torch import Tensor
+from torchmetrics import MetricCollection
+from torchmetrics.classification import MulticlassConfusionMatrix
+
+from lightkit.errors import ConfigError, join_names
+from lightkit.models.label_scores import LabelScores
+from lightkit.models.module import MeanLoss, ScoredModule, Scores, Stage, build_metrics
+from lightkit.reports import figures
+from lightkit.task import CLASSIFICATION, MULTILABEL, OutputKind, Task
+from lightkit.task.multilabel import DEFAULT_THRESHOLD
+
+log = logging.getLogger("lightkit.models")
+
+Factors = Literal["auto"] | list[float] | None
+"""Factors of the training loss, of each class or label."""
+UNKNOWN_CLASSES = (
+    "model.init_args.class_names: the classes are unknown: the data module has neither class_names nor num_classes. "
+    "Expected one of them there, or class_names or num_classes of the model."
+)
+
+
+class ClassifyingModule(ScoredModule):
+    """A model of one class or of any number of labels a sample, which is built when the data is known.
+
+    A subclass calls `set_labels` in its constructor, and `build_scores` and `find_classes` when it is built.
+    """
+
+    task: Task = CLASSIFICATION
+    output_kind: OutputKind = CLASSIFICATION.output_kind
+    """Kind of the output of ``forward``; a subclass whose ``forward`` gives something else sets its own."""
+    sample_noun: ClassVar[str] = "sample"
+    """Word for a sample in messages; an ``s`` makes several."""
+    class_names: list[str] | None
+    num_classes: int | None
+    _in_bar = frozenset({"val/loss", "val/accuracy", "val/map"})
+
+    def set_labels(
+        self,
+        *,
+        multilabel: bool,
+        num_classes: int | None,
+        class_names: Sequence[str] | None,
+        label_smoothing: float,
+        class_weight: Factors,
+        pos_weight: Factors,
+    ) -> None:
+        """Take the arguments of a constructor that are about classes and labels.
+
+        Raises:
+            ConfigError: If one has an impossible value, or has no effect.
+        """
+        if not 0 <= label_smoothing < 1:
+            raise ConfigError(
+                f"model.init_args.label_smoothing: expected at least 0 and below 1, got {label_smoothing}."
+            )
+        if pos_weight is not None and not multilabel:
+            raise ConfigError(
+                "model.init_args.pos_weight: without multilabel: true it is model.init_args.class_weight."
+            )
+        if class_weight is not None and multilabel:
+            raise ConfigError("model.init_args.class_weight: with multilabel: true it is model.init_args.pos_weight.")
+        if multilabel:
+            self.task = MULTILABEL
+            self.output_kind = MULTILABEL.output_kind
+        self.multilabel = multilabel
+        self.thresholds: tuple[float, ...] | None = None
+        """Probability from which on each label is predicted; None before a validation of the training."""
+        self.label_smoothing = label_smoothing
+        self.pos_weight = pos_weight
+        self.class_weight = class_weight
+        self.num_classes = num_classes
+        self.class_names = check_class_names(class_names, num_classes) if class_names else None
+        self._label_weights: Tensor | None = None  # of the training loss
+        self._has_warned_of_labels = False
+
+    # -- classes -------------------------------------------------------------------------------------------------------
+
+    def find_classes(self) -> list[str] | None:
+        """Return the classes of the model or of its data; None where they are unknown and nothing is trained.
+
+        Raises:
+            ConfigError: If the classes are unknown or contradict each other, or model and data do not agree on the
+                number of labels of a sample.
+        """
+        self._check_data()
+        found = read_class_names(self._trainer.datamodule) if self._trainer is not None else None  # type: ignore[attr-defined]
+        if self.class_names is not None and found is not None:
+            check_same_classes(self.class_names, found, by="the model")
+        names = self.class_names or found or (number_classes(self.num_classes) if self.num_classes else None)
+        if names is None and self._trainer is not None and self._trainer.state.fn == TrainerFn.FITTING:
+            raise ConfigError(UNKNOWN_CLASSES)
+        return None if names is None else self.check_classes(names)
+
+    def check_classes(self, names: Sequence[str]) -> list[str]:
+        """Refuse names that cannot be the classes of this model.
+
+        Raises:
+            ConfigError: If they cannot.
+        """
+        return check_class_names(names, self.num_classes, least=1 if self.multilabel else 2)
+
+    def match_classes(self, names: Sequence[str], *, by: str) -> list[str]:
+        """Return the classes of weights, which are those of the model if it knows them.
+
+        Args:
+            names: The classes.
+            by: Origin of the weights, for the error.
+
+        Raises:
+            ConfigError: If the model has others.
+        """
+        if self.class_names is None:
+            return list(names)
+        return check_same_classes(names, self.class_names, by=by)
+
+    def _check_data(self) -> None:
+        """Check whether model and data agree on the labels of a sample.
+
+        Raises:
+            ConfigError: If the data has several labels a sample and the model one, or the other way round.
+        """
+        has_several = getattr(getattr(self._trainer, "datamodule", None), "is_multilabel", None)
+        if has_several is None or has_several == self.multilabel:
+            return
+        article = "an" if self.sample_noun[0] in "aeiou" else "a"
+        each = f"{article} {self.sample_noun}"
+        has = f"several labels {each}" if has_several else f"one label {each}"
+        raise ConfigError(
+            f"model.init_args.multilabel: it is {str(self.multilabel).lower()}, and the data has {has}. Set it to "
+            f"{str(has_several).lower()}."
+        )
+
+    def build_scores(self, class_names: list[str]) -> None:
+        """Build the metrics for classes, which the model has from now on."""
+        self.class_names = class_names
+        metrics = build_metrics(self.task, len(class_names))
+        self.scores = Scores(metrics, train=MetricCollection({"loss": MeanLoss()}) if self.multilabel else None)
+        if not self.multilabel:
+            self.confusion = MulticlassConfusionMatrix(len(class_names), validate_args=False)
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Add the class names and the thresholds."""
+        checkpoint["class_names"] = self.class_names
+        if self.thresholds is not None:
+            checkpoint["thresholds"] = list(self.thresholds)
+
+    def set_thresholds(self, thresholds: Sequence[float]) -> None:
+        """Set the probability from which on each label is predicted."""
+        self.thresholds = tuple(map(float, thresholds))
+        self.task = MULTILABEL.decide_by(self.thresholds)
+
+    # -- loss ----------------------------------------------------------------------------------------------------------
+
+    def _compute_own_loss(
+        self, stage: Stage, logits: Tensor, targets: Tensor, weights: Tensor | None, label_smoothing: float
+    ) -> tuple[Tensor, Tensor]:
+        """Compute the loss to minimise and the mean that metrics count, with the factors of classes or labels."""
+        options: dict[str, Any] = {} if self.multilabel else {"label_smoothing": label_smoothing}
+        if self.multilabel:
+            targets = targets.to(logits.dtype)
+            if label_smoothing:
+                targets = targets * (1 - label_smoothing) + label_smoothing / 2
+        if stage != "train" or self._label_weights is None:
+            return self._compute_loss(stage, logits, targets, weights, **options)
+        options["pos_weight" if self.multilabel else "weight"] = self._label_weights.to(logits.dtype)
+        losses = self.task.compute_losses(logits, targets, reduction="none", **options)
+        # a mean over the samples: that of torch divides by the factors of a batch, and batches would not count alike
+        return self._weigh_losses(stage, losses.mean(dim=1) if losses.ndim > 1 else losses, weights)
+
+    def _find_label_weights(self) -> Tensor | None:
+        """Return the factors of the training loss of classes or labels, float32 ``(classes,)``; None without.
+
+        Raises:
+            ConfigError: If there are not as many as classes, or the data does not count its labels.
+        """
+        name = "pos_weight" if self.multilabel else "class_weight"
+        given = self.pos_weight if self.multilabel else self.class_weight
+        names = self.class_names or []
+        if given is None:
+            return None
+        if given != "auto":
+            if len(given) != len(names) or not all(0 <= factor < math.inf for factor in given):
+                raise ConfigError(
+                    f"model.init_args.{name}: expected {len(names)} factors of 0 or more, one for each of "
+                    f"{join_names(names, most=10)}; got {given}."
+                )
+            return torch.tensor(given, dtype=torch.float32, device=self.device)
+        data = self.trainer.datamodule  # type: ignore[attr-defined]
+        counts = getattr(data, "label_counts", None)
+        if counts is None:
+            raise ConfigError(
+                f"model.init_args.{name}: auto needs the number of training {self.sample_noun}s of each class, and "
+                f"{type(data).__name__} has no label_counts. Give {len(names)} factors."
+            )
+        return torch.tensor(self._balance(counts, data.counts["train"]), dtype=torch.float32, device=self.device)
+
+    def _balance(self, counts: Sequence[int], num_samples: int) -> list[float]:
+        """Compute the factors of classes or labels with so many training samples."""
+        names = self.class_names or []
+        missing = [name for name, count in zip(names, counts, strict=True) if not count]
+        if missing and self.trainer.is_global_zero:
+            log.warning("model: no training %s has %s, so that its factor is 1", self.sample_noun, join_names(missing))
+        if self.multilabel:
+            return [(num_samples - count) / count if count else 1.0 for count in counts]
+        return [num_samples / (len(counts) * count) if count else 1.0 for count in counts]
+
+    # -- scores --------------------------------------------------------------------------------------------------------
+
+    def _count(
+        self,
+        stage: Stage,
+        logits: Tensor,
+        targets: Tensor,
+        weights: Tensor | None,
+        *,
+        losses: tuple[Tensor, Tensor],
+    ) -> dict[str, Tensor]:
+        """Count a batch in the metrics, and return the outputs of its step.
+
+        Args:
+            stage: Of the batch.
+            logits: ``(batch, classes)``.
+            targets: ``(batch,)`` of classes, ``(batch, labels)`` of labels, or shares of classes ``(batch, classes)``,
+                of which the largest counts.
+            weights: ``(batch,)``, or None.
+            losses: The loss to minimise, and the mean that metrics count.
+        """
+        loss, mean = losses
+        if not self.multilabel and targets.ndim == logits.ndim:
+            targets = targets.argmax(dim=1)
+        self.scores.update(stage, preds=logits, target=targets, loss=mean, weights=weights)
+        is_drawn = stage == "val" and not self.multilabel and not self.trainer.sanity_checking
+        if is_drawn and find_picture_loggers(self.trainer):
+            counted = slice(None) if weights is None else weights > 0
+            self.confusion.update(logits.detach()[counted], targets[counted])
+        given = {} if weights is None else {"weights": weights}
+        return {"loss": loss, "logits": logits.detach(), "target": targets, **given}
+
+    def on_validation_epoch_end(self) -> None:
+        """Log the validation metrics, and draw the confusion matrix; choose the thresholds of labels in a training."""
+        if self.multilabel:
+            self._log_labels("val", chooses=self.trainer.state.fn == TrainerFn.FITTING)
+            return
+        super().on_validation_epoch_end()
+        if not self.confusion.update_called:
+            return
+        counts = self.confusion.compute()  # by every process, because it sums over them
+        self.confusion.reset()
+        if self.trainer.is_global_zero:
+            names = self.class_names or list(map(str, range(len(counts))))
+            pixels = figures.to_pixels(figures.draw_confusion_matrix(counts.cpu().numpy(), names))
+            log_picture(self.trainer, "val/confusion_matrix", torch.from_numpy(pixels).permute(2, 0, 1))
+
+    def on_test_epoch_end(self) -> None:
+        """Log the test metrics."""
+        if self.multilabel:
+            self._log_labels("test", chooses=False)
+        else:
+            super().on_test_epoch_end()
+
+    def _log_labels(self, stage: Stage, *, chooses: bool) -> None:
+        """Log the metrics of several labels, with the thresholds of the model or with new ones."""
+        metric = cast(LabelScores, self.scores.of(stage)["labels"])
+        own = self.thresholds or [DEFAULT_THRESHOLD] * metric.num_labels
+        metric.thresholds = None if chooses else own
+        has_counted = metric.update_called
+        self._log_scores(stage)
+        if not has_counted:
+            return
+        if chooses and not self.trainer.sanity_checking and metric.thresholds is not None:
+            self.set_thresholds(metric.thresholds)
+        is_told = self._has_warned_of_labels or self.trainer.sanity_checking
+        if metric.left_out and self.trainer.is_global_zero and not is_told:
+            self._has_warned_of_labels = True
+            names = [(self.class_names or [])[at] for at in metric.left_out]
+            log.warning(
+                "%s/map leaves out %d of %d labels, which no sample has: %s",
+                stage, len(names), metric.num_labels, join_names(names),
+            )  # fmt: skip
+
+
+def find_picture_loggers(trainer: Trainer) -> list[Any]:
+    """List the loggers that have ``add_picture``; the same in every process of a run."""
+    return [logger for logger in trainer.loggers if hasattr(logger, "add_picture")]
+
+
+def log_picture(trainer: Trainer, name: str, image: Tensor) -> None:
+    """Hand a picture to every logger that takes one; to be called by the first process alone."""
+    for logger in find_picture_loggers(trainer):
+        logger.add_picture(name, image, trainer.global_step)
+
+
+def number_classes(num_classes: int) -> list[str]:
+    """Name classes by their labels, for data without class names."""
+    return [str(label) for label in range(num_classes)]
+
+
+def read_class_names(data: object) -> list[str] | None:
+    """Take the class names of a data module, or number them where it has a count alone; None where it has neither."""
+    if names := getattr(data, "class_names", None):
+        return [str(name) for name in names]
+    count = getattr(data, "num_classes", None)
+    return number_classes(count) if isinstance(count, int) and count > 0 else None
+
+
+def check_class_names(names: Sequence[str], num_classes: int | None, *, least: int = 2) -> list[str]:
+    """Refuse names that cannot be the classes of a classifier.
+
+    Raises:
+        ConfigError: If there are fewer than two, some are equal, or the model has another count.
+    """
+    names = list(names)
+    if len(names) < least:
+        raise ConfigError(f"A classifier needs at least two classes; found {len(names)}: {', '.join(names)}.")
+    if len(set(names)) < len(names):
+        twice = sorted({name for name in names if names.count(name) > 1})
+        raise ConfigError(f"Class names must differ; found more than once: {', '.join(twice)}.")
+    if num_classes not in (None, len(names)):
+        raise ConfigError(
+            f"model.init_args.num_classes is {num_classes}, and there are {len(names)} classes: "
+            f"{join_names(names, most=10)}. Leave num_classes out to take the data's."
+        )
+    return names
+
+
+def check_same_classes(names: Sequence[str], current: Sequence[str], *, by: str) -> list[str]:
+    """Check that two lists name the same classes in the same order; numbers agree with any names of their count.
+
+    Args:
+        names: As stored or set.
+        current: As the data or the model has them.
+        by: Origin of ``names``, for the error.
+
+    Returns:
+        The one of the two that has names.
+
+    Raises:
+        ConfigError: If they do not agree.
+    """
+    names = list(names)
+    current = list(current)
+    if len(names) == len(current) and number_classes(len(names)) in (names, current):
+        return current if names == number_classes(len(names)) else names
+    if names == current:
+        return names
+    same = sorted(names) == sorted(current)
+    raise ConfigError(
+        f"The classes of {by} are not those of the data{', but in another order' if same else ''}: "
+        f"{by} has {len(names)} ({join_names(names, most=10)}), the data {len(current)} "
+        f"({join_names(current, most=10)}). Use the data that it was made for, or train a new model."
+    )

@@ -1,0 +1,1 @@
+"""Texts: their n-grams as numbers, tokenizers, and folders of text files. No torch."""

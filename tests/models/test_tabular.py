@@ -1,0 +1,101 @@
+"""Networks of tables against their formulas, and what a model of a table computes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import torch
+
+from lightkit.models.importance import measure_importance
+from lightkit.models.tabular import TabularModel
+from lightkit.models.tabular_layers import EnsembleLinear, PiecewiseLinear, TabM
+from lightkit.rows.table import TableFit, TablePreprocessing
+from lightkit.rows.values import ColumnType
+
+
+def prepare() -> TablePreprocessing:
+    types: dict[str, ColumnType] = {"a": "number", "b": "number", "c": "category"}
+    fitted = TableFit(types, scaling="standard")
+    random = np.random.default_rng(0)
+    fitted.add(pa.table({"a": random.normal(size=90), "b": random.normal(size=90), "c": ["x", "y", "z"] * 30}))
+    return fitted.finish()
+
+
+def test_a_number_is_the_share_of_each_bin_below_it() -> None:
+    layer = PiecewiseLinear([[0.0, 1.0, 3.0], [0.0, 2.0]], width=2)
+    torch.nn.init.zeros_(layer.linear)
+    torch.nn.init.zeros_(layer.bias)
+    with torch.no_grad():
+        layer.steps.copy_(torch.eye(2).repeat(2, 1, 1))  # the embedding is the shares themselves
+    found = layer(torch.tensor([[2.0, 1.0], [-1.0, 3.0], [5.0, 0.0]]))
+    # equation 1 of arXiv:2203.05556; no upper bound in the last bin, no lower one in the first
+    assert found[:, 0].tolist() == [[1.0, 0.5], [-1.0, 0.0], [1.0, 2.0]]
+    assert found[:, 1].tolist() == [[0.5, 0.0], [1.5, 0.0], [0.0, 0.0]]
+
+
+def test_each_member_of_tabm_is_a_network_of_its_own() -> None:
+    torch.manual_seed(0)
+    net = TabM([2, 3], 4, hidden=6, blocks=2, dropout=0.0, members=3, draws_signs=True).eval()
+    first, second = (layer for layer in net.layers if isinstance(layer, EnsembleLinear))
+    assert set(first.input_scale.flatten().tolist()) <= {1.0, -1.0}
+    assert torch.equal(first.input_scale[:, 0], first.input_scale[:, 1])  # one number for a column
+    with torch.no_grad():
+        for layer in (first, second):
+            layer.output_scale.uniform_(0.5, 2)
+            layer.bias.normal_()
+    rows = torch.randn(5, 5)
+    found = net(rows)
+    for member in range(3):
+        hidden = rows
+        for layer in (first, second):
+            weight = layer.output_scale[member][:, None] * layer.weight * layer.input_scale[member]
+            hidden = (hidden @ weight.T + layer.bias[member]).relu()
+        expected = hidden @ net.head[member] + net.head_bias[member]
+        torch.testing.assert_close(found[:, member], expected)
+
+
+@pytest.mark.parametrize("network", ["mlp", "resnet", "tabm"])
+@pytest.mark.parametrize("embedding", ["piecewise", "none"])
+def test_a_prediction_is_the_mean_over_the_members(network: str, embedding: str) -> None:
+    torch.manual_seed(0)
+    model = TabularModel(network=network, embedding=embedding, hidden=8, members=4)  # type: ignore[arg-type]
+    model.build_for_rows(prepare(), ["no", "yes"])
+    model.eval()
+    inputs = (torch.randn(6, 2), torch.randint(0, 5, (6, 1)))
+    members = model._compute_members(*inputs)
+    assert members.shape == (6, 4 if network == "tabm" else 1, 2)
+    torch.testing.assert_close(model(*inputs).softmax(1), members.softmax(2).mean(1))
+    model.build_for_rows(prepare(), None)
+    model.target_mean.fill_(100)
+    model.target_std.fill_(20)
+    model.eval()
+    members = model._compute_members(*inputs)
+    torch.testing.assert_close(model(*inputs), 100 + 20 * members.mean(1))
+
+
+def test_each_member_is_trained_for_itself() -> None:
+    model = TabularModel(hidden=8, members=4)
+    model.build_for_rows(prepare(), ["no", "yes", "maybe"])
+    members = torch.randn(5, 4, 3)
+    targets = torch.tensor([0, 1, 2, 0, 1])
+    losses = model._compute_member_losses(members, targets)
+    expected = [np.mean([-members[row, at].log_softmax(0)[targets[row]].item() for at in range(4)]) for row in range(5)]
+    np.testing.assert_allclose(losses.numpy(), expected, rtol=1e-5)
+
+
+def test_the_importance_of_a_column_is_what_its_shuffling_costs() -> None:
+    preprocessing = prepare()
+    numbers = torch.randn(500, 2, generator=torch.Generator().manual_seed(0))
+    categories = torch.full((500, 1), 2)
+    found = measure_importance(
+        lambda parts: torch.stack([-parts[0][:, 1], parts[0][:, 1]], dim=1),  # of the second number alone
+        [numbers, categories],
+        (numbers[:, 1] > 0).long(),
+        preprocessing,
+    )
+    assert found["value"] == 1
+    losses = {each["name"]: each["loss"] for each in found["columns"]}
+    assert losses["b"] == pytest.approx(0.5, abs=0.06)
+    assert losses["a"] == losses["c"] == 0
+    assert found["columns"][0]["name"] == "b"

@@ -1,0 +1,129 @@
+"""Types, splits and targets of a table, and findings about its columns."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from lightkit.errors import DataError
+from lightkit.rows.plan import RowSettings
+from lightkit.rows.planned import PlannedRows
+from lightkit.rows.table_rules import TableRules
+
+Cells = Sequence[Sequence[Any]]
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+def plan(folder: Path, names: str, rows: Cells, rules: TableRules | None = None, **settings: Any) -> PlannedRows:
+    path = folder / "t.csv"
+    with path.open("w", newline="", encoding="utf-8") as file:
+        csv.writer(file).writerows([names.split(), *rows])
+    return PlannedRows(RowSettings({None: str(path)}, **{"target": "y", **settings}), rules or TableRules())
+
+
+def draw(num: int = 200) -> list[tuple[float, str, str, str]]:
+    random = np.random.default_rng(0)
+    return [
+        (round(random.normal(), 4), str(random.choice(["r", "g"])), str(random.choice(["yes", "no"])), f"c{at % 50}")
+        for at in range(num)
+    ]
+
+
+def test_equal_rows_and_rows_of_a_key_are_in_one_split(tmp_path: Path) -> None:
+    rows = draw()
+    made = plan(tmp_path, "a c y k", [*rows, *rows], TableRules(ignore=("k",)))
+    train, val, test = (set(made.find_numbers(split)) for split in ("train", "val", "test"))
+    assert all((at in part) == (at + 200 in part) for part in (train, val, test) for at in range(200))
+    assert made.plan.num_shared == {"val": 0, "test": 0}
+    by_key = plan(tmp_path, "a c y k", rows, key="k")
+    assert "k" not in by_key.plan.types
+    for split in ("train", "val", "test"):
+        keys = {rows[at][3] for at in by_key.find_numbers(split)}
+        others = {rows[at][3] for at in set(range(200)) - set(by_key.find_numbers(split))}
+        assert not keys & others
+
+
+def test_the_latest_rows_are_tested(tmp_path: Path) -> None:
+    rows = [(value, color, label, f"2026-01-{at % 20 + 1:02d}") for at, (value, color, label, _) in enumerate(draw())]
+    made = plan(tmp_path, "a c y day", rows, time="day", val_fraction=0.2, test_fraction=0.1)
+    days = {split: {rows[at][3] for at in made.find_numbers(split)} for split in ("train", "val", "test")}
+    assert days["test"] == {"2026-01-19", "2026-01-20"}
+    assert days["val"] == {f"2026-01-{day}" for day in (15, 16, 17, 18)}
+    assert max(days["train"]) == "2026-01-14"
+
+
+def test_statistics_are_those_of_the_training_split_alone(tmp_path: Path) -> None:
+    rows = [(value, label, "train" if at < 150 else "test") for at, (value, _, label, _) in enumerate(draw())]
+    rows = [(value + 100 * (split == "test"), label, split) for value, label, split in rows]
+    made = plan(tmp_path, "a y split", rows, TableRules(scaling="standard"))
+    arrays = made.encode(made.preprocessing)
+    training = np.array([value for value, _, split in rows if split == "train"])
+    expected = (np.array([value for value, _, _ in rows]) - training.mean()) / training.std()
+    np.testing.assert_allclose(arrays.inputs[0][:, 0], expected, rtol=1e-5, atol=1e-6)
+    assert made.plan.class_counts == [sum(label == each for _, label, _ in rows[:150]) for each in ("no", "yes")]
+
+
+LEAKS = {
+    "copy": ("a b y", lambda x, z: (x, 3 * x - 2, x), "column 'a' is the target in another unit"),
+    "sum": ("casual registered y", lambda x, z: (x, z, x + z), "the target is a sum of the columns 'casual', 'regis"),
+    "border": ("a b y", lambda x, z: (x, z, "high" if x > 0 else "low"), "column 'a' alone tells the class"),
+    "category": ("a b y", lambda x, z: (z, "p" if x > 0 else "q", "high" if x > 0 else "low"), "column 'b' alone"),
+}
+
+
+@pytest.mark.parametrize(("names", "make", "says"), LEAKS.values(), ids=LEAKS)
+def test_columns_that_say_the_target_are_found(tmp_path: Path, names: str, make: Any, says: str) -> None:
+    random = np.random.default_rng(1)
+    rows = [make(x, z) for x, z in random.normal(size=(200, 2))]
+    assert any(note.startswith(says) for note in plan(tmp_path, names, rows).plan.notes)
+
+
+def test_rows_in_two_splits_are_found(tmp_path: Path) -> None:
+    rows = [(value, label, "train") for value, _, label, _ in draw(50)]
+    notes = plan(tmp_path, "a y split", [*rows, (rows[0][0], "no", "test"), (99, "no", "val")]).plan.notes
+    assert [note.partition(" equal")[0] for note in notes] == ["1 of the 1 rows of the test split"]
+
+
+FAULTS = {
+    "missing column": ({"target": "z"}, None, r"data\.init_args\.target: the table has no column 'z'"),
+    "one value": ({"target": "one"}, None, "column 'one' has one value in all rows"),
+    "no number": ({"target_type": "value"}, None, "is of the type category, which is no number"),
+    "column": ({}, TableRules(columns=("b",)), r"data\.init_args\.columns: the table has no column 'b'"),
+    "type": ({}, TableRules(columns={"c": "number"}), r"t\.csv, line 2: column 'c' has 'r', expected a finite number"),
+    "weight": ({"weight": "a"}, None, r"t\.csv, line \d+: column 'a' has -\S+, expected 0 or more"),
+    "split": ({"split": "c"}, None, "line 2: the column of splits has 'r'"),
+}
+
+
+@pytest.mark.parametrize(("settings", "rules", "says"), FAULTS.values(), ids=FAULTS)
+def test_a_table_that_cannot_be_used_is_an_error(
+    tmp_path: Path, settings: dict[str, Any], rules: TableRules | None, says: str
+) -> None:
+    rows = [(value, color if at else "r", label, 1) for at, (value, color, label, _) in enumerate(draw(40))]
+    with pytest.raises(DataError, match=says):
+        _ = plan(tmp_path, "a c y one", rows, rules, **settings).plan
+
+
+def test_a_missing_target_is_an_error_with_its_line(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"t\.csv, line 4: there is no target in column 'y'"):
+        _ = plan(tmp_path, "a y", [(1, "x"), (2, "y"), (3, "")]).plan
+
+
+def test_columns_that_can_say_nothing_are_left_out_and_named(tmp_path: Path) -> None:
+    rows = [(value, 1, f"name {at}", "", label) for at, (value, _, label, _) in enumerate(draw())]
+    made = plan(tmp_path, "a one name none y", rows)
+    assert list(made.plan.types) == ["a"]
+    assert [note.partition(":  ")[0].split("column ")[1].split(":")[0] for note in made.plan.notes] == [
+        "'one'",
+        "'name'",
+        "'none'",
+    ]
