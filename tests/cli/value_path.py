@@ -74,8 +74,8 @@ def form_of(value: Any, *, depth: int = 0) -> str | None:
 class Tracer:
     """Notes the functions of the package that hand the value on, each once, with its forms.
 
-    Such a function has it in an argument, and returns it or is running when the trainer is built. What only looks at the
-    value, such as a record of the run, is not on its path.
+    Such a function has it in an argument, and returns it or is running when the trainer is built. What only looks at
+    the value is not on its path.
     """
 
     def __init__(self) -> None:
