@@ -94,7 +94,7 @@ class Tracer:
         if not is_own or event not in ("call", "return"):
             return
         if event == "return":
-            forms = self._entered.pop(frame, None)
+            forms = self._entered.pop(frame, set())
             returned = form_of(argument)
             if forms and returned is not None:
                 self.found.setdefault(code, set()).update({*forms, returned})
