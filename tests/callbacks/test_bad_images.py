@@ -76,7 +76,7 @@ def trainer_for(run: runs.Run, **options: Any) -> Trainer:
     )  # fmt: skip
 
 
-def told(run: runs.Run) -> list[dict[str, Any]]:
+def bad_image_events(run: runs.Run) -> list[dict[str, Any]]:
     return [event for event in runs.read_events(run.events_path) if event["event"] == "bad_images"]
 
 
@@ -89,7 +89,7 @@ def test_a_scan_and_each_epoch_are_reported_once(run: runs.Run, caplog: pytest.L
         BadImage("b", "gone", "epoch 0"),
         BadImage("c", "gone", "epoch 2"),
     ]
-    assert [(event["count"], event["reasons"], event["found"], event["path"]) for event in told(run)] == [
+    assert [(event["count"], event["reasons"], event["found"], event["path"]) for event in bad_image_events(run)] == [
         (1, {"cut short": 1}, "scan", "bad_images.csv"),
         (2, {"gone": 2}, "epoch 0", "bad_images.csv"),
         (1, {"gone": 1}, "epoch 2", "bad_images.csv"),
@@ -105,12 +105,12 @@ def test_a_scan_and_each_epoch_are_reported_once(run: runs.Run, caplog: pytest.L
 
 def test_a_test_adds_to_the_list_of_its_run(run: runs.Run) -> None:
     trainer_for(run).fit(Line(), datamodule=Losing(["s"], {1: ["a"]}))
-    before = len(told(run))
+    before = len(bad_image_events(run))
     trainer_for(run).test(Line(), datamodule=Losing(["s"], {None: ["a", "t"]}), verbose=False)
     assert [(row.path, row.found) for row in read_bad_images(run.folder / "bad_images.csv")] == [
         ("s", "scan"), ("a", "epoch 1"), ("t", "test"),
     ]  # fmt: skip
-    assert [event["found"] for event in told(run)[before:]] == ["scan", "test"]
+    assert [event["found"] for event in bad_image_events(run)[before:]] == ["scan", "test"]
 
 
 def test_what_other_ranks_have_met_is_listed_by_the_first(run: runs.Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -119,7 +119,7 @@ def test_what_other_ranks_have_met_is_listed_by_the_first(run: runs.Run, monkeyp
 
     monkeypatch.setattr(recorder, "gather", gather_two)
     trainer_for(run).fit(Line(), datamodule=Losing([], {1: ["mine"]}))
-    assert [(event["count"], event["found"]) for event in told(run)] == [(2, "epoch 1")]
+    assert [(event["count"], event["found"]) for event in bad_image_events(run)] == [(2, "epoch 1")]
     assert [row.path for row in read_bad_images(run.folder / "bad_images.csv")] == ["mine", "theirs"]
 
 
@@ -131,7 +131,7 @@ def test_before_an_exception_what_is_known_is_listed(run: runs.Run) -> None:
     with pytest.raises(ValueError, match="out of stock"):
         trainer_for(run).fit(Failing(), datamodule=Losing([], {0: ["a"]}))
     assert read_bad_images(run.folder / "bad_images.csv") == [BadImage("a", "gone", "epoch 0")]
-    assert len(told(run)) == 1
+    assert len(bad_image_events(run)) == 1
 
 
 def test_data_without_bad_images_leave_no_list(run: runs.Run, caplog: pytest.LogCaptureFixture) -> None:
@@ -139,5 +139,5 @@ def test_data_without_bad_images_leave_no_list(run: runs.Run, caplog: pytest.Log
     plain: Any = DataLoader(torch.zeros(2, 1), batch_size=1)  # type: ignore[arg-type]
     trainer_for(run).fit(Line(), train_dataloaders=plain)
     assert not (run.folder / "bad_images.csv").exists()
-    assert told(run) == []
+    assert bad_image_events(run) == []
     assert "left out" not in caplog.text

@@ -118,7 +118,7 @@ class Training:
             self.data.x.fill_(math.nan)
 
     @property
-    def told(self) -> list[dict[str, Any]]:
+    def events(self) -> list[dict[str, Any]]:
         found = list(runs.read_events(self.folder / "events.jsonl"))
         return [event for event in found if event["event"] == "nonfinite"]
 
@@ -133,7 +133,7 @@ def test_by_default_the_run_stops_before_the_weights_know_of_it(tmp_path: Path, 
         training.fit()
     for one, other in zip(clean.module.parameters(), training.module.parameters(), strict=True):
         assert torch.equal(one, other)
-    (event,) = training.told
+    (event,) = training.events
     assert (event["indices"], event["action"], event["loss"]) == ([8, 9, 10, 11], "stop", "nan")
     assert (event["epoch"], event["step"], event["batch"]) == (0, 2, 2)
 
@@ -174,7 +174,7 @@ def test_a_skipped_batch_leaves_no_trace_in_weights_statistics_and_metrics(tmp_p
     logged = float(clean.trainer.callback_metrics["train/loss"])
     assert float(bad.trainer.callback_metrics["train/loss"]) == pytest.approx(logged)
     assert (float(bad.module.total.compute()), len(bad.module.seen.compute())) == (20, 20)
-    (event,) = bad.told
+    (event,) = bad.events
     assert (event["action"], event["count"], event["indices"]) == ("skip", 1, [8, 9, 10, 11])
 
 
@@ -192,18 +192,18 @@ def test_ten_bad_batches_in_a_row_are_the_end(tmp_path: Path) -> None:
     training.data.x.fill_(math.nan)
     with pytest.raises(NonfiniteLoss, match="So were those of the 9 batches before it"):
         training.fit()
-    assert [event["action"] for event in training.told] == ["skip"] * 9 + ["stop"]
+    assert [event["action"] for event in training.events] == ["skip"] * 9 + ["stop"]
 
 
 def test_good_batches_in_between_begin_the_count_again(tmp_path: Path) -> None:
     training = Training(tmp_path, "skip", {0: math.nan, 4: math.nan, 12: math.nan, 16: math.nan}, max_epochs=4).fit()
-    assert [event["count"] for event in training.told] == list(range(1, 17))
+    assert [event["count"] for event in training.events] == list(range(1, 17))
 
 
 def test_the_screen_shows_ten_and_the_events_have_all(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     training = Training(tmp_path, "skip", {0: math.nan, 12: math.nan}, max_epochs=6).fit()
     said = [record.getMessage() for record in caplog.records if "the batch is left out" in record.getMessage()]
-    assert (len(said), len(training.told)) == (10, 12)
+    assert (len(said), len(training.events)) == (10, 12)
 
 
 def test_a_model_that_steps_by_itself_can_only_stop(tmp_path: Path) -> None:
@@ -232,7 +232,7 @@ def test_the_indices_of_other_loaders_are_unknown(tmp_path: Path, settings: dict
     training = Training(tmp_path, "stop", {9: math.nan}, **settings)
     with pytest.raises(NonfiniteLoss, match="its samples are unknown: the loader is shuffled"):
         training.fit()
-    assert training.told[0]["indices"] is None
+    assert training.events[0]["indices"] is None
 
 
 def test_a_resumable_sampler_reports_indices_and_names(tmp_path: Path) -> None:
@@ -254,7 +254,7 @@ def test_a_resumable_sampler_reports_indices_and_names(tmp_path: Path) -> None:
     training.loader = train_loader(training.data, batch_size=SIZE, seed=3)
     with pytest.raises(NonfiniteLoss, match=r"samples (\d+\.png, )*7\.png"):
         training.fit()
-    (event,) = training.told
+    (event,) = training.events
     assert event["names"] == [f"{index}.png" for index in event["indices"]]
     assert 7 in training.loader.sampler.indices_of(epoch=0, batch=event["batch"])
 
@@ -266,7 +266,7 @@ def test_losses_that_wait_are_judged_before_a_checkpoint(tmp_path: Path) -> None
     with pytest.raises(NonfiniteLoss, match="epoch 0, step 2, batch 2 is nan"):
         training.fit()
     assert not list(tmp_path.rglob("*.ckpt"))
-    assert [event["batch"] for event in training.told] == [2]
+    assert [event["batch"] for event in training.events] == [2]
 
 
 def watched(training: Training) -> FiniteLoss:
@@ -306,7 +306,7 @@ def test_no_checkpoint_has_weights_that_a_finite_loss_has_spoilt(tmp_path: Path,
         training.fit()
     assert_all_finite(tmp_path)
     assert torch.load(tmp_path / "checkpoints" / "last.ckpt", weights_only=True)["global_step"] == 6
-    (event,) = training.told
+    (event,) = training.events
     assert (event["action"], event["indices"], event["weights"]) == ("stop", None, ["layers.1.weight"])
 
 

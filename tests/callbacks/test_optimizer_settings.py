@@ -97,7 +97,7 @@ CHANGES: dict[str, tuple[Make, Make]] = {
 }
 
 
-class Told(logging.Handler):
+class LogText(logging.Handler):
     """Keeps what lightkit warns of."""
 
     def __init__(self) -> None:
@@ -109,8 +109,8 @@ class Told(logging.Handler):
 
 
 @pytest.fixture
-def told() -> Iterator[Told]:
-    handler, logger = Told(), logging.getLogger("lightkit")
+def log_text() -> Iterator[LogText]:
+    handler, logger = LogText(), logging.getLogger("lightkit")
     logger.addHandler(handler)
     yield handler
     logger.removeHandler(handler)
@@ -131,7 +131,7 @@ def test_a_changed_schedule_goes_on_as_if_it_had_been_that_one(name: str, interv
 
 @pytest.mark.parametrize("interval", ["epoch", "step"])
 @pytest.mark.parametrize("name", CHANGES)
-def test_what_is_not_changed_goes_on_bit_for_bit(name: str, interval: str, tmp_path: Path, told: Told) -> None:
+def test_what_is_not_changed_goes_on_bit_for_bit(name: str, interval: str, tmp_path: Path, log_text: LogText) -> None:
     _, schedule = CHANGES[name]
     made = sgd(momentum=0.9, weight_decay=0.1)
     whole, _, _ = fit(tmp_path, Net(made, schedule, interval=interval), epochs=EPOCHS)
@@ -139,17 +139,17 @@ def test_what_is_not_changed_goes_on_bit_for_bit(name: str, interval: str, tmp_p
     resumed, _, _ = fit(tmp_path, Net(made, schedule, interval=interval), epochs=EPOCHS, start=start)
     assert resumed.rates == whole.rates[STEPS * CUT :]
     assert torch.equal(resumed.layer.weight, whole.layer.weight)
-    assert told.text == ""
+    assert log_text.text == ""
 
 
-def test_a_changed_rate_is_that_of_the_resumed_training(tmp_path: Path, told: Told) -> None:
+def test_a_changed_rate_is_that_of_the_resumed_training(tmp_path: Path, log_text: LogText) -> None:
     _, _, start = fit(tmp_path, Net(sgd(1.0), None), epochs=CUT)
     resumed, _, again = fit(tmp_path, Net(sgd(0.25), None), epochs=3, start=start)
     assert set(resumed.rates) == {0.25}
-    assert "the optimizer's lr 0.25 in place of 1" in told.text
-    told.text = ""
+    assert "the optimizer's lr 0.25 in place of 1" in log_text.text
+    log_text.text = ""
     resumed, _, _ = fit(tmp_path, Net(sgd(0.25), None), epochs=4, start=again)
-    assert (set(resumed.rates), told.text) == ({0.25}, "")
+    assert (set(resumed.rates), log_text.text) == ({0.25}, "")
 
 
 def test_a_rate_that_the_code_has_lowered_stays(tmp_path: Path) -> None:
@@ -170,13 +170,13 @@ def test_other_settings_of_an_optimizer_are_those_of_the_config_and_its_state_st
     assert all("momentum_buffer" in state for state in trainer.optimizers[0].state.values())
 
 
-def test_another_optimizer_begins_without_a_state(tmp_path: Path, told: Told) -> None:
+def test_another_optimizer_begins_without_a_state(tmp_path: Path, log_text: LogText) -> None:
     _, _, start = fit(tmp_path, Net(sgd(0.1, momentum=0.9), None), epochs=CUT)
     made = lambda parameters: Adam(parameters, lr=0.5)  # noqa: E731
     resumed, trainer, _ = fit(tmp_path, Net(made, None), epochs=3, start=start)
     assert set(resumed.rates) == {0.5}
     assert {float(state["step"]) for state in trainer.optimizers[0].state.values()} == {STEPS}
-    assert "Adam in place of SGD" in told.text
+    assert "Adam in place of SGD" in log_text.text
 
 
 def test_a_schedule_that_is_left_out_leaves_the_rate_of_the_optimizer(tmp_path: Path) -> None:
@@ -206,27 +206,27 @@ def test_a_plateau_schedule_keeps_what_it_has_reached(tmp_path: Path) -> None:
     assert schedule.patience == 5
 
 
-def test_a_checkpoint_without_settings_keeps_its_own_with_a_warning(tmp_path: Path, told: Told) -> None:
+def test_a_checkpoint_without_settings_keeps_its_own_with_a_warning(tmp_path: Path, log_text: LogText) -> None:
     _, _, start = fit(
         tmp_path, Net(sgd(1.0), lambda each: schedules.CosineAnnealingLR(each, 2)), epochs=CUT, settings=False
     )
     net = Net(sgd(0.5), lambda each: schedules.CosineAnnealingLR(each, 8))
     for epochs in (3, 4):  # and so does the checkpoint of such a training
-        told.text = ""
+        log_text.text = ""
         _, _, start = fit(tmp_path, net, epochs=epochs, start=start)
-        assert "the optimizer's lr: 0.5 has no effect: the checkpoint has 1" in told.text
-        assert "the schedule's T_max: 8 has no effect: the checkpoint has 2" in told.text
+        assert "the optimizer's lr: 0.5 has no effect: the checkpoint has 1" in log_text.text
+        assert "the schedule's T_max: 8 has no effect: the checkpoint has 2" in log_text.text
 
 
-def test_an_unchanged_checkpoint_without_settings_gives_no_warning(tmp_path: Path, told: Told) -> None:
+def test_an_unchanged_checkpoint_without_settings_gives_no_warning(tmp_path: Path, log_text: LogText) -> None:
     for schedule in (None, lambda each: schedules.OneCycleLR(each, 1.0, total_steps=19)):
         made = sgd(momentum=0.9)
         _, _, start = fit(tmp_path, Net(made, schedule), epochs=CUT, settings=False)
         fit(tmp_path, Net(made, schedule), epochs=3, start=start)
-    assert told.text == ""
+    assert log_text.text == ""
 
 
-def test_a_callback_that_sets_the_rate_itself_keeps_the_checkpoints(tmp_path: Path, told: Told) -> None:
+def test_a_callback_that_sets_the_rate_itself_keeps_the_checkpoints(tmp_path: Path, log_text: LogText) -> None:
     class Finds(LearningRateFinder):
         def on_fit_start(self, *_: Any) -> None:
             """Find nothing."""
@@ -234,7 +234,7 @@ def test_a_callback_that_sets_the_rate_itself_keeps_the_checkpoints(tmp_path: Pa
     _, _, start = fit(tmp_path, Net(sgd(1.0), None), epochs=CUT)
     resumed, _, _ = fit(tmp_path, Net(sgd(0.5), None), epochs=3, start=start, callbacks=[Finds()])
     assert set(resumed.rates) == {1.0}
-    assert "the optimizer's lr: 0.5 has no effect: the checkpoint has 1" in told.text
+    assert "the optimizer's lr: 0.5 has no effect: the checkpoint has 1" in log_text.text
 
 
 def test_the_warm_up_rises_evenly_and_the_cosine_falls_to_its_end() -> None:

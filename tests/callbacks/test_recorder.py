@@ -3,10 +3,7 @@ from __future__ import annotations
 import csv
 import json
 import logging
-import os
 import random
-import subprocess
-import sys
 import threading
 import warnings
 from collections.abc import Iterator
@@ -124,29 +121,6 @@ def _summary(run: runs.Run) -> SimpleNamespace:
     return SimpleNamespace(**summary)
 
 
-def test_a_fit_leaves_one_event_and_one_row_an_epoch(run: runs.Run) -> None:
-    with _recording(_recorder(run)) as recorder:
-        _trainer(run, recorder).fit(Line(), Pairs())
-    assert [record["event"] for record in _events(run)] == ["start", "epoch", "epoch", "epoch", "end"]
-    rows = _rows(run)
-    assert list(rows[0]) == [
-        *["epoch", "step", "epoch_seconds", "lr", "samples_per_s"],
-        *["train/late", "train/loss", "val/epoch", "val/loss"],
-    ]
-    assert [(row["epoch"], row["step"], row["val/epoch"], row["train/late"]) for row in rows] == [
-        ("0", "3", "0.0", "0.0"),
-        ("1", "6", "1.0", "1.0"),
-        ("2", "9", "2.0", "2.0"),
-    ]
-    assert {row["lr"] for row in rows} == {"0.125"}
-    assert all(float(row["samples_per_s"]) > 0 for row in rows)
-    assert float(rows[2]["train/loss"]) < float(rows[0]["train/loss"])
-    for record, row in zip(_events(run, "epoch"), rows, strict=True):
-        assert {name: str(value) for name, value in record["metrics"].items()} == {
-            name: value for name, value in row.items() if name not in ("epoch", "step")
-        }
-
-
 def test_the_learning_rate_is_that_of_the_epochs_start_for_each_group_that_differs(run: runs.Run) -> None:
     class Decays(Line):
         def configure_optimizers(self) -> Any:
@@ -166,48 +140,11 @@ def test_a_validation_of_an_earlier_epoch_is_not_this_epochs(run: runs.Run) -> N
     assert [row["val/epoch"] for row in _rows(run)] == ["", "1.0", "", "3.0"]
 
 
-def test_the_manifest_is_completed_with_data_and_hardware(run: runs.Run) -> None:
-    manifest = runs.build_manifest(subcommand="fit", command=["lightkit"], run="line/1")
-    with _recording(_recorder(run, manifest=manifest)) as recorder:
-        _trainer(run, recorder, epochs=1).fit(Line(), Pairs())
-    written = json.loads(run.manifest_path.read_text())
-    assert written["data"] == {"source": "drawn", "fingerprint": "f0"}
-    assert written["hardware"]["accelerator"] == "cpu"
-    assert written["hardware"]["devices"] == 1
-    assert written["command"] == ["lightkit"]
-
-
 def test_a_data_module_that_says_nothing_of_itself_works_too(run: runs.Run) -> None:
     loader = Pairs().train_dataloader()
     with _recording(_recorder(run, manifest={"data": None})) as recorder:
         _trainer(run, recorder, epochs=1).fit(Line(), loader, loader)
     assert json.loads(run.manifest_path.read_text())["data"] is None
-
-
-def test_the_summary_says_how_it_ended(run: runs.Run) -> None:
-    keeper = ModelCheckpoint(run.checkpoints, filename="best", monitor="val/epoch", mode="min", save_last=True)
-    with _recording(_recorder(run)) as recorder:
-        _trainer(run, recorder, keeper).fit(Line(), Pairs())
-        assert _summary(run).status == "running"
-    summary = _summary(run)
-    assert (summary.status, summary.exit_code, summary.error) == ("done", 0, None)
-    assert (summary.epochs, summary.steps) == (3, 9)
-    assert summary.best == {"monitor": "val/epoch", "mode": "min", "value": 0.0, "epoch": 0, "step": 3}
-    assert summary.metrics["best"]["epoch"] == 0
-    assert summary.metrics["last"]["val/epoch"] == 2.0
-    assert summary.paths["best_checkpoint"] == "checkpoints/best.ckpt"
-    assert summary.paths["last_checkpoint"] == "checkpoints/last.ckpt"
-    assert summary.paths["metrics"] == "metrics.csv"
-    assert (summary.throughput["samples_per_s"] or 0) > 0
-    assert 0 < summary.durations["fit"] <= summary.durations["total"]
-    assert _events(run, "end")[0] | {"time": None} == {
-        "time": None,
-        "event": "end",
-        "status": "done",
-        "exit_code": 0,
-        "seconds": summary.durations["total"],
-        "error": None,
-    }
 
 
 @pytest.mark.parametrize(
@@ -333,28 +270,6 @@ def test_a_fit_that_was_done_already_resumes_and_ends_without_a_row(run: runs.Ru
     assert (_summary(run).status, _summary(run).epochs) == ("done", 2)
 
 
-def test_a_test_adds_its_metrics_and_leaves_the_fit_as_it_ended(run: runs.Run) -> None:
-    with _recording(_recorder(run, manifest={"subcommand": "fit"})) as recorder:
-        _trainer(run, recorder, epochs=2).fit(Line(), Pairs())
-    fitted, manifest = _summary(run), run.manifest_path.read_text()
-    with _recording(_recorder(run)) as recorder:
-        trainer = _trainer(run, recorder)
-        trainer.test(Line(), Pairs(), verbose=False)
-        trainer.validate(Line(), Pairs(), verbose=False)
-        trainer.predict(Line(), Pairs(), return_predictions=False)
-    summary = _summary(run)
-    assert summary.stages["test"] == {"test/loss": 0.25}
-    assert set(summary.stages["validate"]) == {"val/loss", "val/epoch"}
-    assert summary.stages["predict"] == {}
-    assert (summary.status, summary.metrics, summary.epochs) == (fitted.status, fitted.metrics, 2)
-    assert [record["stage"] for record in _events(run, "result")] == ["test", "validate", "predict"]
-    assert run.manifest_path.read_text() == manifest
-    with pytest.raises(ZeroDivisionError), _recording(_recorder(run)):
-        raise ZeroDivisionError
-    assert _summary(run).status == "done"
-    assert _events(run)[-1]["status"] == "failed"
-
-
 def test_a_test_of_a_killed_fit_does_not_call_it_done(run: runs.Run) -> None:
     runs.write_summary(run.summary_path, runs.new_summary("line/1") | {"status": "running", "epochs": 4})
     with _recording(_recorder(run)) as recorder:
@@ -456,51 +371,6 @@ def test_loggers_that_keep_more_than_metrics_are_reported(run: runs.Run) -> None
         loggers = [Keeps(run.folder), CSVLogger(run.folder)]
         _trainer(run, recorder, logger=loggers, log_every_n_steps=1, epochs=1).fit(Line(), Pairs())
     assert told == [("manifest", {"source": "drawn", "fingerprint": "f0"}), ("start", 0), ("end", "Line")]
-
-
-DDP = """
-import os, sys, warnings
-warnings.simplefilter("ignore")
-import pytorch_lightning as pl, torch
-from torch.utils.data import DataLoader, TensorDataset
-from lightkit import runs
-from lightkit.callbacks.recorder import RunRecorder
-
-class Line(pl.LightningModule):
-    def __init__(self):
-        super().__init__()
-        self.layer = torch.nn.Linear(1, 1)
-    def training_step(self, batch, batch_idx):
-        self.log("train/rank", float(self.global_rank), on_epoch=True, on_step=False, sync_dist=True)
-        return self.layer(batch[0]).square().mean()
-    def configure_optimizers(self):
-        return torch.optim.SGD(self.parameters(), lr=0.1)
-
-run = runs.open_run(sys.argv[1])
-recorder = RunRecorder(run, events=runs.EventStream(run.events_path), manifest={})
-recorder.start()
-trainer = pl.Trainer(max_epochs=2, devices=2, strategy="ddp", accelerator="cpu", logger=False,
-                     enable_progress_bar=False, enable_model_summary=False, callbacks=[recorder],
-                     default_root_dir=run.folder)
-trainer.fit(Line(), DataLoader(TensorDataset(torch.ones(16, 1)), batch_size=4))
-recorder.close()
-"""
-
-
-@pytest.mark.long
-def test_of_two_processes_one_writes_and_both_are_measured(run: runs.Run) -> None:
-    script = run.folder / "fit.py"
-    script.write_text(DDP)
-    here = Path(__file__).parents[2]
-    environment = {**os.environ, "PYTHONPATH": str(here), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
-    subprocess.run([sys.executable, str(script), str(run.folder)], check=True, env=environment, timeout=200)
-    assert [record["event"] for record in _events(run)] == ["start", "epoch", "epoch", "end"]
-    assert [(row["epoch"], row["step"], row["train/rank"]) for row in _rows(run)] == [
-        ("0", "2", "0.5"),
-        ("1", "4", "0.5"),
-    ]
-    assert json.loads(run.manifest_path.read_text())["hardware"]["devices"] == 2
-    assert (_summary(run).status, _summary(run).epochs) == ("done", 2)
 
 
 def test_samples_are_counted_however_a_batch_is_nested() -> None:

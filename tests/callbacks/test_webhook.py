@@ -76,7 +76,7 @@ def receiver() -> Iterator[Receiver]:
         yield found
 
 
-def told(receiver: Receiver) -> list[tuple[Any, ...]]:
+def messages_of(receiver: Receiver) -> list[tuple[Any, ...]]:
     return [
         (message["kind"], message["status"], message["stage"], message["epoch"])
         for message in (request.json for request in receiver.requests)
@@ -102,7 +102,7 @@ def test_headers_are_sent_and_a_failure_has_its_last_lines(receiver: Receiver, r
         fitted(notifier, Marigold(fails_at=5), callbacks=[notifier, recorder])
     notifier.send_end(caught.value)
     notifier.sender.close()
-    assert told(receiver) == [
+    assert messages_of(receiver) == [
         ("start", "running", "fit", 0),
         ("epoch", "running", "fit", 1),
         ("failure", "failed", "fit", 1),
@@ -131,7 +131,7 @@ def test_only_the_chosen_events_are_reported(receiver: Receiver) -> None:
     fitted(notifier)
     notifier.send_end(None)
     notifier.sender.close()
-    assert [kind for kind, *_ in told(receiver)] == ["end"]
+    assert [kind for kind, *_ in messages_of(receiver)] == ["end"]
 
 
 def test_the_command_reports_the_end_in_its_own_words(receiver: Receiver, run: runs.Run) -> None:
@@ -143,8 +143,8 @@ def test_the_command_reports_the_end_in_its_own_words(receiver: Receiver, run: r
     notifier.send_end(Interrupted(15))
     notifier.send_end(OutOfTime("the deadline has come"))
     notifier.sender.close()
-    assert [status for _, status, *_ in told(receiver)] == ["running", "preempted", "interrupted", "preempted"]
-    assert [kind for kind, *_ in told(receiver)][1:] == ["end", "end", "end"]
+    assert [status for _, status, *_ in messages_of(receiver)] == ["running", "preempted", "interrupted", "preempted"]
+    assert [kind for kind, *_ in messages_of(receiver)][1:] == ["end", "end", "end"]
     last = receiver.requests[-1].json
     assert (last["job"], last["run"], last["folder"]) == ("tulips", run.id, str(run.folder))
     assert last["mlflow_url"] == "https://mlflow.example/base/#/experiments/3/runs/9f"

@@ -145,8 +145,13 @@ def _is_told_by_constructors(path: tuple[Any, ...], problem: ConfigError) -> boo
 @as_recorded
 @pytest.mark.parametrize(
     ("cases", "num_cases"),
-    [(_values_of_arguments, 1200), (_classes_at_places, 1000)],
-    ids=["values of arguments", "classes at places"],
+    [
+        (_values_of_arguments, 150),
+        (_classes_at_places, 150),
+        pytest.param(_values_of_arguments, 1200, marks=pytest.mark.long),
+        pytest.param(_classes_at_places, 1000, marks=pytest.mark.long),
+    ],
+    ids=["values of arguments", "classes at places", "many values of arguments", "many classes at places"],
 )
 @pytest.mark.filterwarnings("ignore")
 def test_nothing_is_reported_that_lightning_takes(tmp_path: Path, cases: Any, num_cases: int) -> None:

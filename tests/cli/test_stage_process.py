@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -40,19 +41,27 @@ def children(pid: int) -> list[psutil.Process]:
     return psutil.Process(pid).children(recursive=True)
 
 
-def run_beside(processes: StageProcesses, interfere: Callable[[list[psutil.Process]], None], tmp_path: Path) -> int:
-    """Run a command that waits for a file, and interfere with its processes once it runs."""
-    slow = "import os, time\nopen('began', 'w').close()\nwhile not os.path.exists('go'): time.sleep(0.02)\n"
-    (tmp_path / "slow.py").write_text(slow, encoding="utf-8")
+def run_beside(processes: StageProcesses, interfere: Callable[[list[psutil.Process]], None]) -> int:
+    """Run a command whose config is a pipe, and interfere with its processes once it reads that."""
+    os.mkfifo("slow.yaml")
     has_interfered: list[bool] = []
 
     def on_poll() -> None:
-        if (tmp_path / "began").exists() and not has_interfered:
-            has_interfered.append(True)
-            interfere(children(os.getpid()))
-            (tmp_path / "go").touch()
+        if has_interfered:
+            return
+        try:
+            writer = os.open("slow.yaml", os.O_WRONLY | os.O_NONBLOCK)
+        except OSError:  # nobody reads it yet
+            return
+        has_interfered.append(True)
+        interfere(children(os.getpid()))
+        Path("again.yaml").write_text("model: 3\n", encoding="utf-8")
+        Path("again.yaml").replace("slow.yaml")  # for a second look at it
+        with suppress(BrokenPipeError):
+            os.write(writer, b"model: 3\n")
+        os.close(writer)
 
-    return processes.run(["validate", "--model=slow.Net"], {}, on_poll)
+    return processes.run(["validate", "-c", "slow.yaml"], {}, on_poll)
 
 
 def is_fork_server(process: psutil.Process) -> bool:
@@ -68,8 +77,8 @@ def test_a_command_goes_on_where_the_fork_server_is_killed(
         (server,) = [each for each in found if is_fork_server(each)]
         server.kill()
 
-    assert run_beside(processes, kill_fork_server, tmp_path) == 2
-    assert "Net" in processes.reason
+    assert run_beside(processes, kill_fork_server) == 2
+    assert "model" in processes.reason
     assert processes.run(["--version"], {}, lambda: None) == 0  # by a new fork server
 
 
@@ -83,7 +92,7 @@ def test_a_command_that_is_killed_has_the_signal_as_its_status(
         (command,) = server.children()
         command.kill()
 
-    assert run_beside(processes, kill_command, tmp_path) == -signal.SIGKILL
+    assert run_beside(processes, kill_command) == -signal.SIGKILL
     assert "most likely no memory was left" in describe_kill(signal.SIGKILL)
 
 
@@ -115,7 +124,7 @@ def test_an_interruption_of_a_later_stage_says_that_the_retrain_goes_on(
         (command,) = server.children()
         command.terminate()
 
-    assert run_beside(processes, terminate, tmp_path) == 75
+    assert run_beside(processes, terminate) == 75
     assert processes.reason == "interrupted by SIGTERM; the same lightkit retrain goes on with validate"
 
 

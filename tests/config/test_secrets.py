@@ -13,7 +13,7 @@ from lightkit.config.loader import find_masked_values
 CANARY = "c4nary/5f+2b"
 
 
-def laid(folder: Path, text: str, *flags: str, **variables: str) -> Resolved:
+def resolve_text(folder: Path, text: str, *flags: str, **variables: str) -> Resolved:
     (folder / "x.yaml").write_text(text)
     said = [Flag(flag.partition("=")[0], flag.partition("=")[2], f"--{flag}") for flag in flags]
     return resolve([folder / "x.yaml"], flags=said, environ=variables)
@@ -40,7 +40,7 @@ def saved(resolved: Resolved) -> str:
     ids=["file", "flag", "nested", "interpolated", "password", "quoted", "query", "default", "replaced", "mapping"],
 )
 def test_a_secret_is_in_no_saved_config_and_masked_in_texts(tmp_path: Path, text: str, flags: list[str]) -> None:
-    resolved = laid(tmp_path, text, *flags)
+    resolved = resolve_text(tmp_path, text, *flags)
     assert "c4nary" not in saved(resolved)
     assert "***" in saved(resolved)
     for said in (CANARY, quote(CANARY), quote(CANARY, safe=""), repr(CANARY)):
@@ -49,19 +49,19 @@ def test_a_secret_is_in_no_saved_config_and_masked_in_texts(tmp_path: Path, text
 
 
 def test_what_only_refers_to_a_secret_stays_a_reference(tmp_path: Path) -> None:
-    resolved = laid(tmp_path, f"data: {{token: '{CANARY}'}}\nmodel: {{name: 'a-${{data.token}}-b'}}")
+    resolved = resolve_text(tmp_path, f"data: {{token: '{CANARY}'}}\nmodel: {{name: 'a-${{data.token}}-b'}}")
     assert saved(resolved) == "data:\n  token: '***'\nmodel:\n  name: a-${data.token}-b\n"
 
 
 def test_what_came_from_the_environment_is_a_reference_under_such_a_key_too(tmp_path: Path) -> None:
-    resolved = laid(tmp_path, "data: {token: '${oc.env:MINE}'}", MINE=CANARY)
+    resolved = resolve_text(tmp_path, "data: {token: '${oc.env:MINE}'}", MINE=CANARY)
     assert saved(resolved) == "data:\n  token: ${oc.env:MINE}\n"
     assert resolved.masked(CANARY) == "${oc.env:MINE}"
 
 
 def test_variables_that_no_config_names_are_masked_too(tmp_path: Path) -> None:
     variables = {"MLFLOW_TRACKING_URI": f"http://me:{CANARY}@host", "SLACK_WEBHOOK_URL": "https://hooks/services/T0/B1"}
-    resolved = laid(tmp_path, "a: 1", **variables)
+    resolved = resolve_text(tmp_path, "a: 1", **variables)
     assert resolved.masked(f"x {CANARY} y") == "x *** y"
     assert resolved.masked("url: /services/T0/B1") == "url: ${oc.env:SLACK_WEBHOOK_URL}"
 
@@ -80,7 +80,7 @@ def test_variables_that_no_config_names_are_masked_too(tmp_path: Path) -> None:
 def test_a_variable_of_others_makes_no_path_or_metric_unreadable(
     tmp_path: Path, variables: dict[str, str], text: str
 ) -> None:
-    resolved = laid(tmp_path, "run: {name: nightly-jobs, root: /srv/jobs-store/runs}", **variables)
+    resolved = resolve_text(tmp_path, "run: {name: nightly-jobs, root: /srv/jobs-store/runs}", **variables)
     assert resolved.masked(text) == text
 
 
@@ -92,19 +92,19 @@ def test_the_name_of_the_config_file_is_the_jobs_where_it_has_none(tmp_path: Pat
 
 def test_what_a_config_or_a_tracker_reads_is_masked_though_it_be_a_word(tmp_path: Path) -> None:
     variables = {"MLFLOW_TRACKING_PASSWORD": "correcthorse", "MINE": "batterystaple"}
-    resolved = laid(tmp_path, "data: {token: '${oc.env:MINE}'}", **variables)
+    resolved = resolve_text(tmp_path, "data: {token: '${oc.env:MINE}'}", **variables)
     assert resolved.masked("correcthorse batterystaple") == "${oc.env:MLFLOW_TRACKING_PASSWORD} ${oc.env:MINE}"
 
 
 @pytest.mark.parametrize("value", ["7", "abc", "test", "'true'"], ids=["number", "short", "common", "quoted"])
 def test_a_short_or_common_secret_is_hidden_in_its_place_alone(tmp_path: Path, value: str) -> None:
-    resolved = laid(tmp_path, f"data: {{password: {value}}}\nname: abc test 7 true")
+    resolved = resolve_text(tmp_path, f"data: {{password: {value}}}\nname: abc test 7 true")
     assert saved(resolved) == "data:\n  password: '***'\nname: abc test 7 true\n"
     assert resolved.masked("abc test 7 true") == "abc test 7 true"
 
 
 def test_a_short_secret_is_masked_as_a_word_only(tmp_path: Path) -> None:
-    resolved = laid(tmp_path, "data: {password: ship}")
+    resolved = resolve_text(tmp_path, "data: {password: ship}")
     assert resolved.masked("ship, friendship ('ship')") == "***, friendship ('***')"
 
 
@@ -122,13 +122,13 @@ def test_a_short_secret_is_masked_as_a_word_only(tmp_path: Path) -> None:
     ids=["tokenizer", "null", "value", "switch", "tokens", "classes", "callbacks"],
 )
 def test_what_is_no_secret_is_saved_as_it_is(tmp_path: Path, text: str) -> None:
-    resolved = laid(tmp_path, text)
+    resolved = resolve_text(tmp_path, text)
     assert resolved.with_references(resolved.values) == resolved.values
     assert resolved.secrets == ()
 
 
 def test_a_secret_of_many_lines_and_quotes_is_masked_line_by_line(tmp_path: Path) -> None:
-    resolved = laid(tmp_path, "data:\n  private_key: |\n    -----BEGIN KEY-----\n    MIIEvQ'IBAD\"ANBg\n")
+    resolved = resolve_text(tmp_path, "data:\n  private_key: |\n    -----BEGIN KEY-----\n    MIIEvQ'IBAD\"ANBg\n")
     for text in ("-----BEGIN KEY-----\nMIIEvQ'IBAD\"ANBg", "got MIIEvQ'IBAD\"ANBg", repr("MIIEvQ'IBAD\"ANBg")):
         assert "MIIEvQ" not in resolved.masked(text)
 
@@ -143,12 +143,13 @@ def test_a_secret_of_many_lines_and_quotes_is_masked_line_by_line(tmp_path: Path
     ids=["key", "password", "query"],
 )
 def test_a_value_that_a_run_did_not_keep_is_asked_for(tmp_path: Path, text: str, says: str) -> None:
-    (told,) = find_masked_values(laid(tmp_path, text).tree)
-    assert says in str(told)
-    assert "${oc.env:NAME}" in str(told)
+    (masked,) = find_masked_values(resolve_text(tmp_path, text).tree)
+    assert says in str(masked)
+    assert "${oc.env:NAME}" in str(masked)
 
 
 def test_stars_elsewhere_and_values_that_are_said_again_are_fine(tmp_path: Path) -> None:
     assert (
-        list(find_masked_values(laid(tmp_path, "data: {token: '***', a: '***'}", "data.token=said-again").tree)) == []
+        list(find_masked_values(resolve_text(tmp_path, "data: {token: '***', a: '***'}", "data.token=said-again").tree))
+        == []
     )

@@ -25,7 +25,7 @@ def found_in(root: Path) -> list[tuple[str, int]]:
     return [(str(path.relative_to(root)), label) for path, label in class_files(root, Counter(), [])[1]]
 
 
-def told(root: Path, caplog: pytest.LogCaptureFixture) -> list[str]:
+def warnings_of(root: Path, caplog: pytest.LogCaptureFixture) -> list[str]:
     with caplog.at_level(logging.WARNING, logger="lightkit.data"):
         index_images(root, val_fraction=0, test_fraction=0)
     return caplog.messages
@@ -69,7 +69,7 @@ def test_links_that_are_not_followed_are_reported_in_one_line(
     root = make_images(*PLAIN)
     for name in ("rose", "tulip"):
         (root / name / "up").symlink_to("..")
-    assert told(root, caplog) == [
+    assert warnings_of(root, caplog) == [
         "2 links that lead back up or to another class, whose images would get a wrong label, are not followed: "
         f"{root}/rose/up, {root}/tulip/up"
     ]
@@ -79,7 +79,7 @@ def test_a_photo_in_two_classes_is_reported_once(make_images: Any, caplog: pytes
     root = make_images(*PLAIN)
     for copy in ("tulip/copy.png", "tulip/again.png"):
         shutil.copyfile(root / "rose" / "0.png", root / copy)
-    assert told(root, caplog) == [
+    assert warnings_of(root, caplog) == [
         "1 photo is in more than one class, so that at least one of the labels is wrong (the files are equal): "
         f"{root}/rose/0.png (rose) = {root}/tulip/again.png (tulip)"
     ]
@@ -91,7 +91,7 @@ def test_files_that_are_no_images_by_their_names_are_counted(
     root = make_images(*PLAIN)
     for name in ("1.HEIC", "2.heic", "3.psd", "4", ".hidden.raw", "notes.txt", "1.json", "1.xml", "Thumbs.db"):
         (root / "rose" / name).write_text("")
-    assert told(root, caplog) == [
+    assert warnings_of(root, caplog) == [
         "4 files passed over (2 .heic, 1 .psd, 1 without suffix); Pillow cannot read HEIC: convert them to JPEG"
     ]
 

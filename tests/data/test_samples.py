@@ -56,7 +56,7 @@ def colour(value: int) -> Decoded:
     return Decoded(np.full((12, 10, 3), value, dtype=np.uint8))
 
 
-def told(defects: Defects) -> list[tuple[str, str]]:
+def reasons_of(defects: Defects) -> list[tuple[str, str]]:
     return [(defect.name, defect.reason) for defect in defects.take_noted()]
 
 
@@ -84,7 +84,7 @@ def test_what_cannot_be_read_is_left_out_of_its_batch_and_reported() -> None:
     images, labels = samples.__getitems__([4, 0, 7, 8])
     assert labels.tolist() == [4, 8]
     assert [image.unique().tolist() for image in images] == [[4], [8]]
-    assert told(defects) == [("image 0", "gone"), ("image 7", "not an image in any format that Pillow knows")]
+    assert reasons_of(defects) == [("image 0", "gone"), ("image 7", "not an image in any format that Pillow knows")]
 
 
 @pytest.mark.parametrize("index", [2, 5], ids=["early", "late"])
@@ -106,7 +106,7 @@ def test_in_training_it_is_replaced_by_the_next_of_the_epochs_order() -> None:
     samples = ImageSamples(Numbered(9, bad=order[4:6]), TrainView(8), seed=0, defects=defects)
     _, labels = samples.__getitems__([SampleKey(index, 2) for index in order])
     assert labels.tolist() == [*order[:4], order[6], order[6], *order[6:]]
-    assert told(defects) == [(f"image {index}", "gone") for index in order[4:6]]
+    assert reasons_of(defects) == [(f"image {index}", "gone") for index in order[4:6]]
 
 
 @pytest.mark.parametrize("view", [VIEW, TrainView(8)], ids=["evaluation", "training"])

@@ -88,11 +88,11 @@ def test_a_training_makes_its_first_step_before_the_graph_is_drawn(
     steps: list[int] = []
     add_graph = SummaryWriter.add_graph
 
-    def told(self: SummaryWriter, *given: Any) -> None:
+    def record_graph(self: SummaryWriter, *given: Any) -> None:
         steps.append(module.trainer.global_step)
         add_graph(self, *given)
 
-    monkeypatch.setattr(SummaryWriter, "add_graph", told)
+    monkeypatch.setattr(SummaryWriter, "add_graph", record_graph)
     train(run.folder, TensorBoard(), module=module, enable_checkpointing=False)
     assert len(steps) == 1
     assert steps[0] > 0

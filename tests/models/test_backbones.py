@@ -14,9 +14,17 @@ from lightkit.models.backbones import build, check_name, image_size_of, small_cn
 NAMES = models.list_models(module=models)
 # RegNet computes its widths with tensors, which the meta device cannot do; the smallest of each kind are built for real
 REGNETS = [name for name in NAMES if name.startswith("regnet_")]
+FIRST_OF_ITS_MODULE = {models.get_model_builder(name).__module__: name for name in reversed(NAMES)}.values()
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if name not in REGNETS])
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=() if name in FIRST_OF_ITS_MODULE else pytest.mark.long)
+        for name in NAMES
+        if name not in REGNETS
+    ],
+)
 def test_every_torchvision_backbone_has_one_head_for_the_classes(name: str) -> None:
     with torch.device("meta"):
         network = build(name, 7)

@@ -8,12 +8,12 @@ import pytest
 
 from lightkit import runs
 
-Told = list[tuple[str, str]]
+Warned = list[tuple[str, str]]
 
 
 @pytest.fixture
-def told() -> Iterator[Told]:
-    heard: Told = []
+def warned() -> Iterator[Warned]:
+    heard: Warned = []
     with warnings.catch_warnings(record=True):
         warnings.simplefilter("always")
         watch = runs.WarningWatch(lambda message, source: heard.append((message, source)))
@@ -22,31 +22,31 @@ def told() -> Iterator[Told]:
         watch.stop()
 
 
-def test_both_kinds_of_warning_are_reported_with_their_source(told: Told) -> None:
+def test_both_kinds_of_warning_are_reported_with_their_source(warned: Warned) -> None:
     warnings.warn("slow", RuntimeWarning, stacklevel=1)
     logging.getLogger("package").error("lost %s", "it")
-    assert told == [("slow", "RuntimeWarning"), ("lost it", "package")]
+    assert warned == [("slow", "RuntimeWarning"), ("lost it", "package")]
 
 
-def test_the_same_warning_is_reported_once(told: Told) -> None:
+def test_the_same_warning_is_reported_once(warned: Warned) -> None:
     for _ in range(3):
         warnings.warn("slow", RuntimeWarning, stacklevel=1)
         logging.getLogger("package").warning("lost")
-    assert told == [("slow", "RuntimeWarning"), ("lost", "package")]
+    assert warned == [("slow", "RuntimeWarning"), ("lost", "package")]
 
 
-def test_a_warning_that_logging_captures_is_one_warning(told: Told) -> None:
+def test_a_warning_that_logging_captures_is_one_warning(warned: Warned) -> None:
     logging.captureWarnings(True)
     try:
         warnings.warn("slow", RuntimeWarning, stacklevel=1)
     finally:
         logging.captureWarnings(False)
-    assert len(told) == 1
-    assert "slow" in told[0][0]
+    assert len(warned) == 1
+    assert "slow" in warned[0][0]
 
 
 def test_a_warning_that_logging_captured_before_is_one_warning() -> None:
-    heard: Told = []
+    heard: Warned = []
     logging.captureWarnings(True)
     watch = runs.WarningWatch(lambda message, source: heard.append((message, source)))
     watch.start()
@@ -61,13 +61,13 @@ def test_a_warning_that_logging_captured_before_is_one_warning() -> None:
 
 
 @pytest.mark.parametrize("category", [DeprecationWarning, PendingDeprecationWarning, FutureWarning])
-def test_what_is_for_the_authors_of_a_package_is_not_reported(category: type[Warning], told: Told) -> None:
+def test_what_is_for_the_authors_of_a_package_is_not_reported(category: type[Warning], warned: Warned) -> None:
     warnings.warn("old name", category, stacklevel=1)
-    assert told == []
+    assert warned == []
 
 
 def test_a_logger_that_stands_alone_is_heard_once_it_is_looked_for() -> None:
-    heard: Told = []
+    heard: Warned = []
     watch = runs.WarningWatch(lambda message, source: heard.append((message, source)))
     watch.start()
     alone = logging.getLogger("stands.alone")

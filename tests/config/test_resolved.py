@@ -12,7 +12,7 @@ from lightkit.config.resolved import FollowUpError, collect_errors, drop_origins
 from lightkit.errors import ConfigError
 
 
-def laid(tmp_path: Path, text: str, *words: str) -> Resolved:
+def resolve_text(tmp_path: Path, text: str, *words: str) -> Resolved:
     (tmp_path / "c.yaml").write_text(text)
     return resolve([tmp_path / "c.yaml"], environ={}, flags=parse(["fit", *words]).overrides)
 
@@ -27,7 +27,7 @@ def refuse_text(resolved: Resolved) -> int:
 
 def test_a_check_finds_every_error_and_gives_its_result_for_the_rest(tmp_path: Path) -> None:
     problems = Problems()
-    result, left = collect_errors(laid(tmp_path, "a: {b: one, c: 2, d: three}"), refuse_text, problems)
+    result, left = collect_errors(resolve_text(tmp_path, "a: {b: one, c: 2, d: three}"), refuse_text, problems)
     assert result == 1
     assert left.values == {"a": {"c": 2}}
     assert left.removed == {("a", "b"), ("a", "d")}
@@ -39,7 +39,7 @@ def test_a_check_ends_where_an_error_has_no_place(tmp_path: Path) -> None:
         raise ConfigError("no place")
 
     problems = Problems()
-    assert collect_errors(laid(tmp_path, "a: 1"), refuse, problems)[0] is None
+    assert collect_errors(resolve_text(tmp_path, "a: 1"), refuse, problems)[0] is None
     assert str(problems.error()) == "no place"
 
 
@@ -50,19 +50,19 @@ def test_a_consequence_of_what_is_left_out_is_not_reported(tmp_path: Path) -> No
             raise FollowUpError("a needs b")
 
     problems = Problems()
-    collect_errors(laid(tmp_path, "a: {b: one}"), need_b, problems)
+    collect_errors(resolve_text(tmp_path, "a: {b: one}"), need_b, problems)
     assert [str(problem).split("\n")[0] for problem in problems] == ["a.b: one"]
 
 
 def test_a_flag_takes_away_only_the_value_that_it_sets(tmp_path: Path) -> None:
-    resolved = laid(tmp_path, "x: 1", "a.b=one", "a.c=two")
+    resolved = resolve_text(tmp_path, "x: 1", "a.b=one", "a.c=two")
     origin = resolved.origin_of("a.b")
     assert origin is not None
     assert drop_origins(resolved, [origin]).values == {"x": 1, "a": {"c": "two"}}
 
 
 def test_an_error_about_a_key_takes_away_its_value(tmp_path: Path) -> None:
-    resolved = laid(tmp_path, "a:\n  b: {c: 1}\n  d: 2\n")
+    resolved = resolve_text(tmp_path, "a:\n  b: {c: 1}\n  d: 2\n")
     origin = resolved.origin_of("a.b")
     assert origin is not None
     assert drop_origins(resolved, [origin.at_key()]).values == {"a": {"d": 2}}
@@ -74,11 +74,11 @@ def test_an_error_about_a_key_takes_away_its_value(tmp_path: Path) -> None:
     ids=["mapping", "element", "nothing"],
 )
 def test_what_is_left_out_is_gone(tmp_path: Path, path: tuple[str | int, ...], left: dict[str, object]) -> None:
-    assert drop_paths(laid(tmp_path, "a: {b: 1}\nl: [1, 2]\n"), [path]).values == left
+    assert drop_paths(resolve_text(tmp_path, "a: {b: 1}\nl: [1, 2]\n"), [path]).values == left
 
 
 def test_with_the_name_of_a_class_its_arguments_go(tmp_path: Path) -> None:
-    resolved = laid(tmp_path, "model: {class_path: Nett, init_args: {x: 1}}\nb: 1\n")
+    resolved = resolve_text(tmp_path, "model: {class_path: Nett, init_args: {x: 1}}\nb: 1\n")
     assert drop_paths(resolved, [("model", "class_path")]).values == {"b": 1}
 
 
@@ -89,8 +89,8 @@ def test_an_index_is_reported_as_it_was_before_others_were_left_out() -> None:
 
 def test_a_check_ends_after_twenty_errors_and_says_so(tmp_path: Path) -> None:
     problems = Problems()
-    config = laid(tmp_path, "a: {" + ", ".join(f"b{number}: x" for number in range(50)) + "}")
+    config = resolve_text(tmp_path, "a: {" + ", ".join(f"b{number}: x" for number in range(50)) + "}")
     assert collect_errors(config, refuse_text, problems)[0] is None
-    told = [str(problem).split("\n")[0] for problem in problems]
-    assert len(told) == 21
-    assert told[-1] == "there may be more mistakes, which show once these are corrected"
+    messages = [str(problem).split("\n")[0] for problem in problems]
+    assert len(messages) == 21
+    assert messages[-1] == "there may be more mistakes, which show once these are corrected"

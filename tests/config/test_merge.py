@@ -28,7 +28,7 @@ def tables(depth: int) -> st.SearchStrategy[dict[str, Any]]:
     return st.fixed_dictionaries({}, optional={"s": NUMBERS, "l": LISTS, "l+": LISTS, "m": inner, "n": inner})
 
 
-def laid(lower: Node, upper: dict[str, Any] | Node) -> Node:
+def merge_over(lower: Node, upper: dict[str, Any] | Node) -> Node:
     """Lay plain values or a tree over a tree."""
     return LAYERING.merge(lower, graft(upper, HERE) if isinstance(upper, dict) else upper)
 
@@ -40,13 +40,17 @@ def settled(layer: dict[str, Any]) -> Node:
 @MANY
 @given(tables(2), tables(2), tables(2))
 def test_it_does_not_matter_which_two_layers_merge_first(a: Any, b: Any, c: Any) -> None:
-    assert to_plain(laid(laid(settled(a), b), c)) == to_plain(laid(settled(a), laid(settled(b), c)))
+    assert to_plain(merge_over(merge_over(settled(a), b), c)) == to_plain(
+        merge_over(settled(a), merge_over(settled(b), c))
+    )
 
 
 @MANY
 @given(tables(2))
 def test_an_empty_layer_changes_nothing(a: Any) -> None:
-    assert to_plain(laid(settled(a), {})) == to_plain(settled(a)) == to_plain(laid(MappingNode({}, HERE), a))
+    assert (
+        to_plain(merge_over(settled(a), {})) == to_plain(settled(a)) == to_plain(merge_over(MappingNode({}, HERE), a))
+    )
 
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=8) | st.text("${}\\:a.,'", max_size=12)

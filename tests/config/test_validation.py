@@ -32,7 +32,7 @@ def findings_in(folder: Path, *texts: str, flags: tuple[str, ...] = ()) -> Valid
     return validate_values(replace(resolved, subcommand="fit"), load_schema())
 
 
-def told(findings: ValidationResult) -> list[str]:
+def messages_of(findings: ValidationResult) -> list[str]:
     return [str(problem).splitlines()[0] for _, problem in findings.problems]
 
 
@@ -164,7 +164,7 @@ WRONG = {
 
 @pytest.mark.parametrize(("text", "says"), WRONG.values(), ids=WRONG.keys())
 def test_an_error_is_reported_in_plain_words(tmp_path: Path, text: str, says: str) -> None:
-    assert told(findings_in(tmp_path, text)) == [says]
+    assert messages_of(findings_in(tmp_path, text)) == [says]
 
 
 RIGHT = {
@@ -195,7 +195,7 @@ RIGHT = {
 @pytest.mark.parametrize("text", RIGHT.values(), ids=RIGHT.keys())
 def test_what_jsonargparse_takes_is_no_error(tmp_path: Path, text: str) -> None:
     findings = findings_in(tmp_path, text)
-    assert told(findings) == []
+    assert messages_of(findings) == []
     assert findings.undescribed == set()
 
 
@@ -210,13 +210,13 @@ def test_what_was_left_out_because_it_was_wrong_is_not_missing(tmp_path: Path) -
 def test_a_long_value_is_shortened(tmp_path: Path) -> None:
     long = "9" * 5000
     text = f"trainer: {{max_epochs: 'x{long}', min_epochs: [{long}a], deterministic: [x{long}]}}\ndata: [{long}b]"
-    messages = told(findings_in(tmp_path, text))
+    messages = messages_of(findings_in(tmp_path, text))
     assert len(messages) == 4
     assert max(map(len, messages)) < 400
 
 
 def test_a_strategy_that_an_own_module_may_register_is_no_error(tmp_path: Path) -> None:
-    assert told(findings_in(tmp_path, "model: mine.Net\ntrainer: {strategy: dddp}")) == []
+    assert messages_of(findings_in(tmp_path, "model: mine.Net\ntrainer: {strategy: dddp}")) == []
 
 
 def test_an_error_shows_its_key_or_its_value(tmp_path: Path) -> None:
@@ -231,7 +231,7 @@ def test_an_argument_of_the_class_that_was_replaced_is_reported_as_such(tmp_path
     upper = "optimizer: {class_path: SGD}"
     findings = findings_in(tmp_path, base, upper, flags=("optimizer.init_args.betas=[0.9, 0.99]",))
     says = "optimizer.init_args.betas: SGD has no such argument; it is one of Adam, which SGD has replaced"
-    assert told(findings) == [says]
+    assert messages_of(findings) == [says]
     assert "1.yaml:1:" in str(findings.problems[0][1])
 
 
@@ -239,7 +239,7 @@ def test_a_class_of_ones_own_is_left_to_who_can_import_it(tmp_path: Path) -> Non
     findings = findings_in(
         tmp_path, "model: {class_path: mine.Net, init_args: {x: 3}}\ncallbacks: {a: {class_path: Mine}}"
     )
-    assert told(findings) == []
+    assert messages_of(findings) == []
     assert findings.undescribed == {"mine.Net", "Mine"}
 
 
@@ -277,4 +277,4 @@ def test_a_package_of_another_version_is_not_judged(
 def test_no_shipped_config_has_an_error(file: Path) -> None:
     environ = dict.fromkeys(("SLACK_WEBHOOK_URL", "WEBHOOK_URL", "HEARTBEAT_URL"), "https://hooks.example.com/night")
     resolved = resolve([file], environ=environ, subcommand="fit", subcommands=STAGES)
-    assert told(validate_values(replace(resolved, is_incomplete=True), load_schema())) == []
+    assert messages_of(validate_values(replace(resolved, is_incomplete=True), load_schema())) == []
