@@ -15,6 +15,7 @@ import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -119,8 +120,8 @@ def golden(case: str) -> str:
 
 
 @dataclass(frozen=True)
-class Told:
-    """What was told of a mistake.
+class Judgement:
+    """What a command said of a mistake.
 
     Args:
         code: Exit code.
@@ -135,7 +136,7 @@ class Told:
     is_as_before: bool
 
 
-Bench = Callable[..., dict[str, Told]]
+Bench = Callable[..., dict[str, Judgement]]
 
 
 @pytest.fixture(scope="module")
@@ -144,12 +145,12 @@ def bench(tmp_path_factory: pytest.TempPathFactory, fork_server: ForkServer) -> 
     workspace = Workspace(tmp_path_factory.mktemp("mistakes") / "work", fork_server)
     workspace.write("wrong.yaml", "model: Regressor\ntrainer: {max_epochs: ten}\n")
 
-    def run(commands: Mapping[str, Command], *, cold: bool = False) -> dict[str, Told]:
+    def run(commands: Mapping[str, Command], *, cold: bool = False) -> dict[str, Judgement]:
         folders = {name: command.folder or workspace.folder for name, command in commands.items()}
         before = {name: contents(folder) for name, folder in folders.items()}
         answers = run_batch(workspace, commands, cold=cold, warm_up=("check", "-c", "wrong.yaml") if cold else ())
         return {
-            name: Told(
+            name: Judgement(
                 answer.code, answer.out, stable(answer.err, folders[name]), contents(folders[name]) == before[name]
             )
             for name, answer in answers.items()
@@ -165,8 +166,8 @@ def case_command(case: str, folder: Path) -> Command:
 
 
 @pytest.fixture(scope="module")
-def told(bench: Bench, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Told]:
-    """What is told of each case: of those without a class of the user's own by processes that cannot import torch."""
+def answers(bench: Bench, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Judgement]:
+    """What is said of each case: of those without a class of the user's own by processes that cannot import torch."""
     base = tmp_path_factory.mktemp("cases")
     commands = {case: case_command(case, base / case) for case in CASES}
     cold = {case: command for case, command in commands.items() if case not in OWN_CLASSES}
@@ -174,8 +175,8 @@ def told(bench: Bench, tmp_path_factory: pytest.TempPathFactory) -> dict[str, To
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_each_error_is_reported_with_its_place_and_leaves_nothing(case: str, told: dict[str, Told]) -> None:
-    found = told[case]
+def test_each_error_is_reported_with_its_place_and_leaves_nothing(case: str, answers: dict[str, Judgement]) -> None:
+    found = answers[case]
     if os.environ.get("UPDATE_GOLDENS") and found.code == 2:
         (CORPUS / f"{case}.txt").write_text(found.err, encoding="utf-8")
     assert (found.code, found.out) == (2, ""), found.err
@@ -183,20 +184,36 @@ def test_each_error_is_reported_with_its_place_and_leaves_nothing(case: str, tol
     assert found.is_as_before
 
 
+CHECKED = [case for case in CASES if words_of(case)[0] == "check"]
+SWEPT = {*CHECKED} - {*CHECKED[::4]}
+"""Cases that `check --full` judges with `make test-long`."""
+
+
 @pytest.fixture(scope="module")
-def parsed(bench: Bench, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Told]:
-    """What `check --full` says of each case: classes are imported and jsonargparse parses what is left."""
-    base = tmp_path_factory.mktemp("parsed")
-    commands = {case: case_command(case, base / case) for case in CASES if words_of(case)[0] == "check"}
-    full = {}
-    for case, command in commands.items():
-        at = 1 + (not command.words[1].startswith("-"))  # behind the stage
-        full[case] = replace(command, words=(*command.words[:at], "--full", *command.words[at:]))
-    return bench(full)
+def parse(bench: Bench, tmp_path_factory: pytest.TempPathFactory) -> Callable[[bool], dict[str, Judgement]]:
+    """Runs `check --full` on the swept cases or the others: classes are imported, and jsonargparse parses the rest."""
+
+    @cache
+    def parse(is_swept: bool) -> dict[str, Judgement]:
+        base = tmp_path_factory.mktemp("parsed")
+        full = {}
+        for case in CHECKED:
+            if (case in SWEPT) == is_swept:
+                command = case_command(case, base / case)
+                at = 1 + (not command.words[1].startswith("-"))  # behind the stage
+                full[case] = replace(command, words=(*command.words[:at], "--full", *command.words[at:]))
+        return bench(full)
+
+    return parse
 
 
-@pytest.mark.parametrize("case", [case for case in CASES if words_of(case)[0] == "check"])
-def test_jsonargparse_finds_no_other_error_than_the_schema(case: str, parsed: dict[str, Told]) -> None:
+@pytest.mark.parametrize(
+    "case", [pytest.param(case, marks=pytest.mark.long if case in SWEPT else ()) for case in CHECKED]
+)
+def test_jsonargparse_finds_no_other_error_than_the_schema(
+    case: str, parse: Callable[[bool], dict[str, Judgement]]
+) -> None:
+    parsed = parse(case in SWEPT)
     assert (parsed[case].code, parsed[case].err) == (2, golden(case))
 
 
@@ -228,7 +245,7 @@ OTHERS = ("fit", "validate", "test", "predict", "submit", "fetch", "tune", "retr
 
 
 @pytest.fixture(scope="module")
-def told_by_others(bench: Bench, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Told]:
+def answers_of_others(bench: Bench, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Judgement]:
     """What other commands than check say of a config with four mistakes."""
     base = tmp_path_factory.mktemp("others")
     return bench(
@@ -239,9 +256,9 @@ def told_by_others(bench: Bench, tmp_path_factory: pytest.TempPathFactory) -> di
 
 @pytest.mark.parametrize("command", OTHERS)
 def test_every_command_reports_the_same_before_it_builds_anything(
-    command: str, told_by_others: dict[str, Told]
+    command: str, answers_of_others: dict[str, Judgement]
 ) -> None:
-    assert told_by_others[command] == Told(2, "", golden("three_layers"), is_as_before=True)
+    assert answers_of_others[command] == Judgement(2, "", golden("three_layers"), is_as_before=True)
 
 
 # -- files that would take a machine down ------------------------------------------------------------------------------
@@ -292,8 +309,8 @@ MOST_MB = 500
 
 
 @pytest.fixture(scope="module")
-def told_of_hostile(bench: Bench, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Told]:
-    """What is told of each hostile file, in a process with little memory and a bound on its processor time."""
+def answers_to_hostile(bench: Bench, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Judgement]:
+    """What is said of each hostile file, in a process with little memory and a bound on its processor time."""
     base = tmp_path_factory.mktemp("hostile")
     commands = {}
     for number, (name, (content, _)) in enumerate(HOSTILE.items()):
@@ -306,9 +323,9 @@ def told_of_hostile(bench: Bench, tmp_path_factory: pytest.TempPathFactory) -> d
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_a_hostile_file_is_an_error_in_little_memory_and_runs_nothing(
-    name: str, told_of_hostile: dict[str, Told]
+    name: str, answers_to_hostile: dict[str, Judgement]
 ) -> None:
-    found = told_of_hostile[name]
+    found = answers_to_hostile[name]
     assert (found.code, found.out) == (2, ""), found.err[-2000:]
     assert found.err.startswith("error: ")
     assert HOSTILE[name][1] in found.err
@@ -335,7 +352,7 @@ EMPTY = (*MAPPINGS_ALONE, "accelerator", "optimizer", "lr_scheduler", "ckpt_path
 
 
 @pytest.fixture(scope="module")
-def told_of_types(bench: Bench, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Told]:
+def answers_to_types(bench: Bench, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Judgement]:
     """What `check` and `fit` say of each section with a value of a wrong type."""
     base = tmp_path_factory.mktemp("types")
     commands = {}
@@ -346,30 +363,30 @@ def told_of_types(bench: Bench, tmp_path_factory: pytest.TempPathFactory) -> dic
         for command in ("check", "fit") if is_first else ("check",):
             words = (command, "-c", "small.yaml", "-c", "wrong.yaml")
             commands[f"{command} {section}: {value}"] = Command(words, folder)
-    return bench(commands)
+    return bench(commands, cold=True)
 
 
 @pytest.mark.parametrize(("section", "value"), OF_WRONG_TYPE, ids=[f"{row[0]}: {row[1][:9]}" for row in OF_WRONG_TYPE])
 def test_a_section_of_a_wrong_type_is_one_error_at_its_place(
-    section: str, value: str, told_of_types: dict[str, Told]
+    section: str, value: str, answers_to_types: dict[str, Judgement]
 ) -> None:
-    found = told_of_types[f"check {section}: {value}"]
+    found = answers_to_types[f"check {section}: {value}"]
     assert (found.code, found.out) == (2, ""), found.err
     assert re.match(rf"error: (\S+: )?{section}(\.class_path)?: \S+ \S+", found.err), found.err
     assert found.err.count("error: ") == 1, found.err
     assert "\n  --> wrong.yaml:1:" in found.err
-    assert told_of_types.get(f"fit {section}: {value}", found) == found
+    assert answers_to_types.get(f"fit {section}: {value}", found) == found
 
 
 def test_an_empty_section_sets_nothing(bench: Bench, tmp_path: Path) -> None:
     folder = lay_out("", tmp_path / "empty")
     (folder / "empty.yaml").write_text("".join(f"{section}:\n" for section in EMPTY), encoding="utf-8")
     words = ("fit", "-c", "small.yaml", "-c", "empty.yaml", "trainer.fast_dev_run=true", "--quiet")
-    told = bench({"empty": Command(words, folder)})["empty"]
-    assert (told.code, told.err) == (0, "")
+    answer = bench({"empty": Command(words, folder)})["empty"]
+    assert (answer.code, answer.err) == (0, "")
 
 
-# -- how it is told ---------------------------------------------------------------------------------------------------
+# -- how it is said ----------------------------------------------------------------------------------------------------
 
 TERMINAL = r"""
 run: {name: "a\e[2J\a/b"}
@@ -390,8 +407,8 @@ LONG_LINE = f"model: Regressor\nrun: {{{MANY_KEYS}, name: [1], {MANY_KEYS.replac
 
 
 @pytest.fixture(scope="module")
-def told_oddly(bench: Bench, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Told]:
-    """What is told of files with odd characters, long lines, long flags, and very many layers."""
+def answers_to_odd(bench: Bench, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Judgement]:
+    """What is said of files with odd characters, long lines, long flags, and very many layers."""
     base = tmp_path_factory.mktemp("odd")
     odd = {
         **{name: f"{text}\nmodel: Regressor\n" for name, (text, *_) in CARETS.items()},
@@ -416,38 +433,38 @@ def told_oddly(bench: Bench, tmp_path_factory: pytest.TempPathFactory) -> dict[s
 
 
 @pytest.mark.parametrize("name", CARETS)
-def test_carets_stand_under_the_value(name: str, told_oddly: dict[str, Told]) -> None:
+def test_carets_stand_under_the_value(name: str, answers_to_odd: dict[str, Judgement]) -> None:
     _, line, column, num_carets = CARETS[name]
-    said = told_oddly[name].err.split("error: trainer.max_epochs")[1].splitlines()
+    said = answers_to_odd[name].err.split("error: trainer.max_epochs")[1].splitlines()
     assert said[2] == f"    1 | {line}"
     assert said[3] == "      | " + " " * column + "^" * num_carets
 
 
-def test_a_long_line_is_cut_around_its_caret(told_oddly: dict[str, Told]) -> None:
-    said = told_oddly["long line"].err.split("error: run.name: ")[1].splitlines()
+def test_a_long_line_is_cut_around_its_caret(answers_to_odd: dict[str, Judgement]) -> None:
+    said = answers_to_odd["long line"].err.split("error: run.name: ")[1].splitlines()
     assert len(said[2]) <= 170
     start = said[3].index("^")
     assert said[2][start : start + 3] == "[1]"
 
 
-def test_what_a_terminal_would_obey_does_not_reach_it(told_oddly: dict[str, Told]) -> None:
-    found = told_oddly["terminal"]
+def test_what_a_terminal_would_obey_does_not_reach_it(answers_to_odd: dict[str, Judgement]) -> None:
+    found = answers_to_odd["terminal"]
     assert found.code == 2
     assert found.err.count("error: ") == 6
     assert all(letter.isprintable() for letter in found.err.replace("\n", ""))
     assert r"trainer.max\x1b[31m" in found.err
 
 
-def test_a_long_flag_is_reported_in_a_few_words(told_oddly: dict[str, Told]) -> None:
-    found = told_oddly["long flags"]
+def test_a_long_flag_is_reported_in_a_few_words(answers_to_odd: dict[str, Judgement]) -> None:
+    found = answers_to_odd["long flags"]
     assert found.code == 2
     assert "trainer.max_epochs: expected an integer or null, got 'xxx" in found.err
     assert "unexpected argument '-yyy" in found.err
     assert len(found.err) < 5_000
 
 
-def test_a_thousand_files_that_extend_one_another_are_an_error(told_oddly: dict[str, Told]) -> None:
-    found = told_oddly["many files"]
+def test_a_thousand_files_that_extend_one_another_are_an_error(answers_to_odd: dict[str, Judgement]) -> None:
+    found = answers_to_odd["many files"]
     assert found.code == 2
     assert "more than 100 files extend one another" in found.err
     assert len(found.err.splitlines()) < 10
@@ -531,8 +548,8 @@ WRONG = {
 
 
 @pytest.fixture(scope="module")
-def told_of_right(bench: Bench, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Told]:
-    """What is told of the configs that come with lightkit, and of classes of a user's with arguments of many types."""
+def answers_to_right(bench: Bench, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Judgement]:
+    """What is said of the configs that come with lightkit, and of classes of a user's with arguments of many types."""
     folder = tmp_path_factory.mktemp("right")
     (folder / "data" / "flowers_delta").mkdir(parents=True)  # the table that configs/flowers_delta.yaml names
     (folder / "own.py").write_text(OWN, encoding="utf-8")
@@ -550,24 +567,24 @@ def told_of_right(bench: Bench, tmp_path_factory: pytest.TempPathFactory) -> dic
         files[f"chosen {number}"] = ("-c", f"chosen{number}.yaml")
     commands = {name: Command(("check", *words), folder, hooks) for name, words in files.items()}
     commands["test"] = Command(("check", "test", *files["chosen 0"], "--model.weights=nope.pth"), folder)
-    full = {
-        f"full {file}": replace(commands[str(file)], words=(*commands[str(file)].words, "--full")) for file in KNOWN
-    }
-    cold = {f"cold {file}": commands[str(file)] for file in KNOWN}
-    return bench(commands) | bench(full) | bench(cold, cold=True)
+    cold = {str(file): commands.pop(str(file)) for file in KNOWN}
+    full = {f"full {file}": replace(cold[file], words=(*cold[file].words, "--full")) for file in cold}
+    return bench(cold, cold=True) | bench({**commands, **full})
 
 
 @pytest.mark.parametrize("file", RUNNABLE, ids=lambda file: file.stem)
-def test_no_shipped_config_has_an_error(file: Path, told_of_right: dict[str, Told]) -> None:
-    found = told_of_right[str(file)]
+def test_no_shipped_config_has_an_error(file: Path, answers_to_right: dict[str, Judgement]) -> None:
+    found = answers_to_right[str(file)]
     assert (found.code, found.err, found.is_as_before) == (0, "", True)
     assert found.out.startswith("no mistakes found")
 
 
 @pytest.mark.parametrize("file", KNOWN, ids=lambda file: f"{file.parent.name}_{file.stem}")
-def test_the_schema_and_jsonargparse_agree_on_a_shipped_config(file: Path, told_of_right: dict[str, Told]) -> None:
+def test_the_schema_and_jsonargparse_agree_on_a_shipped_config(
+    file: Path, answers_to_right: dict[str, Judgement]
+) -> None:
     """The first answer is that of a process that cannot import torch."""
-    cold, full = told_of_right[f"cold {file}"], told_of_right[f"full {file}"]
+    cold, full = answers_to_right[str(file)], answers_to_right[f"full {file}"]
     assert (cold.code, cold.out, cold.err) == (full.code, full.out, full.err)
 
 
@@ -578,8 +595,8 @@ def test_a_shipped_config_opens_with_its_command(file: Path) -> None:
 
 
 @pytest.mark.parametrize("file", LAYERS, ids=lambda file: f"{file.parent.name}_{file.stem}")
-def test_no_shipped_layer_has_an_error(file: Path, told_of_right: dict[str, Told]) -> None:
-    found = told_of_right[str(file)]
+def test_no_shipped_layer_has_an_error(file: Path, answers_to_right: dict[str, Judgement]) -> None:
+    found = answers_to_right[str(file)]
     if found.code and (needs := NEEDS.get(f"{file.parent.name}/{file.stem}")):
         assert needs in found.err
         assert found.err.count("error: ") == 1
@@ -588,17 +605,17 @@ def test_no_shipped_layer_has_an_error(file: Path, told_of_right: dict[str, Told
 
 
 @pytest.mark.parametrize("name", TAKEN)
-def test_arguments_that_jsonargparse_takes_are_accepted(name: str, told_of_right: dict[str, Told]) -> None:
-    assert (told_of_right[name].code, told_of_right[name].err) == (0, "")
+def test_arguments_that_jsonargparse_takes_are_accepted(name: str, answers_to_right: dict[str, Judgement]) -> None:
+    assert (answers_to_right[name].code, answers_to_right[name].err) == (0, "")
 
 
 @pytest.mark.parametrize("name", [*(f"chosen {number}" for number in range(len(CHOSEN))), "test"])
-def test_choices_and_files_that_a_class_names_are_right(name: str, told_of_right: dict[str, Told]) -> None:
-    assert (told_of_right[name].code, told_of_right[name].err) == (0, "")
+def test_choices_and_files_that_a_class_names_are_right(name: str, answers_to_right: dict[str, Judgement]) -> None:
+    assert (answers_to_right[name].code, answers_to_right[name].err) == (0, "")
 
 
-def test_wrong_arguments_deep_in_own_classes_are_reported_together(told_of_right: dict[str, Told]) -> None:
-    found = told_of_right["wrong parts"]
+def test_wrong_arguments_deep_in_own_classes_are_reported_together(answers_to_right: dict[str, Judgement]) -> None:
+    found = answers_to_right["wrong parts"]
     assert found.code == 2
     assert found.err.count("error: ") == 3
     assert re.search(r"error: model.*needs required", found.err)

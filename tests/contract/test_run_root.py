@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
 
 import lightkit
 from lightkit.main import COMMANDS
-from tests.contract.examples import write_pictures
-from tests.contract.workspace import Workspace
+from tests.contract.batch import Answer, Command, run_batch
+from tests.contract.examples import MY_PROJECT, SMALL, write_pictures
+from tests.contract.workspace import ForkServer, Workspace
 
 ROOT = "elsewhere"
 """A folder of runs in which there are none: each command ends with an error that names it."""
@@ -49,7 +50,7 @@ TAKES_NO_LAYERS: Mapping[str, tuple[str, ...]] = {
 ASKS_NO_RUN = {
     *("notify-test", "explain", "fetch", "convert", "devices", "configs", "init", "schema", "upgrade", "completion"),
 }
-BY = {"variable": {"LIGHTKIT_RUN__ROOT": ROOT}, "option": {}, "--root": {}, "layer": {}}
+BY: dict[str, dict[str, str]] = {"variable": {"LIGHTKIT_RUN__ROOT": ROOT}, "option": {}, "--root": {}, "layer": {}}
 WORDS = {
     "variable": (),
     "option": (f"--run.root={ROOT}",),
@@ -62,33 +63,44 @@ def test_each_command_is_in_the_table_of_those_that_read_runs_or_of_the_others()
     assert {*COMMANDS} == {words[0] for words in (*TAKES_LAYERS.values(), *TAKES_NO_LAYERS.values())} | ASKS_NO_RUN
 
 
-@pytest.mark.parametrize(
-    ("words", "by"),
-    [
-        *(
-            pytest.param(words, by, id=f"{name}, {by}")
-            for name, words in TAKES_LAYERS.items()
-            for by in ("variable", "option", "layer")
-        ),
-        *(
-            pytest.param(words, by, id=f"{name}, {by}")
-            for name, words in TAKES_NO_LAYERS.items()
-            for by in ("variable", "option", "--root")
-        ),
-    ],
-)
-def test_the_folder_of_the_runs_is_the_same_from_a_layer_the_variable_and_the_option(
-    words: tuple[str, ...], by: str, workspace: Workspace
-) -> None:
+ASKED = {
+    **{f"{name}, {by}": (words, by) for name, words in TAKES_LAYERS.items() for by in ("variable", "option", "layer")},
+    **{
+        f"{name}, {by}": (words, by)
+        for name, words in TAKES_NO_LAYERS.items()
+        for by in ("variable", "option", "--root")
+    },
+}
+"""Each command with each way to name the folder of the runs."""
+
+
+@pytest.fixture(scope="module")
+def asked(
+    tmp_path_factory: pytest.TempPathFactory, fork_server: ForkServer
+) -> Iterator[tuple[Workspace, dict[str, Answer]]]:
+    """What each command says where the folder is a file."""
+    workspace = Workspace(tmp_path_factory.mktemp("root") / "work", fork_server)
+    workspace.write("my_project.py", MY_PROJECT)
+    workspace.write("small.yaml", SMALL)
     write_pictures(workspace.folder / "pictures", count=1)
     workspace.write("root.yaml", {"run": {"root": ROOT}})
     workspace.write(ROOT, "a file, in which no run can be")
-    result = workspace.run(*words, *WORDS[by], environ=BY[by])
-    assert result.code == 2, result.out + result.err
-    assert ROOT in result.err
+    commands = {name: Command((*words, *WORDS[by]), environ=BY[by]) for name, (words, by) in ASKED.items()}
+    yield workspace, run_batch(workspace, commands, warm_up=("check", "-c", str(workspace.folder / "root.yaml")))
+    workspace.close()
+
+
+@pytest.mark.parametrize("name", ASKED)
+def test_the_folder_of_the_runs_is_the_same_from_a_layer_the_variable_and_the_option(
+    name: str, asked: tuple[Workspace, dict[str, Answer]]
+) -> None:
+    workspace, answers = asked
+    answer = answers[name]
+    assert answer.code == 2, answer.out + answer.err
+    assert ROOT in answer.err
     assert not (workspace.folder / "runs").exists()
     for text in ("unexpected", "no effect", "Traceback"):
-        assert text not in result.err
+        assert text not in answer.err
 
 
 def test_the_option_counts_more_than_the_variable_in_a_command_without_a_config(finished: Workspace) -> None:
