@@ -216,12 +216,16 @@ def explain(text: str, *words: str, environ: Mapping[str, str] | None = None) ->
         ["explain", "trainer", "launch", "--json", "-c", "base.yaml", "-c", "hw.yaml", *words],
         {"base.yaml": BASE, "hw.yaml": text + "\n"},
         environ or {},
+        is_light=True,
     )
 
 
 def check(text: str, **environ: str) -> Command:
     return Command(
-        ["check", "-c", "base.yaml", "-c", "hw.yaml"], {"base.yaml": BASE, "hw.yaml": marked(text).text + "\n"}, environ
+        ["check", "-c", "base.yaml", "-c", "hw.yaml"],
+        {"base.yaml": BASE, "hw.yaml": marked(text).text + "\n"},
+        environ,
+        is_light=True,
     )
 
 

@@ -239,7 +239,7 @@ SHIPPED = {file.relative_to(CONFIGS).as_posix(): file for file in sorted(CONFIGS
 
 def upgrade(text: str, *words: str, **files: str) -> Command:
     """Upgrade a text as `old.yaml`."""
-    return Command(["upgrade", "old.yaml", *words], {"old.yaml": text, **files})
+    return Command(["upgrade", "old.yaml", *words], {"old.yaml": text, **files}, is_light=True)
 
 
 def in_a_trainer(line: str) -> Command:
@@ -276,7 +276,7 @@ COMMANDS = {
     **{f"refused {line}": upgrade(f"trainer:\n  {line}\n") for line in REFUSED},
     **{f"undecidable {name}": upgrade(text) for name, (text, _) in UNDECIDABLE.items()},
     **{f"wrong {name}": command for name, (command, _) in WRONG.items()},
-    **{f"shipped {name}": Command(["upgrade", str(file)]) for name, file in SHIPPED.items()},
+    **{f"shipped {name}": Command(["upgrade", str(file)], is_light=True) for name, file in SHIPPED.items()},
     **{f"unchanged {line}": in_a_trainer(line) for line in UNCHANGED},
     "plugins": upgrade(A_STRATEGY_AMONG_THE_PLUGINS),
     "whole": upgrade(WHOLE_OLD),
