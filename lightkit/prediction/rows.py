@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -16,7 +16,9 @@ from lightkit.export.metadata import Metadata
 from lightkit.prediction.exported import explain_failure
 from lightkit.prediction.table import Prediction
 from lightkit.rows.preprocessing import RowPreprocessing
-from lightkit.rows.reader import RowTable, open_rows
+
+if TYPE_CHECKING:
+    from lightkit.rows.reader import RowTable
 
 _BATCH_ROWS = 1024
 Array = np.ndarray[Any, Any]
@@ -68,6 +70,8 @@ def open_tables(words: Sequence[str]) -> list[RowTable]:
     Raises:
         DataError: If one is missing, empty or of another kind.
     """
+    from lightkit.rows.reader import open_rows  # here: pyarrow, which models of images need not load
+
     return [open_rows(word, setting="FILE of lightkit predict") for word in words]
 
 

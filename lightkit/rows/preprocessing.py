@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from lightkit.errors import DataError
-from lightkit.rows.values import ColumnType, Defect, read_columns
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from lightkit.rows.values import ColumnType, Defect
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -75,6 +76,8 @@ class RowPreprocessing(ABC):
         Raises:
             DataError: If a column is not there.
         """
+        from lightkit.rows.values import read_columns  # here: pyarrow, which models of images need not load
+
         return read_columns(batch, self.columns)
 
 
