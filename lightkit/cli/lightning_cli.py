@@ -681,14 +681,15 @@ _TABLES = ("Table", "PetastormTable", "TableData", "TextData")
 
 
 def _import_tables(stage_config: StageConfig | None) -> None:
-    """Import the data modules for tables, whose short names are known then, unless the config names another module.
+    """Import the classes for tables, whose short names are known then, unless the config names another data module.
 
-    They load pyarrow, which no other data module needs.
+    They load pyarrow, which no other class needs.
     """
     section = None if stage_config is None else stage_config.resolved.values.get("data")
     named = section.get("class_path") if isinstance(section, Mapping) else section
     if str(named).removeprefix("lightkit.data.") in _WITHOUT_TABLES:
         return
+    _ = models.TabularModel
     for name in _TABLES:
         getattr(data, name)
 

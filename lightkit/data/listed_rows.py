@@ -15,7 +15,6 @@ from lightkit.errors import ConfigError, DataError
 from lightkit.prediction.rows import EncodedRows, encode_rows
 from lightkit.prediction.table import Prediction
 from lightkit.rows.preprocessing import RowPreprocessing, find_preprocessing
-from lightkit.rows.values import missing_rows
 
 RowInputs = tuple[tuple[Tensor, ...]]
 """A batch without targets: the inputs of ``forward``."""
@@ -107,6 +106,8 @@ class _Batches:
 
     def _blank(self) -> tuple[Tensor, ...]:
         """Return the inputs of a row whose cells are all missing."""
+        from lightkit.rows.values import missing_rows  # here: pyarrow, which models of images need not load
+
         encoded = self._preprocessing.encode(missing_rows(self._preprocessing.columns))
         return tuple(map(torch.from_numpy, encoded))
 

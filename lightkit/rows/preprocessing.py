@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from lightkit.errors import DataError
-from lightkit.rows.reader import RowTable, open_rows
-from lightkit.rows.values import ColumnType, Defect, read_columns
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from lightkit.rows.reader import RowTable
+    from lightkit.rows.values import ColumnType, Defect
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -77,6 +78,8 @@ class RowPreprocessing(ABC):
         Raises:
             DataError: If it is missing, empty or of another kind.
         """
+        from lightkit.rows.reader import open_rows  # here: pyarrow, which models of images need not load
+
         return open_rows(word, setting="FILE of lightkit predict")
 
     def list_files(self) -> Mapping[str, str]:
@@ -103,6 +106,8 @@ class RowPreprocessing(ABC):
         Raises:
             DataError: If a column is not there.
         """
+        from lightkit.rows.values import read_columns  # here: pyarrow, which models of images need not load
+
         return read_columns(batch, self.columns)
 
 

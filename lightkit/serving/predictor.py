@@ -20,7 +20,6 @@ from lightkit.prediction.exported import check_image_model, predict_arrays, prep
 from lightkit.prediction.rows import check_row_model, run_rows
 from lightkit.prediction.table import PredictionColumns
 from lightkit.rows.preprocessing import RowPreprocessing
-from lightkit.rows.values import table_of_records
 from lightkit.serving.requests import Item
 
 _NUMBERS = ("float16", "float32", "float64", "int32", "int64")
@@ -105,6 +104,8 @@ class Predictor:
     @staticmethod
     def _encode(items: Sequence[Item], preprocessing: RowPreprocessing) -> Samples | Refusal:
         """Prepare rows of a table by the code of `lightkit predict`."""
+        from lightkit.rows.values import table_of_records  # here: pyarrow, which models of images need not load
+
         records = [item.content for item in items if isinstance(item.content, dict)]
         rows, defects = preprocessing.read(table_of_records(records, list(preprocessing.columns)))
         if defects:
