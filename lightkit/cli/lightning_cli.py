@@ -677,6 +677,7 @@ def _read_command(file: str, commands: Mapping[str, Any]) -> str | None:
 
 
 _WITHOUT_TABLES = frozenset({"DrawnFlowers", "FashionMNIST", "Flowers", "ImageFolder", "ImageTable", "Temperatures"})
+_ROW_MODELS = ("TabularModel", "TextClassifier")
 _TABLES = ("Table", "PetastormTable", "TableData", "TextData")
 
 
@@ -689,7 +690,8 @@ def _import_tables(stage_config: StageConfig | None) -> None:
     named = section.get("class_path") if isinstance(section, Mapping) else section
     if str(named).removeprefix("lightkit.data.") in _WITHOUT_TABLES:
         return
-    _ = models.TabularModel
+    for name in _ROW_MODELS:
+        getattr(models, name)
     for name in _TABLES:
         getattr(data, name)
 

@@ -297,8 +297,8 @@ def train_loader(
         num_replicas=trainer.world_size if trainer else 1,
         rank=trainer.global_rank if trainer else 0,
         seed=seed,
-        lengths=lengths,
     )
+    sampler.lengths = lengths
     epoch, batches = position_of(trainer)
     sampler.resume(epoch=epoch, batches=batches)
     loader: ResumableLoader = make_loader(

@@ -53,23 +53,16 @@ class ResumableSampler(DistributedSampler[SampleKey]):
         num_replicas: Processes that train together.
         rank: Number of this process, from 0.
         seed: Decides the order, together with the epoch.
+
+    Attributes:
         lengths: Of the samples, such as the characters of texts: batches are of samples of like length then, see
             `group_by_length`. None for batches of any samples.
     """
 
-    def __init__(
-        self,
-        dataset: Sized,
-        *,
-        batch_size: int,
-        num_replicas: int = 1,
-        rank: int = 0,
-        seed: int = 0,
-        lengths: NDArray[np.int64] | None = None,
-    ) -> None:
+    def __init__(self, dataset: Sized, *, batch_size: int, num_replicas: int = 1, rank: int = 0, seed: int = 0) -> None:
         super().__init__(dataset, num_replicas=num_replicas, rank=rank, shuffle=True, seed=seed)  # type: ignore[arg-type]
         self.batch_size = batch_size
-        self.lengths = lengths
+        self.lengths: NDArray[np.int64] | None = None
         self.before_epoch: Callable[[], None] | None = None
         self._start = Position(epoch=0, batches=0)
 

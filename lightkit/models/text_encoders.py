@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -167,8 +168,8 @@ def import_transformers() -> Any:
         ConfigError: If it is not installed, or of another version.
     """
     try:
-        import transformers  # an extra
-        from transformers.utils import logging
+        transformers: Any = import_module("transformers")  # an extra
+        logging: Any = import_module("transformers.utils.logging")
     except ImportError as error:
         raise ConfigError(f"{_KEY}: a network of transformers needs that package ({error}): {INSTALL}.") from error
     if int(transformers.__version__.partition(".")[0]) < 5:
@@ -238,6 +239,4 @@ def _find_most_tokens(config: Any, tokenizer: Any) -> int:
     """Return how many tokens a model takes; a tokenizer that does not know it names a very large number."""
     most = int(min(tokenizer.model_max_length, 10**9))
     places = getattr(config, "max_position_embeddings", None)
-    with suppress(TypeError):
-        most = min(most, places)  # type: ignore[type-var]
-    return most
+    return min(most, places) if isinstance(places, int) else most

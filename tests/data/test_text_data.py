@@ -134,7 +134,8 @@ def test_a_resumed_order_of_lengths_is_the_rest_of_the_epoch_on_each_rank() -> N
     lengths = np.random.default_rng(0).integers(1, 1000, 101)
     every = []
     for rank in range(2):
-        sampler = ResumableSampler(range(101), batch_size=4, num_replicas=2, rank=rank, seed=3, lengths=lengths)
+        sampler = ResumableSampler(range(101), batch_size=4, num_replicas=2, rank=rank, seed=3)
+        sampler.lengths = lengths
         sampler.set_epoch(2)
         whole = list(sampler)
         sampler.resume(epoch=2, batches=5)

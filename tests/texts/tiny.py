@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,10 +15,9 @@ WORDS = (
 
 def write_tiny_bert(folder: Path, *, half: bool = True) -> Path:
     """Write a folder as ``save_pretrained`` does: weights in bfloat16 if ``half``, 64 places, 16 numbers a token."""
-    pytest.importorskip("transformers", reason="needs the extra text")
+    transformers: Any = pytest.importorskip("transformers", reason="needs the extra text")
     import torch
     from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
-    from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
 
     special = {"pad_token": "[PAD]", "unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]"}
     trained = Tokenizer(models.WordPiece(unk_token="[UNK]"))
@@ -27,14 +27,14 @@ def write_tiny_bert(folder: Path, *, half: bool = True) -> Path:
     trained.train_from_iterator([" ".join(WORDS)] * 3, trainer)
     numbers = [(name, trained.token_to_id(name)) for name in ("[CLS]", "[SEP]")]
     trained.post_processor = processors.TemplateProcessing(single="[CLS] $A [SEP]", special_tokens=numbers)
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=trained, model_max_length=64, **special)
+    tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_object=trained, model_max_length=64, **special)
     tokenizer.save_pretrained(folder)
-    config = BertConfig(
+    config = transformers.BertConfig(
         vocab_size=trained.get_vocab_size(), hidden_size=16, num_hidden_layers=1, num_attention_heads=2,
         intermediate_size=32, max_position_embeddings=64,
     )  # fmt: skip
     with torch.random.fork_rng():
         torch.manual_seed(1)
-        network = BertModel(config)
+        network = transformers.BertModel(config)
     network.to(torch.bfloat16 if half else torch.float32).save_pretrained(folder)
     return folder
