@@ -256,7 +256,13 @@ def start_skypilot_task(hosts: Hosts, workspace: Workspace) -> list[Process]:
     ]
 
 
-@pytest.mark.parametrize("start", [start_train_job, start_skypilot_task], ids=["kubernetes", "skypilot"])
+@pytest.mark.parametrize(
+    "start",
+    [
+        pytest.param(start_train_job, id="kubernetes"),
+        pytest.param(start_skypilot_task, id="skypilot", marks=pytest.mark.long),
+    ],
+)
 def test_two_hosts_of_a_manifest_train_the_weights_of_one_process(
     start: Callable[[Hosts, Workspace], list[Process]], hosts: Hosts, workspace: Workspace, alone: Path
 ) -> None:

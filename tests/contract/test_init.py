@@ -78,7 +78,9 @@ def test_an_unknown_packaged_config_is_an_error_with_its_place_and_a_near_name(w
     assert "top.yaml:1:11" in failed.err
 
 
-@pytest.mark.parametrize("template", ["module", "ci", "cron"])
+@pytest.mark.parametrize(
+    "template", ["module", *(pytest.param(name, marks=pytest.mark.long) for name in ("ci", "cron"))]
+)
 def test_a_template_trains_from_the_wheel(template: str, installed: dict[str, str], workspace: Workspace) -> None:
     folder = workspace.folder / "project"
     folder.mkdir()
@@ -91,6 +93,11 @@ def test_a_template_trains_from_the_wheel(template: str, installed: dict[str, st
     again = subprocess.run([*command, "init"], cwd=folder, env=environ, check=False, capture_output=True, text=True)
     assert again.returncode == 2
     assert re.search(r"overwrites nothing.*already has:\n(.*\n)*  train\.yaml\n", again.stderr)
+    for other, file in (("ci", "requirements.txt"), ("cron", "crontab")):
+        (folder / other).mkdir()
+        words = ["init", "--template", other]
+        subprocess.run([*command, *words], cwd=folder / other, env=environ, check=True, capture_output=True)
+        assert {path.name for path in (folder / other).iterdir()} >= {file, "my_model.py", "train.yaml"}
 
 
 def test_the_image_template_trains_on_photos(workspace: Workspace) -> None:

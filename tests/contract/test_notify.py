@@ -40,7 +40,7 @@ def addresses(receiver: Receiver) -> dict[str, str]:
     return {variable: receiver.url(name) for variable, name in names.items()}
 
 
-def told(receiver: Receiver) -> list[tuple[Any, ...]]:
+def messages_of(receiver: Receiver) -> list[tuple[Any, ...]]:
     """Read kind, status, stage and exit code of what the webhook was sent."""
     return [tuple(request.json[key] for key in ("kind", "status", "stage", "exit_code")) for request in
             receiver.of("hook")]  # fmt: skip
@@ -57,7 +57,7 @@ def signs(receiver: Receiver) -> list[str]:
 
 
 @dataclass(frozen=True)
-class Told:
+class Notified:
     """A fit and its test, and what was sent meanwhile.
 
     Args:
@@ -76,31 +76,31 @@ class Told:
 
 
 @pytest.fixture(scope="module")
-def told_run(tmp_path_factory: pytest.TempPathFactory, fork_server: ForkServer) -> Iterator[Told]:
-    """A fit of two epochs that MLflow tracks, and its test, with everybody told; read only."""
-    workspace = Workspace(tmp_path_factory.mktemp("told") / "work", fork_server)
+def notified(tmp_path_factory: pytest.TempPathFactory, fork_server: ForkServer) -> Iterator[Notified]:
+    """A fit of two epochs that MLflow tracks, and its test, which everybody is notified of; read only."""
+    workspace = Workspace(tmp_path_factory.mktemp("notified") / "work", fork_server)
     workspace.write("my_project.py", MY_PROJECT)
     workspace.write("small.yaml", SMALL)
     with receiving() as first, receiving() as second:
         fit = workspace.run("fit", *JOB, "--trainer.logger=null", "--logger.mlflow={}", environ=addresses(first)).ok()
         test = workspace.run("test", "--run", "latest", environ=addresses(second)).ok()
-    yield Told(workspace, fit, test, first, second)
+    yield Notified(workspace, fit, test, first, second)
     workspace.close()
 
 
-def test_a_webhook_gets_start_epochs_and_end(told_run: Told) -> None:
-    assert told(told_run.during_fit) == [
+def test_a_webhook_gets_start_epochs_and_end(notified: Notified) -> None:
+    assert messages_of(notified.during_fit) == [
         ("start", "running", "fit", None),
         ("epoch", "running", "fit", None),
         ("epoch", "running", "fit", None),
         ("end", "done", "fit", 0),
     ]
-    assert told(told_run.during_test) == [("start", "running", "test", None), ("end", "done", "test", 0)]
+    assert messages_of(notified.during_test) == [("start", "running", "test", None), ("end", "done", "test", 0)]
 
 
-def test_a_message_names_its_run_its_metrics_and_where_mlflow_shows_them(told_run: Told) -> None:
-    run = told_run.workspace.only_run
-    *_, epoch, end = (request.json for request in told_run.during_fit.of("hook"))
+def test_a_message_names_its_run_its_metrics_and_where_mlflow_shows_them(notified: Notified) -> None:
+    run = notified.workspace.only_run
+    *_, epoch, end = (request.json for request in notified.during_fit.of("hook"))
     assert {message["schema"] for message in (epoch, end)} == {"lightkit.message/1"}
     assert (end["job"], end["run"], end["folder"]) == ("job", run.name, str(run))
     assert (epoch["epoch"], epoch["max_epochs"], epoch["step"]) == (1, 2, 12)
@@ -108,32 +108,32 @@ def test_a_message_names_its_run_its_metrics_and_where_mlflow_shows_them(told_ru
         read_json(run / "summary.json")["metrics"]["last"]["val/loss"], rel=1e-5
     )
     assert end["mlflow_command"].startswith("mlflow ui")
-    assert [*told_run.during_test.of("hook")[-1].json["metrics"]] == ["test/loss"]
+    assert [*notified.during_test.of("hook")[-1].json["metrics"]] == ["test/loss"]
 
 
-def test_slack_gets_start_and_end_and_each_tenth_epoch(told_run: Told) -> None:
-    assert headlines(told_run.during_fit) == ["job: fit begins", "job: fit is done"]
-    assert "mlflow ui" in told_run.during_fit.of("slack")[-1].body.decode()
+def test_slack_gets_start_and_end_and_each_tenth_epoch(notified: Notified) -> None:
+    assert headlines(notified.during_fit) == ["job: fit begins", "job: fit is done"]
+    assert "mlflow ui" in notified.during_fit.of("slack")[-1].body.decode()
 
 
-def test_a_dead_mans_switch_gets_start_and_success(told_run: Told) -> None:
-    assert signs(told_run.during_fit) == ["/start", ""]
-    assert signs(told_run.during_test) == ["/start", ""]
+def test_a_dead_mans_switch_gets_start_and_success(notified: Notified) -> None:
+    assert signs(notified.during_fit) == ["/start", ""]
+    assert signs(notified.during_test) == ["/start", ""]
 
 
-def test_no_address_is_printed_logged_or_saved(told_run: Told) -> None:
-    files = [path for path in told_run.workspace.folder.rglob("*") if path.is_file()]
+def test_no_address_is_printed_logged_or_saved(notified: Notified) -> None:
+    files = [path for path in notified.workspace.folder.rglob("*") if path.is_file()]
     assert any(path.name == "mlflow.db" for path in files)
     assert [path for path in files if CANARY.encode() in path.read_bytes()] == []
-    assert CANARY not in "".join((told_run.fit.out, told_run.fit.err, told_run.test.out, told_run.test.err))
+    assert CANARY not in "".join((notified.fit.out, notified.fit.err, notified.test.out, notified.test.err))
 
 
 def test_a_crash_is_reported_by_its_last_lines(workspace: Workspace, receiver: Receiver) -> None:
     crash = ("--model=my_project.FailsInStep", "--model.step=8")
     result = workspace.run("fit", *JOB, *crash, environ=addresses(receiver))
     assert result.code == 1
-    assert [kind for kind, *_ in told(receiver)] == ["start", "epoch", "failure"]
-    assert told(receiver)[-1] == ("failure", "failed", "fit", 1)
+    assert [kind for kind, *_ in messages_of(receiver)] == ["start", "epoch", "failure"]
+    assert messages_of(receiver)[-1] == ("failure", "failed", "fit", 1)
     assert receiver.of("hook")[-1].json["error"].endswith("ValueError: batches are out of stock")
     assert signs(receiver) == ["/start", "/fail"]
     assert b"batches are out of stock" in receiver.of("beat")[-1].body
@@ -152,7 +152,7 @@ def test_what_fails_before_there_is_a_trainer_is_reported(
     workspace: Workspace, receiver: Receiver, words: list[str], code: int, says: str
 ) -> None:
     assert workspace.run("fit", *JOB, *words, environ=addresses(receiver)).code == code
-    assert told(receiver) == [("failure", "failed", "fit", code)]
+    assert messages_of(receiver) == [("failure", "failed", "fit", code)]
     assert says in receiver.of("hook")[0].json["error"]
     assert len(headlines(receiver)) == 1
     assert signs(receiver)[-1] == "/fail"
@@ -167,7 +167,7 @@ def test_an_error_at_a_terminal_is_reported_there_alone(workspace: Workspace, re
     finally:
         os.close(screen)
         os.close(terminal)
-    assert (told(receiver), headlines(receiver)) == ([], [])
+    assert (messages_of(receiver), headlines(receiver)) == ([], [])
 
 
 @pytest.mark.parametrize("devices", [1, pytest.param(2, marks=pytest.mark.long)])
@@ -181,11 +181,11 @@ def test_a_run_that_is_interrupted_and_goes_on_is_reported_as_that(
     workspace.write("signal.yaml", {"callbacks": {"sender": sender}, "trainer": {"devices": devices}})
     words = ("fit", *JOB, "-c", "signal.yaml")
     assert workspace.run(*words, environ=addresses(receiver)).code == 75
-    assert told(receiver)[-1] == ("end", "preempted", "fit", 75)
+    assert messages_of(receiver)[-1] == ("end", "preempted", "fit", 75)
     assert signs(receiver) == ["/start"], "a job that never comes back is missed"
     workspace.run(*words, environ=addresses(receiver)).ok()
     assert "job: fit goes on" in headlines(receiver)
-    assert told(receiver)[-1] == ("end", "done", "fit", 0)
+    assert messages_of(receiver)[-1] == ("end", "done", "fit", 0)
     assert signs(receiver) == ["/start", "/start", ""]
 
 
@@ -221,14 +221,14 @@ def test_what_may_pass_is_sent_again(workspace: Workspace, receiver: Receiver, a
     receiver.answer = lambda number: answer if number == 0 else Answer()
     words = ("-c", "small.yaml", *WEBHOOK, "--callbacks.webhook.events=[start]", "--trainer.max_epochs=1")
     result = workspace.run("fit", *words, environ=addresses(receiver)).ok()
-    assert [kind for kind, *_ in told(receiver)] == ["start", "start"]
+    assert [kind for kind, *_ in messages_of(receiver)] == ["start", "start"]
     assert "WebhookNotifier" not in result.err
 
 
 def test_the_decision_of_a_gate_is_reported(finished: Workspace, receiver: Receiver) -> None:
     words = ("--gate.metric=test/loss", "--gate.mode=min", "--gate.max=0")
     assert finished.run("gate", "latest", *SLACK, *WEBHOOK, *words, environ=addresses(receiver)).code == 4
-    assert told(receiver) == [("gate", "failed", "gate", 4)]
+    assert messages_of(receiver) == [("gate", "failed", "gate", 4)]
     assert receiver.of("hook")[0].json["gate"] == read_json(finished.only_run / "gate.json")
     assert headlines(receiver) == ["small: the gate says no"]
 
@@ -236,9 +236,9 @@ def test_the_decision_of_a_gate_is_reported(finished: Workspace, receiver: Recei
 def test_an_address_that_is_said_in_a_file_is_not_kept(workspace: Workspace, receiver: Receiver) -> None:
     workspace.write("said.yaml", {"callbacks": {"webhook": {"init_args": {"webhook_url": receiver.url("hook")}}}})
     workspace.run("fit", "-c", "small.yaml", "-c", "said.yaml").ok()
-    assert len(told(receiver)) == 4
+    assert len(messages_of(receiver)) == 4
     tested = workspace.run("test", "--run", "latest").ok()
-    assert len(told(receiver)) == 4
+    assert len(messages_of(receiver)) == 4
     assert "webhook_url is null" in tested.err
     kept = [path for path in workspace.only_run.rglob("*") if path.is_file() and CANARY.encode() in path.read_bytes()]
     assert kept == []
@@ -285,7 +285,7 @@ def test_notify_test_sends_one_message_of_each_kind(workspace: Workspace, receiv
         *[(name, kind, "ok") for name in ("slack", "webhook") for kind in kinds],
         *[("run.heartbeat_url", kind, "ok") for kind in ("start", "failure", "end")],
     ]
-    assert [kind for kind, *_ in told(receiver)] == kinds
+    assert [kind for kind, *_ in messages_of(receiver)] == kinds
     assert len(headlines(receiver)) == 5
     assert signs(receiver) == ["/start", "/fail", ""]
     assert not (workspace.folder / "runs").exists()
@@ -311,7 +311,7 @@ def test_notify_test_ends_with_1_and_reports_what_did_not_arrive_without_the_add
     assert line.startswith("slack ")
     assert "Refused" in line
     assert CANARY not in line
-    assert [kind for kind, *_ in told(receiver)] == ["failure"]
+    assert [kind for kind, *_ in messages_of(receiver)] == ["failure"]
 
 
 def test_events_choose_what_is_reported_and_mention_whom_a_failure_calls(
@@ -352,7 +352,7 @@ def test_of_two_ranks_one_sends_messages(workspace: Workspace, receiver: Receive
     fails = {"class_path": "my_project.FailOnRank", "init_args": {"kind": "raise", "rank": 1, "step": 2}}
     workspace.write("ranks.yaml", {"callbacks": {"fails": fails}, "trainer": {"devices": 2, "strategy": "ddp"}})
     assert workspace.run("fit", *JOB, "-c", "ranks.yaml", environ=addresses(receiver), timeout_s=240).code == 1
-    assert told(receiver) == [("start", "running", "fit", None), ("failure", "failed", "fit", 1)]
+    assert messages_of(receiver) == [("start", "running", "fit", None), ("failure", "failed", "fit", 1)]
     assert "this rank is out of stock" in receiver.of("hook")[-1].json["error"]
     assert len(headlines(receiver)) == 2
     assert signs(receiver) == ["/start", "/fail"]

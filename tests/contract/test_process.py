@@ -13,7 +13,8 @@ from tests.contract.workspace import Workspace, read_events, read_json, session_
 
 
 def test_a_forked_command_does_what_a_cold_one_does(workspace: Workspace) -> None:
-    for words in (["--version"], ["nonsense"], ["check", "-c", "small.yaml", "--trainer.max_epochs=ten"]):
+    check = ["check", "-c", "small.yaml", "--model=Regressor", "--data=Temperatures", "--trainer.max_epochs=ten"]
+    for words in (["--version"], ["nonsense"], check):
         assert workspace.run(*words) == workspace.run_cold(*words), words
 
 
@@ -44,7 +45,7 @@ STARTS = {
 WITHOUT_SITE = "import os, sys; os.execv(sys.executable, [sys.executable, '-S', '-c', START, *sys.argv[1:]])"
 
 
-@pytest.mark.parametrize("kind", STARTS)
+@pytest.mark.parametrize("kind", ["PYTHONPATH", pytest.param("foreign_pth", marks=pytest.mark.long)])
 def test_packages_outside_of_site_packages_train_as_others_do(kind: str, workspace: Workspace) -> None:
     """As module systems, `pip --target` and `uv run --with` have them."""
     folders = [str(Path(__file__).parents[2]), *(path for path in sys.path if path.endswith("site-packages"))]

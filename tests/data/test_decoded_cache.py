@@ -194,7 +194,10 @@ def open_in_memory(folder: Path, opened: Connection, *, forks: bool) -> None:
         signal.pause()
 
 
-@pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
+@pytest.mark.parametrize(
+    "method",
+    ["fork", pytest.param("forkserver", marks=pytest.mark.long), pytest.param("spawn", marks=pytest.mark.long)],
+)
 def test_a_process_of_multiprocessing_leaves_no_file_in_memory_at_its_end(method: str, tmp_path: Path) -> None:
     """Each stage of a retrain is such a process, and so is each rank of Lightning's own launchers."""
     context = multiprocessing.get_context(method)
