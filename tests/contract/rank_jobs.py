@@ -13,7 +13,8 @@ import psutil
 import pytest
 import torch
 
-from tests.contract.workspace import Workspace, load_checkpoint, read_metrics
+from tests.contract.workspace import Result, Workspace, load_checkpoint, read_metrics
+from tests.ports import free_port
 
 MY_RANKS = '''\
 """Callbacks of a user who looks at ranks."""
@@ -105,6 +106,21 @@ def failing(kind: str, step: int = 3) -> dict[str, Any]:
     """Make the callbacks of a job whose rank 1 fails once."""
     fault = {"class_path": "my_project.FailOnRank", "init_args": {"kind": kind, "rank": 1, "step": step}}
     return {**JOB["callbacks"], "fault": fault}
+
+
+def run_joined(workspace: Workspace, *words: str, folder: Path | None = None) -> list[Result]:
+    """Run a command on two ranks that find each other by torch's variables, as a launcher of the user's own sets them.
+
+    Both are forks of a process with the heavy imports, which a launcher of lightkit's would import for each of them.
+    """
+    torchs = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    ranks = [
+        workspace.start(*words, environ={**torchs, "RANK": str(rank), "LOCAL_RANK": str(rank)}, folder=folder)
+        for rank in range(2)
+    ]
+    results = [rank.result().ok() for rank in ranks]
+    assert results[1].out == "", "the first rank alone has the screen"
+    return results
 
 
 def train_alone(workspace: Workspace) -> None:

@@ -13,6 +13,7 @@ import pytest
 import torch
 from pyarrow import parquet
 
+from tests.contract.rank_jobs import run_joined
 from tests.contract.registry import read_registry
 from tests.contract.workspace import ForkServer, Result, Workspace, read_json
 
@@ -442,7 +443,9 @@ def test_a_baseline_is_scored_on_the_rows_of_the_run_that_is_judged(regressors: 
 def test_scales_of_a_regressor_are_those_of_the_rows_that_count(regressors: Workspace) -> None:
     words = ("--data.weight=w", "--data.batch_size=4", "--trainer.max_epochs=1")
     regressors.fit("-c", "job.yaml", "--run.name=one", *words)
-    regressors.fit("-c", "job.yaml", "--run.name=two", "--trainer.devices=2", "--seed_everything=8", *words)
+    run_joined(
+        regressors, "fit", "-c", "job.yaml", "--run.name=two", "--trainer.devices=2", "--seed_everything=8", *words
+    )
     rows = parquet.read_table(regressors.folder / "table.parquet").to_pydict()
     counts = (np.array(rows["split"]) == "train") & (np.array(rows["w"]) > 0)
     x = np.stack([rows["x0"], rows["x1"]], axis=1)[counts].astype(float)

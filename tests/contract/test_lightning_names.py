@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from tests.contract.rank_jobs import run_joined
 from tests.contract.workspace import Workspace, load_checkpoint
 
 MODULE = """\
@@ -104,17 +105,26 @@ def train(workspace: Workspace, config: str | None, script: str | None, *, is_ot
     if config is not None:
         workspace.write(f"{folder.name}/job.yaml", change(config))
         workspace.run("check", "-c", "job.yaml", folder=folder).ok()
-        workspace.run("fit", "-c", "job.yaml", folder=folder).ok()
+        if "num_processes: 2" in config:
+            run_joined(workspace, "fit", "-c", "job.yaml", folder=folder)
+        else:
+            workspace.run("fit", "-c", "job.yaml", folder=folder).ok()
         path = folder / "runs" / "job" / "latest" / "checkpoints" / "last.ckpt"
     else:
         workspace.write(f"{folder.name}/script.py", change(str(script)))
-        workspace.run_cold(script=folder / "script.py", folder=folder).ok()
+        workspace.run(script=folder / "script.py", folder=folder).ok()
         path = folder / "end.ckpt"
     state: dict[str, torch.Tensor] = load_checkpoint(path)["state_dict"]
     return state
 
 
-@pytest.mark.parametrize(("config", "script"), PROJECTS.values(), ids=PROJECTS)
+@pytest.mark.parametrize(
+    ("config", "script"),
+    [
+        pytest.param(*project, id=name, marks=pytest.mark.long if name == "script_that_spawns" else ())
+        for name, project in PROJECTS.items()
+    ],
+)
 def test_a_project_in_either_spelling_trains_to_the_same_weights(
     config: str | None, script: str | None, workspace: Workspace
 ) -> None:

@@ -23,6 +23,7 @@ from PIL import Image
 
 from tests.contract.conftest import copy_of
 from tests.contract.export_examples import MY_EXPORTS
+from tests.contract.rank_jobs import run_joined
 from tests.contract.workspace import ForkServer, Result, Workspace, session_members
 
 MODEL = "runs/pictures/latest/export/model.onnx"
@@ -459,6 +460,7 @@ def test_a_signal_while_an_exported_file_labels_leaves_no_table(place: Workspace
 
 
 TWO_RANKS = {
+    "joined": ["--accelerator.num_processes=2", "--accelerator.strategy=ddp"],
     "ddp": ["--accelerator.num_processes=2", "--accelerator.strategy=ddp"],
     "horovod": ["--accelerator.strategy=horovod", "--accelerator.gpus=0", "--launch.processes=2"],
 }
@@ -477,12 +479,13 @@ def has_second_rank(session: int) -> bool:
 @pytest.mark.parametrize(
     ("strategy", "images"),
     [
-        ("ddp", ["new"]),
+        ("joined", ["new"]),
+        pytest.param("ddp", ["new"], marks=pytest.mark.long),
         pytest.param("ddp", ["new/a.png"], marks=pytest.mark.long),
         pytest.param("ddp", [], marks=pytest.mark.long),
         pytest.param("horovod", ["new"], marks=[pytest.mark.long, needs_horovod]),
     ],
-    ids=["ddp", "more_ranks_than_images", "test_split", "horovod"],
+    ids=["joined", "ddp", "more_ranks_than_images", "test_split", "horovod"],
 )
 def test_two_ranks_write_the_table_of_one(exported: Workspace, strategy: str, images: list[str]) -> None:
     paint(exported.folder / "new", NEW)
@@ -491,10 +494,14 @@ def test_two_ranks_write_the_table_of_one(exported: Workspace, strategy: str, im
     exported.run("predict", "--run", "latest", *images).ok()
     alone = rows_of(file.read_text(encoding="utf-8"))
     file.unlink()
-    process = exported.start("predict", "--run", "latest", *images, *TWO_RANKS[strategy])
-    if strategy == "ddp":  # ranks of Horovod are in sessions of their own
-        process.wait_for(lambda: has_second_rank(process.pid))
-    process.result().ok()
+    words = ("predict", "--run", "latest", *images, *TWO_RANKS[strategy])
+    if strategy == "joined":
+        run_joined(exported, *words)
+    else:
+        process = exported.start(*words)
+        if strategy == "ddp":  # ranks of Horovod are in sessions of their own
+            process.wait_for(lambda: has_second_rank(process.pid))
+        process.result().ok()
     assert parsed(rows_of(file.read_text(encoding="utf-8"))) == close_to(alone)
 
 

@@ -20,6 +20,7 @@ from sklearn import metrics as sk  # type: ignore[import-untyped]
 from tests.contract.conftest import Once, copy_of
 from tests.contract.examples import MY_PROJECT
 from tests.contract.fault_examples import callback
+from tests.contract.rank_jobs import run_joined
 from tests.contract.workspace import Workspace, assert_same_training, read_json
 
 LABELS = ("blue", "red")
@@ -287,7 +288,7 @@ def test_each_task_that_is_killed_goes_on_to_the_same_training(task: str, traine
 def test_two_ranks_score_each_task_as_one_process_does(task: str, trained: Path, workspace: Workspace) -> None:
     workspace = copy_of(trained, workspace)
     alone = read_json(workspace.only_run / "summary.json")["stages"]["test"]
-    workspace.run("test", "--run", "latest", "accelerator={num_processes: 2, strategy: ddp}").ok()
+    run_joined(workspace, "test", "--run", "latest", "accelerator={num_processes: 2, strategy: ddp}")
     together = read_json(workspace.only_run / "summary.json")["stages"]["test"]
     assert together.keys() == alone.keys()
     for name, value in together.items():
