@@ -368,6 +368,8 @@ _MASK_FOLDERS = frozenset(
         "segmentationclass", "segmentations", "target", "targets",
     }
 )  # fmt: skip
+_MOST_FOLDERS = 4
+"""A folder of images and masks has few others, such as notes; one of many classes may have one named photos."""
 _MASK_ENDING = re.compile(r"[_\-. ]?(mask|masks|seg|segmentation|label|labels|gt)$")
 _HEIC_SUFFIXES = frozenset({".heic", ".heif"})
 # What stands next to images on purpose: notes, annotations, and what file managers leave.
@@ -457,8 +459,20 @@ def refuse_masks(images: Mapping[Path, Sequence[Path]]) -> None:
         if shared and 2 * len(shared) >= min(len(stems), len(names)):
             raise DataError(
                 f"{picture} and {mask} hold images and their masks, by {len(shared)} equal names such as "
-                f"{min(shared)!r}; expected one folder a class. Segmentation needs a data module of its own."
+                f"{min(shared)!r}; expected one folder a class. For masks, the data is MaskFolder and the model "
+                "Segmenter; `lightkit init --data FOLDER`, of the folder with both, writes a config."
             )
+
+
+def find_mask_folders(root: Path) -> tuple[str, str] | None:
+    """Find the names of the folders of images and of masks in a folder, or in its training split; None without both."""
+    for folder in (root, *(each for each in _list_folders(root) if split_named(each.name) == "train")):
+        names = _list_folders(folder)
+        pictures = [each.name for each in names if _letters(each) in _IMAGE_FOLDERS]
+        masks = [each.name for each in names if _letters(each) in _MASK_FOLDERS]
+        if len(pictures) == 1 and len(masks) == 1 and len(names) <= _MOST_FOLDERS:
+            return pictures[0], masks[0]
+    return None
 
 
 def _letters(folder: Path) -> str:
