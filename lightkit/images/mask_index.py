@@ -25,7 +25,7 @@ from lightkit.images.verdicts import Decoded, Verdict, judge_files
 
 log = logging.getLogger("lightkit.data")
 
-_ENDING = re.compile(r"[_\-. ]?(mask|masks|seg|segmentation|label|labels|labelids|gt|l)$")
+_ENDING = re.compile(r"[_\-. ](mask|masks|seg|segmentation|label|labels|labelids|gt|l)$", re.IGNORECASE)
 _NUM_SHOWN = 5
 _LABEL = 0  # of all photos: what they show is in their masks
 
@@ -117,7 +117,12 @@ def pair_files(images: Path, masks: Path) -> list[tuple[Path, Path]]:
     """
     pictures = _list_by_stem(images)
     found = _list_by_stem(masks)
-    by_stem = {stem if stem in pictures else _ENDING.sub("", stem): path for stem, path in found.items()}
+    by_stem: dict[str, Path] = {}
+    for stem, path in found.items():
+        name = stem if stem in pictures else _ENDING.sub("", stem)
+        if name in by_stem:
+            raise _explain_same_name(by_stem[name], path)
+        by_stem[name] = path
     if not pictures:
         suffixes = ", ".join(sorted(IMAGE_SUFFIXES))
         raise DataError(f"{images}: there are no images here ({suffixes}).")
@@ -147,12 +152,16 @@ def _list_by_stem(folder: Path) -> dict[str, Path]:
             continue
         stem = path.relative_to(folder).with_suffix("").as_posix()
         if stem in found:
-            raise DataError(
-                f"{found[stem]} and {path} have the same name, so that nobody knows which belongs to the file of this "
-                "name in the other folder. Rename one of them."
-            )
+            raise _explain_same_name(found[stem], path)
         found[stem] = path
     return found
+
+
+def _explain_same_name(one: Path, other: Path) -> DataError:
+    return DataError(
+        f"{one} and {other} have the same name, so that nobody knows which belongs to the file of this name in the "
+        "other folder. Rename one of them, or move it away."
+    )
 
 
 def index_masks(

@@ -210,6 +210,15 @@ def test_an_odd_folder_is_an_error_with_its_file(tmp_path: Path, case: str, says
         build(tmp_path).setup("fit")
 
 
+def test_the_name_of_a_mask_may_end_in_mask(tmp_path: Path) -> None:
+    fill(tmp_path)
+    (tmp_path / "masks" / "3.png").rename(tmp_path / "masks" / "3_mask.png")
+    build(tmp_path).setup()
+    (tmp_path / "masks" / "3.png").write_bytes((tmp_path / "masks" / "3_mask.png").read_bytes())
+    with pytest.raises(DataError, match=r"3\.png and .*3_mask\.png have the same name"):
+        build(tmp_path).setup()
+
+
 def test_a_value_that_is_no_class_names_file_and_value(tmp_path: Path) -> None:
     mask = make_mask(3)
     mask[5, 5] = 77
