@@ -220,7 +220,7 @@ def _find_excluded(
         if not given.get(first) or not given.get(second) or given.get(switch) is False:
             continue
         paths = [(section, "init_args", name) for name in (first, second)]
-        one, other = (f"{dotted(path)} ({shortened(str(given[path[-1]]))})" for path in paths)
+        one, other = (f"{dotted(path)} ({shortened(given[path[-1]])})" for path in paths)
         places = [resolved.origin_of(path) for path in paths]
         yield paths[1], error_at(f"{one} and {other} exclude each other. Leave one of them out.", *places)
 
