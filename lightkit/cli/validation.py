@@ -220,7 +220,9 @@ def _find_excluded(
         if not given.get(first) or not given.get(second) or given.get(switch) is False:
             continue
         paths = [(section, "init_args", name) for name in (first, second)]
-        one, other = (f"{dotted(path)} ({shortened(given[path[-1]])})" for path in paths)
+        values = [given[name] for name in (first, second)]
+        shown = [shortened(value) if isinstance(value, str) else value for value in values]
+        one, other = (f"{dotted(path)} ({value})" for path, value in zip(paths, shown, strict=True))
         places = [resolved.origin_of(path) for path in paths]
         yield paths[1], error_at(f"{one} and {other} exclude each other. Leave one of them out.", *places)
 

@@ -145,7 +145,7 @@ def test_init_data_writes_a_config_for_a_table_of_photos(workspace: Workspace) -
 
 def test_init_data_writes_a_config_for_a_folder_of_images_and_masks(workspace: Workspace) -> None:
     random = np.random.default_rng(0)
-    for number in range(12):
+    for number in range(40):
         for folder, pixels in (
             ("images", random.integers(0, 255, (40, 50, 3), dtype=np.uint8)),
             ("masks", np.uint8(255) * random.integers(0, 2, (40, 50), dtype=np.uint8)),
