@@ -21,6 +21,7 @@ from lightkit.callbacks.checkpoint_io import read_checkpoint
 from lightkit.callbacks.class_names import names_of_outputs
 from lightkit.callbacks.resume import gather, list_indices
 from lightkit.errors import DataError
+from lightkit.images.mask_file import overlay_mask
 from lightkit.reports.figures import to_pixels
 from lightkit.reports.pages import draw_predictions
 from lightkit.reports.predictions import (
@@ -46,6 +47,8 @@ from lightkit.task import (
 log = logging.getLogger(__name__)
 _NUM_WORST = 40
 _NUM_THUMBNAILS = 60
+_NUM_PICTURES = 20
+"""Predictions of masks that are drawn, the worst."""
 # about 5 kB a thumbnail
 _LONG_SIDE = 160
 _JPEG_QUALITY = 80
@@ -102,6 +105,8 @@ class _Evaluation:
         self.task: Task | None = None
         """Task of the model, where the names of classes do not say it."""
         self.form: PredictionForm = UNDECLARED.form
+        self.pictures: dict[int, tuple[float, NDArray[np.uint8]]] = {}
+        """Of the worst predictions, by the index of the sample: how wrong it is, and masks of target and prediction."""
         self._rows: list[dict[str, Tensor]] = []
         self._indices: list[int] | None = []  # None: the loader does not say which samples are in a batch
         self._defects: Any = getattr(getattr(trainer, "datamodule", None), "defects", None)
@@ -109,8 +114,10 @@ class _Evaluation:
         source: Any = getattr(getattr(self._loader, "dataset", None), "source", None)
         self.source = source if callable(getattr(source, "name", None)) else None  # as lightkit.data's PixelSource
 
-    def add(self, outcomes: tuple[dict[str, Tensor], int], batch: int) -> None:
-        """Add a batch."""
+    def add(
+        self, outcomes: tuple[dict[str, Tensor], int], batch: int, pictures: tuple[Tensor, Tensor] | None = None
+    ) -> None:
+        """Add a batch, with pictures of its predictions where they have some."""
         rows, self.num_classes = outcomes
         self._rows.append(rows)
         num = len(rows["counts"])
@@ -120,8 +127,20 @@ class _Evaluation:
             indices = [index for index in indices if self.source.name(index) not in bad]
         if self._indices is not None and len(indices) == num:
             self._indices += indices
+            if pictures is not None:
+                self._keep_pictures(indices, *pictures)
         else:
             self._indices = None
+
+    def _keep_pictures(self, indices: Sequence[int], errors: Tensor, pictures: Tensor) -> None:
+        """Keep the pictures of the worst predictions so far."""
+        for at, error in enumerate(errors.tolist()):
+            if len(self.pictures) >= _NUM_PICTURES:
+                best = min(self.pictures, key=lambda index: self.pictures[index][0])
+                if error <= self.pictures[best][0]:
+                    continue
+                del self.pictures[best]
+            self.pictures[indices[at]] = (error, pictures[at].cpu().numpy())
 
     def share(self) -> tuple[NDArray[np.int64] | None, dict[str, NDArray[Any]]]:
         """Return indices or None, and the columns, of the samples that count.
@@ -185,7 +204,8 @@ class PredictionRecorder(Callback):
             if (outcomes := reduce_outputs(outputs, task)) is not None:
                 evaluation.form = choose_form(outputs, task)
                 evaluation.task = task if evaluation.form is task.form else None
-                evaluation.add(outcomes, batch_idx)
+                tensors = {key: each.detach() for key, each in outputs.items() if isinstance(each, Tensor)}
+                evaluation.add(outcomes, batch_idx, evaluation.form.reduce_pictures(tensors))
                 self._evaluation = evaluation
 
     on_validation_batch_end = on_test_batch_end
@@ -267,7 +287,13 @@ class PredictionRecorder(Callback):
         share = None
         with self._warn_of_failure():
             share = None if evaluation is None else evaluation.share()
-        shares = [each for each in gather(trainer, share) if each is not None]
+        own_pictures = {} if evaluation is None else evaluation.pictures
+        pictures: dict[int, tuple[float, NDArray[np.uint8]]] = {}
+        shares = []
+        for gathered, drawn in gather(trainer, (share, own_pictures)):
+            pictures |= drawn
+            if gathered is not None:
+                shares.append(gathered)
         is_named = all(indices is not None for indices, _ in shares)
         if evaluation is None or not trainer.is_global_zero or len(shares) != trainer.world_size:
             return None
@@ -316,7 +342,8 @@ class PredictionRecorder(Callback):
                     indices = list(dict.fromkeys(predictions.index[chosen].tolist()))[:_NUM_THUMBNAILS]
                     for old in self.folder.glob(f"thumbnails/{split}-*.jpg"):
                         old.unlink()
-                    write_thumbnails(self.folder, split, indices, source)
+                    masks = {index: pictures[index][1] for index in indices if index in pictures}
+                    write_thumbnails(self.folder, split, indices, source, masks=masks, num_classes=num_classes)
             return predictions
         return None  # type: ignore[unreachable]  # after a failure
 
@@ -336,7 +363,15 @@ def _best_score(trainer: Trainer) -> float | None:
     return None if score is None else float(score)
 
 
-def write_thumbnails(folder: Path, split: Split, indices: Iterable[int], source: Any) -> None:
+def write_thumbnails(
+    folder: Path,
+    split: Split,
+    indices: Iterable[int],
+    source: Any,
+    *,
+    masks: Mapping[int, NDArray[np.uint8]] | None = None,
+    num_classes: int = 0,
+) -> None:
     """Write thumbnails of samples, in the place of earlier ones.
 
     Args:
@@ -344,6 +379,9 @@ def write_thumbnails(folder: Path, split: Split, indices: Iterable[int], source:
         split: Split of the samples.
         indices: Of the samples.
         source: As `lightkit.data`'s ``PixelSource``; one without ``pixels``, or whose samples are no images, has none.
+        masks: Of some of the samples, masks of target and prediction ``(2, rows, columns)``: the thumbnail is then the
+            image under each of the two, side by side.
+        num_classes: Number of classes of the masks.
     """
     for index in sorted(indices) if hasattr(source, "pixels") else ():  # in stored order, in which tables are read on
         path = thumbnail_path(folder, split, index)
@@ -352,4 +390,15 @@ def write_thumbnails(folder: Path, split: Split, indices: Iterable[int], source:
         except DataError:  # it could be read a moment ago, or is no image
             continue
         path.parent.mkdir(exist_ok=True)
-        Image.fromarray(pixels.movedim(0, -1).contiguous().numpy()).save(path, "JPEG", quality=_JPEG_QUALITY)
+        picture = Image.fromarray(pixels.movedim(0, -1).contiguous().numpy())
+        if masks is not None and index in masks:
+            picture = join_overlays(picture, masks[index], num_classes)
+        picture.save(path, "JPEG", quality=_JPEG_QUALITY)
+
+
+def join_overlays(picture: Image.Image, masks: NDArray[np.uint8], num_classes: int) -> Image.Image:
+    """Lay each mask over the picture, and join the results from left to right."""
+    joined = Image.new("RGB", (picture.width * len(masks) + 2 * (len(masks) - 1), picture.height), "white")
+    for at, mask in enumerate(masks):
+        joined.paste(overlay_mask(picture, mask, num_classes), (at * (picture.width + 2), 0))
+    return joined

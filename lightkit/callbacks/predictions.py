@@ -25,6 +25,7 @@ from lightkit.callbacks.prediction_lines import name_parts, split_samples, to_pl
 from lightkit.callbacks.resume import gather
 from lightkit.errors import ConfigError, DataError
 from lightkit.images.progress import ProgressLines
+from lightkit.prediction.masks import FOLDER_ENDING, MaskFiles
 from lightkit.prediction.table import TABLES, Prediction, PredictionWriter
 from lightkit.runs.files import atomic_write
 from lightkit.task import TOLERANCE, UNDECLARED, Task, as_floats, find_improbable, task_of
@@ -75,11 +76,16 @@ class PredictionTable(BasePredictionWriter):
         self._batches: list[_Batch] = []
         self._names: tuple[str, ...] = ()
         self._task: Task = UNDECLARED
+        self._num_masks = 0
+        self._paths: Sequence[Any] = ()
 
     def on_predict_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Begin with an empty table."""
         self._batches = []
+        self._num_masks = 0
         self._task = task_of(pl_module)
+        if self._task.form.has_masks:
+            self._paths = getattr(trainer.datamodule, "predict_paths", None) or ()  # type: ignore[attr-defined]
         self._names = _find_names(pl_module, names_of_outputs(trainer))
 
     def write_on_batch_end(
@@ -98,7 +104,10 @@ class PredictionTable(BasePredictionWriter):
         rows: Any
         if isinstance(prediction, Tensor) and prediction.ndim and len(indices) in (0, len(prediction)):
             read = _read_rows(prediction, pl_module, self._names or None)
-            if read.names is None:
+            if read.task.form.has_masks:
+                kind = "named"
+                rows = self._write_masks(trainer, read, indices)
+            elif read.names is None:
                 # a view would keep all of what it is a part of
                 kind = "numbers"
                 rows = read.values.copy()
@@ -111,6 +120,27 @@ class PredictionTable(BasePredictionWriter):
             kind = "whole" if samples is None else "samples"
             rows = [moved] if samples is None else samples
         self._batches.append(_Batch(dataloader_idx, batch_idx, trainer.global_rank, indices, kind, rows))
+
+    def _write_masks(self, trainer: Trainer, read: _Rows, indices: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Write the masks of a batch, and return for each the number of its file and the shares of the classes.
+
+        Files are named after their numbers and the images.
+        """
+        files = MaskFiles(self.folder / f"predictions{FOLDER_ENDING}", len(self._names))
+        rows = []
+        for at, values in enumerate(read.values):
+            number = self._num_masks * trainer.world_size + trainer.global_rank
+            if len(indices):
+                number = int(indices[at])
+            self._num_masks += 1
+            if not np.isfinite(values).all():
+                rows.append(np.full(1 + len(self._names), np.nan))
+                continue
+            is_known = number < len(self._paths) and (len(indices) > 0 or trainer.world_size == 1)
+            path = str(self._paths[number]) if is_known else None
+            shares = files.write(_name_mask(self._paths, number), path, values)
+            rows.append(np.array([number, *shares], np.float64))
+        return np.stack(rows)
 
     def on_predict_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Write the table of all ranks on rank 0, or what fits into none.
@@ -190,7 +220,12 @@ class PredictionTable(BasePredictionWriter):
     def _describe_row(self, batch: _Batch, place: int, columns: Mapping[str, Sequence[str]]) -> dict[str, Any]:
         """Return the cells of a row by column."""
         row = list(batch.rows[place])
-        if batch.kind == "named":
+        if self._task.form.has_masks and batch.kind == "named":
+            if not np.isfinite(row[0]):
+                return {}
+            file = f"predictions{FOLDER_ENDING}/{_name_mask(self._paths, int(row[0]))}"
+            row = [file, *map(np.float32, row[1:])]
+        elif batch.kind == "named":
             cells = self._task.form.list_condensed(batch.rows[place], self._names)
             row = [cell if isinstance(cell, str) else np.float32(min(max(cell, 0), 1)) for cell in cells]
         return dict(zip(columns[batch.kind], row, strict=False))  # fewer numbers than other batches have
@@ -209,6 +244,12 @@ class PredictionTable(BasePredictionWriter):
                 line = name_parts(batch.rows[sample.place])
             known = {"path": str(paths[sample.at])} if paths and sample.at >= 0 else {}
             yield known | line
+
+
+def _name_mask(paths: Sequence[Any], number: int) -> str:
+    """Name the file of a mask: after its image and its number, the same on each rank."""
+    stem = Path(str(paths[number])).stem if number < len(paths) else "mask"
+    return f"{number:05d}-{stem}.png"
 
 
 class _Sample(NamedTuple):
@@ -350,7 +391,8 @@ class ListedPredictions(Callback):
 
 def _find_names(module: LightningModule, names: Sequence[str] | None) -> tuple[str, ...]:
     """Return names of classes, which mean nothing where the outputs of the model are undeclared."""
-    return tuple(map(str, names or ())) if task_of(module).has_probabilities else ()
+    task = task_of(module)
+    return tuple(map(str, names or ())) if task.has_probabilities or task.form.has_masks else ()
 
 
 class _Rows(NamedTuple):
@@ -393,6 +435,8 @@ def _read_rows(
         values = task.probabilities(array, num_classes=num_classes)
     else:
         values = task.expand(array, num_classes=num_classes)
+    if task.form.has_masks and found is not None:
+        return _Rows(task, found, task.form.to_rows(values))
     rows = values.reshape(len(values), -1)
 
     # their names, where they are what is declared

@@ -136,9 +136,11 @@ def describe_inputs(cls: type) -> dict[str, Any]:
         if paths.get(name) == "folder":
             paths[name] = "class_folders"
     choices = {name: list(each) for name, each in getattr(cls, "input_choices", {}).items()}
+    excludes = getattr(cls, "excluded_inputs", ())
     return {
         **({"paths": paths} if paths else {}),
         **({"choices": choices} if choices else {}),
+        **({"excludes": [list(each) for each in excludes]} if excludes else {}),
         **{name: True for name in ("fetch", "check_installed") if callable(getattr(cls, name, None))},
     }
 

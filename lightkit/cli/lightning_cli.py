@@ -676,7 +676,12 @@ def _read_command(file: str, commands: Mapping[str, Any]) -> str | None:
     return None
 
 
-_WITHOUT_TABLES = frozenset({"DrawnFlowers", "FashionMNIST", "Flowers", "ImageFolder", "ImageTable", "Temperatures"})
+_WITHOUT_TABLES = frozenset(
+    {
+        *("DrawnBouquets", "DrawnFlowers", "DrawnMasks", "FashionMNIST", "Flowers", "ImageFolder", "ImageTable"),
+        *("MaskFolder", "Temperatures"),
+    }
+)
 _ROW_MODELS = ("TabularModel", "TextClassifier")
 _TABLES = ("Table", "PetastormTable", "TableData", "TextData")
 

@@ -112,6 +112,7 @@ def _findings(resolved: Resolved, schema: ConfigSchema, problems: Problems) -> V
             given = resolved.values[section].get("init_args")
             if isinstance(given, dict):
                 found.problems += _find_wrong_choices(section, schema.classes[path], given, resolved)
+                found.problems += _find_excluded(section, schema.classes[path], given, resolved)
     for name, origin in found.outdated.items():
         text = f"{name}: written for Lightning 1.x; `lightkit upgrade {name}` lists today's words"
         problems.add(ConfigError(text, places=[origin]))
@@ -183,6 +184,8 @@ def _check_imported(
             return None
     for _, problem in _find_wrong_choices(section, described, given, resolved):
         problems.add(problem)
+    for _, problem in _find_excluded(section, described, given, resolved):
+        problems.add(problem)
     for _, problem in _find_wrong_numbers(section, find_bounds(cls), given, resolved):
         problems.add(problem)
     return described, given
@@ -207,6 +210,21 @@ def _find_wrong_choices(
         few = choices if len(choices) <= _MOST_CHOICES else [*choices[:_MOST_CHOICES], "another"]
         hint = near(value, choices) or f"; expected {join_alternatives(few)}"
         yield path, error_at(f"{dotted(path)}: there is no {name} {shortened(value)}{hint}", resolved.origin_of(path))
+
+
+def _find_excluded(
+    section: str, described: Mapping[str, Any], given: Mapping[str, Any], resolved: Resolved
+) -> Iterator[tuple[KeyPath, ConfigError]]:
+    """Find the pairs of arguments that are both set and exclude each other, unless a third one is false."""
+    for first, second, switch in described.get("excludes", ()):
+        if not given.get(first) or not given.get(second) or given.get(switch) is False:
+            continue
+        paths = [(section, "init_args", name) for name in (first, second)]
+        values = [given[name] for name in (first, second)]
+        shown = [shortened(value) if isinstance(value, str) else value for value in values]
+        one, other = (f"{dotted(path)} ({value})" for path, value in zip(paths, shown, strict=True))
+        places = [resolved.origin_of(path) for path in paths]
+        yield paths[1], error_at(f"{one} and {other} exclude each other. Leave one of them out.", *places)
 
 
 def _find_wrong_numbers(

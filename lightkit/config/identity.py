@@ -54,11 +54,14 @@ _OBSERVERS = {
 }
 """Callbacks that read a training and change nothing in it, each with the packages that it may come from."""
 _EXACT_LOADERS = {
+    "DrawnBouquets": ("lightkit",),
     "DrawnFlowers": ("lightkit",),
+    "DrawnMasks": ("lightkit",),
     "FashionMNIST": ("lightkit",),
     "Flowers": ("lightkit",),
     "ImageFolder": ("lightkit",),
     "ImageTable": ("lightkit",),
+    "MaskFolder": ("lightkit",),
     "TextData": ("lightkit",),
 }
 """Data modules that give the same batches, whichever processes load them."""

@@ -18,19 +18,21 @@ check`` shows a wrong one with its line. ``input_folders = ("root",)`` names arg
 ``input_files`` files, ``input_paths`` either, ``input_tables`` tables (Delta or Parquet), ``class_folders`` those of
 the folders that hold one folder a class, or splits with such folders, and ``input_choices = {"kind": ("cube",
 "ball_*")}`` gives the values of an argument (``*`` stands for any text; an argument that ``input_files`` names too may
-be a file instead). Files of a model are needed where training starts without a checkpoint. Likewise a data module's
-class method ``check_installed()``, which raises a `lightkit.errors.ConfigError` where a package that it needs is not
-there or of the wrong version, is called before anything is built.
+be a file instead). ``excluded_inputs = (("weight", "mixup", "augment"),)`` names pairs of arguments that exclude each
+other, unless the third one is false. Files of a model are needed where training starts without a checkpoint. Likewise a
+data module's class method ``check_installed()``, which raises a `lightkit.errors.ConfigError` where a package that it
+needs is not there or of the wrong version, is called before anything is built.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from lightkit.data.fashion_mnist import FashionMNIST
-from lightkit.data.flowers import DrawnFlowers, Flowers
+from lightkit.data.flowers import DrawnBouquets, DrawnFlowers, DrawnMasks, Flowers
 from lightkit.data.image_folder import ImageFolder
 from lightkit.data.image_table import ImageTable
 from lightkit.data.loader import Transformed, eval_loader, predict_loader, train_loader
+from lightkit.data.mask_folder import MaskFolder
 from lightkit.data.sampler import ResumableSampler, SampleKey, sample_randomness
 from lightkit.data.temperatures import TemperatureDataset, Temperatures
 
@@ -41,11 +43,14 @@ if TYPE_CHECKING:
     from lightkit.data.text_data import TextData
 
 __all__ = [
+    "DrawnBouquets",
     "DrawnFlowers",
+    "DrawnMasks",
     "FashionMNIST",
     "Flowers",
     "ImageFolder",
     "ImageTable",
+    "MaskFolder",
     "PetastormTable",
     "ResumableSampler",
     "SampleKey",

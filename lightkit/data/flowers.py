@@ -23,15 +23,17 @@ from PIL import Image, ImageDraw, ImageFilter
 from lightkit import runs
 from lightkit.config.bounds import Bounds, PositiveInt
 from lightkit.data.image_folder import ImageFolder
+from lightkit.data.image_table import ImageTable
+from lightkit.data.mask_folder import MaskFolder
 from lightkit.errors import ConfigError, DataError
 from lightkit.hardware.cache_folder import make_once
 from lightkit.images.flower_photos import CLASSES, DEFAULT_ROOT, FOLDER, flower_photos, has_classes
+from lightkit.images.mask_file import write_mask
 from lightkit.images.progress import show_progress
 
 log = logging.getLogger("lightkit.data")
 
 Array: TypeAlias = np.ndarray[Any, Any]
-Draw: TypeAlias = ImageDraw.ImageDraw
 Random: TypeAlias = np.random.Generator
 
 _URL = "https://storage.googleapis.com/download.tensorflow.org/example_images/flower_photos.tgz"
@@ -144,6 +146,82 @@ class DrawnFlowers(ImageFolder):
     def setup(self, stage: str | None = None) -> None:
         """Find the pictures, and draw them where there are none yet."""
         self.root = _drawn_folder(self.num_images, size=self.drawn_size, seed=self.drawn_seed)
+        super().setup(stage)
+
+
+class DrawnMasks(MaskFolder):
+    """The drawn pictures of DrawnFlowers, each with a mask: ``background``, with stems and leaves, and ``flower``.
+
+    They are drawn on first use, in seconds, and kept in `$XDG_CACHE_HOME/lightkit` (default `~/.cache/lightkit`).
+
+    Args:
+        num_images: Number of pictures, over all five kinds.
+        drawn_size: Side of the square pictures, in pixels.
+        drawn_seed: Decides what is drawn.
+        kwargs: As for MaskFolder.
+    """
+
+    source = "drawn masks"
+    input_folders: ClassVar[tuple[str, ...]] = ()
+
+    def __init__(
+        self,
+        num_images: Annotated[int, Bounds(ge=len(CLASSES))] = 800,
+        drawn_size: PositiveInt = 160,
+        drawn_seed: int = 0,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(root="", classes=["background", "flower"], **kwargs)
+        if num_images < len(CLASSES) or drawn_size < 1:
+            raise ConfigError(
+                f"data.init_args: expected num_images of {len(CLASSES)} or more and drawn_size of 1 or more, got "
+                f"{num_images} and {drawn_size}"
+            )
+        self.num_images = num_images
+        self.drawn_size = drawn_size
+        self.drawn_seed = drawn_seed
+
+    def setup(self, stage: str | None = None) -> None:
+        """Find the pictures, and draw them where there are none yet."""
+        self.root = _drawn_masks(self.num_images, size=self.drawn_size, seed=self.drawn_seed)
+        super().setup(stage)
+
+
+class DrawnBouquets(ImageTable):
+    """Drawn pictures with a flower of each of some kinds, none to five, for models of several labels.
+
+    They are drawn on first use, in seconds, and kept in `$XDG_CACHE_HOME/lightkit` (default `~/.cache/lightkit`).
+
+    Args:
+        num_images: Number of pictures.
+        drawn_size: Side of the square pictures, in pixels.
+        drawn_seed: Decides what is drawn.
+        kwargs: As for ImageFolder.
+    """
+
+    source = "drawn bouquets"
+    input_paths: ClassVar[tuple[str, ...]] = ()
+
+    def __init__(
+        self,
+        num_images: PositiveInt = 800,
+        drawn_size: PositiveInt = 160,
+        drawn_seed: int = 0,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(path="labels.csv", separator="|", **kwargs)
+        if num_images < 1 or drawn_size < 1:
+            raise ConfigError(
+                f"data.init_args: expected num_images and drawn_size of 1 or more, got {num_images} and {drawn_size}"
+            )
+        self.num_images = num_images
+        self.drawn_size = drawn_size
+        self.drawn_seed = drawn_seed
+
+    def setup(self, stage: str | None = None) -> None:
+        """Find the pictures, and draw them where there are none yet."""
+        self.root = _drawn_bouquets(self.num_images, size=self.drawn_size, seed=self.drawn_seed)
+        self.path = self.root / "labels.csv"
         super().setup(stage)
 
 
@@ -297,10 +375,53 @@ def _drawn_folder(num_images: int = 800, *, size: int = 160, seed: int = 0) -> P
         for label, kind in enumerate(CLASSES):
             (folder / kind).mkdir()
             for number in range(label, num_images, len(CLASSES)):
-                picture = draw_flower(kind, size=size, seed=(_VERSION, seed, label, number))
+                picture, _ = draw_flower(kind, size=size, seed=(_VERSION, seed, label, number))
                 picture.save(folder / kind / f"{number:05d}.png", compress_level=1)
 
     name = f"drawn-flowers-v{_VERSION}-n{num_images}-s{size}-seed{seed}"
+    return make_once(name, build)
+
+
+def _drawn_masks(num_images: int = 800, *, size: int = 160, seed: int = 0) -> Path:
+    """Return the folder with the drawn ``images`` and their ``masks``, after drawing it where it is missing.
+
+    Raises:
+        DataError: If it can be written neither to the cache nor to the temporary folder.
+    """
+
+    def build(folder: Path) -> None:
+        log.info("drawing %d pictures of flowers with masks into %s (once)", num_images, folder.parent / name)
+        (folder / "images").mkdir()
+        (folder / "masks").mkdir()
+        for number in range(num_images):
+            label = number % len(CLASSES)
+            picture, mask = draw_flower(CLASSES[label], size=size, seed=(_VERSION, seed, label, number))
+            picture.save(folder / "images" / f"{number:05d}.png", compress_level=1)
+            write_mask(folder / "masks" / f"{number:05d}.png", np.asarray(mask), 2)
+
+    name = f"drawn-masks-v{_VERSION}-n{num_images}-s{size}-seed{seed}"
+    return make_once(name, build)
+
+
+def _drawn_bouquets(num_images: int = 800, *, size: int = 160, seed: int = 0) -> Path:
+    """Return the folder with the drawn bouquets and ``labels.csv``, after drawing it where it is missing.
+
+    Raises:
+        DataError: If it can be written neither to the cache nor to the temporary folder.
+    """
+
+    def build(folder: Path) -> None:
+        log.info("drawing %d pictures of bouquets into %s (once)", num_images, folder.parent / name)
+        lines = ["path,labels"]
+        for number in range(num_images):
+            chosen = np.random.default_rng((_VERSION, seed, number)).random(len(CLASSES)) < 0.4
+            kinds = [kind for kind, is_there in zip(CLASSES, chosen, strict=True) if is_there]
+            picture = draw_bouquet(kinds, size=size, seed=(_VERSION, seed, number, 1))
+            picture.save(folder / f"{number:05d}.png", compress_level=1)
+            lines.append(f"{number:05d}.png,{'|'.join(kinds)}")
+        (folder / "labels.csv").write_text("\n".join([*lines, ""]), encoding="utf-8")
+
+    name = f"drawn-bouquets-v{_VERSION}-n{num_images}-s{size}-seed{seed}"
     return make_once(name, build)
 
 
@@ -320,8 +441,32 @@ _GROUND_HUES = (105, 85, 205, 30, 150, 270)
 _SUPERSAMPLING = 2
 
 
-def draw_flower(kind: str, *, size: int, seed: Sequence[int]) -> Image.Image:
-    """Draw one picture.
+class _Pen:
+    """Draws on a picture and on its mask, where flowers are white.
+
+    Args:
+        canvas: The picture.
+        mask: Of the same size; flowers are white, and what covers them is black.
+    """
+
+    def __init__(self, canvas: Image.Image, mask: Image.Image) -> None:
+        self._picture = ImageDraw.Draw(canvas)
+        self._mask = ImageDraw.Draw(mask)
+
+    def draw_polygon(self, points: Array, color: Array, light: float, *, is_flower: bool) -> None:
+        """Draw a polygon with a darker outline."""
+        corners = [(x, y) for x, y in points.tolist()]
+        self._picture.polygon(corners, fill=_shade(color, light), outline=_shade(color, light * 0.72))
+        self._mask.polygon(corners, fill=255 * is_flower, outline=255 * is_flower)
+
+    def draw_stem(self, ends: Sequence[tuple[float, ...]], color: Array, light: float, width: int) -> None:
+        """Draw a line, which is no part of a flower."""
+        self._picture.line(list(ends), fill=_shade(color, light), width=width)
+        self._mask.line(list(ends), fill=0, width=width)
+
+
+def draw_flower(kind: str, *, size: int, seed: Sequence[int]) -> tuple[Image.Image, Image.Image]:
+    """Draw one picture, and the mask of its flowers: 0 the background, with stems and leaves, 1 a flower.
 
     Args:
         kind: Name of a class.
@@ -331,26 +476,70 @@ def draw_flower(kind: str, *, size: int, seed: Sequence[int]) -> Image.Image:
     rng = np.random.default_rng(seed)
     side = size * _SUPERSAMPLING
     canvas = _background(rng, side)
-    draw = ImageDraw.Draw(canvas)
+    mask = Image.new("L", (side, side), 0)
+    draw = _Pen(canvas, mask)
     leaf = _color(rng, (105,), 0.35, 0.25)
     petal = _color(rng, _PETAL_HUES, rng.choice([0.05, 0.5, 0.6, 0.7]), 0.6)
     centre = _color(rng, _CENTRE_HUES, 0.5, 0.35)
-    for _ in range(int(rng.integers(2, 9))):  # leaves that come in from the lower edge
-        outline = _petal(side * rng.uniform(0.3, 0.9), side * rng.uniform(0.03, 0.1), tip=1.2)
-        foot = rng.uniform(0, side), side * rng.uniform(0.9, 1.05)
-        _polygon(draw, _turn(outline, rng.normal(-np.pi / 2, 0.5)) + foot, leaf, rng.uniform(0.6, 1.15))
+    _draw_leaves(draw, rng, side, leaf)
     small = [(rng.uniform(0.08, 0.92, 2) * side, rng.uniform(0.1, 0.18)) for _ in range(rng.choice([0, 0, 0, 1, 2, 3]))]
     large = (side / 2 + rng.normal(0, 0.08 * side, 2), rng.uniform(0.24, 0.42))
     for position, share in [*small, large]:  # the small ones are behind
-        radius = side * share
-        foot = (position[0] + rng.normal(0, 0.1 * side), side)
-        draw.line([tuple(position), foot], fill=_shade(leaf, 0.8), width=max(3, int(radius * 0.1)))
-        if kind == "tulips":
-            _draw_tulip(draw, rng, position, radius, petal)
-        else:
-            _draw_rings(draw, rng, kind, position, radius, petal, centre)
+        _draw_one(draw, rng, kind, position, side * share, side, (leaf, petal, centre))
+    coverage = np.asarray(mask.resize((size, size), Image.Resampling.BOX))
+    return _photograph(rng, canvas, size), Image.fromarray((coverage >= 128).astype(np.uint8))
+
+
+def draw_bouquet(kinds: Sequence[str], *, size: int, seed: Sequence[int]) -> Image.Image:
+    """Draw one picture with a flower of each of some kinds, in places of a grid.
+
+    Args:
+        kinds: Names of classes; none for leaves alone.
+        size: Side of the square picture, in pixels.
+        seed: Decides everything else about it.
+    """
+    rng = np.random.default_rng(seed)
+    side = size * _SUPERSAMPLING
+    canvas = _background(rng, side)
+    draw = _Pen(canvas, Image.new("L", (side, side), 0))
+    leaf = _color(rng, (105,), 0.35, 0.25)
+    _draw_leaves(draw, rng, side, leaf)
+    places = rng.permutation(6)
+    for kind, place in zip(kinds, places.tolist(), strict=False):
+        petal = _color(rng, _PETAL_HUES, rng.choice([0.05, 0.5, 0.6, 0.7]), 0.6)
+        centre = _color(rng, _CENTRE_HUES, 0.5, 0.35)
+        cell = np.array([place % 3 / 3 + 1 / 6, place // 3 / 2 + 0.25])
+        position = (cell + rng.normal(0, 0.02, 2)) * side
+        _draw_one(draw, rng, kind, position, side * rng.uniform(0.13, 0.18), side, (leaf, petal, centre))
+    return _photograph(rng, canvas, size)
+
+
+def _draw_leaves(draw: _Pen, rng: Random, side: int, leaf: Array) -> None:
+    """Draw leaves that come in from the lower edge."""
+    for _ in range(int(rng.integers(2, 9))):
+        outline = _petal(side * rng.uniform(0.3, 0.9), side * rng.uniform(0.03, 0.1), tip=1.2)
+        foot = rng.uniform(0, side), side * rng.uniform(0.9, 1.05)
+        turned = _turn(outline, rng.normal(-np.pi / 2, 0.5)) + foot
+        draw.draw_polygon(turned, leaf, rng.uniform(0.6, 1.15), is_flower=False)
+
+
+def _draw_one(
+    draw: _Pen, rng: Random, kind: str, position: Array, radius: float, side: int, colors: tuple[Array, Array, Array]
+) -> None:
+    """Draw a flower on its stem, with the colours of leaf, petal and centre."""
+    leaf, petal, centre = colors
+    foot = (position[0] + rng.normal(0, 0.1 * side), side)
+    draw.draw_stem([tuple(position), foot], leaf, 0.8, max(3, int(radius * 0.1)))
+    if kind == "tulips":
+        _draw_tulip(draw, rng, position, radius, petal)
+    else:
+        _draw_rings(draw, rng, kind, position, radius, petal, centre)
+
+
+def _photograph(rng: Random, canvas: Image.Image, size: int) -> Image.Image:
+    """Reduce a drawing to its size, and add light from one side, a colour cast and the grain of a sensor."""
     canvas = canvas.resize((size, size), Image.Resampling.LANCZOS)
-    pixels = np.asarray(canvas).astype(np.float32)  # light from one side, a colour cast, the grain of a sensor
+    pixels = np.asarray(canvas).astype(np.float32)
     angle = rng.uniform(0, 2 * np.pi)
     ys, xs = np.mgrid[-0.5 : 0.5 : size * 1j, -0.5 : 0.5 : size * 1j]
     light = rng.uniform(0.7, 1.2) + rng.uniform(0, 0.35) * (xs * np.cos(angle) + ys * np.sin(angle))
@@ -372,7 +561,7 @@ def _background(rng: Random, side: int) -> Image.Image:
     return image.resize((side, side), Image.Resampling.BICUBIC)
 
 
-def _draw_rings(draw: Draw, rng: Random, kind: str, place: Array, radius: float, petal: Array, centre: Array) -> None:
+def _draw_rings(draw: _Pen, rng: Random, kind: str, place: Array, radius: float, petal: Array, centre: Array) -> None:
     """Draw rings of petals, seen at an angle, from the outer one to the inner one, and the centre."""
     num_rings, num_petals, width, tip, hearts = _SHAPES[kind]
     turn = rng.uniform(0, 2 * np.pi)
@@ -386,20 +575,22 @@ def _draw_rings(draw: Draw, rng: Random, kind: str, place: Array, radius: float,
             outline = _petal(length, width * 2 * np.pi * reach * 0.7 / num, tip=tip) + np.array([heart * 0.8, 0])
             angle = 2 * np.pi * (number + ring / 2) / num + rng.normal(0, 0.25 / num)
             light = rng.uniform(0.82, 1.12) * (1 - 0.08 * ring)
-            _polygon(draw, _turn(_turn(outline, angle) * [1, tilt], turn) * radius + place, petal, light)
+            points = _turn(_turn(outline, angle) * [1, tilt], turn) * radius + place
+            draw.draw_polygon(points, petal, light, is_flower=True)
     angles = np.linspace(0, 2 * np.pi, 28)
     disc = np.stack([np.cos(angles), np.sin(angles) * tilt], axis=1) * heart * radius
     if heart > 0.1:
-        _polygon(draw, _turn(disc, turn) + place, centre, 0.5 if kind == "sunflowers" else 0.9)
+        light = 0.5 if kind == "sunflowers" else 0.9
+        draw.draw_polygon(_turn(disc, turn) + place, centre, light, is_flower=True)
 
 
-def _draw_tulip(draw: Draw, rng: Random, position: Array, radius: float, petal: Array) -> None:
+def _draw_tulip(draw: _Pen, rng: Random, position: Array, radius: float, petal: Array) -> None:
     """Draw a cup of tall petals from the side; the cup opens upwards."""
     openness = rng.uniform(0.1, 0.32)
     outline = _petal(rng.uniform(1.5, 1.8), rng.uniform(0.7, 0.9), tip=0.9)
     for lean, light in ((-0.5, 0.72), (0.5, 0.72), (-1.0, 0.9), (1.0, 0.9), (rng.normal(0, 0.12), 1.05)):
         points = _turn(outline, -np.pi / 2 + lean * openness) + np.array([lean * 0.24, 0.85])
-        _polygon(draw, points * radius + position, petal, light * rng.uniform(0.92, 1.06))
+        draw.draw_polygon(points * radius + position, petal, light * rng.uniform(0.92, 1.06), is_flower=True)
 
 
 def _petal(length: float, width: float, *, tip: float, num: int = 9) -> Array:
@@ -415,10 +606,6 @@ def _turn(points: Array, angle: float) -> Array:
     sin = np.sin(angle)
     turned: Array = points @ np.array([[cos, sin], [-sin, cos]])
     return turned
-
-
-def _polygon(draw: Draw, points: Array, color: Array, light: float) -> None:
-    draw.polygon([(x, y) for x, y in points.tolist()], fill=_shade(color, light), outline=_shade(color, light * 0.72))
 
 
 def _color(rng: Random, hues: Sequence[int], saturation: float, value: float) -> Array:

@@ -341,7 +341,7 @@ class TrainView:
             UnreadableImageError: If the image cannot be read or decoded.
         """
         draw = random.Random(stable_seed(seed, key.epoch, key.index))  # noqa: S311
-        image = pixels.cropped(_random_box(draw, pixels.size, self.crop_scale), self.size)
+        image = pixels.cropped(random_box(draw, pixels.size, self.crop_scale), self.size)
         if draw.random() < 0.5:
             image = image.flip(2)
         if self._further is None:
@@ -372,7 +372,7 @@ class EvalView:
 View = TrainView | EvalView
 
 
-def _random_box(draw: random.Random, size: tuple[int, int], scale: tuple[float, float]) -> Box:
+def random_box(draw: random.Random, size: tuple[int, int], scale: tuple[float, float]) -> Box:
     """Choose as torchvision's RandomResizedCrop (0.29) does."""
     height, width = size
     low, high = map(math.log, _RATIOS)

@@ -1,4 +1,4 @@
-"""A model with its preprocessing in the graph: images as they come out of a file in, class probabilities out."""
+"""A model with its preprocessing in the graph: images as they come out of a file in, probabilities or masks out."""
 
 from __future__ import annotations
 
@@ -30,6 +30,7 @@ class ImageTransform(nn.Module):
         super().__init__()
         self.resize = preprocessing.resize
         self.crop_height, self.crop_width = preprocessing.crop
+        self.is_whole = preprocessing.is_whole
         self.unit = float(1 << _BITS)
         # Since Pillow 13 (pull request 9549). Which images are so tall is unknown to the graph, so it has both orders.
         self.resizes_tall_down_first = int(PIL.__version__.partition(".")[0]) >= 13
@@ -78,7 +79,7 @@ class ImageTransform(nn.Module):
             float64 ``(crop, length)`` of whole numbers; a row of zeros, which is black, beyond the image.
         """
         one = torch.ones(1, dtype=torch.float64)  # sizes are unknown to the exporters, but floats times tensors are not
-        resized = self.resize * length // shorter
+        resized = self.resized_length(length, shorter, crop)
         scale = one * length / resized
         support = scale.clamp(min=1.0)
         # The start of torchvision's CenterCrop; below zero where it pads.
@@ -100,8 +101,14 @@ class ImageTransform(nn.Module):
     def is_tall(self, height: int, width: int, shorter: int) -> Tensor:
         """Check whether Pillow's vertical pass comes first: where it shrinks the image by more than twice as much."""
         one = torch.ones(1, dtype=torch.float64)
-        shrunk = one * height - self.resize * height // shorter
-        return (shrunk > 0.0) & (shrunk > 2.0 * (one * width - self.resize * width // shorter))
+        shrunk = one * height - self.resized_length(height, shorter, self.crop_height)
+        return (shrunk > 0.0) & (shrunk > 2.0 * (one * width - self.resized_length(width, shorter, self.crop_width)))
+
+    def resized_length(self, length: int, shorter: int, crop: int) -> int:
+        """Return the length of an axis once the image is resized, before it is cropped."""
+        if self.is_whole:
+            return crop
+        return self.resize * length // shorter
 
     def round_pixels(self, sums: Tensor) -> Tensor:
         """Round to whole pixels, as Pillow does after each of the two passes."""
@@ -124,14 +131,21 @@ def compute_probabilities(outputs: Tensor, activation: Activation, *, is_pair: b
         outputs = outputs.softmax(dim=1)
     elif activation == "sigmoid":
         outputs = outputs.sigmoid()
+    elif activation == "argmax":
+        outputs = outputs.argmax(dim=1).to(torch.uint8)
     if is_pair:
         outputs = outputs.reshape(-1, 1)
         outputs = torch.cat([1 - outputs, outputs], dim=1)
     return outputs
 
 
-def invert_probabilities(probabilities: Tensor, activation: Activation, *, is_pair: bool) -> Tensor:
-    """Compute outputs that have these probabilities, as ``(batch, ...)``."""
+def invert_probabilities(
+    probabilities: Tensor, activation: Activation, *, is_pair: bool, num_classes: int | None = None
+) -> Tensor:
+    """Compute outputs that have these probabilities, as ``(batch, ...)``; of a mask, of so many classes."""
+    if activation == "argmax":
+        classes = torch.nn.functional.one_hot(probabilities.long(), num_classes or -1)
+        return classes.movedim(-1, 1).float()
     if is_pair:
         probabilities = probabilities[:, 1:]
     if activation == "softmax":
@@ -142,7 +156,7 @@ def invert_probabilities(probabilities: Tensor, activation: Activation, *, is_pa
 
 
 class ImageToProbabilities(nn.Module):
-    """A classifier from uint8 images to probabilities of classes or labels.
+    """A classifier from uint8 images to probabilities of classes or labels, or a segmenter from these to masks.
 
     Args:
         network: Takes prepared images; of several outputs, the first one is used.
@@ -159,11 +173,12 @@ class ImageToProbabilities(nn.Module):
         self.network = network
         self.has_softmax = activation == "softmax"
         self.has_sigmoid = activation == "sigmoid"
+        self.has_argmax = activation == "argmax"
         self.is_pair = is_pair
         self.eval()
 
     def forward(self, images: Tensor) -> Tensor:
-        """Compute probabilities ``(batch, classes)`` of uint8 images ``(batch, height, width, 3)`` in RGB."""
+        """Compute probabilities ``(batch, classes)`` of uint8 images ``(batch, height, width, 3)`` in RGB, or masks."""
         scores = self.network(self.prepare(images))
         if not torch.jit.is_scripting():  # type: ignore[attr-defined]
             if isinstance(scores, Mapping):
@@ -175,6 +190,8 @@ class ImageToProbabilities(nn.Module):
             probabilities = torch.softmax(scores, dim=1)
         if self.has_sigmoid:
             probabilities = torch.sigmoid(scores)
+        if self.has_argmax:
+            probabilities = torch.argmax(scores, dim=1).to(torch.uint8)
         if self.is_pair:
             second = probabilities.reshape(-1, 1)
             probabilities = torch.cat([1 - second, second], dim=1)

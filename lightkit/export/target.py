@@ -171,9 +171,7 @@ def describe_model(
     task = task_of(module)
     own = find_preprocessing(module)
     shape = outputs[0].shape
-    has_classes = isinstance(class_names, (list, tuple)) and (
-        shape[-1:] == (len(class_names),) or task.is_pair(shape, len(class_names))
-    )
+    has_classes = isinstance(class_names, (list, tuple)) and task.has_axis(shape, len(class_names))
     is_prepared = isinstance(preprocessing, Preprocessing) and [tuple(value.shape[1:]) for value in example] == [
         (len(preprocessing.mean), *preprocessing.crop)
     ]
@@ -222,14 +220,15 @@ def check_self_consistency(target: ExportTarget) -> None:
 
 
 def include_preprocessing(plain: ExportTarget) -> ExportTarget:
-    """Put a classifier's preprocessing into its graph, and behind it what makes probabilities of logits.
+    """Put a classifier's preprocessing into its graph, and behind it what makes probabilities, or a mask, of logits.
 
     Raises:
         ConfigError: If the preprocessing is unknown, or the model is no classifier of images.
     """
     metadata = plain.metadata
     preprocessing = plain.metadata.preprocessing
-    if preprocessing is None or not metadata.task.has_probabilities:
+    task = metadata.task
+    if preprocessing is None or not (task.has_probabilities or task.form.has_masks):
         shapes = [
             f"{spec.name} ({', '.join('batch' if size is None else str(size) for size in spec.shape)})"
             for spec in metadata.inputs

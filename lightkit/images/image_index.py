@@ -368,6 +368,8 @@ _MASK_FOLDERS = frozenset(
         "segmentationclass", "segmentations", "target", "targets",
     }
 )  # fmt: skip
+_MOST_FOLDERS = 4
+"""A folder of images and masks has few others, such as notes; one of many classes may have one named photos."""
 _MASK_ENDING = re.compile(r"[_\-. ]?(mask|masks|seg|segmentation|label|labels|gt)$")
 _HEIC_SUFFIXES = frozenset({".heic", ".heif"})
 # What stands next to images on purpose: notes, annotations, and what file managers leave.
@@ -457,8 +459,35 @@ def refuse_masks(images: Mapping[Path, Sequence[Path]]) -> None:
         if shared and 2 * len(shared) >= min(len(stems), len(names)):
             raise DataError(
                 f"{picture} and {mask} hold images and their masks, by {len(shared)} equal names such as "
-                f"{min(shared)!r}; expected one folder a class. Segmentation needs a data module of its own."
+                f"{min(shared)!r}; expected one folder a class. For masks, the data is MaskFolder and the model "
+                "Segmenter; `lightkit init --data FOLDER`, of the folder with both, writes a config."
             )
+
+
+def find_mask_folders(root: Path) -> tuple[str, str] | None:
+    """Find the names of the folders of images and of masks in a folder, or in its training split.
+
+    Returns:
+        None without both, or where no file of the one has the name of a file of the other: they may be classes.
+    """
+    for folder in (root, *(each for each in _list_folders(root) if split_named(each.name) == "train")):
+        names = _list_folders(folder)
+        pictures = [each for each in names if _letters(each) in _IMAGE_FOLDERS]
+        masks = [each for each in names if _letters(each) in _MASK_FOLDERS]
+        if len(pictures) != 1 or len(masks) != 1 or len(names) > _MOST_FOLDERS:
+            continue
+        of_images, of_masks = (_list_stems(each[0]) for each in (pictures, masks))
+        if of_images & (of_masks | {_MASK_ENDING.sub("", stem) for stem in of_masks}):
+            return pictures[0].name, masks[0].name
+    return None
+
+
+def _list_stems(folder: Path) -> set[str]:
+    """Return the paths of the images below a folder, in it and without suffix."""
+    files = map(Path, walk_files(str(folder)))
+    return {
+        path.relative_to(folder).with_suffix("").as_posix() for path in files if path.suffix.lower() in IMAGE_SUFFIXES
+    }
 
 
 def _letters(folder: Path) -> str:

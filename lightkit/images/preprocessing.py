@@ -29,6 +29,8 @@ class Preprocessing:
         std: Divides each channel after that.
         channel_order: Of the input's channels.
         interpolation: How it is resized.
+        is_whole: Resize all of the image to the crop's height and width, whatever its shape, and crop nothing, as for
+            masks.
     """
 
     resize: int
@@ -37,6 +39,7 @@ class Preprocessing:
     std: tuple[float, ...]
     channel_order: str = "RGB"
     interpolation: str = "bilinear, antialiased, as Pillow's Image.resize"
+    is_whole: bool = False
 
     def __call__(self, image: Image.Image) -> np.ndarray[Any, np.dtype[np.float32]]:
         """Prepare one image.
@@ -62,6 +65,8 @@ class Preprocessing:
 
     def cropped(self, image: Image.Image) -> Image.Image:
         """Resize an image and crop its centre, still in whole numbers from 0 to 255."""
+        if self.is_whole:
+            return resize_whole(image, self.crop)
         image = resize_shorter_side(image, self.resize)
         top, left = (_start(have, want) for have, want in zip(reversed(image.size), self.crop, strict=True))
         return image.crop((left, top, left + self.crop[1], top + self.crop[0]))
@@ -116,6 +121,15 @@ def resize_shorter_side(image: Image.Image, shorter: int) -> Image.Image:
     if (width, height) == image.size:
         return image
     return image.resize((width, height), Image.Resampling.BILINEAR)
+
+
+def resize_whole(image: Image.Image, size: tuple[int, int]) -> Image.Image:
+    """Resize all of an image to a height and width; the image itself if it has them already."""
+    from PIL import Image  # as above
+
+    if (image.height, image.width) == size:
+        return image
+    return image.resize((size[1], size[0]), Image.Resampling.BILINEAR)
 
 
 def compute_resized_size(height: int, width: int, shorter: int) -> tuple[int, int]:

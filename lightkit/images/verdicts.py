@@ -106,15 +106,35 @@ def compute_file_digests(paths: Iterable[str]) -> Iterator[Verdict]:
         yield from map_in_order(pool, cache.judge, paths, ahead=_AHEAD)
 
 
-_Decoded = tuple[str | None, int, int]
+def judge_files(
+    paths: Iterable[Path], decode: Callable[[BinaryIO, Path | str], tuple[Decoded, bool]], *, rules: str
+) -> Iterator[Verdict]:
+    """Read each file once, in threads, and yield the verdicts in the order of the paths; kept as those of images are.
+
+    Args:
+        paths: Files, which may be gone by now.
+        decode: Reads an open file with this path, and returns defect, height and width, and whether they are a property
+            of its content alone. It runs in threads.
+        rules: By which it judges; a verdict by other rules does not count.
+    """
+    known = repr((rules, _VERSION, PIL.__version__, Image.MAX_IMAGE_PIXELS, ImageFile.LOAD_TRUNCATED_IMAGES))
+    with (
+        _open_cache() as cache,
+        pillow_warnings(),
+        ThreadPoolExecutor(count_threads(), thread_name_prefix="lightkit-verdicts") as pool,
+    ):
+        yield from map_in_order(pool, partial(cache.judge, rules=known, decode=decode), paths, ahead=_AHEAD)
+
+
+Decoded = tuple[str | None, int, int]
 """Defect, height and width."""
-_NOT_DECODED: _Decoded = (None, 0, 0)
+_NOT_DECODED: Decoded = (None, 0, 0)
 
 
-def _decode(file: BinaryIO, path: Path | str, *, large: Executor) -> tuple[_Decoded, bool]:
+def _decode(file: BinaryIO, path: Path | str, *, large: Executor) -> tuple[Decoded, bool]:
     """Decode an image, and tell whether the result is a property of its content."""
 
-    def decode() -> _Decoded:
+    def decode() -> Decoded:
         orientation = read_orientation(load_frame(image))
         overlay_white(image.crop((0, 0, 1, 1)))  # some kinds of pixels cannot be converted
         width, height = reversed(size) if orientation in _SIDEWAYS else size
@@ -162,7 +182,7 @@ class _FileCache:
         path: Path | str,
         *,
         rules: str = "",
-        decode: Callable[[BinaryIO, Path | str], tuple[_Decoded, bool]] | None = None,
+        decode: Callable[[BinaryIO, Path | str], tuple[Decoded, bool]] | None = None,
     ) -> Verdict:
         """Find digest and verdict of a file, or read it.
 

@@ -1,4 +1,4 @@
-"""Models that configs name: classifiers of images and texts, a small regressor, one of tables; a schedule of rates."""
+"""Models that configs name: of images, masks, texts and tables, a small regressor; a schedule of rates."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING, Any
 from lightkit.models.classifier import ImageClassifier
 from lightkit.models.regressor import Regressor
 from lightkit.models.schedules import WarmupCosineLR
+from lightkit.models.segmenter import Segmenter
 
 if TYPE_CHECKING:
     from lightkit.models.tabular import TabularModel
     from lightkit.models.text_classifier import TextClassifier
 
-__all__ = ["ImageClassifier", "Regressor", "TabularModel", "TextClassifier", "WarmupCosineLR"]
+__all__ = ["ImageClassifier", "Regressor", "Segmenter", "TabularModel", "TextClassifier", "WarmupCosineLR"]
 
 _OF_ROWS = {"TabularModel": "tabular", "TextClassifier": "text_classifier"}
 

@@ -123,7 +123,7 @@ def prepare_image(metadata: Metadata, image: Image.Image) -> Array:
 
 
 def run_batch(run: Runner, metadata: Metadata, file: Path, inputs: Array) -> Array:
-    """Return ``(batch, values)``, float32 or float64: probabilities if the output is of classes or labels."""
+    """Return ``(batch, values)``, float32 or float64: probabilities if the output is of classes or labels; or masks."""
     with explain_failure(file):
         output = np.asarray(run([inputs])[0])
     if output.shape[:1] != (len(inputs),):
@@ -132,4 +132,4 @@ def run_batch(run: Runner, metadata: Metadata, file: Path, inputs: Array) -> Arr
             "each. Export it again."
         )
     values = metadata.task.probabilities(output, num_classes=len(metadata.class_names or ()))
-    return values.reshape(len(values), -1)
+    return metadata.task.form.to_rows(values)

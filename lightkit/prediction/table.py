@@ -19,8 +19,11 @@ import numpy as np
 
 from lightkit.errors import ConfigError, DataError, LightkitError, visible
 from lightkit.images.image_file import read_rgb
+from lightkit.images.mask_file import choose_colors
+from lightkit.prediction.masks import FOLDER_ENDING, MaskFiles
 from lightkit.runs.files import atomic_write, finite
 from lightkit.task import CLASSIFICATION, UNDECLARED, Task, find_improbable
+from lightkit.task.segmentation import SHARE_COLUMN
 
 STANDARD_OUTPUT = Path("-")
 """CSV on standard output."""
@@ -31,6 +34,7 @@ _FORMULA = ("=", "+", "-", "@")
 # beginnings of the names of columns of numbers
 _PROBABILITY = "probability"
 _NUMBER = "prediction_"
+_NUMBERS = (_PROBABILITY, _NUMBER, SHARE_COLUMN)
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")  # not tabs and line breaks, which CSV quotes
 _MAX_BAD = 100
 """Images without a prediction that are kept, and listed on a page."""
@@ -153,6 +157,50 @@ class _NamedParts(PredictionColumns):
         return [{"path": path, **(prediction.values or {}), "error": defect}]
 
 
+class _MaskColumns(PredictionColumns):
+    """Predictions that are masks, written as files: the path of each, and the share of each class.
+
+    Args:
+        class_names: Names of the classes.
+        task: Of the model.
+        folder: Of the masks.
+        base: Folder of the table, that paths of masks count from.
+    """
+
+    def __init__(self, class_names: Sequence[str], *, task: Task, folder: Path, base: Path) -> None:
+        super().__init__(class_names, task=task)
+        self.files = MaskFiles(folder, len(class_names))
+        self.masks: dict[int, str] = {}
+        """Names of the files, by the index of the image."""
+        self._base = base
+
+    def find_defect(self, values: Values) -> str | None:
+        """Describe why values are no mask; None if they are one."""
+        is_finite = values.dtype.kind in "iu" or np.isfinite(values).all()
+        return None if is_finite else "the model's output has values that are not finite"
+
+    def write(self, prediction: Prediction) -> Prediction:
+        """Write the mask, and return the prediction with the shares of the classes in its place."""
+        name = self.files.name(prediction.path)
+        self.masks[prediction.index] = name
+        return replace(prediction, values=self.files.write(name, prediction.path, prediction.values))
+
+    def row(self, prediction: Prediction) -> list[Any]:
+        """Build the cells of a row, of a prediction that `write` has returned."""
+        path, defect = _encode_texts(prediction)
+        if prediction.values is None:
+            return [path, *[None] * (len(self.names) - 2), defect]
+        file = self.files.folder / self.masks[prediction.index]
+        name = file.relative_to(self._base) if file.is_relative_to(self._base) else file
+        return [path, name.as_posix(), *prediction.values, defect]
+
+    def rank(self, values: Values) -> list[tuple[str, np.floating[Any]]]:
+        """List the classes of a mask with their shares, the largest first."""
+        assert self.class_names is not None
+        order = [int(at) for at in np.argsort(-values, kind="stable") if values[at] > 0]
+        return [(self.class_names[at], values[at]) for at in order[:DEFAULT_TOP_K]]
+
+
 class RowWriter(Protocol):
     """A table that is written row by row: the cells of each are texts, float32 or float64, or None."""
 
@@ -185,7 +233,7 @@ class _Csv(_TextTable):
     def _format(self, name: str, cell: Any) -> str | None:
         """Spreadsheets compute cells that begin with ``=``; ``./`` leaves a path what it is."""
         if isinstance(cell, np.floating):  # else the shortest text that is exact in its precision
-            return f"{cell:.6f}" if name.startswith(_PROBABILITY) else str(cell)
+            return f"{cell:.6f}" if name.startswith((_PROBABILITY, SHARE_COLUMN)) else str(cell)
         if cell is None:
             return None
         text = _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode("ascii"), cell)
@@ -234,7 +282,7 @@ class _Parquet:
         self._rows.clear()
 
     def _choose_type(self, name: str, column: Sequence[Any]) -> Any:
-        if not name.startswith((_PROBABILITY, _NUMBER)):
+        if not name.startswith(_NUMBERS):
             return self._pa.string()
         first = next((cell for cell in column if cell is not None), None)
         is_wide = isinstance(first, np.float64) and name.startswith(_NUMBER)
@@ -322,6 +370,10 @@ def write_predictions(
         LightkitError: If one cannot be written, as on a full disk.
     """
     columns = PredictionColumns(class_names, top_k, num_values, task=task) if has_rows else _NamedParts()
+    if has_rows and task.form.has_masks and class_names is not None:
+        is_stdout = output == STANDARD_OUTPUT
+        folder = Path(f"predictions{FOLDER_ENDING}") if is_stdout else output.with_name(f"{output.stem}{FOLDER_ENDING}")
+        columns = _MaskColumns(class_names, task=task, folder=folder, base=Path() if is_stdout else output.parent)
     if not has_rows:
         _refuse_rows(output, contact_sheet)
     with ExitStack() as files:
@@ -406,7 +458,11 @@ class PredictionWriter:
             self.num_bad += 1
             self.bad += [prediction] if len(self.bad) < _MAX_BAD else []
         else:
-            item = (-self._columns.task.form.rate_certainty(values), -self.num, prediction)
+            certainty = self._columns.task.form.rate_certainty(values)
+            if isinstance(self._columns, _MaskColumns):
+                with _translate_write_errors(self._columns.files.folder):
+                    prediction = self._columns.write(prediction)
+            item = (-certainty, -self.num, prediction)
             keep = heapq.heappush if len(self._chosen) < _MAX_THUMBNAILS else heapq.heappushpop
             keep(self._chosen, item)
         row = self._columns.row(prediction)
@@ -423,21 +479,34 @@ class PredictionWriter:
         environment = Environment(loader=FileSystemLoader(Path(__file__).parent), autoescape=True, trim_blocks=True)
         return environment.get_template("contact_sheet.html").render(
             num_good=self.num - self.num_bad,
-            has_classes=self._columns.task.has_probabilities,
+            has_classes=self._columns.task.has_probabilities or self._columns.task.form.has_masks,
+            legend=self._list_colors(),
             figures=[self._describe(prediction) for *_, prediction in sorted(self._chosen, reverse=True)],
             num_bad=self.num_bad,
             bad=[(visible(item.path, in_line=True), visible(item.defect or "")) for item in self.bad],
         )
 
+    def _list_colors(self) -> list[tuple[str, str]]:
+        """List the classes of masks, each with its colour; none of other predictions."""
+        names = self._columns.class_names or ()
+        if not isinstance(self._columns, _MaskColumns):
+            return []
+        colors = [f"rgb{color}" for color in choose_colors(len(names))]
+        return [(visible(name, in_line=True), color) for name, color in zip(names[1:], colors[1:], strict=True)]
+
     def _describe(self, prediction: Prediction) -> tuple[str, Any, str | None]:
         """Return path, classes or values, and thumbnail in base64; None if the image cannot be read any more."""
         described: Any = prediction.values
-        if self._columns.task.has_probabilities:
+        if self._columns.task.has_probabilities or self._columns.task.form.has_masks:
             ranked = self._columns.rank(described)
             described = [(visible(name, in_line=True), probability) for name, probability in ranked]
         jpeg = None
         with suppress(DataError):  # it could be read a moment ago
-            image = read_rgb(Path(prediction.path))
+            if isinstance(self._columns, _MaskColumns):
+                name = self._columns.masks[prediction.index]
+                image = self._columns.files.overlay(name, prediction.path)
+            else:
+                image = read_rgb(Path(prediction.path))
             image.thumbnail((_SIDE, _SIDE))
             image.save(content := BytesIO(), "JPEG", quality=80)
             jpeg = base64.b64encode(content.getvalue()).decode()

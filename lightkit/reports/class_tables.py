@@ -31,7 +31,8 @@ def format_class_tables(predictions: Predictions, *, width: int) -> list[str]:
     if len(scores) < len(names):
         texts.append(f"the {len(scores)} classes of the lowest f1, of {len(names)}")
 
-    head: tuple[str, ...] = ("class", "precision", "recall", "f1", "samples")
+    has_masks = predictions.task.form.has_masks
+    head: tuple[str, ...] = ("class", "precision", "recall", "f1", "pixels" if has_masks else "samples")
     rows = []
     for each in scores:
         numbers = [f"{value:.3f}" for value in (each.precision, each.recall, each.f1)]
@@ -40,6 +41,10 @@ def format_class_tables(predictions: Predictions, *, width: int) -> list[str]:
         head = (*head, "average precision")
         for row, each in zip(rows, scores, strict=True):
             row.append("no sample" if each.average_precision is None else f"{each.average_precision:.3f}")
+    if has_masks:
+        head = (*head, "iou")
+        for row, each in zip(rows, scores, strict=True):
+            row.append("nowhere" if each.iou is None else f"{each.iou:.3f}")
     texts.append(format_table(head, rows, right=head[1:]))
 
     if "confusions" not in predictions.task.report_blocks:

@@ -41,6 +41,7 @@ from lightkit.reports.usage import draw_usage
 from lightkit.runs.deadline import format_duration
 from lightkit.runs.files import in_bytes, write_text
 from lightkit.runs.folder import Run
+from lightkit.task import CLASSIFICATION
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -380,7 +381,9 @@ def make_card_metadata(facts: RunFacts) -> dict[str, Any]:
     metadata: dict[str, Any] = {"library_name": "lightkit", "tags": ["lightkit", "pytorch-lightning", "pytorch"]}
     if not facts.data.get("class_names"):
         return metadata
-    metadata["pipeline_tag"] = "image-classification"
+    predictions = next(iter(facts.predictions.values()), None)
+    tag, title = (CLASSIFICATION if predictions is None else predictions.task).form.hub_task
+    metadata["pipeline_tag"] = tag
     scores = list_scores(facts)
     name = PurePath(str(facts.data.get("root") or facts.data.get("source") or facts.run.name)).name or "data"
     dataset = {"name": " ".join(name.split()), "type": re.sub(r"[^\w.-]+", "-", name).strip("-.") or "data"}
@@ -392,7 +395,7 @@ def make_card_metadata(facts: RunFacts) -> dict[str, Any]:
             if (score := scores.get(f"{prefix}/{metric}")) is not None
         ]
         if metrics:
-            task = {"type": "image-classification", "name": "Image Classification"}
+            task = {"type": tag, "name": title}
             results.append({"task": task, "dataset": {**dataset, "split": split}, "metrics": metrics})
     if results:
         found = {each["type"] for result in results for each in result["metrics"]}

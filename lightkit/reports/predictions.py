@@ -33,7 +33,8 @@ class Predictions:
         index: int64 ``(samples,)``, position in the split; each occurs once.
         paths: ``(samples,)`` names of files or table rows; None where the data has no name for a sample.
         target: ``(samples,)``: int64 positions of the labels in ``class_names``; of a regressor float32, or float64
-            where the model computes in it; of independent labels int64 ``(samples, labels)``, 0 or 1.
+            where the model computes in it; of independent labels int64 ``(samples, labels)``, 0 or 1; of masks the
+            pixels of each class, int64 ``(samples, classes)``.
         prediction: Likewise, of what was predicted.
         probability: float32 ``(samples,)`` of the predicted class, or ``(samples, labels)``; empty for a regressor.
         label_probability: float32 ``(samples,)``, of the label, or of that label which is missed most.
@@ -177,6 +178,7 @@ class ClassScores(NamedTuple):
         f1: Harmonic mean of the two.
         taken_for: Most frequent wrong prediction for its samples, and how often; None where there is none.
         average_precision: Of a label that is independent of the others; None of a class, or without samples.
+        iou: Of the pixels of a class in masks, which are its samples then; None of others, or where it occurs nowhere.
     """
 
     name: str
@@ -186,6 +188,7 @@ class ClassScores(NamedTuple):
     f1: float
     taken_for: tuple[str, int] | None = None
     average_precision: float | None = None
+    iou: float | None = None
 
 
 def score_classes(predictions: Predictions, most: int) -> list[ClassScores]:
@@ -220,6 +223,7 @@ def score_classes(predictions: Predictions, most: int) -> list[ClassScores]:
                 f1=f1[at],
                 taken_for=taken_for,
                 average_precision=form.score_class(predictions, at, "ap") if "ap" in form.class_metrics else None,
+                iou=form.score_class(predictions, at, "iou") if "iou" in form.class_metrics else None,
             )
         )
     return scores

@@ -316,7 +316,7 @@ def compute_interval(
     if found is None:
         return None
     values, statistic = found
-    if metric.endswith(("accuracy", "error")):
+    if metric.endswith(("accuracy", "error")) and values.ndim == 1:
         return [*wilson_interval(round(values.sum()), len(values), confidence=confidence)]
     return [*bootstrap_interval(values, statistic, confidence=confidence)]
 

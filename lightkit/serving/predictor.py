@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import io
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -16,7 +17,9 @@ from lightkit.errors import DataError, visible
 from lightkit.export.formats import open_model
 from lightkit.export.metadata import Metadata
 from lightkit.images.image_file import UnreadableImageError, count_threads, decode_rgb, pillow_warnings
+from lightkit.images.mask_file import write_mask
 from lightkit.prediction.exported import check_image_model, predict_arrays, prepare_image
+from lightkit.prediction.masks import decide_mask
 from lightkit.prediction.rows import check_row_model, run_rows
 from lightkit.prediction.table import PredictionColumns
 from lightkit.rows.preprocessing import RowPreprocessing
@@ -134,6 +137,8 @@ class Predictor:
         Raises:
             DataError: If the model's output is no probability, though it is declared to be.
         """
+        if self._columns.task.form.has_masks and self._columns.class_names is not None:
+            return {"name": name, **self._describe_mask(name, values)}
         if defect := self._columns.find_defect(values):
             raise DataError(f"{name}: {defect}")
         if self._columns.task.has_classes:
@@ -141,9 +146,30 @@ class Predictor:
             classes = [{"label": label, "probability": float(value)} for label, value in ranked]
             return {"name": name, **classes[0], "classes": classes}
         if self._columns.class_names is not None:
-            pairs = zip(self._columns.class_names, values.clip(0, 1), strict=True)
-            return {"name": name, "labels": [{"label": label, "probability": float(value)} for label, value in pairs]}
+            names = self._columns.class_names
+            pairs = zip(names, values.clip(0, 1), strict=True)
+            predicted = self._columns.task.form.list_predicted(values, names)
+            labels = [{"label": label, "probability": float(value)} for label, value in pairs]
+            decided = {} if predicted is None else {"predicted": predicted}
+            return {"name": name, **decided, "labels": labels}
         return {"name": name, "values": [float(value) if np.isfinite(value) else None for value in values]}
+
+    def _describe_mask(self, name: str, values: Array) -> dict[str, Any]:
+        """Describe a mask: a PNG in base64, in the size of the model's input, and the share of each class.
+
+        Raises:
+            DataError: If the model's output is not finite.
+        """
+        names = self._columns.class_names or ()
+        if values.dtype.kind == "f" and not np.isfinite(values).all():
+            raise DataError(f"{name}: the model's output has values that are not finite")
+        mask = decide_mask(values, values.shape[-2:])
+        write_mask(content := io.BytesIO(), mask, len(names))
+        counts = np.bincount(mask.ravel(), minlength=len(names))
+        classes = [
+            {"label": label, "share": float(count / mask.size)} for label, count in zip(names, counts, strict=False)
+        ]
+        return {"mask": base64.b64encode(content.getvalue()).decode(), "classes": classes}
 
 
 def _decode_picture(metadata: Metadata, item: Item) -> Array | Refusal:

@@ -10,17 +10,20 @@ from lightkit.task.interface import Activation, Measure, OutputKind, PredictionF
 from lightkit.task.lookup import UNDECLARED, find_class_names, list_main_metrics, task_of, task_of_kind, task_of_record
 from lightkit.task.multilabel import MULTILABEL, LabelForm
 from lightkit.task.regression import REGRESSION, ValueForm
+from lightkit.task.segmentation import SEGMENTATION, MaskForm
 
 __all__ = [
     "CLASSIFICATION",
     "MULTILABEL",
     "REGRESSION",
+    "SEGMENTATION",
     "TOLERANCE",
     "UNDECLARED",
     "Activation",
     "Array",
     "ClassForm",
     "LabelForm",
+    "MaskForm",
     "Measure",
     "OutputKind",
     "PredictionForm",

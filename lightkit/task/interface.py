@@ -18,6 +18,8 @@ OutputKind = Literal[
     "multilabel_logits",
     "probabilities",
     "multilabel_probabilities",
+    "mask_logits",
+    "masks",
     "values",
     "other",
 ]
@@ -25,10 +27,12 @@ OutputKind = Literal[
 
 ``logits`` and ``probabilities`` are ``(batch, classes)`` of classes of which one is right, ``binary_logit`` is
 ``(batch,)`` or ``(batch, 1)`` of the second of two classes, those of ``multilabel`` are ``(batch, labels)`` of labels
-that are right or not independently, ``values`` are numbers in the units of the target. ``other`` is unknown.
+that are right or not independently, ``mask_logits`` are ``(batch, classes, height, width)`` of the classes of each
+pixel, ``masks`` are the numbers of these, ``(batch, height, width)``, ``values`` are numbers in the units of the
+target. ``other`` is unknown.
 """
-Activation = Literal["softmax", "sigmoid", "identity"]
-"""Function that turns outputs into probabilities; the softmax is over the second dimension."""
+Activation = Literal["softmax", "sigmoid", "argmax", "identity"]
+"""Function that turns outputs into probabilities, or into the number of a class; it is over the second dimension."""
 ReportBlock = Literal["classes", "confusions", "calibration", "uncertain", "scatter"]
 """Part of a report that not every task has: scores of each class, their confusions, the reliability diagram, the
 samples of least probability, and predictions over targets."""
@@ -85,6 +89,13 @@ class PredictionForm:
     in_graph_kind: OutputKind = "other"
     """Kind of the outputs of an export that has the activation in its graph."""
     has_probabilities: bool = False
+    has_masks: bool = False
+    """Whether a prediction is a mask of a picture, or the probabilities of each pixel."""
+    has_decisions: bool = False
+    """Whether an export with the activation in its graph gives numbers of classes, of which near ties fall to either
+    side."""
+    hub_task: tuple[str, str] = ("image-classification", "Image Classification")
+    """Task of a model of pictures on the Hub of Hugging Face: its tag and its name."""
     own_units: frozenset[str] = frozenset()
     """Metrics that each run may log in units of its own data."""
     class_metrics: frozenset[str] = frozenset()
@@ -127,6 +138,21 @@ class PredictionForm:
         """Convert the columns of a file, a `pyarrow.Table`, to the arrays of `Recorded`."""
         raise NotImplementedError
 
+    def to_rows(self, values: Array) -> Array:
+        """Return the predictions of a batch in the form in which they are written, ``(batch, numbers)``."""
+        return values.reshape(len(values), -1)
+
+    def reduce_pictures(self, tensors: Mapping[str, Any]) -> tuple[Any, Any] | None:
+        """Reduce the outputs of a step to pictures of the worst predictions; None where they are no pictures.
+
+        Args:
+            tensors: As for `reduce`.
+
+        Returns:
+            How wrong each prediction is, ``(batch,)``; and target and prediction, uint8 ``(batch, 2, rows, columns)``.
+        """
+        return None
+
     def name_columns(self, names: Sequence[str], *, top_k: int) -> list[str]:
         """List the columns of a prediction in a table, see `Task.name_columns`."""
         return [f"probability_{name}" for name in names]
@@ -140,6 +166,15 @@ class PredictionForm:
             top_k: Number of classes, the likeliest.
         """
         return list(values)
+
+    def list_predicted(self, values: Array, names: Sequence[str]) -> list[str] | None:
+        """List the names of the labels that thresholds of the model predict; None where it has none.
+
+        Args:
+            values: Probabilities ``(labels,)``.
+            names: Of the labels.
+        """
+        return None
 
     def condense(self, values: Array) -> Array:
         """Return what is kept of the predictions of a batch until a table is written: ``(batch, numbers)``.
@@ -347,7 +382,7 @@ class Task:
             return "sigmoid"
         if self.output_kind == "logits":
             return "sigmoid" if is_single else "softmax"
-        return "identity"
+        return "argmax" if self.output_kind == "mask_logits" else "identity"
 
     def is_pair(self, shape: Sequence[int | None], num_classes: int) -> bool:
         """Return whether one number a sample is the probability of the second of two classes."""
@@ -365,11 +400,13 @@ class Task:
         Returns:
             ``(batch, ...)`` of the same shape, or ``(batch, 2)``; float64 where the outputs are, else float32.
         """
+        if self.output_kind == "masks":
+            return outputs
         outputs = as_floats(outputs)
         activation = self.activation(outputs.shape)
         if activation == "sigmoid":
             outputs = sigmoid(outputs)
-        elif activation == "softmax":
+        elif activation in ("softmax", "argmax"):
             exponentials = np.exp(outputs - outputs.max(axis=1, keepdims=True))
             outputs = exponentials / exponentials.sum(axis=1, keepdims=True)
         return self.expand(outputs, num_classes=num_classes)
@@ -380,6 +417,14 @@ class Task:
             return probabilities
         second = probabilities.reshape(len(probabilities), 1)
         return np.concatenate([1 - second, second], axis=1)
+
+    def has_axis(self, shape: Sequence[int | None], num_classes: int) -> bool:
+        """Return whether outputs are of so many classes: by their axis, or as one number of a pair or a pixel each."""
+        if self.output_kind == "masks":
+            return len(shape) == 3
+        if self.output_kind == "mask_logits":
+            return len(shape) == 4 and shape[1] == num_classes
+        return shape[-1:] == (num_classes,) or self.is_pair(shape, num_classes)
 
     # -- columns of a prediction ---------------------------------------------------------------------------------------
 
@@ -392,8 +437,10 @@ class Task:
             shape: Of the outputs, with the batch, before or after `expand`.
             names: Those of the model or its data.
         """
-        if names is None or not self.has_probabilities:
+        if names is None or not (self.has_probabilities or self.form.has_masks):
             return None
+        if self.form.has_masks:
+            return tuple(map(str, names)) if self.has_axis(shape, len(names)) else None
         is_row = len(shape) > 1 and shape[1] == len(names) and all(size == 1 for size in shape[2:])
         return tuple(map(str, names)) if is_row or self.is_pair(shape, len(names)) else None
 

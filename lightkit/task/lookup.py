@@ -10,6 +10,7 @@ from lightkit.task.classification import BINARY, CLASSIFICATION, PROBABILITIES
 from lightkit.task.interface import OutputKind, Task
 from lightkit.task.multilabel import MULTILABEL, MULTILABEL_PROBABILITIES
 from lightkit.task.regression import REGRESSION
+from lightkit.task.segmentation import MASKS, SEGMENTATION
 
 _log = logging.getLogger("lightkit")
 
@@ -21,6 +22,8 @@ _TASKS: dict[OutputKind, Task] = {
     "multilabel_logits": MULTILABEL,
     "probabilities": PROBABILITIES,
     "multilabel_probabilities": MULTILABEL_PROBABILITIES,
+    "mask_logits": SEGMENTATION,
+    "masks": MASKS,
     "values": REGRESSION,
     "other": UNDECLARED,
 }

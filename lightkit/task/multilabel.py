@@ -56,6 +56,10 @@ class LabelForm(PredictionForm):
         first = [] if self.thresholds is None else [SEPARATOR.join(_list_names(names, self.predict(values)))]
         return [*first, *values]
 
+    def list_predicted(self, values: Array, names: Sequence[str]) -> list[str] | None:
+        """List the names of the labels that the thresholds predict; None where there are none."""
+        return None if self.thresholds is None else _list_names(names, self.predict(values))
+
     def rate_certainty(self, values: Array) -> float:
         """Return the probability of the least certain label, of its being there or not."""
         return float(np.maximum(values, 1 - values).min())

@@ -253,7 +253,7 @@ def test_each_command_refuses_splits_without_a_training_one_and_images_with_thei
             path = root / kind / f"{number}.png"
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(png(number + 100 * (kind == "masks")))
-    if name == "check":  # it opens no class folder
+    if name in ("check", "init --data"):  # the one opens no class folder, the other writes a config for masks
         return
     refused = workspace.run(*words)
     assert refused.code == code

@@ -9,9 +9,11 @@ import sys
 import zipfile
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from PIL import Image
 
 from tests.contract.data_cases import png
 from tests.contract.workspace import Workspace, read_json
@@ -146,6 +148,31 @@ def test_init_data_writes_a_config_for_a_table_of_photos(workspace: Workspace) -
     assert "class_path: Table" in text
     assert "augment" not in text  # a table is a stream, of which no features are kept
     workspace.run("check", "-c", "insects.parquet_folder.yaml").ok()
+
+
+def test_init_data_writes_a_config_for_a_folder_of_images_and_masks(workspace: Workspace) -> None:
+    random = np.random.default_rng(0)
+    for number in range(40):
+        for folder, pixels in (
+            ("images", random.integers(0, 255, (40, 50, 3), dtype=np.uint8)),
+            ("masks", np.uint8(255) * random.integers(0, 2, (40, 50), dtype=np.uint8)),
+        ):
+            path = workspace.folder / "scans" / folder / f"{number}.png"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(pixels).save(path)
+    workspace.run("init", "--data", "scans").ok()
+    text = (workspace.folder / "scans.yaml").read_text(encoding="utf-8")
+    assert 'classes: {"background": 0, "object": 255}' in text
+    assert len([line for line in text.splitlines() if not line.startswith("#")]) <= 12
+    workspace.run("check", "-c", "scans.yaml").ok()
+    words = ("fit", "-c", "scans.yaml", "--model.backbone=small_cnn", "--model.weights=null", "--trainer.max_epochs=1")
+    fitted = workspace.run(*words, "--data.num_workers=0").ok()
+    assert "val/iou" in fitted.out
+    (workspace.folder / "scans" / "masks" / "3.png").unlink()
+    refused = workspace.run("init", "--data", "scans", "--output", "other.yaml")
+    assert refused.code == 3
+    assert "1 image has no mask" in refused.err
+    assert "scans/images/3.png" in refused.err
 
 
 def test_init_data_counts_in_words_that_fit_the_number(workspace: Workspace) -> None:

@@ -28,7 +28,7 @@ SPLITS = ("train",) * 22 + ("val",) * 9 + ("test",) * 9
 
 
 def write_drawn(workspace: Workspace) -> None:
-    """Draw pictures of red and blue spots, and two tables: of one label each, and of any number of labels."""
+    """Draw pictures of red and blue spots, their masks, and two tables: of one label each, and of several labels."""
     random = np.random.default_rng(4)
     rows: list[tuple[str, str, str, str]] = []
     for at, split in enumerate(SPLITS):
@@ -41,6 +41,14 @@ def write_drawn(workspace: Workspace) -> None:
         Image.fromarray(pixels).save(path)
         several = "|".join(name for name, is_there in zip(LABELS, has, strict=True) if is_there)
         rows.append((f"drawn/{at}.png", LABELS[has[1]], several, split))
+        for folder in (workspace.folder / "masked" / split / name for name in ("images", "masks")):
+            folder.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(pixels).save(workspace.folder / "masked" / split / "images" / f"{at}.png")
+        mask = np.zeros((24, 24), np.uint8)
+        mask[2:10, 2:22] = has[0]
+        mask[14:22, 2:22] = 2 * np.uint8(has[1])
+        mask[0] = 255
+        Image.fromarray(mask).save(workspace.folder / "masked" / split / "masks" / f"{at}.png")
     with (workspace.folder / "drawn.csv").open("w", newline="", encoding="utf-8-sig") as file:
         csv.writer(file).writerows([("path", "label", "several", "split"), *rows])
 
@@ -106,6 +114,14 @@ def score_labels(columns: dict[str, Any]) -> float:
     return float(np.mean(each))
 
 
+def score_masks(columns: dict[str, Any]) -> float:
+    each = []
+    for name in ("none", *LABELS):
+        target, predicted, right = (sum(columns[f"{kind}_{name}"]) for kind in ("target", "predicted", "right"))
+        each.append(right / (target + predicted - right))
+    return float(np.mean(each))
+
+
 def score_values(columns: dict[str, Any]) -> float:
     return float(sk.mean_absolute_error(columns["target"], columns["prediction"]))
 
@@ -145,6 +161,26 @@ CASES = {
         "min=0.1",
         score_labels,
         ("Classes", "Calibration", "average precision"),
+    ),
+    "masks": Case(
+        {
+            "model": {"class_path": "Segmenter", "init_args": {"learning_rate": 0.02, "width": 4}},
+            "data": {
+                "class_path": "MaskFolder",
+                "init_args": {
+                    "root": "masked",
+                    "classes": ["none", *LABELS],
+                    "rotate": 10,
+                    "image_size": 24,
+                    "batch_size": 4,
+                    "num_workers": 0,
+                },
+            },
+        },
+        "iou",
+        "min=0.05",
+        score_masks,
+        ("Classes", "IoU", "Left the mask, right the prediction"),
     ),
     "values": Case(
         {
@@ -270,6 +306,42 @@ def test_each_task_is_judged_predicted_and_reported(task: str, trained: Path, wo
     if task == "labels":
         assert list(one) == ["path", "labels", "probability_blue", "probability_red", "error"]
         assert one["labels"] == other["labels"]
+    if task == "masks":
+        check_masks(workspace, one, other)
+
+
+def check_masks(workspace: Workspace, one: dict[str, Any], other: dict[str, Any]) -> None:
+    """Check the masks of a run, of its exported file, of one with the preprocessing, and of a split."""
+    assert list(one) == ["path", "mask", "share_none", "share_blue", "share_red", "error"]
+    masks = []
+    for row, folder in ((one, "run_masks"), (other, "file_masks")):
+        assert row["mask"] == f"{folder}/0.png"
+        with Image.open(workspace.folder / row["mask"]) as image:
+            assert (image.mode, image.size) == ("P", (24, 24))
+            masks.append(np.asarray(image))
+        assert (masks[-1] == 1).mean() == pytest.approx(row["share_blue"], abs=1e-6)
+    assert (masks[0] == masks[1]).mean() > 0.999
+    words = ("--format", "onnx", "--with-preprocessing", "--output", "whole")
+    workspace.run("export", "--run", "latest", *words).ok()
+    record = read_json(workspace.folder / "whole" / "export.json")["artefacts"]["model.onnx"]
+    assert (record["inputs"][0]["shape"], record["inputs"][0]["dtype"]) == ([None, None, None, 3], "uint8")
+    assert (record["outputs"][0]["shape"], record["outputs"][0]["dtype"]) == ([None, 24, 24], "uint8")
+    assert all(each["outside"] == 0 for each in record["parity"].values())
+    assert record["metrics"]["scored"]
+    images = ("drawn/0.png", "drawn/1.png", "--output", "whole.csv", "--contact-sheet", "page.html")
+    workspace.run("predict", "--model", "whole/model.onnx", *images).ok()
+    with Image.open(workspace.folder / "whole_masks" / "0.png") as image:
+        assert (np.asarray(image) == masks[0]).mean() > 0.999
+    page = (workspace.folder / "page.html").read_text(encoding="utf-8")
+    assert page.count("data:image/jpeg;base64,") == 2
+    assert "blue" in page
+    workspace.run("predict", "--run", "latest").ok()
+    with (workspace.only_run / "predictions.csv").open(newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == SPLITS.count("test")
+    for row in rows:
+        with Image.open(workspace.only_run / row["mask"]) as image:
+            assert image.size == (24, 24)
 
 
 def test_each_task_that_is_killed_goes_on_to_the_same_training(task: str, trained: Path, workspace: Workspace) -> None:

@@ -12,7 +12,8 @@ from torch import Tensor
 
 from lightkit.callbacks import EMA
 from lightkit.callbacks.resume import ResumeState
-from lightkit.data import DrawnFlowers
+from lightkit.data import DrawnFlowers, Table
+from lightkit.errors import ConfigError
 from lightkit.models.classifier import ImageClassifier
 from tests.trainers import quiet_trainer
 
@@ -72,6 +73,14 @@ def test_without_augmentation_nothing_is_mixed_and_a_warning_says_so(
     seen = train(tmp_path, mixup=0.4, augment=False).seen
     assert seen["train"][0][1].ndim == 1
     assert "data.init_args.mixup: no effect with data.init_args.augment: false" in caplog.text
+
+
+def test_samples_with_weights_are_not_mixed_unless_nothing_is() -> None:
+    for options in ({"mixup": 0.4}, {"cutmix": 1.0}):
+        with pytest.raises(ConfigError, match=r"init_args\.weight \(importance\) and data\.init_args\.(mixup|cutmix)"):
+            Table("photos.parquet", image="image", weight="importance", **options)
+        Table("photos.parquet", image="image", weight="importance", augment=False, **options)
+        Table("photos.parquet", image="image", **options)
 
 
 @pytest.mark.filterwarnings("ignore:Be aware that when using `ckpt_path`:UserWarning")

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torchvision.transforms import v2
 
-from lightkit.data.image_dataset import Box, Decoded, Encoded, EvalView, TrainView, _random_box
+from lightkit.data.image_dataset import Box, Decoded, Encoded, EvalView, TrainView, random_box
 from lightkit.data.sampler import SampleKey
 from lightkit.images.image_file import read_rgb
 from lightkit.images.preprocessing import preprocessing_of
@@ -62,7 +62,7 @@ def test_boxes_are_drawn_as_torchvision_draws_them() -> None:
     height, width, scale = 273, 366, (0.35, 1.0)
     image = torch.empty(3, height, width)
     torch.manual_seed(0)
-    ours = [_random_box(draw, (height, width), scale) for _ in range(1000)]
+    ours = [random_box(draw, (height, width), scale) for _ in range(1000)]
     theirs = [v2.RandomResizedCrop(8, scale=scale).make_params([image]) for _ in range(1000)]
     for name in ("top", "left", "height", "width"):
         mine = np.array([getattr(box, name) for box in ours])
@@ -77,7 +77,7 @@ def test_boxes_are_drawn_as_torchvision_draws_them() -> None:
 def test_boxes_are_within_images_of_any_shape(size: tuple[int, int], scale: tuple[float, float]) -> None:
     draw = random.Random(0)
     for _ in range(50):
-        top, left, height, width = _random_box(draw, size, scale)
+        top, left, height, width = random_box(draw, size, scale)
         assert 0 <= top < top + height <= size[0]
         assert 0 <= left < left + width <= size[1]
 

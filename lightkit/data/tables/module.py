@@ -95,6 +95,12 @@ class Table(LoadingModule):
     )
     """Arguments that choose the samples of a split: in a gate the same for both models. The others prepare them."""
 
+    excluded_inputs: ClassVar[tuple[tuple[str, str, str], ...]] = (
+        ("weight", "mixup", "augment"),
+        ("weight", "cutmix", "augment"),
+    )
+    """Pairs of arguments that exclude each other, unless the third one is false."""
+
     def __init__(
         self,
         path: str | None = None,
@@ -131,6 +137,12 @@ class Table(LoadingModule):
             raise ConfigError(
                 f"data.init_args.path ({path!r}) and data.init_args.{other} are both set. Give one table with all "
                 "splits, or one for each."
+            )
+        if weight and self.augment and (self.mixup or self.cutmix):
+            name = "mixup" if self.mixup else "cutmix"
+            raise ConfigError(
+                f"data.init_args.weight ({weight}) and data.init_args.{name} ({getattr(self, name)}) exclude each "
+                "other: samples with weights are not mixed. Leave one of them out."
             )
         if not (path or train or val or test):
             raise ConfigError("data.init_args.path: expected a table, or tables in data.init_args.train, val and test.")

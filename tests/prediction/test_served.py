@@ -1,0 +1,58 @@
+"""Answers of the server for labels and masks, from what a model gives."""
+
+from __future__ import annotations
+
+import base64
+import io
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from lightkit.errors import DataError
+from lightkit.prediction.masks import decide_mask
+from lightkit.prediction.table import PredictionColumns
+from lightkit.serving.predictor import Predictor
+from lightkit.task import MULTILABEL, SEGMENTATION, Task
+
+
+def build(task: Task, names: tuple[str, ...]) -> Predictor:
+    """Build a predictor without a file, of which the description alone is called."""
+    predictor = object.__new__(Predictor)
+    predictor._columns = PredictionColumns(names, len(names), task=task)
+    return predictor
+
+
+def test_labels_are_predicted_by_the_thresholds_of_the_model() -> None:
+    names = ("bar", "dot", "ring")
+    probabilities = np.array([0.3, 0.6, 0.5], np.float32)
+    answer = build(MULTILABEL.decide_by([0.2, 0.7, 0.5]), names).describe("a.png", probabilities)
+    assert answer["predicted"] == ["bar", "ring"]
+    assert [each["label"] for each in answer["labels"]] == list(names)
+    assert [each["probability"] for each in answer["labels"]] == pytest.approx([0.3, 0.6, 0.5])
+    assert "predicted" not in build(MULTILABEL, names).describe("a.png", probabilities)
+
+
+def test_a_mask_is_a_png_with_the_share_of_each_class() -> None:
+    values = np.zeros((3, 4, 6), np.float32)
+    values[0] = 0.4
+    values[2, :2] = 0.6
+    predictor = build(SEGMENTATION, ("sky", "road", "car"))
+    answer = predictor.describe("a.png", values)
+    with Image.open(io.BytesIO(base64.b64decode(answer["mask"]))) as image:
+        assert (np.asarray(image) == np.repeat([2, 0], 12).reshape(4, 6)).all()
+    shares = {each["label"]: each["share"] for each in answer["classes"]}
+    assert shares == {"sky": 0.5, "road": 0.0, "car": 0.5}
+    with pytest.raises(DataError, match=r"a\.png: the model's output has values that are not finite"):
+        predictor.describe("a.png", np.full_like(values, np.nan))
+
+
+def test_probabilities_are_enlarged_before_a_class_is_chosen() -> None:
+    values = np.zeros((2, 1, 2), np.float32)
+    values[1] = [0.0, 0.9]
+    values[0] = 1 - values[1]
+    mask = decide_mask(values, (2, 20))
+    border = int((mask[0] == 0).sum())  # where the enlarged 0 to 0.9 passes 0.5: between the centres 4.5 and 14.5
+    assert border == 11
+    assert (mask[:, border:] == 1).all()
+    assert (decide_mask(np.array([[0, 1]]), (2, 20))[0] == np.repeat([0, 1], 10)).all()
