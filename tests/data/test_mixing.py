@@ -76,7 +76,8 @@ def test_without_augmentation_nothing_is_mixed_and_a_warning_says_so(
 
 
 def test_samples_with_weights_are_not_mixed_unless_nothing_is() -> None:
-    for options in ({"mixup": 0.4}, {"cutmix": 1.0}):
+    several: tuple[dict[str, Any], ...] = ({"mixup": 0.4}, {"cutmix": 1.0})
+    for options in several:
         with pytest.raises(ConfigError, match=r"init_args\.weight \(importance\) and data\.init_args\.(mixup|cutmix)"):
             Table("photos.parquet", image="image", weight="importance", **options)
         Table("photos.parquet", image="image", weight="importance", augment=False, **options)
