@@ -27,13 +27,8 @@ from lightkit.models.backbones import (
     read_weights,
     subnetworks_of_head,
 )
-from lightkit.models.classifier import (
-    check_class_names,
-    check_same_classes,
-    number_classes,
-    read_class_names,
-    spare_single_pixels,
-)
+from lightkit.models.classes import check_class_names, check_same_classes, number_classes, read_class_names
+from lightkit.models.classifier import spare_single_pixels
 from lightkit.models.mask_scores import MaskScores
 from lightkit.models.module import MeanLoss, ScoredModule, Scores, Stage, build_metrics, split_batch
 from lightkit.models.unet import Encoder, UNet
