@@ -201,6 +201,10 @@ class TabularModel(ScoredModule, LightningModule):
         """
         return self._combine(self._compute_members(numbers, categories))
 
+    def forward_inputs(self, batch: Sequence[Any]) -> tuple[Tensor, ...]:
+        """Return the inputs of ``forward`` in a batch, for an export."""
+        return tuple(batch[0])
+
     def _compute_members(self, numbers: Tensor, categories: Tensor | None = None) -> Tensor:
         """Return the outputs ``(batch, members, outputs)``; values in units of the standard deviation."""
         if self.network is None or self.encoder is None:
