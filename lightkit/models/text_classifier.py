@@ -59,7 +59,7 @@ class TextClassifier(ClassifyingModule, LightningModule):
             transformers, by default as many as the network takes, at most 512.
         freeze: ``encoder`` trains the head of a network of transformers alone.
         buckets: Numbers that n-grams are hashed to; two of one number are one to the model.
-        word_ngrams: Words of the longest n-gram of words; 0 for none.
+        word_ngrams: Words of the longest n-gram of words; 0 for none. With 2, "not good" is one of its own.
         char_ngrams: Characters of the shortest and of the longest n-gram of characters; null for none. They are for
             words with endings, misspellings and languages without spaces, and take most of the time.
         embedding_size: Length of the vector of an n-gram.
@@ -88,7 +88,7 @@ class TextClassifier(ClassifyingModule, LightningModule):
         max_length: PositiveInt | None = None,
         freeze: Literal["none", "encoder"] = "none",
         buckets: PositiveInt = 1 << 17,
-        word_ngrams: NonNegativeInt = 2,
+        word_ngrams: NonNegativeInt = 1,
         char_ngrams: tuple[int, int] | None = (3, 4),
         embedding_size: PositiveInt = 16,
         dropout: Part = 0.0,
