@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import resource
 import statistics
 import subprocess
 import sys
@@ -111,6 +112,8 @@ def main() -> None:
         began = time.perf_counter()
         with tempfile.TemporaryDirectory() as name:
             found = run_lightkit(Path(name), texts, labels, splits.tolist(), seed, words.epochs)
+        used = resource.getrusage(resource.RUSAGE_CHILDREN)
+        print(f"        {used.ru_utime + used.ru_stime:.0f} s of CPU so far")
         accuracies["lightkit"].append(found)
         seconds["lightkit"].append(time.perf_counter() - began)
         began = time.perf_counter()

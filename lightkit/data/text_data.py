@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 import pyarrow as pa
 import torch
+from numpy.typing import NDArray
 from pytorch_lightning import LightningDataModule, LightningModule
 from pytorch_lightning.utilities.model_helpers import is_overridden
 from torch import Tensor
@@ -32,10 +33,13 @@ from lightkit.rows.reader import open_rows
 from lightkit.rows.text import TextPreprocessing
 from lightkit.rows.text_table import TextColumns, read_text_table
 from lightkit.rows.values import plain
+from lightkit.texts.ngrams import Bag, NgramHashing, join_bags
 from lightkit.texts.text_files import is_text_folder, read_folder
 from lightkit.texts.text_rows import TextIndex, TextRow, index_texts, name_label
 
 _FOLDER_COLUMN = "text"
+_KEPT_BYTES = 256_000_000
+"""Of the n-grams of a split that a process keeps."""
 
 
 class TextNames:
@@ -72,6 +76,8 @@ class TextSamples(Dataset[Any]):
         self._numbers = index.splits[split]
         self._preprocessing = preprocessing
         self.source = TextNames(index, split)
+        self._kept: dict[int, Bag] = {}
+        self._room_bytes = _KEPT_BYTES
         self.lengths = index.lengths[self._numbers]
 
     def __len__(self) -> int:
@@ -83,16 +89,33 @@ class TextSamples(Dataset[Any]):
     def __getitems__(self, keys: Sequence[SampleKey | int]) -> Any:
         """Return a batch: inputs, labels, and weights where there are some."""
         chosen = self._numbers[[key.index if isinstance(key, SampleKey) else key for key in keys]]
-        texts = self._index.texts.take(chosen).to_pylist()
-        inputs: Any = texts
+        inputs: Any
+        if self._preprocessing is None:
+            inputs = self._index.texts.take(chosen).to_pylist()
         if self._preprocessing is not None:
-            inputs = _encode(texts, self._preprocessing)
+            inputs = self._encode(chosen, self._preprocessing)
         targets = torch.from_numpy(self._index.targets[chosen])
         if self._index.is_multilabel:
             targets = targets.long()
         if self._index.weights is None:
             return inputs, targets
         return inputs, targets, torch.from_numpy(self._index.weights[chosen])
+
+    def _encode(self, chosen: NDArray[np.int64], preprocessing: TextPreprocessing) -> tuple[Tensor, ...]:
+        """Encode texts; n-grams of a text are kept for later epochs while there is room."""
+        hashing = preprocessing.encoder
+        if not isinstance(hashing, NgramHashing):
+            return _encode(self._index.texts.take(chosen).to_pylist(), preprocessing)
+        missing = np.array([number for number in chosen.tolist() if number not in self._kept], np.int64)
+        bags = hashing.hash_texts(self._index.texts.take(missing).to_pylist())
+        found = dict(zip(missing.tolist(), bags.split(), strict=True))
+        for number, bag in found.items():
+            size = bag[0].nbytes + bag[1].nbytes
+            if size <= self._room_bytes:
+                self._room_bytes -= size
+                self._kept[number] = bag[0].copy(), bag[1].copy()
+        every = [found.get(number) or self._kept[number] for number in chosen.tolist()]
+        return tuple(map(torch.from_numpy, hashing.pad(join_bags(every))))
 
     @staticmethod
     def collate(batch: Any) -> Any:

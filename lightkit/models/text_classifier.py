@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from pytorch_lightning import LightningModule
 from pytorch_lightning.trainer.states import TrainerFn
 from torch import Tensor
+from torch.optim import AdamW, Optimizer
 
 from lightkit.config.bounds import NonNegativeFloat, NonNegativeInt, Part, PositiveInt
 from lightkit.errors import ConfigError
 from lightkit.models.backbones import differences
 from lightkit.models.classes import UNKNOWN_CLASSES, ClassifyingModule
-from lightkit.models.module import Stage, split_batch
+from lightkit.models.module import Stage, parameter_groups, split_batch
 from lightkit.models.scales import count_documents
 from lightkit.models.text_encoders import (
     NGRAMS,
@@ -58,7 +59,7 @@ class TextClassifier(ClassifyingModule, LightningModule):
             transformers, by default as many as the network takes, at most 512.
         freeze: ``encoder`` trains the head of a network of transformers alone.
         buckets: Numbers that n-grams are hashed to; two of one number are one to the model.
-        word_ngrams: Words of the longest n-gram of words; 0 for none.
+        word_ngrams: Words of the longest n-gram of words; 0 for none. With 2, "not good" is one of its own.
         char_ngrams: Characters of the shortest and of the longest n-gram of characters; null for none. They are for
             words with endings, misspellings and languages without spaces, and take most of the time.
         embedding_size: Length of the vector of an n-gram.
@@ -87,7 +88,7 @@ class TextClassifier(ClassifyingModule, LightningModule):
         max_length: PositiveInt | None = None,
         freeze: Literal["none", "encoder"] = "none",
         buckets: PositiveInt = 1 << 17,
-        word_ngrams: NonNegativeInt = 2,
+        word_ngrams: NonNegativeInt = 1,
         char_ngrams: tuple[int, int] | None = (3, 4),
         embedding_size: PositiveInt = 16,
         dropout: Part = 0.0,
@@ -245,6 +246,15 @@ class TextClassifier(ClassifyingModule, LightningModule):
                 f"ckpt_path: the checkpoint is not of encoder {self.encoder} (model.init_args.encoder). {found}"
             )
         self._has_weights = True
+
+    def create_optimizer(self) -> Optimizer:
+        """Build the AdamW that trains the model where the config names no optimizer.
+
+        Of n-grams most weights are in one table, of which the fused kernel reads each number once a step.
+        """
+        groups = parameter_groups(self, weight_decay=self.weight_decay)
+        is_fused = self.has_ngrams and self.device.type in ("cpu", "cuda")
+        return AdamW(groups, lr=self.learning_rate, fused=is_fused)
 
     # -- modes: what is frozen stays in eval mode ----------------------------------------------------------------------
 

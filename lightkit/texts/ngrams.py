@@ -54,6 +54,10 @@ def _mark_separators() -> NDArray[np.bool_]:
 _IS_SEPARATOR = _mark_separators()
 
 
+Bag = tuple[NDArray[np.int64], NDArray[np.float32]]
+"""Numbers of the n-grams of one text, and how often each is in it."""
+
+
 class Bags(NamedTuple):
     """The n-grams of some texts, each once in a text, by their numbers.
 
@@ -66,6 +70,18 @@ class Bags(NamedTuple):
     ids: NDArray[np.int64]
     counts: NDArray[np.float32]
     sizes: NDArray[np.int64]
+
+    def split(self) -> list[Bag]:
+        """Return the n-grams of each text by itself."""
+        ends = np.cumsum(self.sizes)[:-1]
+        return list(zip(np.split(self.ids, ends), np.split(self.counts, ends), strict=True))[: len(self.sizes)]
+
+
+def join_bags(bags: Sequence[Bag]) -> Bags:
+    """Join the n-grams of texts; the inverse of `Bags.split`, for at least one text."""
+    ids = np.concatenate([each[0] for each in bags])
+    counts = np.concatenate([each[1] for each in bags])
+    return Bags(ids, counts, np.array([len(each[0]) for each in bags], np.int64))
 
 
 @dataclass(frozen=True)

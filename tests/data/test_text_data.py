@@ -15,8 +15,11 @@ from pytorch_lightning import LightningModule, Trainer
 
 from lightkit.data import TextData
 from lightkit.data.sampler import ResumableSampler, group_by_length
+from lightkit.data.text_data import TextSamples
 from lightkit.errors import ConfigError, DataError
 from lightkit.models import TextClassifier
+from lightkit.rows.text import TextPreprocessing
+from lightkit.texts.ngrams import NgramHashing
 
 ROWS = [
     (f"text number {at} " * (1 + at % 3), "ab"[at % 2], ("train", "train", "val", "test")[at % 4]) for at in range(40)
@@ -116,6 +119,21 @@ def test_batches_that_were_made_for_another_model_are_refused(table: Path) -> No
     data.trainer = trainers[1]
     with pytest.raises(ConfigError, match="encoded for another model"):
         data.on_before_batch_transfer(batch, 0)
+
+
+def test_ngrams_that_are_kept_are_those_of_the_texts(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = make(table)
+    hashing = NgramHashing(1000, 2, (3, 4), 100)
+    preprocessing = TextPreprocessing("review", hashing)
+    for room in (256_000_000, 300, 0):
+        monkeypatch.setattr("lightkit.data.text_data._KEPT_BYTES", room)
+        samples = TextSamples(data.index, "train", preprocessing)
+        for rows in ([3, 1, 2], [2, 3, 4], [0]):
+            expected = preprocessing.encode_texts(
+                [data.index.texts[data.index.splits["train"][at]].as_py() for at in rows]
+            )
+            for mine, theirs in zip(samples.__getitems__(rows)[0], expected, strict=True):
+                np.testing.assert_array_equal(mine.numpy(), theirs)
 
 
 def test_batches_of_like_length_have_each_text_once_and_others_in_each_epoch() -> None:

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lightkit.texts import ngrams
-from lightkit.texts.ngrams import OFFSET_BASIS, PRIME, SEPARATORS, NgramHashing
+from lightkit.texts.ngrams import OFFSET_BASIS, PRIME, SEPARATORS, NgramHashing, join_bags
 
 TEXTS = (
     "Hello, World! hello",
@@ -128,6 +128,16 @@ def test_bags_are_padded_with_nothing() -> None:
     assert counts.dtype == np.dtype(np.float32)
     ids, counts = hashing.pad(hashing.hash_texts([""]))
     assert ids.shape == (1, 1)
+
+
+def test_bags_of_texts_are_split_and_joined() -> None:
+    hashing = NgramHashing(1 << 16, 2, (3, 4), 100)
+    bags = hashing.hash_texts(["one two", "", "three"])
+    parts = bags.split()
+    assert [len(ids) for ids, _ in parts] == bags.sizes.tolist()
+    for mine, theirs in zip(bags, join_bags(parts), strict=True):
+        np.testing.assert_array_equal(mine, theirs)
+    assert hashing.hash_texts([]).split() == []
 
 
 def test_the_settings_go_through_json() -> None:
