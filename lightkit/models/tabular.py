@@ -124,7 +124,7 @@ class TabularModel(ScoredModule, LightningModule):
                 f"model: {type(self).__name__} predicts rows of a table, and {type(data).__name__} has no "
                 "`row_preprocessing` of them. Set data.class_path to TableData."
             )
-        self._build(preprocessing, list(data.class_names))
+        self._build(preprocessing, list(data.class_names or ()))
         mean, std = data.target_scale
         self.target_mean.fill_(mean)
         self.target_std.fill_(std)
