@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -20,7 +22,7 @@ def test_a_row_of_a_request_is_prepared_as_a_row_of_a_table() -> None:
     fitted = TableFit(TYPES, scaling="quantile")
     fitted.add(pa.table({"a": [1.0, 2.0, 4.0, None], "c": ["x", "y", "x", "y"]}))
     preprocessing = fitted.finish()
-    records = [{"a": 3, "c": "x", "other": 1}, {"a": None, "c": "new"}, {"a": "2.5", "c": None}]
+    records: list[dict[str, Any]] = [{"a": 3, "c": "x", "other": 1}, {"a": None, "c": "new"}, {"a": "2.5", "c": None}]
     found = Predictor._encode([Item(str(at), record) for at, record in enumerate(records)], preprocessing)
     rows, _ = read_columns(pa.record_batch({"a": ["3", "", "2.5"], "c": ["x", "new", ""]}), TYPES)
     assert isinstance(found, list)
