@@ -97,7 +97,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("corpus", type=Path)
     parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--epochs", type=int, default=8)
+    parser.add_argument("--epochs", type=int, default=5)
     words = parser.parse_args()
     texts, labels = read_texts(words.corpus)
     print(f"{len(texts)} texts, {len(set(labels))} classes, {len(os.sched_getaffinity(0))} cores")
