@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +79,14 @@ def test_a_file_prepares_images_of_any_size(prepared_file: Any, size: tuple[int,
     expected = np.stack([PREPROCESSING(Image.fromarray(image)) for image in images])
     assert np.array_equal(prepared_file([images])[0], expected)
     assert np.array_equal(prepared_file([images[:1]])[0], expected[:1])
+
+
+@pytest.mark.parametrize("size", SIZES, ids=[f"{width}x{height}" for width, height in SIZES])
+def test_the_whole_of_an_image_is_resized_as_pillow_does(size: tuple[int, int]) -> None:
+    whole = replace(PREPROCESSING, is_whole=True)
+    images = noise(*size, num=2)
+    expected = np.stack([whole(Image.fromarray(image)) for image in images])
+    assert np.array_equal(ImageTransform(whole)(torch.from_numpy(images)).numpy(), expected)
 
 
 class SumsOfChannels(nn.Module):
