@@ -133,7 +133,7 @@ def main() -> None:
         "extends": ["lightkit:tabular"],
         "model": {"init_args": model},
         "data": {"init_args": {"path": "rows.csv"}},
-        "trainer": {"max_epochs": given.epochs, "logger": False, "enable_progress_bar": False},
+        "trainer": {"max_epochs": given.epochs, "enable_progress_bar": False},
         "accelerator": "cpu",
         "run": {"report": False},
     }
