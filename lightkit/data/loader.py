@@ -278,8 +278,9 @@ def train_loader(
     """Make a loader of shuffled batches that goes on where the trainer's restored checkpoint left off.
 
     Args:
-        dataset: Takes a `SampleKey` as its index. Where it has a method ``collate``, that makes the batches; where it
-            has ``sample_bytes``, the size of a sample in a batch, no more is loaded ahead than shared memory holds.
+        dataset: Takes a `SampleKey` as its index, or an index where its attribute ``has_epochs`` is False. Where it has
+            a method ``collate``, that makes the batches; where it has ``sample_bytes``, the size of a sample in a
+            batch, no more is loaded ahead than shared memory holds.
         batch_size: Samples of one batch on one process.
         seed: Of the order.
         trainer: Knows the position, and this process's share. Without one: epoch 0, all samples.
@@ -299,6 +300,7 @@ def train_loader(
         seed=seed,
     )
     sampler.lengths = lengths
+    sampler.has_keys = getattr(dataset, "has_epochs", True)
     epoch, batches = position_of(trainer)
     sampler.resume(epoch=epoch, batches=batches)
     loader: ResumableLoader = make_loader(

@@ -16,7 +16,6 @@ from torch.utils.data import DataLoader, Dataset
 from lightkit.config.bounds import NonNegativeInt, Part, PositiveInt
 from lightkit.data.image_module import check_arguments, seed_of
 from lightkit.data.loader import ResumableLoader, eval_loader, predict_loader, train_loader
-from lightkit.data.sampler import SampleKey
 from lightkit.errors import ConfigError, DataError
 from lightkit.images.splits import Split, check_fractions
 from lightkit.rows.plan import SPLITS, RowPlan, RowRules, RowSettings, TargetType
@@ -38,6 +37,9 @@ class EncodedRows(Dataset[Any]):
         data: The data module.
         split: The split.
     """
+
+    has_epochs = False
+    """Whether a sample differs from epoch to epoch."""
 
     def __init__(self, data: RowData, split: Split) -> None:
         self.numbers = data.rows.find_numbers(split)
@@ -63,15 +65,14 @@ class EncodedRows(Dataset[Any]):
         arrays = [*self.arrays.inputs, self.arrays.target]
         return sum(array.itemsize * int(np.prod(array.shape[1:])) for array in arrays)
 
-    def __getitem__(self, key: SampleKey | int) -> Batch:
+    def __getitem__(self, key: int) -> Batch:
         """Return one row, without a batch dimension."""
         inputs, *others = self.__getitems__([key])
         return (tuple(each[0] for each in inputs), *(each[0] for each in others))
 
-    def __getitems__(self, keys: Sequence[SampleKey | int]) -> Batch:
+    def __getitems__(self, keys: Sequence[int]) -> Batch:
         """Return a batch; torch's loader calls this method if there is one."""
-        places = [key.index if type(key) is SampleKey else key for key in keys]
-        rows = self.numbers[np.asarray(places, np.int64)]
+        rows = self.numbers[np.asarray(keys, np.int64)]
         arrays = self.arrays
         inputs = tuple(torch.from_numpy(each[rows]) for each in arrays.inputs)
         target = torch.from_numpy(arrays.target[rows])

@@ -57,12 +57,15 @@ class ResumableSampler(DistributedSampler[SampleKey]):
     Attributes:
         lengths: Of the samples, such as the characters of texts: batches are of samples of like length then, see
             `group_by_length`. None for batches of any samples.
+        has_keys: Whether it yields `SampleKey` rather than an index, for a dataset whose samples are the same in each
+            epoch.
     """
 
     def __init__(self, dataset: Sized, *, batch_size: int, num_replicas: int = 1, rank: int = 0, seed: int = 0) -> None:
         super().__init__(dataset, num_replicas=num_replicas, rank=rank, shuffle=True, seed=seed)  # type: ignore[arg-type]
         self.batch_size = batch_size
         self.lengths: NDArray[np.int64] | None = None
+        self.has_keys = True
         self.before_epoch: Callable[[], None] | None = None
         self._start = Position(epoch=0, batches=0)
 
@@ -120,7 +123,10 @@ class ResumableSampler(DistributedSampler[SampleKey]):
         epoch = self.epoch
         batches = self.first_batch
         order = self._order(epoch)[self.rank : self.total_size : self.num_replicas]
-        return iter([SampleKey(index, epoch) for index in order[batches * self.batch_size :]])
+        left = order[batches * self.batch_size :]
+        if not self.has_keys:
+            return iter(cast("list[SampleKey]", left))
+        return iter([SampleKey(index, epoch) for index in left])
 
     def _order(self, epoch: int) -> list[int]:
         """All indices in the order of ``epoch``, repeated from the start until the processes' shares are equal."""
@@ -128,7 +134,9 @@ class ResumableSampler(DistributedSampler[SampleKey]):
         if self.lengths is not None:
             size = self.batch_size * self.num_replicas
             order = group_by_length(order, self.lengths, size=size, seed=stable_seed(self.seed, epoch))
-        return [order[place % len(order)] for place in range(self.total_size)] if order else []
+        if self.total_size == len(order) or not order:
+            return order
+        return [order[place % len(order)] for place in range(self.total_size)]
 
     # `__len__` is inherited and always counts the whole epoch: Lightning takes the number of batches from it, and goes
     # on counting at the restored batch.
