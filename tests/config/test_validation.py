@@ -108,7 +108,7 @@ WRONG = {
     ),
     "a short name of nothing": (
         "model: ImageClasifier",
-        "model.class_path: no class 'ImageClasifier'; did you mean 'ImageClassifier'?; "
+        "model.class_path: no class 'ImageClasifier'; did you mean 'ImageClassifier' or 'TextClassifier'?; "
         "a class of your own is named with its module: my_models.ImageClasifier",
     ),
     "the name of an entry": (
