@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from multiprocessing import resource_tracker
+from multiprocessing import forkserver, resource_tracker
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -34,6 +34,10 @@ _LOST_CODE = 255  # of a process whose fork server is gone, in Python 3.11 to 3.
 _POLL_S = 0.1
 
 
+class _GivenUp(Exception):
+    """A signal came while the fork server was imported: no command is running."""
+
+
 class CommandProcess:
     """One command that runs in a process of its own.
 
@@ -42,17 +46,23 @@ class CommandProcess:
         process: Its process, which has begun; None where it could not be started.
         receiver: Gets its exit code and its last error.
         reason: Why it could not be started.
+        signum: Signal that counts as its end where it could not be started.
     """
 
     def __init__(
-        self, args: Sequence[str], process: BaseProcess | None, receiver: Connection | None, reason: str = ""
+        self,
+        args: Sequence[str],
+        process: BaseProcess | None,
+        receiver: Connection | None,
+        reason: str = "",
+        signum: int = signal.SIGKILL,
     ) -> None:
         self.args = tuple(args)
         self.reason = reason
         """Why it ended as it did, in its own words; empty if it has printed no error."""
         self.process = process
         self._receiver = receiver
-        self._code: int | None = None if process is not None else -signal.SIGKILL
+        self._code: int | None = None if process is not None else -signum
 
     @property
     def pid(self) -> int | None:
@@ -128,6 +138,7 @@ class StageProcesses:
         self._preloads = preloads and sys.platform == "linux"  # elsewhere torch survives no fork
         self._modules = modules
         self._running: list[CommandProcess] = []
+        self._is_starting = False
 
     def __enter__(self) -> StageProcesses:
         modules = _PRELOAD if self._modules is None else self._modules
@@ -142,6 +153,9 @@ class StageProcesses:
 
     def _handle(self, signum: int, _frame: FrameType | None) -> None:
         self.received = self.received or signum
+        if self._is_starting and not self._running:
+            self._is_starting = False
+            raise _GivenUp
         for each in self._running:
             each.send_signal(signum)
 
@@ -170,13 +184,25 @@ class StageProcesses:
         resource_tracker.ensure_running()
         before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
         try:
+            forkserver.ensure_running()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+        # The server answers once it has imported its modules, which takes seconds. What it forks for a start that was
+        # given up ends with this process.
+        try:
+            self._is_starting = True
             process.start()
+            self._is_starting = False
+        except _GivenUp:
+            receiver.close()
+            return CommandProcess(args, None, None, signum=self.received or signal.SIGKILL)
         except (EOFError, OSError) as error:  # of the connection to the fork server
             receiver.close()
             reason = f"it could not be started ({type(error).__name__}): the process that forks it was killed"
-            return CommandProcess(args, None, None, reason)
+            return CommandProcess(args, None, None, reason, self.received or signal.SIGKILL)
         finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+            self._is_starting = False
             sender.close()
         started = CommandProcess(args, process, receiver)
         self._running.append(started)
@@ -201,9 +227,6 @@ class StageProcesses:
         """
         self.reason = ""
         process = self.start(args, environment)
-        if process.process is None:
-            self.reason = process.reason
-            return -signal.SIGKILL
         code = None
         try:
             while code is None:

@@ -144,6 +144,31 @@ def test_a_signal_that_a_stage_does_not_live_to_handle_is_told_all_the_same(
     assert capfd.readouterr().err == f"{early.reason}\n"
 
 
+def test_a_signal_while_the_fork_server_imports_ends_the_command_at_once(tmp_path: Path) -> None:
+    """As torch takes minutes on a crowded machine, and SIGTERM has 15 s."""
+    (tmp_path / "slow.py").write_text("import os, time\nos.mkfifo('begun')\nopen('begun').close()\ntime.sleep(600)\n")
+    program = (
+        "import os, signal, threading\n"
+        "from lightkit.cli import stage_processes\n"
+        "stage_processes._PRELOAD = ['slow']\n"
+        "def end():\n"
+        "    while not os.path.exists('begun'): pass\n"
+        "    open('begun', 'w').close()\n"
+        "    os.kill(os.getpid(), signal.SIGTERM)\n"
+        "threading.Thread(target=end, daemon=True).start()\n"
+        "with stage_processes.StageProcesses() as processes:\n"
+        "    print(processes.run(['test'], {}, lambda: None), processes.reason, flush=True)\n"
+        "from lightkit.runs.signals import kill_children\n"
+        "kill_children()\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=tmp_path, env=environment, capture_output=True, text=True, check=True, timeout=60,
+    )  # fmt: skip
+    assert done.stdout == "-15 interrupted by SIGTERM; the same lightkit retrain goes on with test\n"
+
+
 def test_a_fit_that_begins_again_for_other_data_keeps_its_deadline(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
