@@ -179,21 +179,8 @@ class StageProcesses:
         process = context.Process(target=run_command, args=([*args], everything, sender, output))
         sys.stdout.flush()
 
-        # Blocked in the fork server too, which a signal to all processes of a job must not end: it would seem to be the
-        # end of the stage. The tracker, if it is not running yet, would unblock them.
-        resource_tracker.ensure_running()
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
         try:
-            forkserver.ensure_running()
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-        # The server answers once it has imported its modules, which takes seconds. What it forks for a start that was
-        # given up ends with this process.
-        try:
-            self._is_starting = True
-            process.start()
-            self._is_starting = False
+            self._start(process)
         except _GivenUp:
             receiver.close()
             return CommandProcess(args, None, None, signum=self.received or signal.SIGKILL)
@@ -209,6 +196,31 @@ class StageProcesses:
         if self.received is not None:  # while it was being started
             started.send_signal(self.received)
         return started
+
+    def _start(self, process: BaseProcess) -> None:
+        """Start a process by way of the fork server.
+
+        Raises:
+            _GivenUp: If a signal has come, and no other command runs that it concerns.
+            EOFError, OSError: If the fork server is gone.
+        """
+        self._is_starting = True
+        if self.received is not None and not self._running:
+            raise _GivenUp
+
+        # Blocked in the fork server too, which a signal to all processes of a job must not end: it would seem to be the
+        # end of the stage. The tracker, if it is not running yet, would unblock them.
+        resource_tracker.ensure_running()
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+        try:
+            forkserver.ensure_running()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+        # The server answers once it has imported its modules, which takes seconds. What it forks for a start that was
+        # given up ends with this process.
+        process.start()
+        self._is_starting = False
 
     def forget(self, process: CommandProcess) -> None:
         """Forward no signal to a command any more, which has ended."""

@@ -302,6 +302,9 @@ def test_each_task_is_judged_predicted_and_reported(task: str, trained: Path, wo
     assert len(ones) == len(others)
     for first, second in zip(map(json.loads, ones), map(json.loads, others), strict=True):
         assert first.keys() == second.keys()
+        if task == "masks":
+            masks = [np.asarray(Image.open(workspace.folder / each.pop("mask"))) for each in (first, second)]
+            assert (masks[0] == masks[1]).mean() > 0.99
         for name, value in second.items():
             assert first[name] == (pytest.approx(value, rel=1e-4) if isinstance(value, float) else value), name
     one, other = json.loads(ones[0]), json.loads(others[0])
