@@ -341,8 +341,8 @@ class Proof:
             allowed = replace(allowed, rtol=rtol)
         if atol is not None:  # in place of the bound relative to the largest output, too
             allowed = Tolerance(allowed.rtol, atol)
-        check_row_preprocessing(self._target.samples, read_metadata(file).row_preprocessing)
         outputs, result = self._run_file(file, metadata)
+        check_row_preprocessing(self._target.samples, read_metadata(file).row_preprocessing)
         names = self._target.samples.names
         parity = compare(self.expected, outputs, metadata=metadata, names=names, tolerance=allowed)
         metrics = self._check_metrics(outputs[self._scored_size], metadata)
