@@ -1189,7 +1189,7 @@ lightkit fit -c lightkit:flowers -c lightkit:accelerator/ddp""",
     ),
     Command(
         "init",
-        "write a starter project, or a config for images",
+        "write a starter project, or a config for your data",
         usage="lightkit init [--template NAME]\n       lightkit init --data FOLDER [--output FILE]",
         about="""\
 Write a starter project into this folder. It asks nothing and overwrites nothing.""",
@@ -1206,9 +1206,9 @@ Write a starter project into this folder. It asks nothing and overwrites nothing
             Option(
                 "--data",
                 (
-                    "look at images in class folders (or in train/, val/, test/), or at a Parquet or "
-                    "Delta table, and write FOLDER.yaml with settings for them, each with its reason as a"
-                    " comment"
+                    "look at images or texts in class folders (or in train/, val/, test/), at images and "
+                    "their masks, or at a table of images, numbers or texts (CSV, JSON lines, Parquet, "
+                    "Delta), and write a config for them, each setting with its reason as a comment"
                 ),
                 value="FOLDER",
                 completes=(FOLDERS,),

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from lightkit.errors import DataError, format_count
 from lightkit.images.image_file import IMAGE_SUFFIXES, walk_files
@@ -19,12 +20,17 @@ from lightkit.images.table_format import PARQUET_SUFFIXES
 from lightkit.texts.text_files import is_text_folder, read_folder
 from lightkit.texts.text_rows import TextIndex, TextRow, index_texts
 
+if TYPE_CHECKING:
+    from lightkit.rows.text_table import TextColumns
+
 _VAL_FRACTION = 0.2
 _TEST_FRACTION = 0.1
 _IDS = ("", "id", "index", "uid", "guid", "unnamed: 0")
 """Columns that are no features."""
 _LEAST_WORDS = 3.0
 """Mean words of a text; a column of fewer is one of categories."""
+_MOST_CLASSES = 0.1
+"""Classes over texts, of a column that is not named as a label."""
 _NUM_LOOKED_AT = 200
 _JSON_SUFFIXES = (".jsonl", ".ndjson")
 _SHOWN_CLASSES = 20
@@ -84,7 +90,7 @@ def _has_images(path: Path) -> bool:
 def _find_in_table(path: Path) -> TextSummary | None:
     """Look at a table whose one feature is a text."""
     from lightkit.rows.reader import open_rows  # here: pyarrow, which few commands load
-    from lightkit.rows.text_table import TextColumns, read_text_table
+    from lightkit.rows.text_table import TextColumns
 
     try:
         table = open_rows(str(path), setting="--data")
@@ -92,15 +98,40 @@ def _find_in_table(path: Path) -> TextSummary | None:
         return None  # whoever reads it as another kind says what is wrong
     names = {name.lower(): name for name in reversed(table.names)}
     label = next((names[each] for each in LABEL_COLUMNS if each in names), None)
-    features = [name for name in table.names if name != label and name.lower() not in (*_IDS, "split")]
-    if label is None or len(features) != 1 or features[0].lower() in PATH_COLUMNS:
+    others = [name for name in table.names if name != label and name.lower() not in (*_IDS, "split")]
+    if label is None and len(others) == 2:  # a label of another name: one of the two is a text
+        pairs = [(others[0], others[1]), (others[1], others[0])]
+    elif label is not None and len(others) == 1:
+        pairs = [(others[0], label)]
+    else:
         return None
-    columns = TextColumns(text=features[0], label=label)
+    for text, of_label in pairs:
+        if text.lower() in PATH_COLUMNS:
+            continue
+        try:
+            found = _look_at(path, TextColumns(text=text, label=of_label))
+        except DataError:
+            if label is not None:
+                raise
+            continue  # the other column is no label
+        if found is not None and (label is not None or len(found.classes) <= found.num_texts * _MOST_CLASSES):
+            return found
+    return None
+
+
+def _look_at(path: Path, columns: TextColumns) -> TextSummary | None:
+    """Look at the texts and labels of two columns; None where the first has no texts of several words.
+
+    Raises:
+        DataError: If a row cannot be used, or there is one class.
+    """
+    from lightkit.rows.text_table import read_text_table  # here: pyarrow
+
     _, rows = read_text_table(str(path), columns)
     if not _are_texts(islice(rows, _NUM_LOOKED_AT)):
         return None
     _, rows = read_text_table(str(path), columns)
-    return _summarize(path, {"text": features[0], "label": label}, rows)
+    return _summarize(path, {"text": str(columns.text), "label": str(columns.label)}, rows)
 
 
 def _are_texts(rows: Iterator[TextRow]) -> bool:
