@@ -26,6 +26,7 @@ import contextlib
 import gc
 import importlib
 import json
+import logging
 import os
 import pkgutil
 import selectors
@@ -93,6 +94,8 @@ def main(address: str) -> None:
     for name in UNFORKABLE:
         del sys.modules[name]
     _fill_caches()
+    logging.getLogger().handlers.clear()  # an import adds one, and sets the level to that of errors
+    logging.getLogger().setLevel(logging.WARNING)
     sys.path[:] = importing_path
     gc.collect()
     gc.freeze()  # else each fork spends a second on collecting at its end what it shares with this process
