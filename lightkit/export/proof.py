@@ -342,7 +342,8 @@ class Proof:
         if atol is not None:  # in place of the bound relative to the largest output, too
             allowed = Tolerance(allowed.rtol, atol)
         outputs, result = self._run_file(file, metadata)
-        check_row_preprocessing(self._target.samples, read_metadata(file).row_preprocessing)
+        if metadata.row_preprocessing is not None:
+            check_row_preprocessing(self._target.samples, read_metadata(file).row_preprocessing)
         names = self._target.samples.names
         parity = compare(self.expected, outputs, metadata=metadata, names=names, tolerance=allowed)
         metrics = self._check_metrics(outputs[self._scored_size], metadata)
