@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import multiprocessing
 import os
 import runpy
@@ -277,6 +278,9 @@ def run_command(
         output: File to which standard output and error are appended.
     """
     os.setpgid(0, 0)  # so that a terminal's Ctrl-C comes to the parent alone
+    root = logging.getLogger()  # mlflow.pytorch, which the fork server has imported, lets it print errors alone
+    root.setLevel(logging.WARNING)
+    root.handlers.clear()
     if output is not None:
         _redirect(output)
     multiprocessing.set_start_method(None, force=True)  # of the fork server; the stage chooses its own

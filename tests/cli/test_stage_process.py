@@ -144,6 +144,24 @@ def test_a_signal_that_a_stage_does_not_live_to_handle_is_told_all_the_same(
     assert capfd.readouterr().err == f"{early.reason}\n"
 
 
+def test_warnings_of_other_modules_are_shown_whatever_the_fork_server_has_imported(tmp_path: Path) -> None:
+    """mlflow.pytorch sets the level of the root logger; the command here is a stand-in that warns."""
+    lines = ("import logging, runpy", "logging.basicConfig(level=logging.ERROR)")
+    command = "runpy.run_module = lambda *_, **__: logging.getLogger('mine').warning('a warning of my own')"
+    (tmp_path / "loud.py").write_text("\n".join((*lines, command)), encoding="utf-8")
+    program = (
+        "from lightkit.cli import stage_processes\n"
+        "stage_processes._PRELOAD = ['loud']\n"
+        "with stage_processes.StageProcesses() as processes:\n"
+        "    processes.run(['test'], {}, lambda: None)\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True, timeout=120
+    )
+    assert done.stderr == "a warning of my own\n"
+
+
 def test_a_signal_while_the_fork_server_imports_ends_the_command_at_once(tmp_path: Path) -> None:
     """As torch takes minutes on a crowded machine, and SIGTERM has 15 s."""
     (tmp_path / "slow.py").write_text("import os, time\nos.mkfifo('begun')\nopen('begun').close()\ntime.sleep(600)\n")
