@@ -52,7 +52,7 @@ class GateSettings:
     """
 
     metric: str | None = None
-    mode: Literal["max", "min"] | None = None
+    mode: Literal["min", "max"] | None = None
     min: float | None = None
     max: float | None = None
     max_drop: float | None = None
