@@ -62,7 +62,12 @@ def head_of(
     """Predict one image, and give the table's head and its row."""
     entry = Prediction(0, "a.png", None, "broken" if is_bad else None)
     data = SimpleNamespace(
-        entries=deque([[entry]]), trained_names=None, names_of_data=lambda: ["dark", "bright"], paths=["a.png"]
+        entries=deque([[entry]]),
+        trained_names=None,
+        names_of_data=lambda: ["dark", "bright"],
+        paths=["a.png"],
+        unit="images",
+        count_samples=len,
     )
     trainer = cast("Trainer", SimpleNamespace(is_global_zero=True, datamodule=data, strategy=None))
     callback = ListedPredictions(partial(write_predictions, folder / "t.csv"), on_written=lambda _: None, **settings)
@@ -134,7 +139,8 @@ BOXES = [{"boxes": torch.tensor([[0.1, 2.0, 3.0, 4.0]]), "labels": torch.tensor(
 
 
 def predict_one(module: LightningModule, outputs: Any, output: Path, **settings: Any) -> None:
-    data = SimpleNamespace(entries=deque([[Prediction(0, "a.png", None, None)]]), paths=["a.png"])
+    entries = deque([[Prediction(0, "a.png", None, None)]])
+    data = SimpleNamespace(entries=entries, paths=["a.png"], unit="images", count_samples=len)
     trainer = cast("Trainer", SimpleNamespace(is_global_zero=True, datamodule=data, strategy=None))
     callback = ListedPredictions(partial(write_predictions, output, **settings), on_written=lambda _: None)
     callback.on_predict_batch_end(trainer, module, outputs, torch.zeros(1, 3, 2, 2), 0)
