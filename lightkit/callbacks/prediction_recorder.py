@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -163,6 +163,24 @@ class _Evaluation:
         return indices, {name: column[counts] for name, column in rows.items()}
 
 
+class _Joined(NamedTuple):
+    """The outcomes of all ranks, each sample once.
+
+    Args:
+        index: Numbers of the samples in their split, ascending.
+        rows: Their outcomes, by the name of a column.
+        pictures: Of some of them, how wrong it is and what is drawn of it.
+        source: Names and images of the samples; None where it has none, or samples have no number.
+        is_named: Whether samples have numbers.
+    """
+
+    index: NDArray[np.int64]
+    rows: dict[str, NDArray[Any]]
+    pictures: dict[int, tuple[float, NDArray[np.uint8]]]
+    source: Any
+    is_named: bool
+
+
 class PredictionRecorder(Callback):
     """Write the predictions of a test, and in a fit those of the validation of the best checkpoint, to the run folder.
 
@@ -284,6 +302,20 @@ class PredictionRecorder(Callback):
     ) -> Predictions | None:
         """Join the ranks' shares and write them on rank 0; a failure is one warning."""
         self._evaluation = self._best = None
+        joined = self._join_ranks(trainer, evaluation)
+        if evaluation is None or joined is None:
+            return None
+        with self._warn_of_failure():
+            predictions = self._describe(trainer, evaluation, joined, split, checkpoint)
+            if self.folder is not None and len(predictions):
+                write_predictions(predictions_path(self.folder, split), predictions)
+                if has_thumbnails and joined.is_named:
+                    _write_pictures(self.folder, predictions, joined, num_classes=evaluation.num_classes)
+            return predictions
+        return None  # type: ignore[unreachable]  # after a failure
+
+    def _join_ranks(self, trainer: Trainer, evaluation: _Evaluation | None) -> _Joined | None:
+        """Join the ranks' shares on rank 0; None elsewhere, and where a rank has none or samples have no number."""
         share = None
         with self._warn_of_failure():
             share = None if evaluation is None else evaluation.share()
@@ -299,53 +331,53 @@ class PredictionRecorder(Callback):
             return None
         if trainer.world_size > 1 and not is_named:
             return None
-        shares = [each for each in shares if each[1]] or shares  # a rank may have had no batch
+
+        # each sample once: a share may have been filled up, and a rank may have had no batch
+        shares = [each for each in shares if each[1]] or shares
         rows = {name: np.concatenate([each[name] for _, each in shares]) for name in shares[0][1]}
-        num = len(next(iter(rows.values()), ()))
-        index = np.concatenate([indices for indices, _ in shares]) if is_named else np.arange(num)
-        index, first = np.unique(index, return_index=True)  # a share may have been filled up
-        rows = {name: column[first] for name, column in rows.items()}
         if not rows:
             return None
+        num = len(next(iter(rows.values())))
+        index = np.concatenate([indices for indices, _ in shares]) if is_named else np.arange(num)
+        index, first = np.unique(index, return_index=True)
+        rows = {name: column[first] for name, column in rows.items()}
+        return _Joined(index, rows, pictures, evaluation.source if is_named else None, is_named)
+
+    def _describe(
+        self,
+        trainer: Trainer,
+        evaluation: _Evaluation,
+        joined: _Joined,
+        split: Split,
+        checkpoint: str | Path | None,
+    ) -> Predictions:
+        """Return the predictions with the weights, the data and the classes that they are of."""
+        names = names_of_outputs(trainer) or ()
         num_classes = evaluation.num_classes
-        source = evaluation.source if is_named else None
-        data = getattr(trainer, "datamodule", None)
-        with self._warn_of_failure():
-            names = names_of_outputs(trainer) or ()
-            describe = getattr(data, "describe", None)
-            epoch: int | None = evaluation.epoch
-            if trainer.state.fn != TrainerFn.FITTING:
-                epoch = None
-                if checkpoint and not Path(checkpoint).is_dir():  # of shards
-                    epoch = read_checkpoint(checkpoint, mmap=True).get("epoch")
-            task = evaluation.task
-            kind = None if task is None or task.form in _BY_NAMES else task.output_kind
-            is_own = task is not None and type(task.form) is not type(task_of_kind(task.output_kind).form)
-            predictions = Predictions(
-                split=split,
-                index=index,
-                paths=[None if source is None else source.name(each) for each in index.tolist()],
-                **cast(dict[str, Any], evaluation.form.arrange(rows)),
-                output_kind=kind,
-                own_task=task if is_own else None,
-                class_names=tuple(map(str, names if len(names) == num_classes else range(num_classes))),
-                # None for samples without names: their order may differ between runs
-                fingerprint=describe().get("fingerprint") if callable(describe) and is_named else None,
-                sha256=runs.digest(checkpoint) if checkpoint and Path(checkpoint).is_file() else None,
-                epoch=epoch,
-                changed=self._changed,
-            )
-            if self.folder is not None and len(predictions):
-                write_predictions(predictions_path(self.folder, split), predictions)
-                if has_thumbnails and is_named:
-                    chosen = [*worst_errors(predictions, _NUM_WORST), *least_certain(predictions, _NUM_THUMBNAILS)]
-                    indices = list(dict.fromkeys(predictions.index[chosen].tolist()))[:_NUM_THUMBNAILS]
-                    for old in self.folder.glob(f"thumbnails/{split}-*.jpg"):
-                        old.unlink()
-                    masks = {index: pictures[index][1] for index in indices if index in pictures}
-                    write_thumbnails(self.folder, split, indices, source, masks=masks, num_classes=num_classes)
-            return predictions
-        return None  # type: ignore[unreachable]  # after a failure
+        describe = getattr(getattr(trainer, "datamodule", None), "describe", None)
+        has_fingerprint = callable(describe) and joined.is_named  # else the order may differ between runs
+        epoch: int | None = evaluation.epoch
+        if trainer.state.fn != TrainerFn.FITTING:
+            epoch = None
+            if checkpoint and not Path(checkpoint).is_dir():  # of shards
+                epoch = read_checkpoint(checkpoint, mmap=True).get("epoch")
+        task = evaluation.task
+        kind = None if task is None or task.form in _BY_NAMES else task.output_kind
+        is_own = task is not None and type(task.form) is not type(task_of_kind(task.output_kind).form)
+        source = joined.source
+        return Predictions(
+            split=split,
+            index=joined.index,
+            paths=[None if source is None else source.name(each) for each in joined.index.tolist()],
+            **cast(dict[str, Any], evaluation.form.arrange(joined.rows)),
+            output_kind=kind,
+            own_task=task if is_own else None,
+            class_names=tuple(map(str, names if len(names) == num_classes else range(num_classes))),
+            fingerprint=describe().get("fingerprint") if has_fingerprint else None,
+            sha256=runs.digest(checkpoint) if checkpoint and Path(checkpoint).is_file() else None,
+            epoch=epoch,
+            changed=self._changed,
+        )
 
     @contextmanager
     def _warn_of_failure(self) -> Iterator[None]:
@@ -356,6 +388,16 @@ class PredictionRecorder(Callback):
             level = logging.DEBUG if self._has_warned else logging.WARNING
             log.log(level, "predictions cannot be recorded: %s: %s", type(error).__name__, error)
             self._has_warned = True
+
+
+def _write_pictures(folder: Path, predictions: Predictions, joined: _Joined, *, num_classes: int) -> None:
+    """Write thumbnails of the worst errors, and then of the least certain samples, in the place of earlier ones."""
+    chosen = [*worst_errors(predictions, _NUM_WORST), *least_certain(predictions, _NUM_THUMBNAILS)]
+    indices = list(dict.fromkeys(predictions.index[chosen].tolist()))[:_NUM_THUMBNAILS]
+    for old in folder.glob(f"thumbnails/{predictions.split}-*.jpg"):
+        old.unlink()
+    masks = {index: joined.pictures[index][1] for index in indices if index in joined.pictures}
+    write_thumbnails(folder, predictions.split, indices, joined.source, masks=masks, num_classes=num_classes)
 
 
 def _best_score(trainer: Trainer) -> float | None:

@@ -185,36 +185,14 @@ class ClassifyingModule(ScoredModule):
         Raises:
             ConfigError: If there are not as many as classes, or the data does not count its labels.
         """
-        name = "pos_weight" if self.multilabel else "class_weight"
-        given = self.pos_weight if self.multilabel else self.class_weight
-        names = self.class_names or []
-        if given is None:
-            return None
-        if given != "auto":
-            if len(given) != len(names) or not all(0 <= factor < math.inf for factor in given):
-                raise ConfigError(
-                    f"model.init_args.{name}: expected {len(names)} factors of 0 or more, one for each of "
-                    f"{join_names(names, most=10)}; got {given}."
-                )
-            return torch.tensor(given, dtype=torch.float32, device=self.device)
-        data = self.trainer.datamodule  # type: ignore[attr-defined]
-        counts = getattr(data, "label_counts", None)
-        if counts is None:
-            raise ConfigError(
-                f"model.init_args.{name}: auto needs the number of training {self.sample_noun}s of each class, and "
-                f"{type(data).__name__} has no label_counts. Give {len(names)} factors."
-            )
-        return torch.tensor(self._balance(counts, data.counts["train"]), dtype=torch.float32, device=self.device)
-
-    def _balance(self, counts: Sequence[int], num_samples: int) -> list[float]:
-        """Compute the factors of classes or labels with so many training samples."""
-        names = self.class_names or []
-        missing = [name for name, count in zip(names, counts, strict=True) if not count]
-        if missing and self.trainer.is_global_zero:
-            log.warning("model: no training %s has %s, so that its factor is 1", self.sample_noun, join_names(missing))
-        if self.multilabel:
-            return [(num_samples - count) / count if count else 1.0 for count in counts]
-        return [num_samples / (len(counts) * count) if count else 1.0 for count in counts]
+        factors = find_factors(
+            self.pos_weight if self.multilabel else self.class_weight,
+            self.class_names or [],
+            trainer=self._trainer,
+            noun=self.sample_noun,
+            is_multilabel=self.multilabel,
+        )
+        return None if factors is None else factors.to(self.device)
 
     # -- scores --------------------------------------------------------------------------------------------------------
 
@@ -289,6 +267,52 @@ class ClassifyingModule(ScoredModule):
                 "%s/map leaves out %d of %d labels, which no sample has: %s",
                 stage, len(names), metric.num_labels, join_names(names),
             )  # fmt: skip
+
+
+def find_factors(
+    factors: Factors, names: Sequence[str], *, trainer: Trainer | None, noun: str, is_multilabel: bool = False
+) -> Tensor | None:
+    """Return the factors of the training loss of classes or labels, float32 ``(classes,)``; None without.
+
+    Those of ``auto`` are the training samples over the samples of the class and the number of classes; of labels the
+    training samples without the label over those with it.
+
+    Args:
+        factors: As a config has them.
+        names: Of the classes or labels.
+        trainer: Has the data, which counts its labels; without one there are no automatic factors.
+        noun: Word for a sample in messages.
+        is_multilabel: Whether a sample has any number of labels.
+
+    Raises:
+        ConfigError: If there are not as many as classes, or the data does not count its labels.
+    """
+    if factors is None:
+        return None
+    key = f"model.init_args.{'pos_weight' if is_multilabel else 'class_weight'}"
+    if not names:
+        raise ConfigError(f"{key}: the target is a value, and has no classes. Leave it out.")
+    if factors == "auto":
+        data: Any = getattr(trainer, "datamodule", None)
+        counts = getattr(data, "label_counts", None)
+        if counts is None:
+            raise ConfigError(
+                f"{key}: auto needs the number of training {noun}s of each class, and {type(data).__name__} has no "
+                f"label_counts. Set {len(names)} factors."
+            )
+        missing = [name for name, count in zip(names, counts, strict=True) if not count]
+        if missing and trainer is not None and trainer.is_global_zero:
+            log.warning("model: no training %s has %s, so that its factor is 1", noun, join_names(missing))
+        if is_multilabel:
+            factors = [(data.counts["train"] - count) / count if count else 1.0 for count in counts]
+        else:
+            factors = [sum(counts) / (len(counts) * count) if count else 1.0 for count in counts]
+    if len(factors) != len(names) or not all(0 <= factor < math.inf for factor in factors):
+        raise ConfigError(
+            f"{key}: expected {len(names)} factors of 0 or more, one for each of "
+            f"{join_names(names, most=10)}; got {factors}."
+        )
+    return torch.tensor(factors, dtype=torch.float32)
 
 
 def find_picture_loggers(trainer: Trainer) -> list[Any]:

@@ -39,8 +39,8 @@ def measure_importance(
         preprocessing: Of the rows.
 
     Returns:
-        ``metric``, its ``value``, ``num_rows``, and ``columns`` by falling importance: ``name``, the mean ``loss`` of
-        the metric over the shuffles, above 0 where the column helps, and its standard deviation ``std``.
+        ``metric``, its ``value``, ``num_rows``, and ``columns`` by falling importance: ``name``, ``importance``, by how
+        much the metric is worse in the mean of the shuffles, and its standard deviation ``std``.
     """
     is_class = not target.is_floating_point()
     metric = "accuracy" if is_class else "mae"
@@ -57,15 +57,16 @@ def measure_importance(
     generator = torch.Generator().manual_seed(0)
     columns = []
     for name, places in list_places(preprocessing).items():
-        losses = []
+        differences = []
         for _ in range(_NUM_SHUFFLES):
             order = torch.randperm(len(target), generator=generator).to(target.device)
             parts = [each.clone() for each in inputs]
             for number, at in places.items():
                 parts[number][:, at] = parts[number][order][:, at]
-            losses.append(sign * (base - score(parts)))
-        columns.append({"name": name, "loss": float(np.mean(losses)), "std": float(np.std(losses))})
-    columns.sort(key=lambda each: -float(str(each["loss"])))
+            differences.append(sign * (base - score(parts)))
+        importance = float(np.mean(differences))
+        columns.append({"name": name, "importance": importance, "std": float(np.std(differences))})
+    columns.sort(key=lambda each: -float(str(each["importance"])))
     return {"metric": metric, "value": base, "num_rows": len(target), "columns": columns}
 
 

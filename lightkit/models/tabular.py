@@ -6,6 +6,7 @@ import logging
 import math
 from collections.abc import Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Any, Literal
 
 import torch
@@ -16,8 +17,8 @@ from torch import Tensor, nn
 
 from lightkit import runs
 from lightkit.config.bounds import NonNegativeFloat, NonNegativeInt, Part, PositiveInt
-from lightkit.errors import ConfigError, DataError, join_names
-from lightkit.models.classes import check_class_names, check_same_classes
+from lightkit.errors import ConfigError, DataError
+from lightkit.models.classes import check_class_names, check_same_classes, find_factors
 from lightkit.models.classifier import spare_single_pixels
 from lightkit.models.importance import choose_rows, measure_importance
 from lightkit.models.module import ScoredModule, Scores, Stage, build_metrics, split_batch
@@ -237,23 +238,8 @@ class TabularModel(ScoredModule, LightningModule):
         Raises:
             ConfigError: If there are not as many as classes.
         """
-        self._class_factors = self._find_class_factors()
-
-    def _find_class_factors(self) -> Tensor | None:
-        given = self.class_weight
-        names = self.class_names or []
-        if given is None:
-            return None
-        if given == "auto":
-            counts = self.trainer.datamodule.label_counts  # type: ignore[attr-defined]
-            total = sum(counts)
-            given = [total / (len(counts) * count) if count else 1.0 for count in counts]
-        if len(given) != len(names) or not all(0 <= factor < math.inf for factor in given):
-            raise ConfigError(
-                f"model.init_args.class_weight: expected {len(names)} factors of 0 or more, one for each of "
-                f"{join_names(names, most=10) or 'no classes'}; got {given}."
-            )
-        return torch.tensor(given, dtype=torch.float32, device=self.device)
+        factors = find_factors(self.class_weight, self.class_names or [], trainer=self._trainer, noun="row")
+        self._class_factors = None if factors is None else factors.to(self.device)
 
     def predict_step(self, batch: Sequence[Any]) -> Tensor:
         """Return probabilities ``(batch, classes)`` or values ``(batch, 1)`` of a batch, with or without targets."""
@@ -297,7 +283,13 @@ class TabularModel(ScoredModule, LightningModule):
             target.to(self.device),
             preprocessing,
         )
-        about = {"schema": 1, "split": "test", "fingerprint": data.describe()["fingerprint"]}
+        checkpoint = self.trainer.ckpt_path
+        about = {
+            "schema": 1,
+            "split": "test",
+            "fingerprint": data.describe()["fingerprint"],
+            "sha256": runs.digest(checkpoint) if checkpoint and Path(checkpoint).is_file() else None,
+        }
         runs.write_json(run.folder / "importance.json", {**about, **found})
 
     def _scale(self, values: Tensor) -> Tensor:

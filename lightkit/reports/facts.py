@@ -71,7 +71,7 @@ class RunFacts:
         own_scores: Results of ``test`` and ``validate``, by stage: those of the best checkpoint and own data.
         other_scores: Those of other weights, data or settings, in the order in which they were recorded.
         usage: Rows of resources.csv.
-        importance: As in importance.json, of the run's own data.
+        importance: As in importance.json; empty where it is of other weights or data.
     """
 
     run: Run
@@ -160,9 +160,11 @@ def read_facts(run: Run) -> RunFacts:
     own_scores = {each.stage: each for each in list_own_scores(run, summary, manifest)}
     other_scores = [each for each in read_scores(summary) if each not in own_scores.values()]
     if manifest.get("subcommand", "fit") == "fit":
-        fingerprint = (manifest.get("data") or {}).get("fingerprint")
+        own_fingerprint = (manifest.get("data") or {}).get("fingerprint")
+        if importance.get("sha256") != sha256 or importance.get("fingerprint") != own_fingerprint:
+            importance = {}
         predictions = {
-            split: found for split, found in predictions.items() if found.is_of(sha256, fingerprint=fingerprint)
+            split: found for split, found in predictions.items() if found.is_of(sha256, fingerprint=own_fingerprint)
         }
     return RunFacts(
         run=run,
@@ -194,7 +196,9 @@ def select_checkpoint(facts: RunFacts, sha256: str) -> RunFacts:
     """
     own = {each.stage: each for each in facts.other_scores if each.is_of(sha256, data=facts.fingerprint)}
     kept = {key: facts.summary[key] for key in ("epochs", "modes", "scores") if key in facts.summary}
-    return replace(facts, summary=kept, predictions={}, sha256=sha256, own_scores=own, other_scores=[], gate={})
+    return replace(
+        facts, summary=kept, predictions={}, importance={}, sha256=sha256, own_scores=own, other_scores=[], gate={}
+    )
 
 
 def setting_key(path: tuple[Any, ...]) -> str:

@@ -157,7 +157,7 @@ class ColumnImportance(TypedDict, total=False):
     """An entry of ``columns`` of importance.json."""
 
     name: str
-    loss: float
+    importance: float
     std: float
 
 
@@ -167,6 +167,7 @@ class ImportanceRecord(TypedDict, total=False):
     schema: int
     split: str
     fingerprint: str | None
+    sha256: str | None
     metric: str
     value: float
     num_rows: int

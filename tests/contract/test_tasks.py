@@ -198,7 +198,7 @@ CASES = {
         "accuracy",
         "min=0.1",
         score_classes,
-        ("Confusion matrix", "Calibration"),
+        ("Confusion matrix", "Calibration", "Importance of the columns"),
         words=("rows.csv",),
     ),
     "row values": Case(
@@ -206,7 +206,7 @@ CASES = {
         "mae",
         "max=500",
         score_values,
-        ("Predictions",),
+        ("Predictions", "Importance of the columns"),
         words=("rows.csv",),
     ),
     "texts": Case(

@@ -14,6 +14,7 @@ from sklearn import metrics as sk  # type: ignore[import-untyped]
 from torch.nn import functional
 
 from lightkit.errors import ConfigError, DataError
+from lightkit.models.classes import find_factors
 from lightkit.models.classifier import ImageClassifier
 from lightkit.models.label_scores import LabelScores
 from lightkit.reports.predictions import Predictions, read_predictions, score_class, score_classes, write_predictions
@@ -174,12 +175,17 @@ def test_the_loss_is_the_binary_cross_entropy_with_the_factors_of_torch() -> Non
 
 
 def test_automatic_factors_balance_the_labels() -> None:
-    model = model_of(pos_weight="auto")
-    model._trainer = SimpleNamespace(is_global_zero=True)  # type: ignore[assignment]
-    assert model._balance([10, 25, 50, 0], 100) == [9.0, 3.0, 1.0, 1.0]
-    single = ImageClassifier(class_names=["a", "b"], class_weight="auto")
-    single._trainer = model._trainer
-    assert single._balance([10, 90], 100) == [5.0, pytest.approx(100 / 180)]
+    def find(names: str, counts: list[int], **options: Any) -> list[float]:
+        data = SimpleNamespace(label_counts=counts, counts={"train": 100})
+        trainer: Any = SimpleNamespace(is_global_zero=True, datamodule=data)
+        found = find_factors("auto", list(names), trainer=trainer, noun="image", **options)
+        assert found is not None
+        return found.tolist()
+
+    assert find("abcd", [10, 25, 50, 0], is_multilabel=True) == [9.0, 3.0, 1.0, 1.0]
+    assert find("ab", [10, 90]) == [5.0, pytest.approx(100 / 180)]
+    with pytest.raises(ConfigError, match="the target is a value"):
+        find("", [])
 
 
 @pytest.mark.parametrize(

@@ -95,7 +95,7 @@ def test_the_importance_of_a_column_is_what_its_shuffling_costs() -> None:
         preprocessing,
     )
     assert found["value"] == 1
-    losses = {each["name"]: each["loss"] for each in found["columns"]}
-    assert losses["b"] == pytest.approx(0.5, abs=0.06)
-    assert losses["a"] == losses["c"] == 0
+    importance = {each["name"]: each["importance"] for each in found["columns"]}
+    assert importance["b"] == pytest.approx(0.5, abs=0.06)
+    assert importance["a"] == importance["c"] == 0
     assert found["columns"][0]["name"] == "b"

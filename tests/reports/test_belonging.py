@@ -81,6 +81,22 @@ def test_predictions_are_the_best_checkpoints_where_weights_data_and_settings_ar
     assert ("test" in read_facts(run).predictions) == is_shown
 
 
+@pytest.mark.parametrize(
+    ("about", "is_shown"),
+    [({}, True), ({"sha256": "0" * 64}, False), ({"fingerprint": "f2"}, False), ({"sha256": None}, False)],
+    ids=["own", "other weights", "other data", "unknown weights"],
+)
+def test_the_importance_of_columns_is_that_of_the_best_checkpoint(
+    run: Run, about: dict[str, Any], is_shown: bool
+) -> None:
+    own = {"fingerprint": "f1", "sha256": runs.digest(run.checkpoints / "best.ckpt"), "split": "test"}
+    columns = [{"name": "age", "importance": 0.25, "std": 0.0}]
+    runs.write_json(run.folder / "importance.json", {"schema": 1, **own, "columns": columns, **about})
+    facts = read_facts(run)
+    assert bool(facts.importance) == is_shown
+    assert not select_checkpoint(facts, runs.digest(run.checkpoints / "last.ckpt")).importance
+
+
 def test_another_checkpoint_has_its_own_score_and_digest_and_nothing_of_the_best(run: Run) -> None:
     record(run, [score(run, "best", 0.75), score(run, "last", 0.25)])
     last = runs.digest(run.checkpoints / "last.ckpt")
