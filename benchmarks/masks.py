@@ -1,4 +1,4 @@
-"""Masks of drawn flowers: `lightkit.models.Segmenter` beside the U-Net of segmentation-models-pytorch.
+"""Masks of drawn flowers: `lightkit.models.Segmenter` compared with the U-Net of segmentation-models-pytorch.
 
     pip install --no-deps segmentation-models-pytorch==0.6.0   # in an environment of its own; it needs timm as well
     python benchmarks/masks.py --epochs 4

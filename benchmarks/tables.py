@@ -1,4 +1,4 @@
-"""lightkit's models of tables beside scikit-learn's HistGradientBoosting, on the same splits of real data.
+"""lightkit's models of tables compared with scikit-learn's HistGradientBoosting, on the same splits of real data.
 
     make real-data
     python benchmarks/tables.py build/real-data [--data satimage,spambase] [--seeds 3] [--network tabm] [--epochs 40]

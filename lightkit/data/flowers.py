@@ -134,11 +134,7 @@ class DrawnFlowers(ImageFolder):
         **kwargs: Any,
     ) -> None:
         super().__init__(root="", **kwargs)
-        if num_images < len(CLASSES) or drawn_size < 1:
-            raise ConfigError(
-                f"data.init_args: expected num_images of {len(CLASSES)} or more and drawn_size of 1 or more, got "
-                f"{num_images} and {drawn_size}"
-            )
+        _check_drawing(num_images, drawn_size, least=len(CLASSES))
         self.num_images = num_images
         self.drawn_size = drawn_size
         self.drawn_seed = drawn_seed
@@ -172,11 +168,7 @@ class DrawnMasks(MaskFolder):
         **kwargs: Any,
     ) -> None:
         super().__init__(root="", classes=["background", "flower"], **kwargs)
-        if num_images < len(CLASSES) or drawn_size < 1:
-            raise ConfigError(
-                f"data.init_args: expected num_images of {len(CLASSES)} or more and drawn_size of 1 or more, got "
-                f"{num_images} and {drawn_size}"
-            )
+        _check_drawing(num_images, drawn_size, least=len(CLASSES))
         self.num_images = num_images
         self.drawn_size = drawn_size
         self.drawn_seed = drawn_seed
@@ -210,10 +202,7 @@ class DrawnBouquets(ImageTable):
         **kwargs: Any,
     ) -> None:
         super().__init__(path="labels.csv", separator="|", **kwargs)
-        if num_images < 1 or drawn_size < 1:
-            raise ConfigError(
-                f"data.init_args: expected num_images and drawn_size of 1 or more, got {num_images} and {drawn_size}"
-            )
+        _check_drawing(num_images, drawn_size, least=1)
         self.num_images = num_images
         self.drawn_size = drawn_size
         self.drawn_seed = drawn_seed
@@ -223,6 +212,19 @@ class DrawnBouquets(ImageTable):
         self.root = _drawn_bouquets(self.num_images, size=self.drawn_size, seed=self.drawn_seed)
         self.path = self.root / "labels.csv"
         super().setup(stage)
+
+
+def _check_drawing(num_images: int, drawn_size: int, *, least: int) -> None:
+    """Check the arguments of a drawn set.
+
+    Raises:
+        ConfigError: If one is too small.
+    """
+    if num_images < least or drawn_size < 1:
+        raise ConfigError(
+            f"data.init_args: expected num_images of {least} or more and drawn_size of 1 or more, got {num_images} and "
+            f"{drawn_size}"
+        )
 
 
 def _download(url: str, target: Path, *, sha256: str, size_bytes: int | None) -> None:

@@ -296,7 +296,7 @@ class RowData(LightningDataModule):
         }
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the classes that the model tells apart, and the state of the table."""
+        """Return the classes of the model, and the fingerprint of the table."""
         return {"class_names": self.class_names, "fingerprint": self.rows.source.fingerprint}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

@@ -19,8 +19,8 @@ class TableData(RowData):
         columns: Columns of the model: `auto` takes all that can say anything, and names those that it leaves out; or a
             list of names; or a type for each name: number, category, date, or auto.
         ignore: Columns that `auto` leaves out.
-        scaling: ``quantile`` gives each column of numbers a normal distribution, ``standard`` the mean 0 and the
-            deviation 1; by the training split alone.
+        scaling: ``quantile`` maps each column of numbers to a normal distribution by its quantiles, ``standard`` to
+            mean 0 and standard deviation 1; by the training split alone.
         min_count: Training rows that a category must have to be known; rarer ones share the index of unknown ones.
         max_categories: Categories of a column that are known, the most frequent.
         kwargs: Tables, target, splits and loading, as for RowData.

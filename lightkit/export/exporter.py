@@ -145,7 +145,7 @@ def export(
 
 
 def _write_files_of_rows(metadata: Metadata, folder: Path) -> None:
-    """Write what a program needs to prepare rows for an exported file without lightkit, beside the file."""
+    """Write the files with which a program prepares rows without lightkit into the folder of an exported file."""
     preprocessing = metadata.row_preprocessing
     if preprocessing is None:
         return

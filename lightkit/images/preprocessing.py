@@ -29,7 +29,7 @@ class Preprocessing:
         std: Divides each channel after that.
         channel_order: Of the input's channels.
         interpolation: How it is resized.
-        is_whole: Resize all of the image to the crop's height and width, whatever its shape, and crop nothing, as for
+        is_whole: Resize all of the image to the crop's height and width, of any shape, and crop nothing, as for
             masks.
     """
 

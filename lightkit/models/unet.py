@@ -26,7 +26,7 @@ _MOST_WIDTH = 16
 
 
 class Encoder(nn.Module):
-    """The layers of a backbone without its head; it gives the map of each size, the finest first.
+    """The layers of a backbone without its head: the maps of all sizes, the finest first.
 
     Args:
         name: Of the backbone, as for `lightkit.models.backbones.build`.
@@ -129,7 +129,7 @@ def _convolve(in_channels: int, out_channels: int) -> nn.Sequential:
 class UNet(nn.Module):
     """A U-Net (arXiv:1505.04597) on the maps of a backbone.
 
-    Its finest map is of the picture itself, so that borders are as fine as pixels whatever the backbone begins with.
+    Its finest map is of the picture itself, so that borders are as fine as pixels, with each backbone.
 
     Args:
         backbone: Name, as for `Encoder`.

@@ -62,7 +62,7 @@ def encode_rows(
 
 
 def check_row_model(metadata: Metadata, file: Path) -> int:
-    """Return the number of values that a model of rows gives for each.
+    """Return the number of values of each row in the output of a model of rows.
 
     Raises:
         DataError: If its first output has no row of fixed length for each row.
@@ -70,8 +70,8 @@ def check_row_model(metadata: Metadata, file: Path) -> int:
     batch, *sizes = metadata.outputs[0].shape or (0,)
     if batch is not None or None in sizes:
         raise DataError(
-            f"{file}: this model gives the shape {(batch, *sizes)}; expected an output with a row for each row of a "
-            "table."
+            f"{file}: the output of this model has the shape {(batch, *sizes)}; expected an output with a row for each "
+            "row of a table."
         )
     return math.prod(size for size in sizes if size is not None)
 
@@ -89,7 +89,7 @@ def predict_rows(
         file: Its file, for errors.
 
     Raises:
-        DataError: If a table cannot be read, or the model gives something else than a row for each row.
+        DataError: If a table cannot be read, or the output has no row for each row.
     """
     for entries, inputs in encode_rows(words, preprocessing):
         values = iter(() if inputs is None else run_rows(run, metadata, inputs, file=file))
@@ -101,15 +101,15 @@ def run_rows(run: Runner, metadata: Metadata, inputs: Sequence[Array], *, file: 
     """Return ``(rows, values)``, float32 or float64: probabilities if the output is of classes.
 
     Raises:
-        DataError: If the model fails, or gives something else than a row for each row.
+        DataError: If the model fails, or its output has no row for each row.
     """
     with explain_failure(file, "rows"):
         arrays = [array.astype(spec.dtype, copy=False) for array, spec in zip(inputs, metadata.inputs, strict=True)]
         output = np.asarray(run(arrays)[0])
     if output.shape[:1] != (len(inputs[0]),):
         raise DataError(
-            f"{file}: the model gives an output of shape {output.shape} for {len(inputs[0])} rows; expected a row for "
-            "each. Export it again."
+            f"{file}: the output of the model has the shape {output.shape} for {len(inputs[0])} rows; expected a row "
+            "for each. Export it again."
         )
     values = metadata.task.probabilities(output, num_classes=len(metadata.class_names or ()))
     return values.reshape(len(values), -1)

@@ -42,7 +42,9 @@ def find_leaks(rows: pa.Table, target: pa.ChunkedArray) -> list[str]:
         else:
             says_all = _has_borders(column.cast(pa.int64()) if pa.types.is_timestamp(column.type) else column, codes)
         if says_all:
-            found.append(f"column {name!r} alone tells the class of each of {rows.num_rows:,} training rows. {_REMEDY}")
+            found.append(
+                f"column {name!r} alone determines the class of each of {rows.num_rows:,} training rows. {_REMEDY}"
+            )
     return found
 
 

@@ -1,6 +1,6 @@
 """Rows of tables of every kind, read as a stream: CSV, JSON lines, Parquet, Delta, folders, addresses, standard input.
 
-Cells of CSV and of JSON lines are texts, whatever they look like: a file alone does not say the type of a column, and
+Cells of CSV and of JSON lines are texts, also those of digits: a file alone does not say the type of a column, and
 the files of one data set must agree. `lightkit.rows.values` makes numbers and dates of them.
 """
 
@@ -337,7 +337,7 @@ class _CsvFile(_TextFile):
                 raise self._explain(str(error).splitlines()[0]) from error
 
     def _explain(self, reason: str) -> DataError:
-        """Return the error of a file that pyarrow does not read, with the line, which Python's reader tells."""
+        """Return the error of a file that pyarrow does not read, with the line by Python's own reader."""
         try:
             with self._open_lines() as lines:
                 for _ in parse_csv(lines, self.name)[1]:

@@ -120,7 +120,8 @@ class TablePreprocessing(RowPreprocessing):
         numbers: Columns of numbers.
         dates: Columns of dates.
         categories: Columns of categories.
-        scaling: ``quantile`` gives each column a normal distribution, ``standard`` the mean 0 and the deviation 1.
+        scaling: ``quantile`` maps each column to a normal distribution, ``standard`` to mean 0 and standard deviation
+            1.
     """
 
     kind = "table"

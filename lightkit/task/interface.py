@@ -92,7 +92,7 @@ class PredictionForm:
     has_masks: bool = False
     """Whether a prediction is a mask of a picture, or the probabilities of each pixel."""
     has_decisions: bool = False
-    """Whether an export with the activation in its graph gives numbers of classes, of which near ties fall to either
+    """Whether an export with the activation in its graph returns numbers of classes, of which near ties fall to either
     side."""
     hub_task: tuple[str, str] = ("image-classification", "Image Classification")
     """Task of a model of pictures on the Hub of Hugging Face: its tag and its name."""

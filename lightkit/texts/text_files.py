@@ -1,4 +1,4 @@
-"""Text files in one folder a class: which there are, and their content, whatever its encoding."""
+"""Text files in one folder a class: their list, and their content in any encoding."""
 
 from __future__ import annotations
 

@@ -75,7 +75,7 @@ def test_statistics_are_those_of_the_training_split_alone(tmp_path: Path) -> Non
 LEAKS = {
     "copy": ("a b y", lambda x, z: (x, 3 * x - 2, x), "column 'a' is the target in another unit"),
     "sum": ("casual registered y", lambda x, z: (x, z, x + z), "the target is a sum of the columns 'casual', 'regis"),
-    "border": ("a b y", lambda x, z: (x, z, "high" if x > 0 else "low"), "column 'a' alone tells the class"),
+    "border": ("a b y", lambda x, z: (x, z, "high" if x > 0 else "low"), "column 'a' alone determines the class"),
     "category": ("a b y", lambda x, z: (z, "p" if x > 0 else "q", "high" if x > 0 else "low"), "column 'b' alone"),
 }
 
