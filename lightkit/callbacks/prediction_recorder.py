@@ -331,16 +331,9 @@ class PredictionRecorder(Callback):
             return None
         if trainer.world_size > 1 and not is_named:
             return None
-
-        # each sample once: a share may have been filled up, and a rank may have had no batch
-        shares = [each for each in shares if each[1]] or shares
-        rows = {name: np.concatenate([each[name] for _, each in shares]) for name in shares[0][1]}
+        index, rows = _join_shares(shares, is_named=is_named)
         if not rows:
             return None
-        num = len(next(iter(rows.values())))
-        index = np.concatenate([indices for indices, _ in shares]) if is_named else np.arange(num)
-        index, first = np.unique(index, return_index=True)
-        rows = {name: column[first] for name, column in rows.items()}
         return _Joined(index, rows, pictures, evaluation.source if is_named else None, is_named)
 
     def _describe(
@@ -388,6 +381,18 @@ class PredictionRecorder(Callback):
             level = logging.DEBUG if self._has_warned else logging.WARNING
             log.log(level, "predictions cannot be recorded: %s: %s", type(error).__name__, error)
             self._has_warned = True
+
+
+def _join_shares(
+    shares: Sequence[tuple[Any, dict[str, NDArray[Any]]]], *, is_named: bool
+) -> tuple[NDArray[np.int64], dict[str, NDArray[Any]]]:
+    """Return numbers and outcomes of the samples of all ranks, each once: a share may have been filled up."""
+    shares = [each for each in shares if each[1]] or shares  # a rank may have had no batch
+    rows = {name: np.concatenate([each[name] for _, each in shares]) for name in shares[0][1]}
+    num = len(next(iter(rows.values()), ()))
+    index = np.concatenate([indices for indices, _ in shares]) if is_named else np.arange(num)
+    index, first = np.unique(index, return_index=True)
+    return index, {name: column[first] for name, column in rows.items()}
 
 
 def _write_pictures(folder: Path, predictions: Predictions, joined: _Joined, *, num_classes: int) -> None:

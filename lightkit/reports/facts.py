@@ -142,16 +142,17 @@ def read_facts(run: Run) -> RunFacts:
     values = {setting_key(path): value for path, value in flatten(config)}
     settings = [Setting(key, value, origins.get(key)) for key, value in values.items()]
     artefacts = read_object("export/export.json").get("artefacts") or {}
-    predictions = {}
-    for split in SPLITS:
-        path = predictions_path(run.folder, split)
-        if path.exists() and (found := attempt(path.name, partial(read_predictions, path), None)) is not None:
-            predictions[split] = found
 
     # what belongs to other weights, or to other data, is not the best checkpoint's
     summary = read_object("summary.json")
     sha256 = known_digest(find_best_checkpoint(run, summary))
-    importance = read_object("importance.json")
+    predictions = {}
+    for split in SPLITS:
+        path = predictions_path(run.folder, split)
+        found = attempt(path.name, partial(read_predictions, path), None) if path.exists() else None
+        if found is not None and _is_own(found, manifest, sha256):
+            predictions[split] = found
+    importance = _select_importance(read_object("importance.json"), manifest, sha256)
     gate = read_object("gate.json")
     judged = (gate.get("checkpoint") or {}).get("sha256")
     if None not in (judged, sha256) and judged != sha256:
@@ -159,13 +160,6 @@ def read_facts(run: Run) -> RunFacts:
         gate = {}
     own_scores = {each.stage: each for each in list_own_scores(run, summary, manifest)}
     other_scores = [each for each in read_scores(summary) if each not in own_scores.values()]
-    if manifest.get("subcommand", "fit") == "fit":
-        own_fingerprint = (manifest.get("data") or {}).get("fingerprint")
-        if importance.get("sha256") != sha256 or importance.get("fingerprint") != own_fingerprint:
-            importance = {}
-        predictions = {
-            split: found for split, found in predictions.items() if found.is_of(sha256, fingerprint=own_fingerprint)
-        }
     return RunFacts(
         run=run,
         status=index_run(run).status,
@@ -185,6 +179,19 @@ def read_facts(run: Run) -> RunFacts:
         other_scores=other_scores,
         usage=attempt("resources.csv", lambda: read_resources(run.folder / "resources.csv"), []),
     )
+
+
+def _is_own(found: Predictions, manifest: Mapping[str, Any], sha256: str | None) -> bool:
+    """Return whether predictions are of the best weights of a fit and of its data; those of another run are its own."""
+    is_fit = manifest.get("subcommand", "fit") == "fit"
+    return not is_fit or found.is_of(sha256, fingerprint=(manifest.get("data") or {}).get("fingerprint"))
+
+
+def _select_importance(record: Mapping[str, Any], manifest: Mapping[str, Any], sha256: str | None) -> Mapping[str, Any]:
+    """Return importance.json where it is of the best weights of a fit and of its data, or of a run that is no fit."""
+    is_fit = manifest.get("subcommand", "fit") == "fit"
+    own = (sha256, (manifest.get("data") or {}).get("fingerprint"))
+    return record if not is_fit or (record.get("sha256"), record.get("fingerprint")) == own else {}
 
 
 def select_checkpoint(facts: RunFacts, sha256: str) -> RunFacts:
