@@ -96,7 +96,7 @@ def measure(folder: str, step: str) -> None:
     """Print seconds and MB of one step as a JSON list."""
     from lightkit.data.tables.columns import find_columns
     from lightkit.data.tables.index import index_table
-    from lightkit.data.tables.source import open_table
+    from lightkit.rows.parquet_table import open_table
 
     before, clock = _read_memory_mb("VmRSS"), _Clock()
     table = open_table(folder)
