@@ -167,14 +167,14 @@ class _Joined(NamedTuple):
     """The outcomes of all ranks, each sample once.
 
     Args:
-        index: Numbers of the samples in their split, ascending.
+        indices: Numbers of the samples in their split, ascending.
         rows: Their outcomes, by the name of a column.
         pictures: Of some of them, how wrong it is and what is drawn of it.
         source: Names and images of the samples; None where it has none, or samples have no number.
         is_named: Whether samples have numbers.
     """
 
-    index: NDArray[np.int64]
+    indices: NDArray[np.int64]
     rows: dict[str, NDArray[Any]]
     pictures: dict[int, tuple[float, NDArray[np.uint8]]]
     source: Any
@@ -348,7 +348,9 @@ class PredictionRecorder(Callback):
         names = names_of_outputs(trainer) or ()
         num_classes = evaluation.num_classes
         describe = getattr(getattr(trainer, "datamodule", None), "describe", None)
-        has_fingerprint = callable(describe) and joined.is_named  # else the order may differ between runs
+        fingerprint = None
+        if callable(describe) and joined.is_named:  # else the order may differ between runs
+            fingerprint = describe().get("fingerprint")
         epoch: int | None = evaluation.epoch
         if trainer.state.fn != TrainerFn.FITTING:
             epoch = None
@@ -360,13 +362,13 @@ class PredictionRecorder(Callback):
         source = joined.source
         return Predictions(
             split=split,
-            index=joined.index,
-            paths=[None if source is None else source.name(each) for each in joined.index.tolist()],
+            index=joined.indices,
+            paths=[None if source is None else source.name(each) for each in joined.indices.tolist()],
             **cast(dict[str, Any], evaluation.form.arrange(joined.rows)),
             output_kind=kind,
             own_task=task if is_own else None,
             class_names=tuple(map(str, names if len(names) == num_classes else range(num_classes))),
-            fingerprint=describe().get("fingerprint") if has_fingerprint else None,
+            fingerprint=fingerprint,
             sha256=runs.digest(checkpoint) if checkpoint and Path(checkpoint).is_file() else None,
             epoch=epoch,
             changed=self._changed,
