@@ -2,11 +2,12 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 TPU := .venv-tpu
-# Two processes with a thread each: two with two each would fight for the cores. The tests of a file run in one of them,
-# so that what they share is made once. glibc gives each step's memory back to the system unless told not to, which
+# A process a core (8 at most), with a thread each: more threads would fight for the cores. The tests of a file run in one of them, so
+# that what they share is made once. glibc gives each step's memory back to the system unless told not to, which
 # costs a convolutional network on the CPU a quarter of its time.
 KEEP_MEMORY := MALLOC_TRIM_THRESHOLD_=4294967296 MALLOC_MMAP_THRESHOLD_=33554432
-PYTEST := OMP_NUM_THREADS=1 $(KEEP_MEMORY) $(BIN)/python -m pytest --numprocesses 2 --dist loadfile
+PROCESSES := $(shell n=$$(getconf _NPROCESSORS_ONLN); echo $$((n > 8 ? 8 : n)))
+PYTEST := OMP_NUM_THREADS=1 $(KEEP_MEMORY) $(BIN)/python -m pytest --numprocesses $(PROCESSES) --dist loadfile
 
 # With it each process that a test starts would compile lightkit again.
 unexport PYTHONDONTWRITEBYTECODE
@@ -41,7 +42,7 @@ horovod: $(VENV)/.installed  ## Build Horovod for the installed torch (HOROVOD_G
 	@touch $(VENV)/.horovod
 
 test-tpu: $(TPU)/.installed  ## Run the tests on torch 2.9: TPU path with XLA on the CPU, and Petastorm
-	OMP_NUM_THREADS=1 $(KEEP_MEMORY) $(TPU)/bin/python -m pytest --numprocesses 2 --dist loadfile tests/tpu
+	OMP_NUM_THREADS=1 $(KEEP_MEMORY) $(TPU)/bin/python -m pytest --numprocesses $(PROCESSES) --dist loadfile tests/tpu
 
 lint: $(VENV)/.installed-dev  ## Check style, types and the layers of the package
 	$(BIN)/ruff check

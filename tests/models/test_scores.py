@@ -11,7 +11,7 @@ from torchmetrics.functional.classification import (
     multiclass_recall,
 )
 
-from lightkit.models.module import Scores, classification_metrics, regression_metrics
+from lightkit.models.module import MeanLoss, Scores, classification_metrics, regression_metrics
 
 SIZES = [8, 8, 3]  # the last batch is smaller
 
@@ -73,3 +73,21 @@ def test_regression_errors_are_exact_over_uneven_batches() -> None:
         scores.update("test", preds=part, target=truth, loss=functional.mse_loss(part, truth))
     values = {name: float(value) for name, value in scores.finish("test").items()}
     assert values == pytest.approx({"test/loss": 28.5, "test/mae": 4.5, "test/mse": 28.5}, abs=1e-6)
+
+
+def test_the_mean_loss_of_a_long_epoch_is_exact() -> None:
+    """Sums of 20 million examples, one after another in float32, lose 3,172 of them and 0.035 % of the mean."""
+    mean = MeanLoss()
+    for _ in range(20_000):
+        mean.update(torch.tensor(0.1), 997)
+    assert float(mean.num_examples + mean.block_examples) == 20_000 * 997
+    assert float(mean.compute()) == pytest.approx(0.1, rel=2e-5)
+
+
+def test_the_mean_loss_is_reset_between_epochs() -> None:
+    mean = MeanLoss()
+    for loss in (3.0, 5.0):
+        for _ in range(1500):
+            mean.update(torch.tensor(loss), 2)
+        assert float(mean.compute()) == loss
+        mean.reset()
