@@ -18,6 +18,8 @@ from fastai.vision.all import (
     Normalize,
     RandomResizedCrop,
     aug_transforms,
+    create_vision_model,
+    default_split,
     imagenet_stats,
     vision_learner,
 )
@@ -59,12 +61,19 @@ def main() -> None:
         learner = Learner(loaders, network, loss_func=torch.nn.CrossEntropyLoss(), opt_func=adam, metrics=accuracy)
         learner.fit(options.epochs, 1e-3, cbs=[Report()])
         return
-    loaders = ImageDataLoaders.from_folder(options.root, item_tfms=crop, batch_tfms=aug_transforms(), **loading)
-    architecture = models.mobilenet_v2 if options.frozen else models.resnet18
-    # Without a cut it looks for a pooling layer, and torchvision's MobileNetV2 has none.
-    cut = -1 if options.frozen else None
-    learner = vision_learner(loaders, architecture, cut=cut, pretrained=options.frozen, metrics=accuracy)
-    learner.fit_one_cycle(options.epochs, cbs=[Report()])  # a pretrained body is frozen
+    changes = aug_transforms()
+    if options.frozen:
+        changes.append(Normalize.from_stats(*imagenet_stats))
+    loaders = ImageDataLoaders.from_folder(options.root, item_tfms=crop, batch_tfms=changes, **loading)
+    if options.frozen:
+        # vision_learner ignores its argument `cut`, and without one it looks for a pooling layer,
+        # which torchvision's MobileNetV2 does not have
+        network = create_vision_model(models.mobilenet_v2, len(loaders.vocab), cut=-1)
+        learner = Learner(loaders, network, splitter=default_split, metrics=accuracy)
+        learner.freeze()
+    else:
+        learner = vision_learner(loaders, models.resnet18, pretrained=False, metrics=accuracy)
+    learner.fit_one_cycle(options.epochs, cbs=[Report()])
 
 
 if __name__ == "__main__":

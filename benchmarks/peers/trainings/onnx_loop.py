@@ -18,7 +18,10 @@ def main(model: Path, folder: Path, size: int) -> None:
     session = onnxruntime.InferenceSession(model)
     name = session.get_inputs()[0].name
     prepare = preprocessing_of(size)
-    paths = sorted(folder.rglob("*.jpg"))
+    # the folders of the classes are links, which rglob of this Python does not follow
+    paths = sorted(path for kind in folder.iterdir() for path in kind.glob("*.jpg"))
+    if not paths:
+        raise FileNotFoundError(f"{folder}: there is no CLASS/NAME.jpg in it.")
 
     def read(path: Path) -> np.ndarray:
         with Image.open(path) as image:
