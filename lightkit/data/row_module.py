@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -17,7 +17,7 @@ from lightkit.config.bounds import NonNegativeInt, Part, PositiveInt
 from lightkit.data.image_module import check_arguments, seed_of
 from lightkit.data.loader import ResumableLoader, eval_loader, predict_loader, train_loader
 from lightkit.errors import ConfigError, DataError
-from lightkit.images.splits import Split, check_fractions
+from lightkit.images.splits import Split, check_fractions, name_tables
 from lightkit.rows.plan import SPLITS, RowPlan, RowRules, RowSettings, TargetType
 from lightkit.rows.planned import Arrays, PlannedRows
 from lightkit.rows.preprocessing import RowPreprocessing, find_preprocessing
@@ -149,20 +149,10 @@ class RowData(LightningDataModule):
         super().__init__()
         check_arguments(self, batch_size=batch_size, num_workers=num_workers)
         check_fractions(val_fraction=val_fraction, test_fraction=test_fraction)
-        given = {"train": train, "val": val, "test": test}
-        named = [name for name, place in given.items() if place]
-        if path and named:
-            raise ConfigError(
-                f"data.init_args.path ({path!r}) and data.init_args.{named[0]} are both set. Name one table with all "
-                "splits, or one for each."
-            )
-        if not path and not named:
-            raise ConfigError("data.init_args.path: expected a table, or tables in data.init_args.train, val and test.")
-        _check_deciders(named, {"split": None if split == "auto" else split, "key": key, "time": time})
-        self.places: dict[Split | None, str] = (
-            {None: path} if path else {cast(Split, name): str(given[name]) for name in named}
-        )
+        self.places = name_tables(path, train=train, val=val, test=test)
         """Address of the table, under None, or of each split's."""
+        named = [name for name in self.places if name is not None]
+        _check_deciders(named, {"split": None if split == "auto" else split, "key": key, "time": time})
         self.row_settings = RowSettings(
             self.places,
             target,

@@ -46,16 +46,7 @@ def write(target: ExportTarget, metadata: Metadata, path: Path) -> Metadata:
     file = metadata.file_name
     opset = metadata.opset or DEFAULT_OPSET
     metadata = replace(metadata, how="torch.onnx (dynamo)", opset=opset, outputs=tuple(outputs))
-    model: nn.Module | None = None
-    if metadata.precision == "float16":  # all but the preprocessing, whose sums need their digits
-        weights = chain(target.module.named_parameters(), target.module.named_buffers())
-        if name := next((name for name, weight in weights if weight.dtype == torch.float64), None):
-            reason = f"--half rounds weights of float32, and its {name} is float64. Leave --half out"
-            raise export_error(file, target.module, reason)
-        model = _Half(target.module).eval()
-        if target.plain is not None and metadata.preprocessing is not None:
-            plain = target.plain.metadata
-            model = ImageToProbabilities(model, metadata.preprocessing, activation_of(plain), is_pair=is_pair(plain))
+    model = _round_weights(target, metadata) if metadata.precision == "float16" else None
     program = capture_graph(target, file, model=model)
     with silence_exporters():
         try:
@@ -86,6 +77,24 @@ def write(target: ExportTarget, metadata: Metadata, path: Path) -> Metadata:
             f"{file}: this model cannot be written for opset {opset}, torch gave {given}. Say --opset {given}."
         )
     return metadata
+
+
+def _round_weights(target: ExportTarget, metadata: Metadata) -> nn.Module:
+    """Return the model in float16, all but the preprocessing, whose sums need their digits.
+
+    Raises:
+        ExportError: If a weight is float64.
+    """
+    weights = chain(target.module.named_parameters(), target.module.named_buffers())
+    for name, weight in weights:
+        if weight.dtype == torch.float64:
+            reason = f"--half rounds weights of float32, and its {name} is float64. Leave --half out"
+            raise export_error(metadata.file_name, target.module, reason)
+    model = _Half(target.module).eval()
+    if target.plain is None or metadata.preprocessing is None:
+        return model
+    plain = target.plain.metadata
+    return ImageToProbabilities(model, metadata.preprocessing, activation_of(plain), is_pair=is_pair(plain))
 
 
 def write_rounded(file: Path, path: Path) -> None:

@@ -34,7 +34,7 @@ from lightkit.export.formats import FORMATS, Arrays
 from lightkit.export.forward import call_forward
 from lightkit.export.image_transform import activation_of, compute_probabilities, invert_probabilities, is_pair
 from lightkit.export.metadata import Metadata, read_metadata
-from lightkit.export.samples import check_row_preprocessing
+from lightkit.export.samples import Array, check_row_preprocessing
 from lightkit.export.target import ExportTarget
 from lightkit.rows.preprocessing import find_preprocessing
 from lightkit.task import Activation
@@ -177,15 +177,7 @@ def compare(
             if (wanted.dtype, wanted.shape) != (given.dtype, given.shape):
                 forms = f"{given.dtype} {given.shape}, expected {wanted.dtype} {wanted.shape}, in batches of {size}"
                 raise Mismatch(f"{metadata.file_name} does not match its model: {name!r} is {forms}.")
-            wide = np.result_type(wanted, np.float64)
-            with np.errstate(invalid="ignore", over="ignore"):
-                gap = np.abs(wanted.astype(wide) - given.astype(wide))
-                magnitude = np.abs(wanted.astype(wide))
-                scale = float(magnitude[np.isfinite(magnitude)].max(initial=0.0))
-                allowed = tolerance.atol + tolerance.of_largest * scale + tolerance.rtol * magnitude
-                is_close = np.isfinite(wanted) & (gap <= allowed)  # not `>`, which NaN would pass
-            is_inexact = np.issubdtype(wanted.dtype, np.inexact)
-            is_same = (wanted == given) | (is_close if is_inexact else False)
+            gap, scale, is_same = _compare_output(wanted, given, tolerance)
             are_decisions = place == 0 and metadata.in_graph and metadata.task.form.has_decisions
             if are_decisions and np.mean(~is_same) <= FLIPS[metadata.precision]:
                 is_same = np.ones_like(is_same)
@@ -194,12 +186,10 @@ def compare(
             figures["outputs"] += wanted.size
             figures["outside"] += int((~is_same).sum())
             if not is_same.all() and size not in first:
-                row, *index = at = tuple(int(each) for each in np.argwhere(~is_same)[0])
-                sample = f"for {names[row % len(names)]}: " if len(wanted) >= len(names) else ""
-                classes = metadata.class_names or () if place == 0 and len(index) == 1 else ()
-                element = f"class {classes[index[0]]!r} of {name!r}" if classes else f"{name!r}{index or ''}"
+                at = tuple(int(each) for each in np.argwhere(~is_same)[0])
+                sample = f"for {names[at[0] % len(names)]}: " if len(wanted) >= len(names) else ""
                 values = f"{float(given[at].real):.6g}, expected {float(wanted[at].real):.6g}"
-                first[size] = f"{sample}{element} is {values}"
+                first[size] = f"{sample}{_name_element(place, at[1:], metadata)} is {values}"
         figures["max_rel"] = figures["max_abs"] / largest if largest else 0.0
     if first:
         size, *others = first
@@ -212,6 +202,33 @@ def compare(
             "do not count for whole numbers, booleans, NaN and infinity."
         )
     return parity
+
+
+def _compare_output(wanted: Array, given: Array, tolerance: Tolerance) -> tuple[Array, float, Array]:
+    """Compare an output of a file with its model's.
+
+    Returns:
+        The gap of each element, the largest magnitude, and for each element whether it is the same.
+    """
+    wide = np.result_type(wanted, np.float64)
+    with np.errstate(invalid="ignore", over="ignore"):
+        gap = np.abs(wanted.astype(wide) - given.astype(wide))
+        magnitude = np.abs(wanted.astype(wide))
+        scale = float(magnitude[np.isfinite(magnitude)].max(initial=0.0))
+        allowed = tolerance.atol + tolerance.of_largest * scale + tolerance.rtol * magnitude
+        is_close = np.isfinite(wanted) & (gap <= allowed)  # not `>`, which NaN would pass
+    is_same = wanted == given
+    if np.issubdtype(wanted.dtype, np.inexact):
+        is_same = is_same | is_close
+    return gap, scale, is_same
+
+
+def _name_element(place: int, index: Sequence[int], metadata: Metadata) -> str:
+    """Name an element of an output: its class where it has one, else its index in a sample."""
+    name = metadata.outputs[place].name
+    if metadata.class_names and place == 0 and len(index) == 1:
+        return f"class {metadata.class_names[index[0]]!r} of {name!r}"
+    return f"{name!r}{[*index] or ''}"
 
 
 def check_spread(

@@ -85,27 +85,14 @@ def draw_samples(
     if loader is None:
         return None
     chosen = choose_batches(loader, num_samples)
-    batches: list[Any] = []
-    inputs: list[tuple[Tensor, ...]] = []
-    missing = num_samples
-    preprocessing = find_preprocessing(module)
-    is_padded = preprocessing is not None and bool(preprocessing.open_axes)
-    for batch in loader if chosen is None else chosen[0]:
-        transferred, tensors = _transfer_batch(batch, module, data)
-        if not is_padded and inputs and [t.shape[1:] for t in tensors] != [t.shape[1:] for t in inputs[0]]:
-            break
-        batches.append(transferred)
-        inputs.append(clone_inputs(tensors))
-        missing -= len(tensors[0])
-        if missing <= 0:
-            break
+    batches, inputs = _read_batches(loader if chosen is None else chosen[0], module, data, num_samples)
     source = f"{_SPLIT_NAMES.get(split, split)} split"
     if not inputs:
         raise ConfigError(
             f"The {source} gives no batch, so there is nothing to prove an export on. Give the data a validation "
             "split, or set --input-shape."
         )
-    joined = _join_batches(inputs, preprocessing)
+    joined = _join_batches(inputs, find_preprocessing(module))
     indices = list(range(len(joined[0]))) if chosen is None else chosen[1][: len(joined[0])]
     names = [f"{split}/{index:05d}" for index in indices]
     read_rows = getattr(data, "read_rows", None)
@@ -122,6 +109,32 @@ def draw_samples(
         return np.array(images[indices[at]][0], dtype=np.uint8)  # a copy: torch wants writable memory
 
     return EvaluationSamples(joined, names, batches, source, load_image=load_image)
+
+
+def _read_batches(
+    loader: Any, module: LightningModule, data: LightningDataModule | None, num_samples: int
+) -> tuple[list[Any], list[tuple[Tensor, ...]]]:
+    """Read batches until there are enough samples, up to the first whose samples have another shape.
+
+    Returns:
+        The batches for the module's steps, and the inputs of each.
+    """
+    batches: list[Any] = []
+    inputs: list[tuple[Tensor, ...]] = []
+    preprocessing = find_preprocessing(module)
+    is_padded = preprocessing is not None and bool(preprocessing.open_axes)
+    missing = num_samples
+    for batch in loader:
+        transferred, tensors = _transfer_batch(batch, module, data)
+        shapes = [tensor.shape[1:] for tensor in tensors]
+        if not is_padded and inputs and shapes != [tensor.shape[1:] for tensor in inputs[0]]:
+            break
+        batches.append(transferred)
+        inputs.append(clone_inputs(tensors))
+        missing -= len(tensors[0])
+        if missing <= 0:
+            break
+    return batches, inputs
 
 
 def _join_batches(batches: Sequence[tuple[Tensor, ...]], preprocessing: RowPreprocessing | None) -> tuple[Tensor, ...]:

@@ -147,31 +147,46 @@ def open_path_table(path: Path) -> _Source:
         DataError: If the table is damaged, has no such column, or holds images in place of their paths.
         ConfigError: If it is a Delta table, and deltalake is not installed.
     """
+    is_csv = path.suffix.lower() in (".csv", ".tsv") and not is_delta(path)
+    read_cells = _open_csv_column(path) if is_csv else _open_dataset_column(path)
+    return lambda: (_locate(cell, path.parent) for cell in read_cells())
 
-    def locate(cell: str | None) -> str:
-        if not cell:
-            return ""
-        name = unquote(urlsplit(cell).path) if cell.startswith("file:") else cell
-        from_table = os.path.normpath(path.parent / name)
-        return name if not os.path.exists(from_table) and os.path.exists(name) else from_table  # noqa: PTH110
 
-    if path.suffix.lower() in (".csv", ".tsv") and not is_delta(path):
+def _locate(cell: str | None, folder: Path) -> str:
+    """Return the path that a cell names, from a table in a folder."""
+    if not cell:
+        return ""
+    name = unquote(urlsplit(cell).path) if cell.startswith("file:") else cell
+    from_table = os.path.normpath(folder / name)
+    return name if not os.path.exists(from_table) and os.path.exists(name) else from_table  # noqa: PTH110
+
+
+def _open_csv_column(path: Path) -> _Source:
+    """Find the column of paths of a CSV file, and return what reads its cells."""
+    with _open_csv(path) as rows:
+        header = next(rows, [])
+        first = next(rows, header)
+    are_images = [Path(cell).suffix.lower() in IMAGE_SUFFIXES for cell in header]
+    if any(are_images) and len(header) > 1:
+        raise DataError(f"{path}: its first row is data; put a row with the columns' names, such as path, first.")
+    has_header = are_images != [True]
+    texts = [name for name, cell in zip(header, first, strict=False) if not _is_number(cell)]
+    at = header.index(_choose_column(path, header, texts)) if has_header else 0
+
+    def read() -> Iterator[str]:
         with _open_csv(path) as rows:
-            header = next(rows, [])
-            first = next(rows, header)
-        are_images = [Path(cell).suffix.lower() in IMAGE_SUFFIXES for cell in header]
-        if any(are_images) and len(header) > 1:
-            raise DataError(f"{path}: its first row is data; put a row with the columns' names, such as path, first.")
-        has_header = are_images != [True]
-        texts = [name for name, cell in zip(header, first, strict=False) if not _is_number(cell)]
-        at = header.index(_choose_column(path, header, texts)) if has_header else 0
+            for row in islice(rows, int(has_header), None):
+                yield row[at] if len(row) > at else ""
 
-        def read_csv() -> Iterator[str]:
-            with _open_csv(path) as rows:
-                for row in islice(rows, int(has_header), None):
-                    yield locate(row[at] if len(row) > at else "")
+    return read
 
-        return read_csv
+
+def _open_dataset_column(path: Path) -> _Source:
+    """Find the column of paths of a Parquet file or a Delta table, and return what reads its cells.
+
+    Raises:
+        DataError: If it holds images in place of their paths.
+    """
     with _open_dataset(path) as dataset:
         schema = dataset.schema
     kinds = {field.name: str(getattr(field.type, "value_type", field.type)) for field in schema}  # of a dictionary
@@ -184,19 +199,19 @@ def open_path_table(path: Path) -> _Source:
     is_of_paths = not images or bool({name.lower() for name in texts} & {*COLUMNS})
     column = _choose_column(path, [name for name in kinds if name not in images], texts) if is_of_paths else ""
 
-    def read_dataset() -> Iterator[str]:
+    def read() -> Iterator[Any]:
         with _open_dataset(path) as dataset:
             options = {"batch_size": _NUM_ROWS, "batch_readahead": 1, "fragment_readahead": 1}
             for batch in dataset.to_batches(columns=[column], **options):
-                yield from map(locate, batch.column(0).to_pylist())
+                yield from batch.column(0).to_pylist()
 
-    if not is_of_paths or (images and not os.path.exists(next(read_dataset(), ""))):  # noqa: PTH110
+    if not is_of_paths or (images and not os.path.exists(_locate(next(read(), ""), path.parent))):  # noqa: PTH110
         raise DataError(
             f"{path}: this table holds images themselves, as bytes in the column {images[0]!r}; expected paths of "
             "images, as text. Name the folder or the files that it was made of; or, as data, it is "
             "lightkit.data.Table, whose test split a run predicts: lightkit predict --run latest."
         )
-    return read_dataset
+    return read
 
 
 def is_delta(path: Path) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
@@ -208,6 +208,22 @@ class LabelColumns:
             return [text]
         return [part.strip() for part in text.split(self.separator) if part.strip()]
 
+    def read_split(self, row: TableRow) -> Split:
+        """Return the split of a row; without a column of splits, training.
+
+        Raises:
+            DataError: If the cell is no usual name of a split.
+        """
+        if self.split is None:
+            return "train"
+        split = split_named(str(row.cells[self.split]))
+        if split is None:
+            raise DataError(
+                f"{row.place}: column {self.split!r} has {row.cells[self.split]!r}; expected train, val or "
+                f"test, or another usual name of theirs."
+            )
+        return split
+
     @staticmethod
     def _read_mark(row: TableRow, name: str) -> int:
         text = str(row.cells[name]).strip().lower()
@@ -252,50 +268,55 @@ def collect_files(
     for row in rows:
         cell = row.cells[columns.image]
         path = root / str(cell or "").strip()
-        if not cell or not path.is_file():
-            what = f"{path} does not exist" if cell else f"there is no path in column {columns.image!r}"
-            missing.append(f"{row.place}: {what}")
-            continue
-        has_lists = has_lists or isinstance(row.cells[columns.labels[0]], (list, tuple))
-        split: Split = "train"
-        if columns.split is not None:
-            named = split_named(str(row.cells[columns.split]))
-            if named is None:
-                raise DataError(
-                    f"{row.place}: column {columns.split!r} has {row.cells[columns.split]!r}; expected train, val or "
-                    f"test, or another usual name of theirs."
-                )
-            split = named
-        found.append((row.place, path, columns.read_labels(row), split))
+        if not cell:
+            missing.append(f"{row.place}: there is no path in column {columns.image!r}")
+        elif not path.is_file():
+            missing.append(f"{row.place}: {path} does not exist")
+        else:
+            has_lists = has_lists or isinstance(row.cells[columns.labels[0]], (list, tuple))
+            found.append((row.place, path, columns.read_labels(row), columns.read_split(row)))
     if missing:
-        more = f"\n  and {len(missing) - _NUM_SHOWN} more" if len(missing) > _NUM_SHOWN else ""
-        lines = "".join(f"\n  {visible(each, in_line=True)}" for each in missing[:_NUM_SHOWN])
         raise DataError(
             f"{table}: {len(missing)} of {len(missing) + len(found)} rows name no image that is there. Relative paths "
-            f"count from {root} (data.init_args.root).{lines}{more}"
+            f"count from {root} (data.init_args.root).{_format_lines(missing)}"
         )
     if not found:
         raise DataError(f"{table}: this table has no rows.")
 
     names = list(classes) if classes is not None else _list_classes(found, columns)
-    numbers = {name: number for number, name in enumerate(names)}
-    splits = list(dict.fromkeys(split for _, _, _, split in found)) if columns.split is not None else []
-    if columns.split is not None and "train" not in splits:
+    splits = list(dict.fromkeys(split for _, _, _, split in found))
+    if "train" not in splits:
         raise DataError(f"{table}: no row is in the train split, as column {columns.split!r} says.")
+    numbers = {name: number for number, name in enumerate(names)}
     files: dict[Split, list[tuple[Path, Label]]] = {"train": []}
     for place, path, labels, split in found:
-        unknown = [label for label in labels if label not in numbers]
-        if unknown:
-            raise DataError(
-                f"{place}: the label {unknown[0]!r} is no class; the classes are {join_names(names, most=10)}"
-                f"{near(unknown[0], names) or '.'}"
-            )
-        label: Label = numbers[labels[0]] if labels else 0
-        if has_lists:
-            marked = {numbers[each] for each in labels}
-            label = tuple(int(number in marked) for number in range(len(names)))
+        marked = _number_labels(labels, numbers, place)
+        label: Label = tuple(int(number in marked) for number in range(len(names))) if has_lists else marked[0]
         files.setdefault(split, []).append((path, label))
-    return LabelledFiles(names, files, splits, has_lists)
+    return LabelledFiles(names, files, [] if columns.split is None else splits, has_lists)
+
+
+def _format_lines(entries: Sequence[str]) -> str:
+    """Format the first entries as lines below a message, and the number of the others."""
+    lines = [f"\n  {visible(each, in_line=True)}" for each in entries[:_NUM_SHOWN]]
+    if len(entries) > _NUM_SHOWN:
+        lines.append(f"\n  and {len(entries) - _NUM_SHOWN} more")
+    return "".join(lines)
+
+
+def _number_labels(labels: Sequence[str], numbers: Mapping[str, int], place: str) -> list[int]:
+    """Return the numbers of a row's labels.
+
+    Raises:
+        DataError: If one is no class.
+    """
+    for label in labels:
+        if label not in numbers:
+            raise DataError(
+                f"{place}: the label {label!r} is no class; the classes are {join_names([*numbers], most=10)}"
+                f"{near(label, [*numbers]) or '.'}"
+            )
+    return [numbers[label] for label in labels]
 
 
 def _list_classes(found: Sequence[tuple[str, Path, list[str], Split]], columns: LabelColumns) -> list[str]:

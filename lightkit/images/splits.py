@@ -63,3 +63,23 @@ def check_fractions(*, val_fraction: float, test_fraction: float) -> None:
             f"data.init_args.val_fraction ({val_fraction}) and data.init_args.test_fraction ({test_fraction}) "
             f"add up to {val_fraction + test_fraction:g}: nothing is left to train on. Make one of them smaller."
         )
+
+
+def name_tables(path: str | None, *, train: str | None, val: str | None, test: str | None) -> dict[Split | None, str]:
+    """Return the address of a table with all splits, under None, or of the table of each split.
+
+    Raises:
+        ConfigError: If there are both, or none.
+    """
+    tables: dict[Split | None, str] = {}
+    for split, place in zip(("train", "val", "test"), (train, val, test), strict=True):
+        if place:
+            tables[split] = place
+    if path and tables:
+        raise ConfigError(
+            f"data.init_args.path ({path!r}) and data.init_args.{next(iter(tables))} are both set. Name one table with "
+            "all splits, or one for each."
+        )
+    if not path and not tables:
+        raise ConfigError("data.init_args.path: expected a table, or tables in data.init_args.train, val and test.")
+    return {None: path} if path else tables

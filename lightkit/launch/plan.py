@@ -303,34 +303,32 @@ def plan_launch(
     engine = settings.choose_engine(strategy)
     name = strategy or "ddp"
     _check_strategy(engine, strategy, origin)
-    num_slots = sum(settings.slots.values())
-    wanted = settings.processes
-    if wanted is None:
-        wanted = num_slots if settings.hosts else processes
+    slots = settings.slots.values()
+    wanted = settings.processes or sum(slots) or processes
 
     # Lightning starts this command again for each rank, unless it forks or a class decides.
-    is_single = (wanted or 1) == 1
-    is_unasked_horovod = engine == "horovod" and settings.engine is None
-    if engine in ("local", "slurm") or (is_unasked_horovod and is_single):
-        if engine != "local" or is_single or not _is_started_by_script(name):
+    num_local = wanted or 1
+    if engine == "slurm" or (engine == "horovod" and settings.engine is None and num_local == 1):
+        return None
+    if engine == "local":
+        if num_local == 1 or not _is_started_by_script(name):
             return None
-        return Plan("local", wanted or 1, wanted or 1, name, uses_gpus, settings)
+        return Plan("local", num_local, num_local, name, uses_gpus, settings)
 
     wanted = _require_num_processes(engine, wanted, origin)
     if wanted < 0:  # on the driver, as HorovodRunner has it, which needs no Spark
         engine = "horovod" if strategy == "horovod" else "torchrun"
         wanted = -wanted
-    if settings.hosts and num_slots < wanted:
+    if 0 < sum(slots) < wanted:
         raise error_at(
-            f"launch.processes: {wanted} processes, but the hosts {settings.hosts} have {num_slots} slots", origin
+            f"launch.processes: {wanted} processes, but the hosts {settings.hosts} have {sum(slots)} slots", origin
         )
     fewest_nodes, most_nodes = settings.num_nodes
     if engine != "torchrun":
         fewest_nodes = 1
     elif most_nodes > 1 and settings.rendezvous is None:
         raise error_at("launch.nodes: several machines need launch.rendezvous, the HOST:PORT of one of them", origin)
-    local_processes = max(settings.slots.values()) if settings.hosts else wanted
-    return Plan(engine, wanted * fewest_nodes, local_processes, name, uses_gpus, settings)
+    return Plan(engine, wanted * fewest_nodes, max(slots, default=wanted), name, uses_gpus, settings)
 
 
 def _check_strategy(engine: str, strategy: str | None, origin: Origin | None) -> None:

@@ -192,17 +192,8 @@ def render_comparison(compared: Sequence[RunFacts]) -> str:
     names = ascii_uppercase[: len(compared)]
     first = compared[0]
     others = dict(zip(names[1:], compared[1:], strict=True))
-    level = _LEVEL / len(others)  # Bonferroni: of many equal models, one would look better
-    pairs = {name: pair for name, each in others.items() if (pair := pair_predictions(first, each)) is not None}
+    pairs = {name: pair_predictions(first, each) for name, each in others.items()}
     thumbnails = Thumbnails()
-    manifests = [_list_records(each.manifest) for each in compared]
-    settings = [{each.key: each for each in facts.settings} for facts in compared]
-    keys = list_differences([{key: each.value for key, each in found.items()} for found in settings])
-    keys.sort(key=lambda key: all(found[key].place is None for found in settings if key in found))
-    differences = {"Config": [(key, [found.get(key) for found in settings]) for key in keys]}
-    for title, sections in _RECORDS.items():
-        keys = [key for key in list_differences(manifests) if key.partition(".")[0] in sections]
-        differences[title] = [(key, [each.get(key) for each in manifests]) for key in keys]
     curves = _draw_curves(compared, names)
     scores = [list_scores(facts) for facts in compared]
     metrics = sorted(dict.fromkeys(key for found in scores for key in found), key=split_order)
@@ -212,18 +203,33 @@ def render_comparison(compared: Sequence[RunFacts]) -> str:
         names=names,
         runs=[(name, each, find_score(each)) for name, each in zip(names, compared, strict=True)],
         verdicts=list_verdicts(compared),
-        untested=[name for name in others if name not in pairs],
-        level=level,
+        untested=[name for name, pair in pairs.items() if pair is None],
+        level=_LEVEL / len(others),
         fingerprints=[each.data.get("fingerprint") for each in compared],
-        differences={title: rows for title, rows in differences.items() if rows},
+        differences=_list_differences(compared),
         scores={metric: [found.get(metric) for found in scores] for metric in metrics},
         curves=curves,
         charts=[each.chart for each in curves if each.chart is not None],
         disagreements={
             name: _list_disagreements((first, others[name]), pair, (names[0], name), thumbnails)
             for name, pair in pairs.items()
+            if pair is not None
         },
     )
+
+
+def _list_differences(compared: Sequence[RunFacts]) -> dict[str, list[tuple[str, list[Setting | None]]]]:
+    """List what differs between runs by title, each with the setting of every run; those of no file last."""
+    settings = [{each.key: each for each in facts.settings} for facts in compared]
+    keys = list_differences([{key: each.value for key, each in found.items()} for found in settings])
+    keys.sort(key=lambda key: all(found[key].place is None for found in settings if key in found))
+    differences = {"Config": [(key, [found.get(key) for found in settings]) for key in keys]}
+    manifests = [_list_records(each.manifest) for each in compared]
+    keys = list_differences(manifests)
+    for title, sections in _RECORDS.items():
+        of_title = [key for key in keys if key.partition(".")[0] in sections]
+        differences[title] = [(key, [each.get(key) for each in manifests]) for key in of_title]
+    return {title: rows for title, rows in differences.items() if rows}
 
 
 def _list_records(manifest: Mapping[str, Any]) -> dict[str, Setting]:

@@ -334,20 +334,7 @@ def open_parquet(place: str, options: Mapping[str, Any], version: int | None, ti
     filesystem, root = _open_filesystem(place, options)
     if not is_remote(place) and (reason := explain_other_format(local_path(place))) is not None:
         raise DataError(f"data.init_args.path: {reason}.")
-    with _translate_access_errors(place):
-        selector = fs.FileSelector(root, recursive=True, allow_not_found=True)
-        is_file = bool(root) and filesystem.get_file_info(root).type == fs.FileType.File
-        found = filesystem.get_file_info([root] if is_file else selector)
-    files: dict[str, fs.FileInfo] = {}  # by their names below the folder
-    for info in sorted(found, key=lambda info: info.path):
-        name = info.path.removeprefix(root).lstrip("/") or info.base_name
-        is_visible = info.path == root or not any(part[:1] in "_." for part in name.split("/"))
-        if (
-            info.type == fs.FileType.File
-            and is_visible
-            and (info.path == root or name.lower().endswith(PARQUET_SUFFIXES))
-        ):
-            files[name] = info
+    files = _find_parquet_files(place, filesystem, root)
     if not files:
         raise DataError(
             f"{place}: no Parquet files here. Set data.init_args.path to a Delta table, or to a folder or file of "
@@ -366,6 +353,22 @@ def open_parquet(place: str, options: Mapping[str, Any], version: int | None, ti
     state = hashlib.sha256(repr([(info.size, info.mtime_ns) for info in infos]).encode()).hexdigest()
     class_labels = _merge_class_labels([footer.class_labels for footer in footers])
     return Snapshot("parquet", place, schema, None, fingerprint.hexdigest(), groups, state, class_labels)
+
+
+def _find_parquet_files(place: str, filesystem: fs.FileSystem, root: str) -> dict[str, fs.FileInfo]:
+    """Find a file, or the Parquet files in a folder and below it, by their names in it; hidden ones are left out."""
+    with _translate_access_errors(place):
+        if root and filesystem.get_file_info(root).type == fs.FileType.File:
+            found = filesystem.get_file_info([root])
+            return {info.base_name: info for info in found}
+        found = filesystem.get_file_info(fs.FileSelector(root, recursive=True, allow_not_found=True))
+    files: dict[str, fs.FileInfo] = {}
+    for info in sorted(found, key=lambda info: info.path):
+        name = info.path.removeprefix(root).lstrip("/")
+        is_hidden = any(part[:1] in "_." for part in name.split("/"))
+        if info.type == fs.FileType.File and name.lower().endswith(PARQUET_SUFFIXES) and not is_hidden:
+            files[name] = info
+    return files
 
 
 def _merge_class_labels(of_files: Sequence[Mapping[str, tuple[str, ...]]]) -> dict[str, tuple[str, ...] | None]:

@@ -168,30 +168,26 @@ def _size_bytes(folder: Path) -> int:
 
 def _index_run(run: Run, holder: Mapping[str, Any] | None, metric: str | None) -> IndexedRun:
     records = {name: read_json(run.folder / name) for name in _RECORDS}
-    damages = [f"{name}: {found}" for name, found in _list_damages(run, records)]
     manifest = records["manifest.json"] or {}
     summary = keep_own_stages(run, records["summary.json"] or {}, manifest)
-    status = str(summary.get("status") or "running")
+    damage = next(_list_damages(run, records), None)
     folder = None if holder is None else holder.get("folder")
     is_locked = folder is not None and Path(folder).name == run.id
+    status = UNREADABLE if damage else str(summary.get("status") or "running")
     # A holder without a folder has not chosen its run yet, and a stage of a run takes no lock: either may work on any.
-    is_dead = status == "running" and not is_locked and (holder is None or folder is not None)
+    if status == "running" and not is_locked and (holder is None or folder is not None):
+        status = KILLED
     metric = metric or (summary.get("best") or {}).get("monitor")
-    try:
-        created = datetime.strptime(run.id[:15], "%Y%m%d-%H%M%S").replace(tzinfo=UTC).timestamp()
-    except ValueError:  # digits that are no date
-        created = 0.0
     retrain = records["retrain.json"]
-    status = KILLED if is_dead else status
     began_in = Path(manifest.get("working_directory") or "")  # which is rarely that of `lightkit gc`
     return IndexedRun(
         run,
-        status=UNREADABLE if damages else status,
+        status=status,
         is_training=run.is_fit,
         metric=metric,
         value=None if metric is None else find_metric(metric, summary),
         size_bytes=_size_bytes(run.folder),
-        created=created,
+        created=_read_start(run.id),
         is_locked=is_locked,
         is_promoted=(run.folder / PROMOTED).is_file(),
         aliases=_list_aliases(records[PROMOTED]),
@@ -199,16 +195,24 @@ def _index_run(run: Run, holder: Mapping[str, Any] | None, metric: str | None) -
         began_in=began_in,
         in_retrain=retrain is not None and retrain.get("ended") is None,
         summary=summary,
-        damage=next(iter(damages), None),
+        damage=damage,
     )
 
 
-def _list_damages(run: Run, records: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def _read_start(run_id: str) -> float:
+    """Read the start of a run from its name, in seconds since 1970."""
+    try:
+        return datetime.strptime(run_id[:15], "%Y%m%d-%H%M%S").replace(tzinfo=UTC).timestamp()
+    except ValueError:  # digits that are no date
+        return 0.0
+
+
+def _list_damages(run: Run, records: Mapping[str, Any]) -> Iterator[str]:
     """List the files of a run that are there and cannot be read, each with the reason."""
-    for name in (name for name, record in records.items() if record is None):
-        damage = inspect_json(run.folder / name)[1]
+    for name, record in records.items():
+        damage = inspect_json(run.folder / name)[1] if record is None else None
         if damage is not None:
-            yield name, damage
+            yield f"{name}: {damage}"
 
 
 def list_metrics(summary: Mapping[str, Any]) -> set[str]:

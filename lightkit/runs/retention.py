@@ -8,7 +8,6 @@ import shutil
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from itertools import islice
 from pathlib import Path
 
@@ -97,32 +96,34 @@ def plan_deletions(
         for each, reason in [*_list_protected(job, promoted), *_apply_rules(job, rules, now)]:
             kept.setdefault(each.key, reason)
     unknown = [each for each in entries if has_unknown_needs(each)]
-    for each in unknown:
-        for older in (other for other in entries if other.run.id < each.run.id):
-            kept.setdefault(older.key, f"{each.key}, whose manifest.json cannot be read, may have begun from it")
-    _keep_needed(entries, kept)
+    _keep_needed(entries, kept, unknown)
     of_jobs = [each for each in entries if each.run.name in jobs]
     plan = DeletionPlan(
         kept={each.key: kept[each.key] for each in of_jobs if each.key in kept},
         left_bytes=sum(each.size_bytes for each in of_jobs),
         unknown=unknown,
     )
-    for each in sorted(of_jobs, key=lambda each: (each.status != PRUNED, each.run.id)):
-        if each.key not in kept and rules.max_size_bytes is not None and plan.left_bytes <= rules.max_size_bytes:
+    candidates = [each for each in of_jobs if each.key not in kept]
+    for each in sorted(candidates, key=lambda each: (each.status != PRUNED, each.run.id)):
+        if rules.max_size_bytes is not None and plan.left_bytes <= rules.max_size_bytes:
             plan.kept[each.key] = "all fit into --max-size"
-        elif each.key not in kept:
+        else:
             plan.deleted.append(each)
             plan.left_bytes -= each.size_bytes
     return plan
 
 
-def _keep_needed(entries: Sequence[IndexedRun], kept: dict[str, str]) -> None:
-    """Keep what kept runs need, and what that needs in its turn.
+def _keep_needed(entries: Sequence[IndexedRun], kept: dict[str, str], unknown: Sequence[IndexedRun]) -> None:
+    """Keep what kept runs need, and what that needs in its turn; one of unknown needs may need each older run.
 
     Args:
         entries: All runs.
         kept: Reason by run; the needed ones are added.
+        unknown: Runs of unknown needs, the newest first.
     """
+    for each in entries:
+        if unknown and each.run.id < unknown[0].run.id:
+            kept.setdefault(each.key, f"{unknown[0].key}, whose manifest.json cannot be read, may have begun from it")
     by_folder = {each.run.folder: each for each in entries}
     to_follow = [each for each in entries if each.key in kept]
     while to_follow:
@@ -157,34 +158,42 @@ def _list_protected(job: Sequence[IndexedRun], promoted: Collection[str]) -> Ite
 def _apply_rules(job: Sequence[IndexedRun], rules: RetentionRules, now: float) -> Iterator[tuple[IndexedRun, str]]:
     whole = [each for each in job if each.status != PRUNED]  # of what a sweep has stopped nothing is kept for its age
     yield from ((each, "one of the newest") for each in whole[: rules.keep_last or 0])
+    yield from ((each, "one of the best") for each in _list_best(job, rules))
+    if rules.older_than_s is not None:
+        yield from ((each, "not old enough") for each in job if now - each.created < rules.older_than_s)
+
+
+def _list_best(job: Sequence[IndexedRun], rules: RetentionRules) -> Iterator[IndexedRun]:
+    """List the best trainings of a job with a good checkpoint, as many as the rules keep, by each metric."""
     by_metric: dict[str, list[IndexedRun]] = defaultdict(list)
     for each in job:
         if each.is_training and each.metric is not None and each.value is not None:
             by_metric[each.metric].append(each)
     for metric, trainings in by_metric.items() if rules.keep_best else ():
-        known = infer_mode_of_runs(metric, trainings)
-        mode = (rules.mode or known) if rules.metric is not None else (known or rules.mode)
-        if None not in (rules.mode, mode) and mode != rules.mode:
-            raise ConfigError(
-                f"gc: --mode {rules.mode}: of {metric}, by which runs of {job[0].run.name} were chosen, "
-                f"{'small' if mode == 'min' else 'large'} values are good. Name the metric that is meant with --metric."
-            )
-        if mode is None and len(trainings) > (rules.keep_best or 0):
-            raise ConfigError(
-                f"gc: --keep-best: neither the runs of {job[0].run.name} nor its name tell whether a small or a large "
-                f"{metric} is good. Set --mode min or --mode max."
-            )
-        trainings.sort(key=partial(_rank_training, mode=mode or "min"))  # unknown where all are kept
-        yield from (
-            (each, "one of the best") for each in islice(filter(_has_good_checkpoint, trainings), rules.keep_best)
+        best_first = _sort_trainings(metric, trainings, rules)
+        yield from islice(filter(_has_good_checkpoint, best_first), rules.keep_best)
+
+
+def _sort_trainings(metric: str, trainings: Sequence[IndexedRun], rules: RetentionRules) -> list[IndexedRun]:
+    """Sort the trainings of a job that have a metric, the best first and those whose value is not finite last.
+
+    Raises:
+        ConfigError: If it is unknown and more trainings than are kept have the metric, or contradicts that of a metric
+            which is not named.
+    """
+    known = infer_mode_of_runs(metric, trainings)
+    if rules.metric is None and None not in (rules.mode, known) and known != rules.mode:
+        raise ConfigError(
+            f"gc: --mode {rules.mode}: of {metric}, by which runs of {trainings[0].run.name} were chosen, "
+            f"{'small' if known == 'min' else 'large'} values are good. Name the metric that is meant with --metric."
         )
-    if rules.older_than_s is not None:
-        yield from ((each, "not old enough") for each in job if now - each.created < rules.older_than_s)
-
-
-def _rank_training(each: IndexedRun, *, mode: str) -> tuple[int, float]:
-    """Return a sorting key with which the best training is first, and those whose value is not finite are last."""
-    return rank_value(each.value, mode)
+    mode = rules.mode or known
+    if mode is None and len(trainings) > (rules.keep_best or 0):
+        raise ConfigError(
+            f"gc: --keep-best: neither the runs of {trainings[0].run.name} nor its name tell whether a small or a "
+            f"large {metric} is good. Set --mode min or --mode max."
+        )
+    return sorted(trainings, key=lambda each: rank_value(each.value, mode or "min"))  # unknown where all are kept
 
 
 def _has_good_checkpoint(each: IndexedRun) -> bool:

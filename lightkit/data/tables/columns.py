@@ -88,23 +88,29 @@ def find_columns(
         image = "image"
     wanted = {"image": image, "label": label, "weight": weight, "split": split, "key": key}
     for argument, name in [*wanted.items(), *(("features", name) for name in names)]:
-        if name is None:
-            continue
-        if schema.names.count(name) != 1:
-            raise _missing_column(schema, argument, name)
-        fits, expected = _EXPECTED[argument]
-        if not fits(plain_type(schema.field(name).type)):
-            found = schema.field(name).type
-            raise DataError(f"data.init_args.{argument}: column {name!r} holds {found}, expected {expected}.")
-    kind = pa.string() if label is None else plain_type(schema.field(label).type)
-    if label is not None and target == "value" and not (_is_number(kind) or types.is_boolean(kind)):
-        raise DataError(
-            f"data.init_args.target: column {label!r} holds {kind}, which is not a number to predict. Set it to class, "
-            "or data.init_args.label to a column of numbers."
-        )
-    is_value = label is not None and (target == "value" or (target == "auto" and _is_real(kind)))
-    resolved: Literal["class", "value"] = "value" if is_value else "class"
+        if name is not None:
+            _check_column(schema, argument, name)
+    resolved: Literal["class", "value"] = "class"
+    if label is not None:
+        kind = plain_type(schema.field(label).type)
+        if target == "value" and not (_is_number(kind) or types.is_boolean(kind)):
+            raise DataError(
+                f"data.init_args.target: column {label!r} holds {kind}, which is not a number to predict. Set it to "
+                "class, or data.init_args.label to a column of numbers."
+            )
+        if target == "value" or (target == "auto" and _is_real(kind)):
+            resolved = "value"
     return Columns(image, names, label, weight, split, key, resolved)
+
+
+def _check_column(schema: pa.Schema, argument: str, name: str) -> None:
+    """Refuse a column that is not there once, or of a type that does not fit the argument that names it."""
+    if schema.names.count(name) != 1:
+        raise _missing_column(schema, argument, name)
+    found = schema.field(name).type
+    fits, expected = _EXPECTED[argument]
+    if not fits(plain_type(found)):
+        raise DataError(f"data.init_args.{argument}: column {name!r} holds {found}, expected {expected}.")
 
 
 def plain_type(kind: pa.DataType) -> pa.DataType:
@@ -246,19 +252,22 @@ def _parse_condition(triple: Any, schema: pa.Schema) -> tuple[str, pc.Expression
     if types.is_float16(kind):  # Arrow compares no half precision
         kind = pa.float32()
         field = field.cast(pa.float32())
-    values = [_convert_value(one, kind, column) for one in (value if is_many else [value])]
     if is_many:
-        plain = [one.as_py() for one in values]
-        if types.is_floating(kind) and 0 in plain:  # Arrow (25.0) compares bits here, and 0.0 equals -0.0
-            plain += [0.0, -0.0]
-        array = pa.array(plain, None if types.is_decimal(kind) and values else kind)
-        found = field.isin(array)
+        found = _is_in(field, [_convert_value(one, kind, column) for one in value], kind)
         found = ~found & field.is_valid() if sign == "not in" else found
     else:
-        found = _COMPARE[sign](field, values[0])
+        found = _COMPARE[sign](field, _convert_value(value, kind, column))
     # Arrow (25.0) takes a row group whose least and greatest value are equal for one without NaN
     misses_nan = types.is_floating(kind) and sign in ("!=", "in", "not in")
     return column, found, pc.scalar(True) if misses_nan else found
+
+
+def _is_in(field: pc.Expression, values: Sequence[pa.Scalar], kind: pa.DataType) -> pc.Expression:
+    """Compare a column with each of several values of its type."""
+    plain = [one.as_py() for one in values]
+    if types.is_floating(kind) and 0 in plain:  # Arrow (25.0) compares bits here, and 0.0 equals -0.0
+        plain += [0.0, -0.0]
+    return field.isin(pa.array(plain, None if types.is_decimal(kind) and values else kind))
 
 
 def _convert_value(value: Any, kind: pa.DataType, column: str) -> pa.Scalar:

@@ -302,35 +302,23 @@ def index_table(
     if columns.split is not None and None not in tables:
         raise ConfigError("data.init_args.split has no effect on tables that are a split each. Leave it out.")
     where: RowFilter | None = None
-    for table in [*tables.values()][::-1]:
-        asked = {name: value for name, value in vars(columns).items() if name != "label_names"}
+    asked = {name: value for name, value in vars(columns).items() if name != "label_names"}
+    for table in reversed([*tables.values()]):
         find_columns(table.schema, **asked)  # raises where a table has others than the first
         where = parse_filter(filter, table.schema)
-    first = next(iter(tables.values()))
     columns = replace(columns, label_names=_find_label_names(tables, columns, classes))
     if columns.split is not None or None not in tables:
         test_fraction = 0.0
-        if "val" in tables or (columns.split and val_fraction > 0 and _names_validation(first, columns.split)):
+        if _has_validation(tables, columns.split, val_fraction):
             val_fraction = 0.0
     rules = _Rules(columns, where, val_fraction, test_fraction)
-    decided = []
-    for split, table in tables.items():
-        fractions = (val_fraction, test_fraction) if split in (None, "train") else (0.0, 0.0)
-        decided.append((split, table.fingerprint, repr((columns, where and where.text, split, *fractions))))
-    fingerprint = hashlib.sha256(repr((_VERSION, decided)).encode("utf-8", "surrogateescape")).hexdigest()
+    fingerprint = _compute_fingerprint(tables, rules)
     found, codes = _load_or_build(fingerprint, tables, rules)
-    class_names: list[str] = []
-    if columns.label is not None and columns.target == "class":
-        kind = plain_type(first.schema.field(columns.label).type)
-        class_names = _class_names(
-            found["classes"], kind, classes, is_hashed=columns.split is None and None in tables,
-            label_names=columns.label_names,
-        )  # fmt: skip
     num_training = sum(counts[0] for counts in found["counts"])
     index = Index(
         columns, [group for table in tables.values() for group in table.groups], codes,
         np.array(found["counts"], np.int64).reshape(-1, _BAD + 1),
-        class_names=class_names,
+        class_names=_choose_class_names(found["classes"], tables, columns, classes),
         shapes=[tuple(shape) for shape in found["shapes"]],
         defects=[Defect(*each) for each in found["bad"]],
         # other content is other data, also with the same sizes and footers of files
@@ -378,8 +366,21 @@ def _find_label_names(
     return names if classes is None or set(classes) <= set(names) else ()
 
 
-def _names_validation(table: Snapshot, column: str) -> bool:
-    """Check whether any row is named to be for validation, up to the first."""
+def _compute_fingerprint(tables: Mapping[Split | None, Snapshot], rules: _Rules) -> str:
+    """Compute the digest of the tables and of all that decides which row is in which split."""
+    decided = []
+    for split, table in tables.items():
+        fractions = (rules.val_fraction, rules.test_fraction) if split in (None, "train") else (0.0, 0.0)
+        where = rules.where and rules.where.text
+        decided.append((split, table.fingerprint, repr((rules.columns, where, split, *fractions))))
+    return hashlib.sha256(repr((_VERSION, decided)).encode("utf-8", "surrogateescape")).hexdigest()
+
+
+def _has_validation(tables: Mapping[Split | None, Snapshot], column: str | None, val_fraction: float) -> bool:
+    """Check whether a table is for validation, or, where a share is asked for, a row is named to be."""
+    if "val" in tables or column is None or val_fraction == 0:
+        return "val" in tables
+    (table,) = tables.values()
     return any(
         split_named(str(word)) == "val"
         for group in table.groups
@@ -388,30 +389,38 @@ def _names_validation(table: Snapshot, column: str) -> bool:
     )
 
 
-def _class_names(
+def _choose_class_names(
     classes: Sequence[Mapping[str, int]],
-    kind: pa.DataType,
+    tables: Mapping[Split | None, Snapshot],
+    columns: Columns,
     given: Sequence[str] | None,
-    *,
-    is_hashed: bool,
-    label_names: Sequence[str] = (),
 ) -> list[str]:
     """Return the classes of a checkpoint, or those of the training split, or of all rows where a hash decides.
+
+    Args:
+        classes: Rows of each class, of each split.
+        tables: All with the same columns.
+        columns: Names of the columns.
+        given: Classes of a checkpoint.
+
+    Returns:
+        None for values, and without labels.
 
     Raises:
         DataError: If a split has another class.
     """
+    if columns.label is None or columns.target != "class":
+        return []
+    is_hashed = columns.split is None and None in tables
     names = list(given or (set().union(*classes) if is_hashed else classes[0]))
+    owner = "the checkpoint"
     if given is None:
-        is_text = types.is_boolean(kind) or types.is_string(kind) or types.is_large_string(kind)
-        is_number = not is_text and all(name.lstrip("-").isdecimal() for name in names)
-        if label_names:
-            names.sort(key=label_names.index)
-        else:
-            names.sort(key=int if is_number else str)
+        owner = "the training split"
+        kind = plain_type(next(iter(tables.values())).schema.field(columns.label).type)
+        names = _sort_classes(names, kind, columns.label_names)
     for split, of_split in zip(SPLITS, classes, strict=True):
-        if names and (unknown := sorted(of_split.keys() - set(names))):  # a table without training rows is refused
-            owner = "the training split" if given is None else "the checkpoint"
+        unknown = sorted(of_split.keys() - set(names))
+        if names and unknown:  # a table without training rows is refused
             others, known = (join_names([*map(repr, each)]) for each in (unknown, names))
             raise DataError(
                 f"the {split} split has rows of classes that {owner} does not have: {others}; it has {known}. Leave "
@@ -423,6 +432,15 @@ def _class_names(
             "in a column (data.init_args.split).", join_names([*map(repr, untrained)]),
         )  # fmt: skip
     return names
+
+
+def _sort_classes(names: Sequence[str], kind: pa.DataType, label_names: Sequence[str]) -> list[str]:
+    """Sort classes: as the table names them, whole numbers by size, other names as text."""
+    if label_names:
+        return sorted(names, key=label_names.index)
+    is_text = types.is_boolean(kind) or types.is_string(kind) or types.is_large_string(kind)
+    is_number = not is_text and all(name.lstrip("-").isdecimal() for name in names)
+    return sorted(names, key=int if is_number else str)
 
 
 def _load_or_build(

@@ -35,7 +35,7 @@ from lightkit.errors import ConfigError, DataError
 from lightkit.images.image_file import UnreadableImageError, count_threads, map_in_order, pillow_warnings
 from lightkit.images.image_index import Defect, check_defects
 from lightkit.images.preprocessing import Preprocessing, preprocessing_of
-from lightkit.images.splits import Split, check_fractions
+from lightkit.images.splits import Split, check_fractions, name_tables
 from lightkit.rows.parquet_table import Format, Snapshot, open_table
 
 log = logging.getLogger("lightkit.data")
@@ -132,30 +132,19 @@ class Table(LoadingModule):
         self.on_bad_image = on_bad_image
         self.max_bad_fraction = max_bad_fraction
         check_fractions(val_fraction=val_fraction, test_fraction=test_fraction)
-        if path and (train or val or test):
-            other = "train" if train else "val" if val else "test"
-            raise ConfigError(
-                f"data.init_args.path ({path!r}) and data.init_args.{other} are both set. Give one table with all "
-                "splits, or one for each."
-            )
+        self.places = name_tables(path, train=train, val=val, test=test)
+        """Address of the table, under None, or of each split's."""
         if weight and self.augment and (self.mixup or self.cutmix):
             name = "mixup" if self.mixup else "cutmix"
             raise ConfigError(
                 f"data.init_args.weight ({weight}) and data.init_args.{name} ({getattr(self, name)}) exclude each "
                 "other: samples with weights are not mixed. Leave one of them out."
             )
-        if not (path or train or val or test):
-            raise ConfigError("data.init_args.path: expected a table, or tables in data.init_args.train, val and test.")
         if not path and version is not None:
             raise ConfigError(
                 f"data.init_args.version: {version} is a state of one table, but train, val and test may be several. "
                 "Leave it out, or set data.init_args.timestamp, which chooses a state of each."
             )
-        given = {"train": train, "val": val, "test": test}
-        self.places: dict[Split | None, str] = (
-            {None: path} if path else {cast(Split, split): place for split, place in given.items() if place}
-        )
-        """Address of the table, under None, or of each split's."""
         self._state: dict[str, Any] = {
             "format": format, "version": version, "timestamp": timestamp, "storage_options": storage_options
         }  # fmt: skip
