@@ -263,6 +263,14 @@ def join_names(names: Collection[str], *, most: int = 5) -> str:
     return ", ".join(listed[:most]) + more
 
 
+def join_lines(entries: Sequence[str], *, most: int = 5) -> str:
+    """Write entries as lines below a message, and count those beyond the first ``most``."""
+    lines = [f"\n  {visible(each, in_line=True)}" for each in entries[:most]]
+    if len(entries) > most:
+        lines.append(f"\n  and {len(entries) - most} more")
+    return "".join(lines)
+
+
 def format_count(number: int, one: str, many: str = "") -> str:
     """Write a number with its noun: ``1 class``, ``2 classes``.
 

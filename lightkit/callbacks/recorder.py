@@ -40,7 +40,7 @@ from lightkit.callbacks.metric_modes import find_metric_modes
 from lightkit.callbacks.resume import gather
 from lightkit.callbacks.sample_counter import SampleCounter
 from lightkit.config import shown_path
-from lightkit.errors import ConfigError, Interrupted, LightkitError, OutOfTime, RunLocked, exit_code_of
+from lightkit.errors import ConfigError, Interrupted, LightkitError, OutOfTime, RunLocked, exit_code_of, format_count
 from lightkit.runs.bad_images import BadImage, most_frequent, read_bad_images, write_bad_images
 from lightkit.runs.checkpoints import known_digest
 from lightkit.runs.metric_mode import infer_mode, infer_mode_by_name, override_modes
@@ -797,9 +797,9 @@ class _BadImages:
             reasons = [row.reason for row in rows]
             name = self._path.name
             self._events.write("bad_images", count=len(rows), reasons=Counter(reasons), found=rows[-1].found, path=name)
-            text = "%d %s %s (%s); listed in %s"
-            images = "image" if len(rows) == 1 else "images"
-            _log.warning(text, len(rows), images, what, most_frequent(reasons), shown_path(self._path))
+            images = format_count(len(rows), "image")
+            text = "%s %s (%s); listed in %s"
+            _log.warning(text, images, what, most_frequent(reasons), shown_path(self._path))
 
 
 def _defects_of(trainer: Trainer) -> Any:

@@ -16,7 +16,7 @@ from lightkit.cli.command_line import Invocation
 from lightkit.cli.console import configure_console
 from lightkit.cli.run_table import check_names, format_run, get_root_and_job, list_known_metrics
 from lightkit.config.secrets import mask
-from lightkit.errors import ConfigError
+from lightkit.errors import ConfigError, format_count
 from lightkit.loggers.mlflow_address import Address
 from lightkit.registry.promotion import needed_runs
 from lightkit.registry.store import address_of_root, open_registry, tracked_run
@@ -107,10 +107,10 @@ def _plan(invocation: Invocation, rules: RetentionRules, root: Path, name: str |
 
 def _format_sum(num_deleted: int, freed_bytes: int, num_left: int, left_bytes: int, *, is_dry: bool) -> str:
     if not num_deleted:
-        return f"nothing to delete: {_count_runs(num_left)}, {in_bytes(left_bytes)}"
-    freed = f"{_count_runs(num_deleted)}, {in_bytes(freed_bytes)}"
+        return f"nothing to delete: {format_count(num_left, 'run')}, {in_bytes(left_bytes)}"
+    freed = f"{format_count(num_deleted, 'run')}, {in_bytes(freed_bytes)}"
     verb = "would free" if is_dry else "freed"
-    return f"{verb}  {freed}; {_count_runs(num_left)} left, {in_bytes(left_bytes)}"
+    return f"{verb}  {freed}; {format_count(num_left, 'run')} left, {in_bytes(left_bytes)}"
 
 
 def _parse_rules(invocation: Invocation) -> RetentionRules:
@@ -148,10 +148,6 @@ def _read_size(text: str) -> int | None:
         return None
     power = " kmgt".index(match[2].lower() or " ")
     return int(float(match[1]) * 1000**power)
-
-
-def _count_runs(count: int) -> str:
-    return f"{count} run{'' if count == 1 else 's'}"
 
 
 def _list_addresses(root: Path, tracking_uri: str | None, entries: Sequence[IndexedRun]) -> Iterable[Address]:

@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 from collections import Counter
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from pytorch_lightning.trainer.states import TrainerFn
 
 from lightkit.config.bounds import Fraction, Part, PositiveFloat, PositiveInt
-from lightkit.data.bad_samples import Defects, check_bad_samples
+from lightkit.data.checked_images import CheckedImages
 from lightkit.data.image_cache import open_sources
 from lightkit.data.image_dataset import ImageSource, PhotoPixels
-from lightkit.data.image_module import ImageModule, check_arguments, warn_idle
+from lightkit.data.image_module import check_arguments, warn_idle
 from lightkit.errors import ConfigError, DataError
 from lightkit.images.image_index import ImageIndex, index_images
 from lightkit.images.splits import Split, check_fractions
 
 
-class ImageFolder(ImageModule):
+class ImageFolder(CheckedImages[ImageIndex]):
     """Images in one folder a class, or in train/, val/ and test/ with one folder a class each.
 
     Where no splits are given, an image's split is decided by a hash of its content: it is the same on every machine,
@@ -93,40 +92,26 @@ class ImageFolder(ImageModule):
         self.cache = cache
         self.cache_size = cache_size
         self.cache_limit_gb = cache_limit_gb
-        self._index: ImageIndex | None = None
         self._sources: dict[Split, ImageSource] | None = None
         self._decoded: dict[str, Any] = {"kept": "nowhere", "size": None}
 
-    def prepare_data(self) -> None:
-        """Check all images on one process of each machine; the others then find what it found, and need not decode."""
-        with suppress(DataError):  # which every process is to meet in `setup`
-            self.setup()
-
     def setup(self, stage: str | None = None) -> None:
-        """Find and check all images, once.
+        """Find and check all images, once; for a fit, decode those that are kept decoded.
 
         Raises:
             DataError: If the folder or a file in it is unusable, or ``stage`` needs a split that there is none of.
         """
-        if self._index is None:
-            self._index = self._find_images()
-            self.defects = Defects(self._index.defects)
         super().setup(stage)
-        if stage == "fit":
-            self._sources = None
-            if not self.augment:
-                warn_idle(self, "cache_size", why="data.init_args.augment: false")
-            if self.cache == "none":
-                warn_idle(self, "cache_size", "cache_limit_gb", why="data.init_args.cache: none")
-            if given := self._index.given:
-                idle = ("val_fraction",) * ("val" in given) + ("test_fraction",)
-                warn_idle(self, *idle, why=f"splits that are {self._given_as}: {', '.join(given)}")
-            module = None if self.trainer is None else self.trainer.lightning_module
-            if self.augment or not getattr(module, "may_keep_features", False):
-                self.read_split("train", decoded=True)  # decodes; else it may be that features are enough
-        needed: dict[str | None, Split] = {"test": "test", "validate": "val"}
-        if stage in needed:
-            self._refuse_missing(needed[stage])
+        if stage != "fit":
+            return
+        self._sources = None
+        if not self.augment:
+            warn_idle(self, "cache_size", why="data.init_args.augment: false")
+        if self.cache == "none":
+            warn_idle(self, "cache_size", "cache_limit_gb", why="data.init_args.cache: none")
+        module = None if self.trainer is None else self.trainer.lightning_module
+        if self.augment or not getattr(module, "may_keep_features", False):
+            self.read_split("train", decoded=True)  # decodes; else it may be that features are enough
 
     def _find_images(self) -> ImageIndex:
         """Find and check all images."""
@@ -137,19 +122,6 @@ class ImageFolder(ImageModule):
             on_bad_image=self.on_bad_image,
             max_bad_fraction=self.max_bad_fraction,
         )
-
-    @property
-    def index(self) -> ImageIndex:
-        """All photos by split; known after `setup`."""
-        if self._index is None:
-            self.setup()
-        assert self._index is not None
-        return self._index
-
-    @property
-    def counts(self) -> dict[Split, int]:
-        """Number of images of each split."""
-        return self.index.counts
 
     def read_split(self, split: Split, *, decoded: bool) -> ImageSource:
         """Return the images of a split, those of a fit from where they are kept decoded if ``decoded``."""
@@ -176,16 +148,6 @@ class ImageFolder(ImageModule):
         return bool(self._decoded["kept"] != "nowhere")
 
     @property
-    def class_names(self) -> list[str]:
-        """Names of the classes; a label counts into this list."""
-        return self.index.class_names
-
-    @property
-    def num_classes(self) -> int:
-        """Number of classes."""
-        return len(self.class_names)
-
-    @property
     def is_multilabel(self) -> bool:
         """Return whether an image has any number of labels."""
         return False
@@ -196,29 +158,10 @@ class ImageFolder(ImageModule):
         counts = Counter(number for photo in self.index.splits["train"] for number in photo.classes)
         return [counts[number] for number in range(self.num_classes)]
 
-    @property
-    def _given_as(self) -> str:
-        """Describe where splits are given."""
-        return f"folders, as in {self.root}"
-
     def describe(self) -> dict[str, Any]:
         """Return the data's entry in a run's manifest."""
-        return {
-            "source": self.source,
-            "root": str(self.root),
-            "fingerprint": self.index.fingerprint,
-            "counts": self.index.counts,
-            "bad_images": len(self.index.defects),
-            "class_names": self.class_names,
-            **({"cache": self._decoded} if self._stage == "fit" else {}),
-        }
-
-    def _check_bad(self) -> None:
-        if self._index is not None:
-            check_bad_samples(
-                self.defects, sum(self.counts.values()), what="images", max_fraction=self.max_bad_fraction,
-                trainer=self.trainer,
-            )  # fmt: skip
+        cache = {"cache": self._decoded} if self._stage == "fit" else {}
+        return super().describe() | cache
 
     def _refuse_missing(self, split: Split) -> None:
         if not self.index.splits[split]:

@@ -10,7 +10,7 @@ import hashlib
 import inspect
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from typing import Any, Literal, Protocol
 
@@ -70,7 +70,59 @@ _BATCH_HOOKS = (
 )  # fmt: skip
 
 
-class LoadingModule(LightningDataModule):
+class SplitModule(LightningDataModule):
+    """Data in splits; a subclass counts their samples, and makes the loader of each."""
+
+    num_workers: int | Literal["auto"]
+    batch_size: int
+    seed: int | None
+
+    @property
+    def counts(self) -> dict[Split, int]:
+        """Number of samples of each split."""
+        raise NotImplementedError
+
+    @property
+    def are_decoded(self) -> bool:
+        """Return whether samples need no decoding."""
+        return True
+
+    def _load(self, split: Split) -> Any:
+        """Make the loader of a split that is not empty."""
+        raise NotImplementedError
+
+    def _refuse_missing(self, split: Split) -> None:
+        """Refuse a split that is empty."""
+
+    def train_dataloader(self) -> Any:
+        """Return shuffled batches, augmented if asked; after a restored checkpoint, the rest of its epoch first."""
+        return self._load("train")
+
+    def val_dataloader(self) -> Any:
+        """Return the validation split in stored order; no loader where it is empty."""
+        return self._load("val") if self.counts["val"] else []
+
+    def test_dataloader(self) -> Any:
+        """Return the test split, in stored order."""
+        self._refuse_missing("test")
+        return self._load("test")
+
+    @property
+    def _predict_split(self) -> Split:
+        return "test" if self.counts["test"] else "val"
+
+    @property
+    def _loading(self) -> dict[str, Any]:
+        """Arguments of `train_loader` and its like."""
+        num_workers = choose_num_workers(
+            self.num_workers, trainer=self.trainer, is_cached=self.are_decoded, num_samples=max(self.counts.values()),
+            batch_size=self.batch_size,
+        )  # fmt: skip
+        own = ("batch_size", "prefetch_factor", "persistent_workers", "pin_memory", "trainer")
+        return {name: getattr(self, name) for name in own} | {"num_workers": num_workers, "seed": seed_of(self)}
+
+
+class LoadingModule(SplitModule):
     """Data that is loaded in batches, and whose images are augmented in training.
 
     Args:
@@ -146,40 +198,14 @@ class LoadingModule(LightningDataModule):
                 why="data.init_args.augment: false",
             )
 
-    @property
-    def counts(self) -> dict[Split, int]:
-        """Number of samples of each split."""
-        raise NotImplementedError
-
-    @property
-    def are_decoded(self) -> bool:
-        """Return whether samples need no decoding."""
-        raise NotImplementedError
-
-    def _load(self, split: Split) -> Any:
-        """Make the loader of a split that is not empty."""
-        raise NotImplementedError
-
-    def _refuse_missing(self, split: Split) -> None:
-        """Refuse a split that is empty."""
-
     def _check_bad(self) -> None:
         """Refuse to go on where too many samples could not be read."""
 
     def train_dataloader(self) -> Any:
         """Return shuffled batches, augmented if asked; after a restored checkpoint, the rest of its epoch first."""
-        loader = self._load("train")
+        loader = super().train_dataloader()
         loader.sampler.before_epoch = self._check_bad
         return loader
-
-    def val_dataloader(self) -> Any:
-        """Return the validation split in stored order; no loader where it is empty."""
-        return self._load("val") if self.counts["val"] else []
-
-    def test_dataloader(self) -> Any:
-        """Return the test split, in stored order."""
-        self._refuse_missing("test")
-        return self._load("test")
 
     def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
         """Scale and normalise a batch's uint8 images where it is; then the model's hook of this name has its turn.
@@ -221,20 +247,6 @@ class LoadingModule(LightningDataModule):
                 rand_augment=self.rand_augment,
             )  # fmt: skip
         return EvalView(preprocessing_of(self.image_size), for_training=split == "train")
-
-    @property
-    def _predict_split(self) -> Split:
-        return "test" if self.counts["test"] else "val"
-
-    @property
-    def _loading(self) -> dict[str, Any]:
-        """Arguments of `train_loader` and its like."""
-        num_workers = choose_num_workers(
-            self.num_workers, trainer=self.trainer, is_cached=self.are_decoded, num_samples=max(self.counts.values()),
-            batch_size=self.batch_size,
-        )  # fmt: skip
-        own = ("batch_size", "prefetch_factor", "persistent_workers", "pin_memory", "trainer")
-        return {name: getattr(self, name) for name in own} | {"num_workers": num_workers, "seed": seed_of(self)}
 
     def teardown(self, stage: str) -> None:
         """Refuse a stage in which too many samples could not be read; a fit's checkpoints are written.
@@ -502,6 +514,19 @@ def check_arguments(owner: object, **given: Any) -> None:
             expected = describe_bounds(bounds[name])
         if not is_fine:
             raise ConfigError(f"data.init_args.{name}: expected {expected}, got {'null' if value is None else value}.")
+
+
+def warn_idle_fractions(data: object, given: Collection[str], how: str) -> None:
+    """Warn of shares of a split that is given.
+
+    Args:
+        data: The data module.
+        given: Splits that are given.
+        how: How they are.
+    """
+    if given:
+        idle = ["val_fraction"] if "val" in given else []
+        warn_idle(data, *idle, "test_fraction", why=f"splits that are {how}: {', '.join(given)}")
 
 
 def warn_idle(data: object, *names: str, why: str) -> None:

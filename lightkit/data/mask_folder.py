@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import random
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -18,9 +17,10 @@ from torch.utils.data import DataLoader
 from torchvision.transforms import InterpolationMode, v2
 
 from lightkit.config.bounds import Bounds, Fraction, NonNegativeInt, Part
-from lightkit.data.bad_samples import Defects, check_bad_samples, read_samples
+from lightkit.data.bad_samples import Defects, read_samples
+from lightkit.data.checked_images import CheckedImages
 from lightkit.data.image_dataset import Batch, ImageSamples, PhotoPixels, Pixels, random_box
-from lightkit.data.image_module import ImageModule, check_arguments, seed_of, warn_idle
+from lightkit.data.image_module import check_arguments, seed_of, warn_idle
 from lightkit.data.loader import predict_loader
 from lightkit.data.sampler import SampleKey, sample_randomness, stable_seed
 from lightkit.errors import ConfigError, DataError
@@ -192,7 +192,7 @@ class MaskSamples(ImageSamples):
         return int((3 + 8) * height * width)
 
 
-class MaskFolder(ImageModule):
+class MaskFolder(CheckedImages[MaskIndex]):
     """Images in one folder and their masks in another, with equal names, such as images/1.jpg and masks/1.png.
 
     A mask has the size of its image. Its pixels are numbers of classes, in grey or in a palette, or colours of a table.
@@ -268,12 +268,6 @@ class MaskFolder(ImageModule):
         self.on_bad_image = on_bad_image
         self.max_bad_fraction = max_bad_fraction
         self.rotate = rotate
-        self._index: MaskIndex | None = None
-
-    def prepare_data(self) -> None:
-        """Check all images on one process of each machine; the others then find what it found, and need not decode."""
-        with suppress(DataError):  # which every process is to meet in `setup`
-            self.setup()
 
     def setup(self, stage: str | None = None) -> None:
         """Find and check all images and masks, once.
@@ -282,57 +276,27 @@ class MaskFolder(ImageModule):
             ConfigError: If the classes are unknown.
             DataError: If the folder or a file in it is unusable, or ``stage`` needs a split that there is none of.
         """
-        if self._index is None:
-            self._index = index_masks(
-                self.root,
-                images=self.images,
-                masks=self.masks,
-                classes=self.classes,
-                ignore_index=self.ignore_index,
-                val_fraction=self.val_fraction,
-                test_fraction=self.test_fraction,
-                on_bad_image=self.on_bad_image,
-                max_bad_fraction=self.max_bad_fraction,
-            )
-            self.defects = Defects(self._index.defects)
         super().setup(stage)
-        if stage == "fit":
-            if not self.augment:
-                warn_idle(self, "rotate", why="data.init_args.augment: false")
-            if given := self._index.given:
-                idle = ("val_fraction",) * ("val" in given) + ("test_fraction",)
-                warn_idle(self, *idle, why=f"splits that are folders, as in {self.root}: {', '.join(given)}")
-        needed: dict[str | None, Split] = {"test": "test", "validate": "val"}
-        if stage in needed:
-            self._refuse_missing(needed[stage])
+        if stage == "fit" and not self.augment:
+            warn_idle(self, "rotate", why="data.init_args.augment: false")
 
-    @property
-    def index(self) -> MaskIndex:
-        """All pairs by split; known after `setup`."""
-        if self._index is None:
-            self.setup()
-        assert self._index is not None
-        return self._index
-
-    @property
-    def counts(self) -> dict[Split, int]:
-        """Number of images of each split."""
-        return self.index.counts
+    def _find_images(self) -> MaskIndex:
+        return index_masks(
+            self.root,
+            images=self.images,
+            masks=self.masks,
+            classes=self.classes,
+            ignore_index=self.ignore_index,
+            val_fraction=self.val_fraction,
+            test_fraction=self.test_fraction,
+            on_bad_image=self.on_bad_image,
+            max_bad_fraction=self.max_bad_fraction,
+        )
 
     @property
     def are_decoded(self) -> bool:
         """Return whether images are kept decoded: never."""
         return False
-
-    @property
-    def class_names(self) -> list[str]:
-        """Names of the classes; the pixels of a mask count into this list."""
-        return list(self.index.classes.names)
-
-    @property
-    def num_classes(self) -> int:
-        """Number of classes."""
-        return len(self.class_names)
 
     @property
     def preprocessing(self) -> Preprocessing:
@@ -357,24 +321,6 @@ class MaskFolder(ImageModule):
                 self.image_size, crop_scale=self.crop_scale, color_jitter=self.color_jitter, rotate=self.rotate
             )
         return MaskSamples(self.read_split(split, decoded=decoded), view, seed=seed_of(self), defects=self.defects)
-
-    def describe(self) -> dict[str, Any]:
-        """Return the data's entry in a run's manifest."""
-        return {
-            "source": self.source,
-            "root": str(self.root),
-            "fingerprint": self.index.fingerprint,
-            "counts": self.index.counts,
-            "bad_images": len(self.index.defects),
-            "class_names": self.class_names,
-        }
-
-    def _check_bad(self) -> None:
-        if self._index is not None:
-            check_bad_samples(
-                self.defects, sum(self.counts.values()), what="images", max_fraction=self.max_bad_fraction,
-                trainer=self.trainer,
-            )  # fmt: skip
 
     def _refuse_missing(self, split: Split) -> None:
         if not self.index.splits[split]:

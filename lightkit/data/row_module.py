@@ -9,13 +9,12 @@ from typing import Any, ClassVar
 import numpy as np
 import pyarrow as pa
 import torch
-from pytorch_lightning import LightningDataModule
 from pytorch_lightning.trainer.states import TrainerFn
 from torch.utils.data import DataLoader, Dataset
 
 from lightkit.config.bounds import NonNegativeInt, Part, PositiveInt
-from lightkit.data.image_module import check_arguments, seed_of
-from lightkit.data.loader import ResumableLoader, eval_loader, predict_loader, train_loader
+from lightkit.data.image_module import SplitModule, check_arguments, seed_of
+from lightkit.data.loader import eval_loader, predict_loader, train_loader
 from lightkit.errors import ConfigError, DataError
 from lightkit.images.splits import Split, check_fractions, name_tables
 from lightkit.rows.plan import SPLITS, RowPlan, RowRules, RowSettings, TargetType
@@ -86,7 +85,7 @@ class EncodedRows(Dataset[Any]):
         return batch
 
 
-class RowData(LightningDataModule):
+class RowData(SplitModule):
     """Rows of a table with a target, prepared for a model.
 
     A batch is ``(inputs, target)`` or ``(inputs, target, weights)``: a tuple of the inputs of the model's ``forward``,
@@ -327,25 +326,13 @@ class RowData(LightningDataModule):
 
     # -- loaders -------------------------------------------------------------------------------------------------------
 
-    def train_dataloader(self) -> ResumableLoader:
-        """Return shuffled batches; after a restored checkpoint, the rest of its epoch first."""
-        return train_loader(self.encoded("train"), **self._loading)
-
-    def val_dataloader(self) -> Any:
-        """Return the validation split, in the order of the table; no loader where it is empty."""
-        return eval_loader(self.encoded("val"), **self._loading) if self.counts["val"] else []
-
-    def test_dataloader(self) -> DataLoader[Any]:
-        """Return the test split, in the order of the table."""
-        return eval_loader(self.encoded("test"), **self._loading)
+    def _load(self, split: Split) -> DataLoader[Any]:
+        make_loader = train_loader if split == "train" else eval_loader
+        return make_loader(self.encoded(split), **self._loading)
 
     def predict_dataloader(self) -> DataLoader[Any]:
         """Return the test split if there is one, else the validation split."""
         return predict_loader(self.encoded(self._predict_split), **self._loading)
-
-    @property
-    def _predict_split(self) -> Split:
-        return "test" if self.counts["test"] else "val"
 
     @property
     def _loading(self) -> dict[str, Any]:

@@ -10,21 +10,14 @@ import numpy as np
 import pyarrow as pa
 import torch
 from numpy.typing import NDArray
-from pytorch_lightning import LightningDataModule, LightningModule
+from pytorch_lightning import LightningModule
 from pytorch_lightning.utilities.model_helpers import is_overridden
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from lightkit.config.bounds import NonNegativeInt, Part, PositiveInt
-from lightkit.data.image_module import check_arguments, seed_of, warn_idle
-from lightkit.data.loader import (
-    Pinning,
-    ResumableLoader,
-    choose_num_workers,
-    eval_loader,
-    predict_loader,
-    train_loader,
-)
+from lightkit.data.image_module import SplitModule, check_arguments, warn_idle_fractions
+from lightkit.data.loader import Pinning, eval_loader, predict_loader, train_loader
 from lightkit.data.sampler import SampleKey
 from lightkit.errors import ConfigError, DataError
 from lightkit.images.splits import Split, check_fractions
@@ -127,7 +120,7 @@ def _encode(texts: Sequence[str], preprocessing: TextPreprocessing) -> tuple[Ten
     return tuple(map(torch.from_numpy, preprocessing.encode_texts(texts)))
 
 
-class TextData(LightningDataModule):
+class TextData(SplitModule):
     """Texts with one label or several: a column of a table, or text files in one folder a class.
 
     A table is a file of CSV, JSON lines or Parquet, a folder of such files, or a Delta table. A folder of text files
@@ -237,9 +230,8 @@ class TextData(LightningDataModule):
             DataError: If the data cannot be used, or ``stage`` needs a split that is empty.
         """
         index = self.index
-        if stage == "fit" and index.given:
-            idle = ("val_fraction",) * ("val" in index.given) + ("test_fraction",)
-            warn_idle(self, *idle, why=f"splits that are named in {self.path}: {', '.join(index.given)}")
+        if stage == "fit":
+            warn_idle_fractions(self, index.given, f"named in {self.path}")
         if stage == "fit" and self.mean_weight == 0:
             raise DataError(
                 f"{self.path}: each text of the training split has the weight 0 in column {self.weight!r}, so that "
@@ -351,19 +343,11 @@ class TextData(LightningDataModule):
 
     # -- loading -------------------------------------------------------------------------------------------------------
 
-    def train_dataloader(self) -> ResumableLoader:
-        """Return shuffled batches; after a restored checkpoint, the rest of its epoch first."""
-        samples = self._samples("train")
+    def _load(self, split: Split) -> DataLoader[Any]:
+        samples = self._samples(split)
+        if split != "train":
+            return eval_loader(samples, **self._loading)
         return train_loader(samples, lengths=samples.lengths if self.length_buckets else None, **self._loading)
-
-    def val_dataloader(self) -> Any:
-        """Return the validation split in stored order; no loader where it is empty."""
-        return eval_loader(self._samples("val"), **self._loading) if self.counts["val"] else []
-
-    def test_dataloader(self) -> DataLoader[Any]:
-        """Return the test split, in stored order."""
-        self._refuse_missing("test")
-        return eval_loader(self._samples("test"), **self._loading)
 
     def predict_dataloader(self) -> DataLoader[Any]:
         """Return the test split if there is one, else the validation split."""
@@ -374,10 +358,6 @@ class TextData(LightningDataModule):
         """Where the texts of `predict_dataloader` are from, in its order."""
         names = TextNames(self.index, self._predict_split)
         return [names.name(number) for number in range(self.counts[self._predict_split])]
-
-    @property
-    def _predict_split(self) -> Split:
-        return "test" if self.counts["test"] else "val"
 
     def on_before_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
         """Encode the texts of a batch that was loaded before there was a model; then the model's hook has its turn.
@@ -416,12 +396,3 @@ class TextData(LightningDataModule):
         preprocessing = self._find_preprocessing()
         self._encoded_for = preprocessing
         return TextSamples(self.index, split, preprocessing)
-
-    @property
-    def _loading(self) -> dict[str, Any]:
-        num_workers = choose_num_workers(
-            self.num_workers, trainer=self.trainer, is_cached=True, num_samples=max(self.counts.values()),
-            batch_size=self.batch_size,
-        )  # fmt: skip
-        own = ("batch_size", "prefetch_factor", "persistent_workers", "pin_memory", "trainer")
-        return {name: getattr(self, name) for name in own} | {"num_workers": num_workers, "seed": seed_of(self)}

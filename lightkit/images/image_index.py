@@ -15,7 +15,7 @@ from typing import Any, Literal, NamedTuple
 from lightkit import runs
 from lightkit.config import shown_path
 from lightkit.config.origins import near_files
-from lightkit.errors import DataError, join_names, visible
+from lightkit.errors import DataError, format_count, join_names, visible
 from lightkit.images.image_file import IMAGE_SUFFIXES, walk_files
 from lightkit.images.progress import is_first_rank, show_progress
 from lightkit.images.splits import Split, split_named, split_of
@@ -246,9 +246,8 @@ def _judge_files(
 def _warn_of_defects(defects: Sequence[Defect]) -> None:
     if not defects:
         return
-    images = "image" if len(defects) == 1 else "images"
     frequent = most_frequent(defect.reason for defect in defects)
-    log.warning("%d %s cannot be used and will be left out (%s)", len(defects), images, frequent)
+    log.warning("%s cannot be used and will be left out (%s)", format_count(len(defects), "image"), frequent)
 
 
 def _require_usable_classes(
@@ -328,7 +327,7 @@ def _warn_of_copies(splits: Mapping[Split, Sequence[Photo]], names: Sequence[str
         (by_class, "one class, so that at least one of the labels is wrong"),
     ):
         if shared := [" = ".join(found.values()) for found in places.values() if len(found) > 1]:
-            are_in = "1 photo is" if len(shared) == 1 else f"{len(shared)} photos are"
+            are_in = format_count(len(shared), "photo is", "photos are")
             log.warning("%s in more than %s (the files are equal): %s", are_in, effect, join_names(shared))
 
 

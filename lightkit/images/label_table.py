@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from lightkit.config import near
-from lightkit.errors import ConfigError, DataError, join_names, visible
+from lightkit.errors import ConfigError, DataError, join_lines, join_names
 from lightkit.images.image_index import Label
 from lightkit.images.inputs import COLUMNS as PATH_COLUMNS
 from lightkit.images.splits import Split, split_named
@@ -24,7 +24,6 @@ CSV_SUFFIXES = (".csv", ".tsv", ".txt")
 MAX_CELL = 1_000_000
 """Characters of a cell, if a quotation mark was never closed."""
 _MAX_CLASSES = 100_000
-_NUM_SHOWN = 5
 _MARKS = {"0": 0, "1": 1, "0.0": 0, "1.0": 1, "false": 0, "true": 1}
 _WHOLE = re.compile(r"-?\d+\.0+")
 
@@ -278,7 +277,7 @@ def collect_files(
     if missing:
         raise DataError(
             f"{table}: {len(missing)} of {len(missing) + len(found)} rows name no image that is there. Relative paths "
-            f"count from {root} (data.init_args.root).{_format_lines(missing)}"
+            f"count from {root} (data.init_args.root).{join_lines(missing)}"
         )
     if not found:
         raise DataError(f"{table}: this table has no rows.")
@@ -294,14 +293,6 @@ def collect_files(
         label: Label = tuple(int(number in marked) for number in range(len(names))) if has_lists else marked[0]
         files.setdefault(split, []).append((path, label))
     return LabelledFiles(names, files, [] if columns.split is None else splits, has_lists)
-
-
-def _format_lines(entries: Sequence[str]) -> str:
-    """Format the first entries as lines below a message, and the number of the others."""
-    lines = [f"\n  {visible(each, in_line=True)}" for each in entries[:_NUM_SHOWN]]
-    if len(entries) > _NUM_SHOWN:
-        lines.append(f"\n  and {len(entries) - _NUM_SHOWN} more")
-    return "".join(lines)
 
 
 def _number_labels(labels: Sequence[str], numbers: Mapping[str, int], place: str) -> list[int]:

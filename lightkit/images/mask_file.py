@@ -189,8 +189,8 @@ def find_values(
 def describe_values(values: Mapping[int, int], classes: MaskClasses) -> str:
     """Write values that are no class, the most frequent first."""
     order = sorted(values, key=lambda code: -values[code])
-    shown = [f"{classes.describe(code)} ({values[code]} pixels)" for code in order[:_MANY]]
-    return ", ".join(shown) + (f" and {len(order) - _MANY} more" if len(order) > _MANY else "")
+    shown = [f"{classes.describe(code)} ({values[code]} pixels)" for code in order]
+    return join_names(shown, most=_MANY)
 
 
 def number_classes(values: Sequence[int], ignore_index: int | Literal["auto"] | None, *, root: Path) -> MaskClasses:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Literal
 
 from lightkit.config.origins import near_files
-from lightkit.errors import DataError, join_names, visible
+from lightkit.errors import DataError, format_count, join_lines, join_names
 from lightkit.images.image_file import (
     IMAGE_SUFFIXES,
     UnreadableImageError,
@@ -26,7 +26,6 @@ from lightkit.images.verdicts import Decoded, Verdict, judge_files
 log = logging.getLogger("lightkit.data")
 
 _ENDING = re.compile(r"[_\-. ](mask|masks|seg|segmentation|label|labels|labelids|gt|l)$", re.IGNORECASE)
-_NUM_SHOWN = 5
 _LABEL = 0  # of all photos: what they show is in their masks
 
 
@@ -49,6 +48,11 @@ class MaskIndex:
     digests: Mapping[Path, str]
     defects: list[Defect] = field(default_factory=list)
     given: list[Split] = field(default_factory=list)
+
+    @property
+    def class_names(self) -> list[str]:
+        """Names of the classes; the pixels of a mask count into them."""
+        return list(self.classes.names)
 
     @property
     def counts(self) -> dict[Split, int]:
@@ -127,13 +131,11 @@ def pair_files(images: Path, masks: Path) -> list[tuple[Path, Path]]:
         suffixes = ", ".join(sorted(IMAGE_SUFFIXES))
         raise DataError(f"{images}: there are no images here ({suffixes}).")
     if missing := [path for stem, path in pictures.items() if stem not in by_stem]:
-        shown = "".join(f"\n  {visible(str(path), in_line=True)}" for path in missing[:_NUM_SHOWN])
-        more = f"\n  and {len(missing) - _NUM_SHOWN} more" if len(missing) > _NUM_SHOWN else ""
         first = next(stem for stem, path in pictures.items() if path == missing[0])
-        are = "1 image has" if len(missing) == 1 else f"{len(missing)} images have"
         raise DataError(
-            f"{are} no mask of the same name in {masks}; expected, for the first, {masks / first}.png. Add the masks, "
-            f"or move these images away:{shown}{more}"
+            f"{format_count(len(missing), 'image has', 'images have')} no mask of the same name in {masks}; expected, "
+            f"for the first, {masks / first}.png. Add the masks, or move these images away:"
+            f"{join_lines([*map(str, missing)])}"
         )
     if idle := [str(path) for stem, path in by_stem.items() if stem not in pictures]:
         log.warning("%d masks have no image of the same name, and are not read: %s", len(idle), join_names(idle))
@@ -255,18 +257,14 @@ def _refuse_values(wrong: Mapping[Path, Mapping[int, int]], classes: MaskClasses
     """
     if not wrong:
         return
-    lines = [
-        f"\n  {visible(str(path), in_line=True)}: {describe_values(values, classes)}"
-        for path, values in sorted(wrong.items())[:_NUM_SHOWN]
-    ]
-    more = f"\n  and {len(wrong) - _NUM_SHOWN} more" if len(wrong) > _NUM_SHOWN else ""
+    lines = [f"{path}: {describe_values(values, classes)}" for path, values in sorted(wrong.items())]
     known = [f"{name} {classes.describe(code)}" for name, code in zip(classes.names, classes.codes, strict=True)]
     lossy = " JPEG changes values; save masks as PNG." if any(".jp" in path.suffix.lower() for path in wrong) else ""
     ignored = "none" if classes.ignored is None else classes.describe(classes.ignored)
-    are = "1 mask has pixels that are" if len(wrong) == 1 else f"{len(wrong)} masks have pixels that are"
     raise DataError(
-        f"{are} no class; data.init_args.classes has {join_names(known, most=10)}, and data.init_args.ignore_index is "
-        f"{ignored}. Add the class, or repair the masks.{lossy}{''.join(lines)}{more}"
+        f"{format_count(len(wrong), 'mask has', 'masks have')} pixels that are no class; data.init_args.classes has "
+        f"{join_names(known, most=10)}, and data.init_args.ignore_index is {ignored}. Add the class, or repair the "
+        f"masks.{lossy}{join_lines(lines)}"
     )
 
 
@@ -283,14 +281,11 @@ def _refuse_sizes(
         for photo in photos:
             found = verdicts[mask_of[photo.path]]
             if (found.height, found.width) != (photo.height, photo.width):
-                name = visible(str(mask_of[photo.path]), in_line=True)
-                lines.append(
-                    f"\n  {name}: {found.width} x {found.height}, its image {photo.width} x {photo.height} pixels"
-                )
+                sizes = f"{found.width} x {found.height}, its image {photo.width} x {photo.height} pixels"
+                lines.append(f"{mask_of[photo.path]}: {sizes}")
     if lines:
-        more = f"\n  and {len(lines) - _NUM_SHOWN} more" if len(lines) > _NUM_SHOWN else ""
-        are = "1 mask has" if len(lines) == 1 else f"{len(lines)} masks have"
         raise DataError(
-            f"{are} another size than their images (width x height, upright). Save each in the size of its image, "
-            f"without interpolation:{''.join(lines[:_NUM_SHOWN])}{more}"
+            f"{format_count(len(lines), 'mask has', 'masks have')} another size than their images (width x height, "
+            "upright). Save each in the size of its image, without interpolation:"
+            f"{join_lines(lines)}"
         )

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from lightkit.errors import visible
+from lightkit.errors import join_names, visible
 from lightkit.runs.files import in_bytes, read_json, write_json
 
 INPUTS = "inputs.json"
@@ -110,9 +110,9 @@ def _compare_files(place: str, old: Mapping[str, str], new: Mapping[str, str]) -
     )
     texts = []
     for names, text in groups:
-        more = f" and {len(names) - _NUM_SHOWN:,} more" if len(names) > _NUM_SHOWN else ""
-        shown = ", ".join(visible(name, in_line=True) for name in names[:_NUM_SHOWN])
-        texts += [f"{len(names):,}{text} ({shown}{more})"] if names else []
+        if names:
+            shown = join_names([visible(name, in_line=True) for name in names], most=_NUM_SHOWN)
+            texts.append(f"{len(names):,}{text} ({shown})")
     name = "data" if place == "data.init_args.root" else place
     return f"{name}: {', '.join(texts)}" if texts else ""
 

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lightkit.config import near
-from lightkit.errors import DataError, join_names, visible
+from lightkit.errors import DataError, format_count, join_names, visible
 from lightkit.images.splits import Split, split_named, split_of
 
 log = logging.getLogger("lightkit.data")
@@ -357,12 +357,11 @@ def _warn_of_copies(table: _Table, assigned: NDArray[np.uint8]) -> None:
     ):
         if not found:
             continue
-        shown = [" = ".join(places[at].as_py() for at in group[:_NUM_SHOWN]) for group in found[:_NUM_SHOWN]]
-        more = f" and {len(found) - _NUM_SHOWN:,} more" if len(found) > _NUM_SHOWN else ""
-        are = "1 text is" if len(found) == 1 else f"{len(found)} texts are"
+        shown = [" = ".join(places[at].as_py() for at in group[:_NUM_SHOWN]) for group in found]
         log.warning(
-            "%s %s: %s%s. data.init_args.copies: drop leaves out all but one of equal texts",
-            are, effect, ", ".join(visible(each, in_line=True) for each in shown), more,
+            "%s %s: %s. data.init_args.copies: drop leaves out all but one of equal texts",
+            format_count(len(found), "text is", "texts are"), effect,
+            join_names([visible(each, in_line=True) for each in shown], most=_NUM_SHOWN),
         )  # fmt: skip
 
 

@@ -1,0 +1,104 @@
+"""The data module of image files that are all found and checked before anything is trained."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from lightkit.data.bad_samples import Defects, check_bad_samples
+from lightkit.data.image_module import ImageModule, warn_idle_fractions
+from lightkit.errors import DataError
+from lightkit.images.image_index import ImageIndex
+from lightkit.images.mask_index import MaskIndex
+from lightkit.images.splits import Split
+
+IndexT = TypeVar("IndexT", ImageIndex, MaskIndex)
+
+
+class CheckedImages(ImageModule, Generic[IndexT]):
+    """Image files by split; a subclass finds and checks them.
+
+    Args:
+        kwargs: As for LoadingModule.
+    """
+
+    source: str
+    root: Path
+    max_bad_fraction: float
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self._index: IndexT | None = None
+
+    def prepare_data(self) -> None:
+        """Check all images on one process of each machine; the others then find what it found, and need not decode."""
+        with suppress(DataError):  # which every process is to meet in `setup`
+            self.setup()
+
+    def setup(self, stage: str | None = None) -> None:
+        """Find and check all images, once.
+
+        Raises:
+            DataError: If the folder or a file in it is unusable, or ``stage`` needs a split that there is none of.
+        """
+        index = self._index
+        if index is None:
+            index = self._index = self._find_images()
+            self.defects = Defects(index.defects)
+        super().setup(stage)
+        if stage == "fit":
+            warn_idle_fractions(self, index.given, self._given_as)
+        needed: dict[str | None, Split] = {"test": "test", "validate": "val"}
+        if stage in needed:
+            self._refuse_missing(needed[stage])
+
+    def _find_images(self) -> IndexT:
+        """Find and check all images."""
+        raise NotImplementedError
+
+    @property
+    def _given_as(self) -> str:
+        """Describe where splits are given."""
+        return f"folders, as in {self.root}"
+
+    @property
+    def index(self) -> IndexT:
+        """All images by split; known after `setup`."""
+        if self._index is None:
+            self.setup()
+        assert self._index is not None
+        return self._index
+
+    @property
+    def counts(self) -> dict[Split, int]:
+        """Number of images of each split."""
+        return self.index.counts
+
+    @property
+    def class_names(self) -> list[str]:
+        """Names of the classes; a label, or a pixel of a mask, counts into this list."""
+        return self.index.class_names
+
+    @property
+    def num_classes(self) -> int:
+        """Number of classes."""
+        return len(self.class_names)
+
+    def describe(self) -> dict[str, Any]:
+        """Return the data's entry in a run's manifest."""
+        return {
+            "source": self.source,
+            "root": str(self.root),
+            "fingerprint": self.index.fingerprint,
+            "counts": self.index.counts,
+            "bad_images": len(self.index.defects),
+            "class_names": self.class_names,
+        }
+
+    def _check_bad(self) -> None:
+        if self._index is not None:
+            check_bad_samples(
+                self.defects, sum(self.counts.values()), what="images", max_fraction=self.max_bad_fraction,
+                trainer=self.trainer,
+            )  # fmt: skip
