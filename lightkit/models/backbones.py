@@ -12,7 +12,7 @@ from typing import Any
 from urllib.error import HTTPError
 
 import torch
-from pytorch_lightning import LightningModule
+from pytorch_lightning import LightningModule, Trainer
 from pytorch_lightning.utilities.model_helpers import is_overridden
 from safetensors import SafetensorError
 from safetensors.torch import load_file as load_safetensors
@@ -222,6 +222,22 @@ def read_weights(weights: str, *, backbone: str) -> Mapping[str, Tensor]:
             f"{found[:8]}, its name promises {promised}. Remove it, and it is downloaded again."
         )
     return _read_file(cached)
+
+
+def read_pretrained(weights: str, *, backbone: str, trainer: Trainer | None) -> tuple[Mapping[str, Tensor], str]:
+    """Read pretrained weights, which one process of a machine downloads; return them with their source for errors.
+
+    Raises:
+        ConfigError: As `read_weights`.
+        DataError: Likewise.
+    """
+    if weights != "default":
+        return read_weights(weights, backbone=backbone), weights
+    if trainer is not None:
+        if trainer.local_rank == 0:
+            read_weights(weights, backbone=backbone)
+        trainer.strategy.barrier("weights")
+    return read_weights(weights, backbone=backbone), f"the default weights of {backbone}"
 
 
 def _read_file(path: Path) -> Mapping[str, Tensor]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Sequence
-from typing import Any, ClassVar, Literal, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
 
 import torch
 from pytorch_lightning import Trainer
@@ -15,11 +15,15 @@ from torchmetrics import MetricCollection
 from torchmetrics.classification import MulticlassConfusionMatrix
 
 from lightkit.errors import ConfigError, join_names
+from lightkit.models.backbones import differences
 from lightkit.models.label_scores import LabelScores
 from lightkit.models.module import MeanLoss, ScoredModule, Scores, Stage, build_metrics
 from lightkit.reports import figures
 from lightkit.task import CLASSIFICATION, MULTILABEL, OutputKind, Task
 from lightkit.task.multilabel import DEFAULT_THRESHOLD
+
+if TYPE_CHECKING:
+    from typing import Self  # typing has it from Python 3.11 on
 
 log = logging.getLogger("lightkit.models")
 
@@ -31,10 +35,138 @@ UNKNOWN_CLASSES = (
 )
 
 
-class ClassifyingModule(ScoredModule):
-    """A model of one class or of any number of labels a sample, which is built when the data is known.
+class PretrainedModule(ScoredModule):
+    """A model of classes that is built when the data is known, and starts from weights, of which a part may be frozen.
 
-    A subclass calls `set_labels` in its constructor, and `build_scores` and `find_classes` when it is built.
+    A subclass has ``_build``, ``load_weights``, and ``_keep_frozen``, which puts the frozen part into eval mode.
+    """
+
+    class_names: list[str] | None
+    num_classes: int | None
+    _has_weights: bool
+    _is_starting = False
+
+    # -- classes -------------------------------------------------------------------------------------------------------
+
+    def find_classes(self) -> list[str] | None:
+        """Return the classes of the model or of its data; None where they are unknown and nothing is trained.
+
+        Raises:
+            ConfigError: If the classes are unknown or contradict each other.
+        """
+        found = read_class_names(getattr(self._trainer, "datamodule", None))
+        if self.class_names is not None and found is not None:
+            check_same_classes(self.class_names, found, by="the model")
+        names = self.class_names or found or (number_classes(self.num_classes) if self.num_classes else None)
+        if names is None and self._trainer is not None and self._trainer.state.fn == TrainerFn.FITTING:
+            raise ConfigError(UNKNOWN_CLASSES)
+        return None if names is None else self.check_classes(names)
+
+    def check_classes(self, names: Sequence[str]) -> list[str]:
+        """Refuse names that cannot be the classes of this model.
+
+        Raises:
+            ConfigError: If they cannot.
+        """
+        return check_class_names(names, self.num_classes)
+
+    def match_classes(self, names: Sequence[str], *, by: str) -> list[str]:
+        """Return the classes of weights, which are those of the model if it knows them.
+
+        Args:
+            names: The classes.
+            by: Origin of the weights, for the error.
+
+        Raises:
+            ConfigError: If the model has others.
+        """
+        if self.class_names is None:
+            return list(names)
+        return check_same_classes(names, self.class_names, by=by)
+
+    def build_for(self, class_names: Sequence[str]) -> None:
+        """Build the network for weights that come from elsewhere than ``load_weights`` and a checkpoint.
+
+        Args:
+            class_names: The classes that those weights know.
+
+        Raises:
+            ConfigError: If the model has others.
+        """
+        self._build(self.check_classes(self.match_classes(class_names, by="the weights")))
+        self._has_weights = True
+
+    def _build(self, class_names: list[str]) -> None:
+        raise NotImplementedError
+
+    # -- checkpoints ---------------------------------------------------------------------------------------------------
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Add the class names."""
+        checkpoint["class_names"] = self.class_names
+
+    def _read_classes(self, checkpoint: dict[str, Any], kind: str) -> list[str]:
+        """Read the class names of a checkpoint.
+
+        Raises:
+            ConfigError: If it has none, or others than the model.
+        """
+        names = checkpoint.get("class_names")
+        if not names:
+            raise ConfigError(f"ckpt_path: the checkpoint names no classes, so it was not saved by {kind}.")
+        return self.match_classes(names, by="the checkpoint")
+
+    def _take_checkpoint(self, checkpoint: dict[str, Any], class_names: list[str], *, of: str) -> None:
+        """Take the classes and the weights of a checkpoint.
+
+        Args:
+            checkpoint: The checkpoint.
+            class_names: Its classes.
+            of: Kind of the model by its arguments, for the error.
+
+        Raises:
+            ConfigError: If the weights are those of another model.
+        """
+        self.class_names = class_names
+        is_strict = self._trainer is not None and self.strict_loading
+        if is_strict and (found := differences(self.state_dict(), checkpoint.get("state_dict", {}))):
+            raise ConfigError(f"ckpt_path: the checkpoint is not of {of}. {found}")
+        self._has_weights = True
+
+    # -- modes: what is frozen stays in eval mode ----------------------------------------------------------------------
+
+    def load_weights(self) -> None:
+        """Load the weights that the model starts from, unless that was done or a checkpoint has brought its own."""
+        raise NotImplementedError
+
+    def _keep_frozen(self, *, mode: bool) -> None:
+        """Put the frozen part into eval mode, after all was put into a mode."""
+        raise NotImplementedError
+
+    def train(self, mode: bool = True) -> Self:
+        """Set the mode of all but the frozen part, which stays in eval mode."""
+        super().train(mode)
+        if not self._is_starting:
+            self._keep_frozen(mode=mode)
+        return self
+
+    def on_fit_start(self) -> None:
+        """Load the weights."""
+        self.load_weights()
+        # Lightning 2.6 warns of modules in eval mode between this hook and the next; here they are meant to be.
+        self._is_starting = True
+        self.train()
+
+    def on_train_start(self) -> None:
+        """Put the frozen part into eval mode."""
+        self._is_starting = False
+        self.train()
+
+
+class ClassifyingModule(PretrainedModule):
+    """A model of one class or of any number of labels a sample.
+
+    A subclass calls `set_labels` in its constructor, and `build_scores` when it is built.
     """
 
     task: Task = CLASSIFICATION
@@ -42,8 +174,6 @@ class ClassifyingModule(ScoredModule):
     """Kind of the output of ``forward``; a subclass whose ``forward`` gives something else sets its own."""
     sample_noun: ClassVar[str] = "sample"
     """Word for a sample in messages; an ``s`` makes several."""
-    class_names: list[str] | None
-    num_classes: int | None
     _in_bar = frozenset({"val/loss", "val/accuracy", "val/map"})
 
     def set_labels(
@@ -95,13 +225,7 @@ class ClassifyingModule(ScoredModule):
                 number of labels of a sample.
         """
         self._check_data()
-        found = read_class_names(self._trainer.datamodule) if self._trainer is not None else None  # type: ignore[attr-defined]
-        if self.class_names is not None and found is not None:
-            check_same_classes(self.class_names, found, by="the model")
-        names = self.class_names or found or (number_classes(self.num_classes) if self.num_classes else None)
-        if names is None and self._trainer is not None and self._trainer.state.fn == TrainerFn.FITTING:
-            raise ConfigError(UNKNOWN_CLASSES)
-        return None if names is None else self.check_classes(names)
+        return super().find_classes()
 
     def check_classes(self, names: Sequence[str]) -> list[str]:
         """Refuse names that cannot be the classes of this model.
@@ -110,20 +234,6 @@ class ClassifyingModule(ScoredModule):
             ConfigError: If they cannot.
         """
         return check_class_names(names, self.num_classes, least=1 if self.multilabel else 2)
-
-    def match_classes(self, names: Sequence[str], *, by: str) -> list[str]:
-        """Return the classes of weights, which are those of the model if it knows them.
-
-        Args:
-            names: The classes.
-            by: Origin of the weights, for the error.
-
-        Raises:
-            ConfigError: If the model has others.
-        """
-        if self.class_names is None:
-            return list(names)
-        return check_same_classes(names, self.class_names, by=by)
 
     def _check_data(self) -> None:
         """Check whether model and data agree on the labels of a sample.
@@ -152,9 +262,20 @@ class ClassifyingModule(ScoredModule):
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Add the class names and the thresholds."""
-        checkpoint["class_names"] = self.class_names
+        super().on_save_checkpoint(checkpoint)
         if self.thresholds is not None:
             checkpoint["thresholds"] = list(self.thresholds)
+
+    def _take_checkpoint(self, checkpoint: dict[str, Any], class_names: list[str], *, of: str) -> None:
+        """Take the classes, the thresholds and the weights of a checkpoint."""
+        if self.multilabel and checkpoint.get("thresholds") is not None:
+            self.set_thresholds(checkpoint["thresholds"])
+        super()._take_checkpoint(checkpoint, class_names, of=of)
+
+    def on_fit_start(self) -> None:
+        """Load the weights, and find the factors of the loss."""
+        super().on_fit_start()
+        self._label_weights = self._find_label_weights()
 
     def set_thresholds(self, thresholds: Sequence[float]) -> None:
         """Set the probability from which on each label is predicted."""
@@ -215,16 +336,14 @@ class ClassifyingModule(ScoredModule):
             weights: ``(batch,)``, or None.
             losses: The loss to minimise, and the mean that metrics count.
         """
-        loss, mean = losses
         if not self.multilabel and targets.ndim == logits.ndim:
             targets = targets.argmax(dim=1)
-        self.scores.update(stage, preds=logits, target=targets, loss=mean, weights=weights)
+        outputs = self._count_outputs(stage, "logits", logits, targets, weights, losses)
         is_drawn = stage == "val" and not self.multilabel and not self.trainer.sanity_checking
         if is_drawn and find_picture_loggers(self.trainer):
             counted = slice(None) if weights is None else weights > 0
             self.confusion.update(logits.detach()[counted], targets[counted])
-        given = {} if weights is None else {"weights": weights}
-        return {"loss": loss, "logits": logits.detach(), "target": targets, **given}
+        return outputs
 
     def on_validation_epoch_end(self) -> None:
         """Log the validation metrics, and draw the confusion matrix; choose the thresholds of labels in a training."""

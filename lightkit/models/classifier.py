@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from pytorch_lightning import LightningModule
@@ -22,18 +22,14 @@ from lightkit.models.backbones import (
     BACKBONES,
     build,
     check_name,
-    differences,
     image_size_of,
     load_into,
-    read_weights,
+    read_pretrained,
     subnetworks_of_head,
 )
 from lightkit.models.classes import UNKNOWN_CLASSES, ClassifyingModule, find_picture_loggers, log_picture
 from lightkit.models.features import FrozenFeatures, are_images, compute_logits, list_own_methods
 from lightkit.models.module import Stage, split_batch
-
-if TYPE_CHECKING:
-    from typing import Self  # typing has it from Python 3.11 on
 
 log = logging.getLogger("lightkit.models")
 
@@ -117,7 +113,6 @@ class ImageClassifier(ClassifyingModule, LightningModule):
         self.network: nn.Module | None = None
         self._head_names: tuple[str, ...] = ()
         self._has_weights = weights is None
-        self._is_starting = False
 
     def configure_model(self) -> None:
         """Build the network for the data's classes. Weights follow when it is known whether a checkpoint has them.
@@ -129,18 +124,6 @@ class ImageClassifier(ClassifyingModule, LightningModule):
         if names is not None and self.network is None:
             self._build(names)
         self._set_example()
-
-    def build_for(self, class_names: Sequence[str]) -> None:
-        """Build the network for weights that come from elsewhere than ``weights`` and a checkpoint.
-
-        Args:
-            class_names: The classes that those weights know.
-
-        Raises:
-            ConfigError: If the model has others.
-        """
-        self._build(self.check_classes(self.match_classes(class_names, by="the weights")))
-        self._has_weights = True
 
     def _build(self, class_names: list[str]) -> None:
         self.network = build(self.backbone, len(class_names), weights=self.weights)
@@ -187,12 +170,7 @@ class ImageClassifier(ClassifyingModule, LightningModule):
         network = self._network
         if self._has_weights or self.weights is None:
             return
-        if self._trainer is not None and self.weights == "default":  # one process of a machine downloads
-            if self._trainer.local_rank == 0:
-                read_weights(self.weights, backbone=self.backbone)
-            self._trainer.strategy.barrier("weights")
-        state = read_weights(self.weights, backbone=self.backbone)
-        source = f"the default weights of {self.backbone}" if self.weights == "default" else self.weights
+        state, source = read_pretrained(self.weights, backbone=self.backbone, trainer=self._trainer)
         load_into(network, state, heads=self._head_names, source=source)
         self._has_weights = True
 
@@ -202,47 +180,26 @@ class ImageClassifier(ClassifyingModule, LightningModule):
         Raises:
             ConfigError: If the checkpoint is of another model or of other classes.
         """
-        names = checkpoint.get("class_names")
-        if not names:
-            raise ConfigError("ckpt_path: the checkpoint names no classes, so it was not saved by an ImageClassifier.")
-        names = self.match_classes(names, by="the checkpoint")
+        names = self._read_classes(checkpoint, "an ImageClassifier")
         if self.network is None:
             self._build(names)
             self._set_example()
-        self.class_names = names
-        if self.multilabel and checkpoint.get("thresholds") is not None:
-            self.set_thresholds(checkpoint["thresholds"])
-        is_strict = self._trainer is not None and self.strict_loading
-        if is_strict and (found := differences(self.state_dict(), checkpoint.get("state_dict", {}))):
-            raise ConfigError(
-                f"ckpt_path: the checkpoint is not of backbone {self.backbone} (model.init_args.backbone). {found}"
-            )
-        self._has_weights = True
+        self._take_checkpoint(checkpoint, names, of=f"backbone {self.backbone} (model.init_args.backbone)")
 
-    # Modes: what is frozen stays in eval mode.
-
-    def train(self, mode: bool = True) -> Self:
-        """Set the mode of all but the frozen part, which stays in eval mode."""
-        super().train(mode)
-        if self.frozen and self.network is not None and not self._is_starting:
+    def _keep_frozen(self, *, mode: bool) -> None:
+        if self.frozen and self.network is not None:
             self.network.eval()
             for head in self._heads():
                 head.train(mode)
-        return self
 
     def on_fit_start(self) -> None:
         """Load the weights."""
-        self.load_weights()
-        self._label_weights = self._find_label_weights()
+        super().on_fit_start()
         self._show_images = True
-        # Lightning 2.6 warns of modules in eval mode between this hook and the next; here they are meant to be.
-        self._is_starting = True
-        self.train()
 
     def on_train_start(self) -> None:
         """Put the frozen part into eval mode."""
-        self._is_starting = False
-        self.train()
+        super().on_train_start()
         if self.features == "once" and not self._has_offered and self.trainer.is_global_zero:
             log.warning("model.init_args.features: once has no effect %s", self._why_no_features())
 

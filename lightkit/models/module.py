@@ -250,6 +250,30 @@ class ScoredModule(_Module):
             kind = str(targets.dtype).removeprefix("torch.")
             raise DataError(f"A batch has {kind} targets of shape {tuple(targets.shape)}; expected {expected}.")
 
+    def _count_outputs(
+        self,
+        stage: Stage,
+        name: str,
+        outputs: Tensor,
+        targets: Tensor,
+        weights: Tensor | None,
+        losses: tuple[Tensor, Tensor],
+    ) -> dict[str, Tensor]:
+        """Count a batch in the metrics, and return the outputs of its step.
+
+        Args:
+            stage: Of the batch.
+            name: Of the outputs.
+            outputs: ``(batch, ...)``.
+            targets: ``(batch, ...)``.
+            weights: ``(batch,)``, or None.
+            losses: The loss to minimise, and the mean that metrics count.
+        """
+        loss, mean = losses
+        self.scores.update(stage, preds=outputs, target=targets, loss=mean, weights=weights)
+        given = {} if weights is None else {"weights": weights}
+        return {"loss": loss, name: outputs.detach(), "target": targets, **given}
+
     def on_train_batch_start(self, batch: Sequence[Tensor], batch_idx: int) -> None:
         """Start a new epoch's metrics."""
         if batch_idx == 0:  # also after a resume that Lightning starts without the end of the epoch before

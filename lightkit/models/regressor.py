@@ -131,7 +131,5 @@ class Regressor(ScoredModule, LightningModule):
             raise self._explain_targets(targets, outputs.shape)
         scaled = outputs / self.output_std
         wanted = targets / self.output_std
-        loss, mean = self._compute_loss(stage, scaled, wanted, weights)
-        self.scores.update(stage, preds=outputs, target=targets, loss=mean, weights=weights)
-        given = {} if weights is None else {"weights": weights}
-        return {"loss": loss, "prediction": outputs.detach(), "target": targets, **given}
+        losses = self._compute_loss(stage, scaled, wanted, weights)
+        return self._count_outputs(stage, "prediction", outputs, targets, weights, losses)

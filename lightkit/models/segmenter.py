@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
+from typing import Any, ClassVar, Literal, cast
 
 import torch
 from pytorch_lightning import LightningModule
-from pytorch_lightning.trainer.states import TrainerFn
 from torch import Tensor
 from torch.nn.functional import one_hot
 from torchmetrics import MetricCollection
@@ -22,25 +21,21 @@ from lightkit.models.backbones import (
     TIMM_PREFIX,
     build,
     check_name,
-    differences,
     load_into,
-    read_weights,
+    read_pretrained,
     subnetworks_of_head,
 )
-from lightkit.models.classes import check_class_names, check_same_classes, number_classes, read_class_names
+from lightkit.models.classes import UNKNOWN_CLASSES, PretrainedModule, check_class_names
 from lightkit.models.classifier import spare_single_pixels
 from lightkit.models.mask_scores import MaskScores
-from lightkit.models.module import MeanLoss, ScoredModule, Scores, Stage, build_metrics, split_batch
+from lightkit.models.module import MeanLoss, Scores, Stage, build_metrics, split_batch
 from lightkit.models.unet import Encoder, UNet
 from lightkit.task import SEGMENTATION, OutputKind, Task
-
-if TYPE_CHECKING:
-    from typing import Self  # typing has it from Python 3.11 on
 
 log = logging.getLogger("lightkit.models")
 
 
-class Segmenter(ScoredModule, LightningModule):
+class Segmenter(PretrainedModule, LightningModule):
     """A network that predicts the class of each pixel of an image: a U-Net on a backbone.
 
     It is built when the data is known, so that class count and names come from there; a checkpoint holds the names.
@@ -105,7 +100,6 @@ class Segmenter(ScoredModule, LightningModule):
         self.weight_decay = weight_decay
         self.network: UNet | None = None
         self._has_weights = weights is None
-        self._is_starting = False
         self._has_warned_of_classes = False
 
     # -- building ------------------------------------------------------------------------------------------------------
@@ -122,35 +116,15 @@ class Segmenter(ScoredModule, LightningModule):
                 f"model: Segmenter predicts masks, and {type(data).__name__} has labels of whole images. The data of "
                 "masks is MaskFolder; the model of labels is ImageClassifier."
             )
-        found = read_class_names(data) if data is not None else None
-        if self.class_names is not None and found is not None:
-            check_same_classes(self.class_names, found, by="the model")
-        names = self.class_names or found or (number_classes(self.num_classes) if self.num_classes else None)
-        if names is None and self._trainer is not None and self._trainer.state.fn == TrainerFn.FITTING:
-            raise ConfigError(_UNKNOWN_CLASSES)
+        names = self.find_classes()
         if names is not None and self.network is None:
             self._build(names)
         size = getattr(data, "image_size", None)
         height, width = (size, size) if isinstance(size, int) else size or (224, 224)
         self.example_input_array = torch.zeros(1, 3, height, width)
 
-    def build_for(self, class_names: Sequence[str]) -> None:
-        """Build the network for weights that come from elsewhere than ``weights`` and a checkpoint.
-
-        Args:
-            class_names: The classes that those weights know.
-
-        Raises:
-            ConfigError: If the model has others.
-        """
-        names = list(class_names)
-        if self.class_names is not None:
-            names = check_same_classes(names, self.class_names, by="the weights")
-        self._build(names)
-        self._has_weights = True
-
-    def _build(self, class_names: Sequence[str]) -> None:
-        self.class_names = check_class_names(class_names, self.num_classes)
+    def _build(self, class_names: list[str]) -> None:
+        self.class_names = self.check_classes(class_names)
         self.network = UNet(self.backbone, len(self.class_names), width=self.width)
         metrics = build_metrics(self.task, len(self.class_names))
         self.scores = Scores(metrics, train=MetricCollection({"loss": MeanLoss()}))
@@ -161,7 +135,7 @@ class Segmenter(ScoredModule, LightningModule):
     @property
     def _network(self) -> UNet:
         if self.network is None:
-            raise ConfigError(_UNKNOWN_CLASSES)
+            raise ConfigError(UNKNOWN_CLASSES)
         return self.network
 
     def load_weights(self) -> None:
@@ -174,20 +148,11 @@ class Segmenter(ScoredModule, LightningModule):
         network = self._network
         if self._has_weights or self.weights is None:
             return
-        if self._trainer is not None and self.weights == "default":  # one process of a machine downloads
-            if self._trainer.local_rank == 0:
-                read_weights(self.weights, backbone=self.backbone)
-            self._trainer.strategy.barrier("weights")
-        state = read_weights(self.weights, backbone=self.backbone)
-        source = f"the default weights of {self.backbone}" if self.weights == "default" else self.weights
+        state, source = read_pretrained(self.weights, backbone=self.backbone, trainer=self._trainer)
         classifier = build(self.backbone, 2, weights=self.weights)
         load_into(classifier, state, heads=subnetworks_of_head(classifier, 2), source=source)
         network.encoder.load_state_dict(Encoder(self.backbone, classifier).state_dict())
         self._has_weights = True
-
-    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Add the class names."""
-        checkpoint["class_names"] = self.class_names
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Check the classes, and build the network where they were unknown.
@@ -195,42 +160,17 @@ class Segmenter(ScoredModule, LightningModule):
         Raises:
             ConfigError: If the checkpoint is of another model or of other classes.
         """
-        names = checkpoint.get("class_names")
-        if not names:
-            raise ConfigError("ckpt_path: the checkpoint names no classes, so it was not saved by a Segmenter.")
-        if self.class_names is not None:
-            names = check_same_classes(names, self.class_names, by="the checkpoint")
+        names = self._read_classes(checkpoint, "a Segmenter")
         if self.network is None:
             self._build(names)
-        self.class_names = names
-        is_strict = self._trainer is not None and self.strict_loading
-        if is_strict and (found := differences(self.state_dict(), checkpoint.get("state_dict", {}))):
-            raise ConfigError(
-                f"ckpt_path: the checkpoint is not of a Segmenter with backbone {self.backbone} and width {self.width} "
-                f"(model.init_args). {found}"
-            )
-        self._has_weights = True
+        kind = f"a Segmenter with backbone {self.backbone} and width {self.width} (model.init_args)"
+        self._take_checkpoint(checkpoint, names, of=kind)
 
-    def train(self, mode: bool = True) -> Self:
-        """Set the mode of all but a frozen backbone, which stays in eval mode."""
-        super().train(mode)
-        if self.frozen and self.network is not None and not self._is_starting:
+    def _keep_frozen(self, *, mode: bool) -> None:
+        if self.frozen and self.network is not None:
             self.network.encoder.eval()
-        return self
 
     on_validation_start = on_test_start = on_predict_start = load_weights
-
-    def on_fit_start(self) -> None:
-        """Load the weights."""
-        self.load_weights()
-        # Lightning 2.6 warns of modules in eval mode between this hook and the next; here they are meant to be.
-        self._is_starting = True
-        self.train()
-
-    def on_train_start(self) -> None:
-        """Put a frozen backbone into eval mode."""
-        self._is_starting = False
-        self.train()
 
     # -- steps ---------------------------------------------------------------------------------------------------------
 
@@ -257,10 +197,7 @@ class Segmenter(ScoredModule, LightningModule):
             logits = self(images)
         self._check_targets(logits, masks)
         losses = compute_mask_losses(logits, masks, dice=self.dice)
-        loss, mean = self._weigh_losses(stage, losses, weights)
-        self.scores.update(stage, preds=logits, target=masks, loss=mean, weights=weights)
-        given = {} if weights is None else {"weights": weights}
-        return {"loss": loss, "logits": logits.detach(), "target": masks, **given}
+        return self._count_outputs(stage, "logits", logits, masks, weights, self._weigh_losses(stage, losses, weights))
 
     def on_validation_epoch_end(self) -> None:
         """Log the validation metrics."""
@@ -317,9 +254,3 @@ def compute_mask_losses(logits: Tensor, masks: Tensor, *, dice: float) -> Tensor
     occurs = size > 0
     of_classes = missed.where(occurs, missed.new_zeros(())).sum(dim=1) / occurs.sum(dim=1).clamp(min=1)
     return losses + dice * of_classes
-
-
-_UNKNOWN_CLASSES = (
-    "model.init_args.class_names: the classes are unknown: the data module has neither class_names nor num_classes. "
-    "Expected one of them there, or class_names or num_classes of the model."
-)

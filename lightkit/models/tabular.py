@@ -255,15 +255,13 @@ class TabularModel(ScoredModule, LightningModule):
                 members = self._compute_members(*inputs)
             outputs = self._combine(members)
             self._check_targets(outputs, targets)
-            loss, mean = self._weigh_losses(stage, self._compute_member_losses(members, targets), weights)
+            losses = self._weigh_losses(stage, self._compute_member_losses(members, targets), weights)
         else:
             outputs = self(*inputs)  # which the proof of an export puts a file's outputs in the place of
             self._check_targets(outputs, targets)
-            loss, mean = self._compute_loss(stage, self._scale(outputs), self._scale(targets), weights)
-        self.scores.update(stage, preds=outputs, target=targets, loss=mean, weights=weights)
-        given = {} if weights is None else {"weights": weights}
+            losses = self._compute_loss(stage, self._scale(outputs), self._scale(targets), weights)
         name = "logits" if self.task.has_probabilities else "prediction"
-        return {"loss": loss, name: outputs.detach(), "target": targets, **given}
+        return self._count_outputs(stage, name, outputs, targets, weights, losses)
 
     def on_test_end(self) -> None:
         """Measure the importance of the columns on some rows of the test split, for the report of the run."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from pytorch_lightning import LightningModule
 from pytorch_lightning.trainer.states import TrainerFn
@@ -13,7 +13,6 @@ from torch.optim import AdamW, Optimizer
 
 from lightkit.config.bounds import NonNegativeFloat, NonNegativeInt, Part, PositiveInt
 from lightkit.errors import ConfigError
-from lightkit.models.backbones import differences
 from lightkit.models.classes import UNKNOWN_CLASSES, ClassifyingModule
 from lightkit.models.module import Stage, parameter_groups, split_batch
 from lightkit.models.scales import count_documents
@@ -33,9 +32,6 @@ from lightkit.rows.preprocessing import (
 )
 from lightkit.rows.text import TextPreprocessing
 from lightkit.texts.ngrams import NgramHashing
-
-if TYPE_CHECKING:
-    from typing import Self  # typing has it from Python 3.11 on
 
 _MOST_CHARACTERS = 100_000
 _RATES = {"ngrams": 1e-2, "frozen": 1e-3, "transformer": 2e-5}
@@ -125,7 +121,6 @@ class TextClassifier(ClassifyingModule, LightningModule):
         self._config: dict[str, Any] = {}  # of a network of transformers
         self._missing: ConfigError | None = None
         self._has_weights = self.has_ngrams
-        self._is_starting = False
 
     # -- building ------------------------------------------------------------------------------------------------------
 
@@ -144,18 +139,6 @@ class TextClassifier(ClassifyingModule, LightningModule):
             if self._trainer is None or self._trainer.state.fn == TrainerFn.FITTING:
                 raise
             self._missing = error  # unless a checkpoint brings config and tokenizer
-
-    def build_for(self, class_names: Sequence[str]) -> None:
-        """Build the network for weights that come from elsewhere than the encoder's source and a checkpoint.
-
-        Args:
-            class_names: The classes that those weights know.
-
-        Raises:
-            ConfigError: If the model has others.
-        """
-        self._build(self.check_classes(self.match_classes(class_names, by="the weights")))
-        self._has_weights = True
 
     def build_for_rows(self, preprocessing: RowPreprocessing, class_names: Sequence[str] | None) -> None:
         """Build the network for exported weights, see `build_for`.
@@ -220,11 +203,10 @@ class TextClassifier(ClassifyingModule, LightningModule):
         Raises:
             ConfigError: If the checkpoint is of another model or of other classes.
         """
-        names = checkpoint.get("class_names")
         preprocessing = load_preprocessing(checkpoint.get(CHECKPOINT_KEY))
-        if not names or not isinstance(preprocessing, TextPreprocessing):
+        if not isinstance(preprocessing, TextPreprocessing):
             raise ConfigError("ckpt_path: the checkpoint names no classes, so it was not saved by a TextClassifier.")
-        names = self.match_classes(names, by="the checkpoint")
+        names = self._read_classes(checkpoint, "a TextClassifier")
         config = checkpoint.get("transformers_config")
         if (config is None) != self.has_ngrams:
             raise ConfigError(
@@ -237,15 +219,7 @@ class TextClassifier(ClassifyingModule, LightningModule):
         elif self.network is None:
             self._build(names)
         self.row_preprocessing = preprocessing
-        self.class_names = names
-        if self.multilabel and checkpoint.get("thresholds") is not None:
-            self.set_thresholds(checkpoint["thresholds"])
-        is_strict = self._trainer is not None and self.strict_loading
-        if is_strict and (found := differences(self.state_dict(), checkpoint.get("state_dict", {}))):
-            raise ConfigError(
-                f"ckpt_path: the checkpoint is not of encoder {self.encoder} (model.init_args.encoder). {found}"
-            )
-        self._has_weights = True
+        self._take_checkpoint(checkpoint, names, of=f"encoder {self.encoder} (model.init_args.encoder)")
 
     def create_optimizer(self) -> Optimizer:
         """Build the AdamW that trains the model where the config names no optimizer.
@@ -258,25 +232,13 @@ class TextClassifier(ClassifyingModule, LightningModule):
 
     # -- modes: what is frozen stays in eval mode ----------------------------------------------------------------------
 
-    def train(self, mode: bool = True) -> Self:
-        """Set the mode of all but the frozen part, which stays in eval mode."""
-        super().train(mode)
-        if self.frozen and isinstance(self.network, TransformerNetwork) and not self._is_starting:
+    def _keep_frozen(self, *, mode: bool) -> None:
+        if self.frozen and isinstance(self.network, TransformerNetwork):
             self.network.encoder.eval()
-        return self
-
-    def on_fit_start(self) -> None:
-        """Load the weights."""
-        self.load_weights()
-        self._label_weights = self._find_label_weights()
-        # Lightning 2.6 warns of modules in eval mode between this hook and the next; here they are meant to be.
-        self._is_starting = True
-        self.train()
 
     def on_train_start(self) -> None:
         """Put the frozen part into eval mode; take the rarity of n-grams of a new run from its training split."""
-        self._is_starting = False
-        self.train()
+        super().on_train_start()
         if isinstance(self.network, NgramNetwork) and self.global_step == 0:
             self.network.set_rarity(*count_documents(self.trainer, len(self.network.rarity)))
 
