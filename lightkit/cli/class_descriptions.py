@@ -135,14 +135,14 @@ def describe_inputs(cls: type) -> dict[str, Any]:
     for name in getattr(cls, "class_folders", ()):
         if paths.get(name) == "folder":
             paths[name] = "class_folders"
-    choices = {name: list(each) for name, each in getattr(cls, "input_choices", {}).items()}
-    excludes = getattr(cls, "excluded_inputs", ())
-    return {
-        **({"paths": paths} if paths else {}),
-        **({"choices": choices} if choices else {}),
-        **({"excludes": [list(each) for each in excludes]} if excludes else {}),
-        **{name: True for name in ("fetch", "check_installed") if callable(getattr(cls, name, None))},
+    found: dict[str, Any] = {
+        "paths": paths,
+        "choices": {name: list(each) for name, each in getattr(cls, "input_choices", {}).items()},
+        "excludes": [list(each) for each in getattr(cls, "excluded_inputs", ())],
     }
+    for name in ("fetch", "check_installed"):
+        found[name] = callable(getattr(cls, name, None))
+    return {name: value for name, value in found.items() if value}
 
 
 def _list_required(parser: LightningArgumentParser) -> set[str]:

@@ -25,8 +25,8 @@ def check_rows_data(resolved: Resolved) -> None:
     Raises:
         DataError: If the table cannot be used, at the place of the setting that names what is wrong.
     """
-    section = resolved.values.get("data")
-    if not isinstance(section, dict) or section.get("class_path") not in _TABLE_DATA:
+    section = resolved.section("data")
+    if section.get("class_path") not in _TABLE_DATA:
         return
     arguments: dict[str, Any] = section.get("init_args") or {}
     if not any(arguments.get(name) for name in ("path", "train", "val", "test")):

@@ -437,14 +437,16 @@ class _SmokeCheck(ModelBuilder):
 
     def _run_loops(self, trainer: Trainer) -> None:
         """Run one batch of each loop of the stage, and after a training the test of the model."""
-        arguments: dict[str, Any] = {} if self._stage == "fit" else {"ckpt_path": self._probe.checkpoint}
+        arguments: dict[str, Any] = {}
         if self._stage != "fit":
-            arguments["return_predictions" if self._stage == "predict" else "verbose"] = False
+            shows = "return_predictions" if self._stage == "predict" else "verbose"
+            arguments = {"ckpt_path": self._probe.checkpoint, shows: False}
         with self._collect():
             getattr(trainer, self._stage)(self.model, datamodule=self.datamodule, **arguments)
         self._probe.metrics |= set(trainer.callback_metrics)
-        sources = [source for source in (self.datamodule, self.model) if source is not None]
-        has_test = is_overridden("test_step", self.model) and any(is_overridden("test_dataloader", s) for s in sources)
+        sources = (self.datamodule, self.model)
+        has_data = any(is_overridden("test_dataloader", each) for each in sources if each is not None)
+        has_test = has_data and is_overridden("test_step", self.model)
         if self.problems or self._stage != "fit" or not has_test:
             return
         self._probe.phase = ""

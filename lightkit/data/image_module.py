@@ -417,8 +417,10 @@ class ImageModule(LoadingModule):
             reason = "this training does not read each image"
         else:
             backbone: ComputesFeatures | None = getattr(module, "frozen_features", lambda: None)()
-            example = None if backbone is None else backbone.example(self.preprocessing.crop)
-            return None if backbone is None or example is None else (backbone, example)
+            if backbone is None:
+                return None
+            example = backbone.example(self.preprocessing.crop)
+            return None if example is None else (backbone, example)
         if trainer.is_global_zero and getattr(module, "may_keep_features", False):
             log.info("data: features of the frozen backbone are computed at each step: %s", reason)
         return None
@@ -537,15 +539,17 @@ def warn_idle(data: object, *names: str, why: str) -> None:
         names: Of the settings.
         why: The setting, or the data, with which they have no effect.
     """
-    constructors = [vars(kind)["__init__"] for kind in reversed(type(data).__mro__) if "__init__" in vars(kind)]
-    defaults = {
-        parameter.name: parameter.default
-        for constructor in constructors
-        for parameter in inspect.signature(constructor).parameters.values()
-    }
-    values = {name: getattr(data, name) for name in names}
-    plain = {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
-    idle = [f"data.init_args.{name}" for name, value in plain.items() if value != defaults[name]]
+    defaults: dict[str, Any] = {}
+    for kind in reversed(type(data).__mro__):
+        constructor = vars(kind).get("__init__")
+        parameters = inspect.signature(constructor).parameters if constructor else {}
+        defaults |= {name: parameter.default for name, parameter in parameters.items()}
+    idle = []
+    for name in names:
+        value = getattr(data, name)
+        value = tuple(value) if isinstance(value, list) else value
+        if value != defaults[name]:
+            idle.append(f"data.init_args.{name}")
     if idle:
         log.warning("%s: no effect with %s", " and ".join(idle), why)
 

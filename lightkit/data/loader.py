@@ -33,7 +33,7 @@ from lightkit.data.sampler import (
     position_of,
     sample_randomness,
 )
-from lightkit.errors import ConfigError, DataError, LightkitError
+from lightkit.errors import ConfigError, DataError, LightkitError, format_count
 from lightkit.hardware.cores import workers_by_rule
 from lightkit.hardware.processor import num_cores
 
@@ -65,21 +65,28 @@ def choose_num_workers(
     elif trainer is None:
         return 0
     else:
-        device = trainer.strategy.root_device.type
-        ranks = local_ranks(trainer)
-        cores = num_cores() or 1
-        of_job = os.environ.get("SLURM_CPUS_ON_NODE", "")
-        if os.environ.get("SLURM_NTASKS", "1") != "1" and of_job.isdigit():
-            # Slurm binds each task to cores of its own (--cpu-bind), fewer than those of the job
-            cores = max(cores, min(cores * ranks, int(of_job)))
-        wanted = workers_by_rule(cores // ranks, device=device, is_cached=is_cached)
+        wanted, reason = _apply_rule(trainer, is_cached=is_cached)
         chosen = min(wanted, num_batches) if num_batches > 1 else 0
-        parts = [f"{cores} core{'s' if cores > 1 else ''}", device]
-        parts += [f"shared by {ranks} training processes"] * (ranks > 1) + ["nothing to decode"] * is_cached
-        reason = ", ".join(parts)
     if trainer is not None and trainer.is_global_zero:
         _log_once(trainer, logging.INFO, f"data: {_format_workers(chosen)} ({reason})", key="workers")
     return chosen
+
+
+def _apply_rule(trainer: Trainer, *, is_cached: bool) -> tuple[int, str]:
+    """Return the workers of a process by the cores, the device and the cache, and what that was decided by."""
+    device = trainer.strategy.root_device.type
+    ranks = local_ranks(trainer)
+    cores = num_cores() or 1
+    of_job = os.environ.get("SLURM_CPUS_ON_NODE", "")
+    if os.environ.get("SLURM_NTASKS", "1") != "1" and of_job.isdigit():
+        # Slurm binds each task to cores of its own (--cpu-bind), fewer than those of the job
+        cores = max(cores, min(cores * ranks, int(of_job)))
+    reasons = [format_count(cores, "core"), device]
+    if ranks > 1:
+        reasons.append(f"shared by {ranks} training processes")
+    if is_cached:
+        reasons.append("nothing to decode")
+    return workers_by_rule(cores // ranks, device=device, is_cached=is_cached), ", ".join(reasons)
 
 
 def _format_workers(num_workers: int) -> str:

@@ -92,8 +92,7 @@ class ExportOptions:
                 "the formats, or leave the option out."
             )
         for name in options.own_formats:
-            if missing := [each for each in FORMATS[name].requires if importlib.util.find_spec(each) is None]:
-                raise ConfigError(f"--format {name} needs {', '.join(missing)}: pip install 'lightkit-train[{name}]'.")
+            _require_packages(name)
         return options
 
 
@@ -136,6 +135,13 @@ def describe_missing_hooks(cls: type, formats: Sequence[str]) -> str | None:
         "A module exports itself by export_model(folder, format), which writes the files, and "
         "check_export(folder, format), which raises where they differ from the model (docs/export-and-serve.md)."
     )
+
+
+def _require_packages(name: str) -> None:
+    """Refuse a format whose packages are missing."""
+    missing = [each for each in FORMATS[name].requires if importlib.util.find_spec(each) is None]
+    if missing:
+        raise ConfigError(f"--format {name} needs {', '.join(missing)}: pip install 'lightkit-train[{name}]'.")
 
 
 def _parse_shapes(name: str, text: str) -> tuple[tuple[tuple[int, ...], str], ...]:

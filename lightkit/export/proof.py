@@ -248,9 +248,12 @@ def check_spread(
     Raises:
         Mismatch: If the root mean square of the gap is larger than that part of the spread, and than rounding.
     """
-    outputs = [(size, *each) for size in expected for each in zip(expected[size], found[size], strict=True)]
-    names = [spec.name for size in expected for spec, _ in zip(metadata.outputs, expected[size], strict=False)]
-    for name, (size, wanted, given) in zip(names, outputs, strict=True):
+    compared = [
+        (size, spec.name, wanted, given)
+        for size in expected
+        for spec, wanted, given in zip(metadata.outputs, expected[size], found[size], strict=False)
+    ]
+    for size, name, wanted, given in compared:
         is_comparable = np.issubdtype(wanted.dtype, np.inexact) and np.isfinite(wanted).all()
         if not tolerance.of_spread or not is_comparable or len(wanted) < 2:
             continue

@@ -6,7 +6,7 @@ import hashlib
 import logging
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
@@ -451,9 +451,8 @@ def refuse_masks(images: Mapping[Path, Sequence[Path]]) -> None:
     pictures = [folder for folder in images if _letters(folder) in _IMAGE_FOLDERS]
     masks = [folder for folder in images if _letters(folder) in _MASK_FOLDERS]
     for picture, mask in product(pictures, masks):
-        stems = {path.relative_to(picture).with_suffix("").as_posix().lower() for path in images[picture]}
-        names = {path.relative_to(mask).with_suffix("").as_posix().lower() for path in images[mask]}
-        names = {name if name in stems else _MASK_ENDING.sub("", name) for name in names}
+        stems = _list_stems(images[picture], picture)
+        names = {name if name in stems else _MASK_ENDING.sub("", name) for name in _list_stems(images[mask], mask)}
         shared = stems & names
         if shared and 2 * len(shared) >= min(len(stems), len(names)):
             raise DataError(
@@ -491,6 +490,11 @@ def _list_stems(folder: Path) -> set[str]:
 
 def _letters(folder: Path) -> str:
     return re.sub(r"[\s_.\-]+", "", folder.name.lower())
+
+
+def _list_stems(files: Iterable[Path], folder: Path) -> set[str]:
+    """List the paths of files in a folder, without suffix and in small letters."""
+    return {path.relative_to(folder).with_suffix("").as_posix().lower() for path in files}
 
 
 def class_files(

@@ -16,7 +16,7 @@ from lightkit.config import near
 from lightkit.errors import ConfigError, DataError, join_lines, join_names
 from lightkit.images.image_index import Label
 from lightkit.images.inputs import COLUMNS as PATH_COLUMNS
-from lightkit.images.splits import Split, split_named
+from lightkit.images.splits import Split, sort_classes, split_named
 
 LABEL_COLUMNS = ("label", "labels", "class", "target", "category", "tags")
 """Columns of labels; the first that a table has."""
@@ -319,5 +319,4 @@ def _list_classes(found: Sequence[tuple[str, Path, list[str], Split]], columns: 
         raise DataError(
             f"column {columns.labels[0]!r} has more than {_MAX_CLASSES:,} different labels, too many for classes."
         )
-    are_numbers = all(name.lstrip("-").isdecimal() for name in names)
-    return sorted(names, key=int) if are_numbers else sorted(names)
+    return sort_classes(names)

@@ -109,6 +109,10 @@ def parse_classes(
     return MaskClasses(tuple(given), tuple(codes), ignored, are_colors)
 
 
+def _is_number(value: Any, limit: int) -> bool:
+    return type(value) is int and 0 <= value < limit
+
+
 def _parse_code(key: str, value: Any, *, are_colors: bool) -> int:
     """Parse a number, or a colour.
 
@@ -116,14 +120,14 @@ def _parse_code(key: str, value: Any, *, are_colors: bool) -> int:
         ConfigError: If it is none.
     """
     if not are_colors:
-        if type(value) is int and 0 <= value < 1 << 16:
-            return value
+        if _is_number(value, 1 << 16):
+            return int(value)
         raise ConfigError(f"{key}: expected a number from 0 to 65535, as the first class has one, got {value!r}.")
     parts: Any = value
     if isinstance(value, str) and (found := _HEX.fullmatch(value)):
         parts = [int(each, 16) for each in found.groups()]
-    is_color = isinstance(parts, (list, tuple)) and len(parts) == 3
-    if not is_color or not all(type(each) is int and 0 <= each <= 255 for each in parts):
+    is_color = isinstance(parts, (list, tuple)) and len(parts) == 3 and all(_is_number(each, 256) for each in parts)
+    if not is_color:
         raise ConfigError(f"{key}: expected a colour, such as [255, 0, 0] or '#ff0000', got {value!r}.")
     red, green, blue = parts
     return int(red << 16 | green << 8 | blue)

@@ -1,8 +1,9 @@
-"""Which split a file belongs to: by the name of its folder, or by nothing but its bytes."""
+"""Which split a file belongs to, by the name of its folder or by nothing but its bytes; the order of classes."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from typing import Literal
 
 from lightkit.errors import ConfigError
@@ -47,6 +48,12 @@ def split_of(digest: str, *, val_fraction: float, test_fraction: float) -> Split
     if fraction < test_fraction:
         return "test"
     return "val" if fraction < test_fraction + val_fraction else "train"
+
+
+def sort_classes(names: Collection[str]) -> list[str]:
+    """Sort the names of classes: whole numbers by size, other names as text."""
+    are_numbers = all(name.lstrip("-").isdecimal() for name in names)
+    return sorted(names, key=int) if are_numbers else sorted(names)
 
 
 def check_fractions(*, val_fraction: float, test_fraction: float) -> None:

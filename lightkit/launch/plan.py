@@ -133,14 +133,7 @@ def read_settings(resolved: Resolved) -> LaunchSettings:
         )
     values = {key: _read_value(value, resolved, ("launch", key)) for key, value in block.items()}
     for key, value in values.items():
-        origin = resolved.origin_of(("launch", key))
-        if key not in _EXPECTED:
-            names = f"{near(str(key), [*_EXPECTED])}\nkeys: {', '.join(_EXPECTED)}"
-            raise error_at(f"launch.{key}: there is no such key{names}", origin)
-        pattern, expected = _EXPECTED[key]
-        is_default_null = value is None and getattr(LaunchSettings, key) is None
-        if not is_default_null and re.fullmatch(pattern, str(value)) is None:
-            raise error_at(f"launch.{key}: expected {expected}, got {value!r}", origin)
+        _check_value(key, value, resolved.origin_of(("launch", key)))
     settings = LaunchSettings(**values)
     if settings.num_nodes[0] > settings.num_nodes[1]:
         origin = resolved.origin_of(("launch", "nodes"))
@@ -148,6 +141,17 @@ def read_settings(resolved: Resolved) -> LaunchSettings:
     if settings.engine is not None:
         _check_keys(settings, resolved, settings.engine)
     return settings
+
+
+def _check_value(key: str, value: Any, origin: Origin | None) -> None:
+    """Refuse a key that there is none of, and a value that does not fit its key."""
+    if key not in _EXPECTED:
+        names = f"{near(str(key), [*_EXPECTED])}\nkeys: {', '.join(_EXPECTED)}"
+        raise error_at(f"launch.{key}: there is no such key{names}", origin)
+    pattern, expected = _EXPECTED[key]
+    is_default_null = value is None and getattr(LaunchSettings, key) is None
+    if not is_default_null and re.fullmatch(pattern, str(value)) is None:
+        raise error_at(f"launch.{key}: expected {expected}, got {value!r}", origin)
 
 
 def _read_value(value: Any, resolved: Resolved, path: KeyPath) -> Any:

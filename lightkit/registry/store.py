@@ -265,13 +265,11 @@ def find_version(registry: Registry, name: str, reference: str) -> ModelVersion 
     Raises:
         ConfigError: If there is no version of that number, or an alias of a similar name exists.
     """
-    aliases = read_aliases(registry, name)
-    if aliases is None and not reference.isdecimal():
-        return None
-    number = reference if reference.isdecimal() else (aliases or {}).get(reference)
+    aliases = read_aliases(registry, name) or {}
+    number = reference if reference.isdecimal() else aliases.get(reference)
     if number is None:
-        if hint := near(reference, aliases or {}):  # a misspelt alias would pass for the first promotion
-            known = ", ".join(aliases or {})
+        if hint := near(reference, aliases):  # a misspelt alias would pass for the first promotion
+            known = ", ".join(aliases)
             raise ConfigError(f"gate.baseline: {name} has no alias {reference!r}{hint}\naliases: {known}")
         return None
     versions = {str(version.version): version for version in list_versions(registry, name)}

@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lightkit.errors import DataError, join_names
-from lightkit.images.splits import Split, split_named, split_of
+from lightkit.images.splits import Split, sort_classes, split_named, split_of
 from lightkit.rows.preprocessing import RowPreprocessing, dump_preprocessing
 from lightkit.rows.reader import RowBatch, RowTable, check_rows, open_rows
 from lightkit.rows.values import ColumnType, TypeGuess, missing_column, read_columns
@@ -317,15 +317,16 @@ class PlanMaker:
         num_shared = _count_shared(self._splits, hashes)
         counts = {str(split): int((self._splits == code).sum()) for code, split in enumerate(SPLITS)}
         notes = [*notes, *_describe_shared(num_shared, counts)]
-        values = np.concatenate(self._values) if self._values else np.zeros(0)
+        values = np.concatenate([*self._values, np.zeros(0)])
+        mean, std = (float(values.mean()), float(values.std())) if len(values) else (0.0, 0.0)
         num_training = int((self._splits == 0).sum())
         plan = RowPlan(
             types=self._columns,
             target_type=self._target_type,
             class_names=names,
             class_counts=[self._training_counts.get(name, 0) for name in names],
-            target_mean=float(values.mean()) if len(values) else 0.0,
-            target_std=(float(values.std()) or 1.0) if len(values) else 1.0,
+            target_mean=mean,
+            target_std=std or 1.0,
             mean_weight=None if self._settings.weight is None else self._sum_weights / max(num_training, 1),
             preprocessing=preprocessing,
             counts=counts,
@@ -371,8 +372,7 @@ class PlanMaker:
         names = list(self._classes or ())
         if not names:
             found = self._training_counts if is_given and self._training_counts else self._all_counts
-            are_numbers = all(name.lstrip("-").isdecimal() for name in found)
-            names = sorted(found, key=int) if are_numbers else sorted(found)
+            names = sort_classes(found)
         unknown = sorted(self._all_counts.keys() - set(names))
         if unknown:
             owner = "the checkpoint" if self._classes else "the training split"

@@ -157,12 +157,13 @@ def write_junit(path: Path | str, name: str, cases: Sequence[Case]) -> None:
     for case in cases:
         names = {"classname": _escape(name).replace(" ", "."), "name": _escape(case.name)}
         element = ET.SubElement(suite, "testcase", {**names, "time": f"{case.seconds:.3f}"})
-        for tag, text in (("failure", case.failure), ("skipped", case.skipped), ("system-out", case.output or None)):
-            if text is None:
-                continue
-            shown = text if text.strip() else "no reason was given"
-            message = {} if tag == "system-out" else {"message": _escape(shown.strip().split("\n", 1)[0])}
-            ET.SubElement(element, tag, message).text = _escape(shown)
+        for tag, reason in (("failure", case.failure), ("skipped", case.skipped)):
+            if reason is not None:
+                shown = reason if reason.strip() else "no reason was given"
+                message = _escape(shown.strip().split("\n", 1)[0])
+                ET.SubElement(element, tag, {"message": message}).text = _escape(shown)
+        if case.output:
+            ET.SubElement(element, "system-out").text = _escape(case.output)
     ET.indent(suites)
     document = ET.tostring(suites, encoding="unicode")
     try:

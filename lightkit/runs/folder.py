@@ -141,16 +141,21 @@ def find(reference: str, root: Path | str, name: str | None = None) -> Run:
         job = path.parent if path.name == _LATEST else path
         folders = filter(_is_run, (path, root / path, *(each / path for each in jobs)))
         found = next(chain(map(open_run, folders), filter(None, map(_latest, (job, root / job)))), None)
-    if found is not None:
-        return found
+    if found is None:
+        raise _explain_missing(reference, root, name)
+    return found
+
+
+def _explain_missing(reference: str, root: Path, name: str | None) -> ConfigError:
+    """Explain that there is no such run, with those that there are."""
     there = [f"{run.name}/{run.id}" for run in list_runs(root)]
     if not there:
-        raise ConfigError(
+        return ConfigError(
             f"There is no run {reference!r}: there are no runs in {root}. `lightkit fit` makes the first."
         )
     hint = near(reference, [*there, *(run.split("/")[0] for run in there)]) or "."
     asked = f" of {name!r}" if name is not None and reference == _LATEST else ""
-    raise ConfigError(f"There is no run {reference!r}{asked} in {root}{hint} The newest runs: {join_names(there)}.")
+    return ConfigError(f"There is no run {reference!r}{asked} in {root}{hint} The newest runs: {join_names(there)}.")
 
 
 def newest_interrupted(root: Path | str, name: str) -> Run | None:

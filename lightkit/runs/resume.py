@@ -62,6 +62,19 @@ class RunStart:
     passed_over: Sequence[tuple[Path, str]] = ()
 
 
+def _resume_named(run: runs.Run) -> RunStart:
+    """Resume a run that the config names.
+
+    Raises:
+        ConfigError: If it has no checkpoint.
+    """
+    start = resume_run(run)
+    if start.checkpoint is None:
+        faults = "".join(f" {path} is not used: {fault}." for path, fault in start.passed_over)
+        raise ConfigError(f"run.resume: {start.run.folder} has no checkpoint to resume from.{faults}")
+    return start
+
+
 def choose_start(
     settings: RunSettings,
     *,
@@ -86,11 +99,7 @@ def choose_start(
     """
     assert settings.name is not None
     if settings.resume not in ("auto", "never"):
-        start = resume_run(open_named_run(settings.resume, settings.root, settings.name))
-        if start.checkpoint is None:
-            faults = "".join(f" {path} is not used: {fault}." for path, fault in start.passed_over)
-            raise ConfigError(f"run.resume: {start.run.folder} has no checkpoint to resume from.{faults}")
-        return start
+        return _resume_named(open_named_run(settings.resume, settings.root, settings.name))
     found = None if fresh or settings.resume == "never" else runs.newest_interrupted(settings.root, settings.name)
     notice = None
     if found is not None:

@@ -226,14 +226,20 @@ def delete_runs(root: Path, jobs: Collection[str], planned: Sequence[IndexedRun]
         except OSError as error:
             raise ConfigError(f"run.root: {folder} cannot be deleted: {error.strerror or error}.") from error
         gone.append(each)
-    for job in (root / name for name in jobs):
-        for path in job.glob(f"{_HIDDEN}*"):
-            shutil.rmtree(path, ignore_errors=True)  # another gc may delete it at the same time
-            if path.exists():
-                _log.warning("%s cannot be deleted as a whole; lightkit gc tries again", path)
-        latest = job / "latest"
-        if latest.is_symlink() and not latest.exists():
-            latest.unlink(missing_ok=True)
-            for newest in list_runs(root, job.name)[:1]:
-                point_latest(newest)
+    for name in jobs:
+        _remove_hidden(root, name)
     return gone
+
+
+def _remove_hidden(root: Path, name: str) -> None:
+    """Remove the deleted runs of a job, and point its link to the newest that is left."""
+    job = root / name
+    for path in job.glob(f"{_HIDDEN}*"):
+        shutil.rmtree(path, ignore_errors=True)  # another gc may delete it at the same time
+        if path.exists():
+            _log.warning("%s cannot be deleted as a whole; lightkit gc tries again", path)
+    latest = job / "latest"
+    if latest.is_symlink() and not latest.exists():
+        latest.unlink(missing_ok=True)
+        for newest in list_runs(root, name)[:1]:
+            point_latest(newest)

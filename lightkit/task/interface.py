@@ -437,12 +437,15 @@ class Task:
             shape: Of the outputs, with the batch, before or after `expand`.
             names: Those of the model or its data.
         """
-        if names is None or not (self.has_probabilities or self.form.has_masks):
+        if names is None:
             return None
+        fits = False
         if self.form.has_masks:
-            return tuple(map(str, names)) if self.has_axis(shape, len(names)) else None
-        is_row = len(shape) > 1 and shape[1] == len(names) and all(size == 1 for size in shape[2:])
-        return tuple(map(str, names)) if is_row or self.is_pair(shape, len(names)) else None
+            fits = self.has_axis(shape, len(names))
+        elif self.has_probabilities:
+            is_row = len(shape) > 1 and shape[1] == len(names) and all(size == 1 for size in shape[2:])
+            fits = is_row or self.is_pair(shape, len(names))
+        return tuple(map(str, names)) if fits else None
 
     def name_columns(self, names: Sequence[str] | None, *, num_values: int, top_k: int) -> list[str]:
         """List the columns of a prediction.

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from lightkit.config import near
 from lightkit.errors import DataError, format_count, join_names, visible
-from lightkit.images.splits import Split, split_named, split_of
+from lightkit.images.splits import Split, sort_classes, split_named, split_of
 
 log = logging.getLogger("lightkit.data")
 
@@ -387,8 +387,7 @@ def _list_classes(labels: Sequence[Sequence[str]], assigned: NDArray[np.uint8]) 
     names = {label for at in np.flatnonzero(assigned == 0).tolist() for label in labels[at]}
     if len(names) > _MAX_CLASSES:
         raise DataError(f"the labels have more than {_MAX_CLASSES:,} different values, too many for classes.")
-    are_numbers = all(name.lstrip("-").isdecimal() for name in names)
-    return sorted(names, key=int) if are_numbers else sorted(names)
+    return sort_classes(names)
 
 
 def _number_labels(table: _Table, names: Sequence[str], *, has_several: bool) -> NDArray[Any]:

@@ -46,7 +46,7 @@ from lightkit.hardware.cache_folder import make_once
 from lightkit.images.image_file import count_threads, map_in_order
 from lightkit.images.image_index import Defect
 from lightkit.images.progress import show_progress
-from lightkit.images.splits import Split, check_fractions, split_named
+from lightkit.images.splits import Split, check_fractions, sort_classes, split_named
 from lightkit.rows.parquet_table import RowGroup, Snapshot
 from lightkit.runs.files import flush
 
@@ -439,8 +439,7 @@ def _sort_classes(names: Sequence[str], kind: pa.DataType, label_names: Sequence
     if label_names:
         return sorted(names, key=label_names.index)
     is_text = types.is_boolean(kind) or types.is_string(kind) or types.is_large_string(kind)
-    is_number = not is_text and all(name.lstrip("-").isdecimal() for name in names)
-    return sorted(names, key=int if is_number else str)
+    return sorted(names) if is_text else sort_classes(names)
 
 
 def _load_or_build(
