@@ -241,7 +241,7 @@ def _list_figures(figures: Mapping[str, Any]) -> str:
 def _print_proofs(artefacts: Sequence[Mapping[str, Any]]) -> None:
     """Print the files that lightkit has proved, with their latency."""
     names = [name for entry in artefacts for name in entry["metrics"].get("eager", ())]
-    metric = next((name for name in names if "acc" in name), names[0] if names else "metric")
+    metric = next((name for name in names if "acc" in name), [*names, "metric"][0])
 
     def row(name: str, size: str, gap: str, entry: Mapping[str, Any], which: str) -> list[str]:
         value = entry["metrics"].get(which, {}).get(metric)
@@ -260,7 +260,7 @@ def _print_proofs(artefacts: Sequence[Mapping[str, Any]]) -> None:
     print(format_table(("file", *numbers), rows, right=numbers))
     print(
         f"Verified in a fresh process on {format_count(num_samples, 'sample')} at batch 1, 7 and 32. Latency: median "
-        f"(95th percentile), {threads} thread{'s' if threads > 1 else ''}."
+        f"(95th percentile), {format_count(threads, 'thread')}."
     )
     for reason in {entry["metrics"]["reason"]: None for entry in artefacts if not entry["metrics"]["scored"]}:
         print(f"Not scored: {reason}.")

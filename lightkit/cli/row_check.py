@@ -35,8 +35,7 @@ def check_rows_data(resolved: Resolved) -> None:
     from lightkit.rows.planned import PlannedRows
     from lightkit.rows.table_rules import TableRules
 
-    own = {each.name for each in fields(TableRules)}
-    given = {name: value for name, value in arguments.items() if name in own}
+    given = {each.name: arguments[each.name] for each in fields(TableRules) if each.name in arguments}
     given["ignore"] = tuple(given.get("ignore") or ())
     try:
         rows = PlannedRows(RowSettings.from_arguments(arguments), TableRules(**given))

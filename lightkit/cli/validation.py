@@ -220,8 +220,7 @@ def _find_excluded(
         if not given.get(first) or not given.get(second) or given.get(switch) is False:
             continue
         paths = [(section, "init_args", name) for name in (first, second)]
-        values = [given[name] for name in (first, second)]
-        shown = [shortened(value) if isinstance(value, str) else value for value in values]
+        shown = [shortened(value) if isinstance(value, str) else value for value in (given[first], given[second])]
         one, other = (f"{dotted(path)} ({value})" for path, value in zip(paths, shown, strict=True))
         places = [resolved.origin_of(path) for path in paths]
         yield paths[1], error_at(f"{one} and {other} exclude each other. Leave one of them out.", *places)
@@ -331,8 +330,7 @@ def _check_run_paths(command: str, resolved: Resolved, option: Any, problems: Pr
             text = str(error).removeprefix("--") if key else str(error)
             problems.add(error_at(text, resolved.origin_of(key) if key else None))
 
-    section = resolved.values.get("run")
-    section = section if isinstance(section, dict) else {}
+    section = resolved.section("run")
     root = section.get("root") or DEFAULT_ROOT
     name = section.get("name")
     name = name if isinstance(name, str) else None
@@ -393,8 +391,7 @@ def _check_tracking(resolved: Resolved, problems: Problems) -> None:
         resolved: The config.
         problems: Takes what is wrong.
     """
-    section = resolved.values.get("run")
-    root = section.get("root") if isinstance(section, dict) else None
+    root = resolved.section("run").get("root")
     for path, entry in _list_loggers(resolved):
         name = str(entry.get("class_path", "")).rpartition(".")[2]
         arguments = entry.get("init_args")

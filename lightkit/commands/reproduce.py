@@ -217,7 +217,7 @@ def _list_changed_hardware(before: Mapping[str, Any]) -> list[str]:
     here = runs.describe_hardware()
     lines = []
     for name in ("cpu", "cores"):
-        if before.get(name) is not None and before[name] != here[name]:
+        if before.get(name) not in (None, here[name]):
             lines.append(f"{name} {before[name]} -> {here[name]}")
     gpus = [gpu.name for gpu in this_machine().gpus or ()]
     missing = [name for name in before.get("gpus") or () if name not in gpus]

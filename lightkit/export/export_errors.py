@@ -111,7 +111,8 @@ def _innermost_line(frames: Iterable[FrameType]) -> str | None:
     counts if there is no other.
     """
     places = [(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name) for frame in frames]
-    calls = [index for index, place in enumerate(places) if place[2] in ("_call_impl", "_wrapped_call_impl")]
-    code = [place for place in places[calls[0] :] if not place[0].startswith(_IGNORED_FOLDERS)] if calls else []
+    names = ("_call_impl", "_wrapped_call_impl")
+    begin = next((index for index, place in enumerate(places) if place[2] in names), len(places))
+    code = [place for place in places[begin:] if not place[0].startswith(_IGNORED_FOLDERS)]
     user_code = [place for place in code if not place[0].startswith(_INSTALLED_FOLDERS)] or code
     return f"{user_code[-1][0]}:{user_code[-1][1]}" if user_code else None

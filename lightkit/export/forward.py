@@ -12,7 +12,7 @@ import torch
 from pytorch_lightning import LightningModule
 from torch import Tensor, nn
 
-from lightkit.errors import ConfigError, ExportError
+from lightkit.errors import ConfigError, ExportError, format_count
 from lightkit.export.export_errors import find_code_line
 
 _MAX_KEYS = 8
@@ -67,7 +67,7 @@ def example_from_shapes(module: nn.Module, shapes: Sequence[tuple[tuple[int, ...
         ConfigError: If ``forward`` takes another number of inputs.
     """
     if not _takes(module, shapes):
-        counted = f"{len(shapes)} shape{'s' if len(shapes) > 1 else ''}"
+        counted = format_count(len(shapes), "shape")
         raise ConfigError(
             f"--input-shape: {_describe_forward(module)} of {type(module).__name__} does not take {counted} "
             f"({'; '.join('x'.join(map(str, sizes)) for sizes, _ in shapes)}). One for each input, parted by `;`."

@@ -602,7 +602,7 @@ def _describe_others(passed_over: Counter[str]) -> str:
     kinds = [f"{num} {suffix or 'without suffix'}" for suffix, num in passed_over.most_common()]
     total = passed_over.total()
     heic = "; Pillow cannot read HEIC: convert them to JPEG"
-    text = f"{total} file{'s' if total > 1 else ''} passed over ({join_names(kinds)})"
+    text = f"{format_count(total, 'file')} passed over ({join_names(kinds)})"
     return text if _HEIC_SUFFIXES.isdisjoint(passed_over) else text + heic
 
 

@@ -224,7 +224,7 @@ def _choose_column(path: Path, names: Sequence[str], texts: Sequence[str]) -> st
     found = [by_name[column] for column in COLUMNS if column in by_name] or (texts if len(texts) == 1 else [])
     if found:
         return found[0]
-    guess = next((hint for name in names if (hint := near(name.lower(), COLUMNS))), "")
+    guess = next(filter(None, (near(name.lower(), COLUMNS) for name in names)), "")
     raise DataError(
         f"{path}: expected a column of paths named {', '.join(COLUMNS[:-1])} or {COLUMNS[-1]}, or one column of text; "
         f"it has {', '.join(map(repr, names)) or 'no columns'}{guess or '.'}"

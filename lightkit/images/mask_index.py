@@ -130,12 +130,12 @@ def pair_files(images: Path, masks: Path) -> list[tuple[Path, Path]]:
     if not pictures:
         suffixes = ", ".join(sorted(IMAGE_SUFFIXES))
         raise DataError(f"{images}: there are no images here ({suffixes}).")
-    if missing := [path for stem, path in pictures.items() if stem not in by_stem]:
-        first = next(stem for stem, path in pictures.items() if path == missing[0])
+    if missing := {stem: str(path) for stem, path in pictures.items() if stem not in by_stem}:
+        first = next(iter(missing))
         raise DataError(
             f"{format_count(len(missing), 'image has', 'images have')} no mask of the same name in {masks}; expected, "
             f"for the first, {masks / first}.png. Add the masks, or move these images away:"
-            f"{join_lines([*map(str, missing)])}"
+            f"{join_lines([*missing.values()])}"
         )
     if idle := [str(path) for stem, path in by_stem.items() if stem not in pictures]:
         log.warning("%d masks have no image of the same name, and are not read: %s", len(idle), join_names(idle))

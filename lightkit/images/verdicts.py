@@ -177,6 +177,18 @@ class _FileCache:
         self._lock = threading.Lock()
         self._rows: list[tuple[Any, ...]] = []
 
+    def _find(self, key: bytes, status: os.stat_result, rules: str | None) -> Verdict | None:
+        """Find the verdict of an earlier run by some rules, or by any."""
+        if self._connection is None:
+            return None
+        with self._lock, suppress(sqlite3.Error):
+            query = "SELECT rules, digest, defect, height, width FROM files_v4 WHERE path = ? AND size = ? "
+            found = (key, status.st_size, _changed_ns(status))
+            row = self._connection.execute(f"{query} AND changed_ns = ?", found).fetchone()
+            if row and rules in (None, row[0]):
+                return Verdict(*row[1:], status.st_size)
+        return None
+
     def judge(
         self,
         path: Path | str,
@@ -194,14 +206,9 @@ class _FileCache:
         try:
             status = os.stat(path)  # noqa: PTH116 (of very many)
             key = os.fsencode(os.path.abspath(path))  # noqa: PTH100 (of very many)
-            with self._lock, suppress(sqlite3.Error):
-                query = "SELECT rules, digest, defect, height, width FROM files_v4 WHERE path = ? AND size = ? "
-                found = (key, status.st_size, _changed_ns(status))
-                execute = None if self._connection is None else self._connection.execute
-                row = execute and execute(f"{query} AND changed_ns = ?", found).fetchone()
-                if row and (decode is None or row[0] == rules):
-                    _, digest, defect, height, width = row
-                    return Verdict(digest, defect, height, width, status.st_size)
+            known = self._find(key, status, None if decode is None else rules)
+            if known is not None:
+                return known
             # without waiting for the other end, if it is a pipe
             descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0))
             with os.fdopen(descriptor, "rb") as file:

@@ -57,14 +57,15 @@ class Comet(CometLogger):
             folder.mkdir(parents=True, exist_ok=True)
         os.environ.setdefault("COMET_ERROR_TRACKING_ENABLE", "false")  # reports to a third party, offline too
         self._asked_for = False
+        own = {"project": run.name, "experiment_key": run.stable_key, "name": run.id} if run else {}
         super().__init__(
             workspace=workspace,
-            project=project or (run.name if run else None),
-            experiment_key=experiment_key or (run.stable_key if run else None),
+            project=project or own.get("project"),
+            experiment_key=experiment_key or own.get("experiment_key"),
             mode=mode,
             online=online,
             prefix=prefix,
-            name=name or (run.id if run else None),
+            name=name or own.get("name"),
             offline_directory=str(folder),
             # Comet takes over standard output otherwise, and ends each run with a page of its own.
             auto_output_logging=False,

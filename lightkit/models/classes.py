@@ -44,6 +44,7 @@ class PretrainedModule(ScoredModule):
     class_names: list[str] | None
     num_classes: int | None
     _has_weights: bool
+    _has_warned = False
     _is_starting = False
 
     # -- classes -------------------------------------------------------------------------------------------------------
@@ -133,6 +134,21 @@ class PretrainedModule(ScoredModule):
             raise ConfigError(f"ckpt_path: the checkpoint is not of {of}. {found}")
         self._has_weights = True
 
+    def _warn_of_left_out(self, metric: str, left_out: Sequence[int], kind: str) -> None:
+        """Warn once of classes that a mean over the classes leaves out.
+
+        Args:
+            metric: Name of the mean.
+            left_out: Numbers of the classes.
+            kind: Word for them, and why they are left out.
+        """
+        if self._has_warned or not left_out or self.trainer.sanity_checking or not self.trainer.is_global_zero:
+            return
+        self._has_warned = True
+        every = self.class_names or []
+        names = [every[at] for at in left_out]
+        log.warning("%s leaves out %d of %d %s: %s", metric, len(names), len(every), kind, join_names(names))
+
     # -- modes: what is frozen stays in eval mode ----------------------------------------------------------------------
 
     def load_weights(self) -> None:
@@ -213,7 +229,6 @@ class ClassifyingModule(PretrainedModule):
         self.num_classes = num_classes
         self.class_names = check_class_names(class_names, num_classes) if class_names else None
         self._label_weights: Tensor | None = None  # of the training loss
-        self._has_warned_of_labels = False
 
     # -- classes -------------------------------------------------------------------------------------------------------
 
@@ -378,14 +393,7 @@ class ClassifyingModule(PretrainedModule):
             return
         if chooses and not self.trainer.sanity_checking and metric.thresholds is not None:
             self.set_thresholds(metric.thresholds)
-        is_told = self._has_warned_of_labels or self.trainer.sanity_checking
-        if metric.left_out and self.trainer.is_global_zero and not is_told:
-            self._has_warned_of_labels = True
-            names = [(self.class_names or [])[at] for at in metric.left_out]
-            log.warning(
-                "%s/map leaves out %d of %d labels, which no sample has: %s",
-                stage, len(names), metric.num_labels, join_names(names),
-            )  # fmt: skip
+        self._warn_of_left_out(f"{stage}/map", metric.left_out, "labels, which no sample has")
 
 
 def find_factors(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal, cast
 
@@ -13,7 +12,7 @@ from torch.nn.functional import one_hot
 from torchmetrics import MetricCollection
 
 from lightkit.config.bounds import NonNegativeFloat, PositiveInt
-from lightkit.errors import ConfigError, join_names
+from lightkit.errors import ConfigError
 from lightkit.images.mask_file import IGNORED
 from lightkit.models.backbones import (
     BACKBONES,
@@ -31,8 +30,6 @@ from lightkit.models.mask_scores import MaskScores
 from lightkit.models.module import MeanLoss, Scores, Stage, build_metrics, split_batch
 from lightkit.models.unet import Encoder, UNet
 from lightkit.task import SEGMENTATION, OutputKind, Task
-
-log = logging.getLogger("lightkit.models")
 
 
 class Segmenter(PretrainedModule, LightningModule):
@@ -100,7 +97,6 @@ class Segmenter(PretrainedModule, LightningModule):
         self.weight_decay = weight_decay
         self.network: UNet | None = None
         self._has_weights = weights is None
-        self._has_warned_of_classes = False
 
     # -- building ------------------------------------------------------------------------------------------------------
 
@@ -212,14 +208,8 @@ class Segmenter(PretrainedModule, LightningModule):
         metric = cast(MaskScores, self.scores.of(stage)["masks"])
         has_counted = metric.update_called
         self._log_scores(stage)
-        is_told = self._has_warned_of_classes or self.trainer.sanity_checking
-        if has_counted and metric.left_out and self.trainer.is_global_zero and not is_told:
-            self._has_warned_of_classes = True
-            names = [(self.class_names or [])[at] for at in metric.left_out]
-            log.warning(
-                "%s/iou leaves out %d of %d classes, which no mask and no prediction has: %s",
-                stage, len(names), metric.num_classes, join_names(names),
-            )  # fmt: skip
+        if has_counted:
+            self._warn_of_left_out(f"{stage}/iou", metric.left_out, "classes, which no mask and no prediction has")
 
 
 def compute_mask_losses(logits: Tensor, masks: Tensor, *, dice: float) -> Tensor:

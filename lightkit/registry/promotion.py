@@ -415,9 +415,9 @@ def needed_runs(registry: Registry) -> set[str]:
             for alias in {*aliases, *(move.alias for move in moves)}:
                 needed |= {*champions(moves, alias)[-_NUM_ROLLBACK:]}
             versions = [each for each in list_versions(registry, model.name) if str(each.version) in needed]
-            found |= {each.tags["run"] for each in versions if each.tags.get("run")}
+            found |= {each.tags.get("run", "") for each in versions}
         if not (token := page.token):
-            return found
+            return found - {""}
 
 
 def describe_actor() -> str:

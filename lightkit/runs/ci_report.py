@@ -14,7 +14,15 @@ from typing import Any
 from xml.etree import ElementTree as ET
 
 from lightkit.config import shown_path
-from lightkit.errors import ConfigError, Interrupted, LightkitError, exit_code_of, format_interruption, visible
+from lightkit.errors import (
+    ConfigError,
+    Interrupted,
+    LightkitError,
+    exit_code_of,
+    format_count,
+    format_interruption,
+    visible,
+)
 from lightkit.runs.deadline import format_duration
 from lightkit.runs.files import read_json, write_text
 from lightkit.runs.folder import Run
@@ -257,7 +265,7 @@ def check_page(files: Sequence[str], error: LightkitError | None) -> str:
         return f"{head}no mistakes found"
     mistakes = _list_mistakes(error)
     blocks = [f"```\n{text.replace('```', '` ` `')}\n```" for text in mistakes]
-    return f"{head}{len(mistakes)} mistake{'s' if len(mistakes) > 1 else ''}\n\n" + "\n".join(blocks)
+    return f"{head}{format_count(len(mistakes), 'mistake')}\n\n" + "\n".join(blocks)
 
 
 def _list_mistakes(error: LightkitError) -> list[str]:

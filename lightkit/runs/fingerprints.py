@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from lightkit.errors import join_names, visible
+from lightkit.errors import format_count, join_names, visible
 from lightkit.runs.files import in_bytes, read_json, write_json
 
 INPUTS = "inputs.json"
@@ -118,7 +118,7 @@ def _compare_files(place: str, old: Mapping[str, str], new: Mapping[str, str]) -
 
 
 def _count_files(number: int) -> str:
-    return f"{number:,} file{'s' if number != 1 else ''}" if number else "no files"
+    return format_count(number, "file") if number else "no files"
 
 
 def _compare_values(old: Inputs, new: Inputs) -> Iterator[str]:

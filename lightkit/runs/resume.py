@@ -266,11 +266,10 @@ def check_checkpoint_file(path: str) -> Path:
         ConfigError: If there is none, or it is none.
     """
     file = Path(path)
-    if file.is_dir() and any((file / name).exists() for name in _OF_SHARDS):
-        if runs.sidecar(file).exists() and (fault := runs.find_fault(file)) is not None:
-            raise ConfigError(f"--ckpt_path: {path} is not a valid checkpoint: {fault}.")
+    is_of_shards = file.is_dir() and any((file / name).exists() for name in _OF_SHARDS)
+    if is_of_shards and not runs.sidecar(file).exists():
         return file
-    if not file.is_file():
+    if not is_of_shards and not file.is_file():
         raise ConfigError(f"--ckpt_path: {path} is {'a folder' if file.is_dir() else 'not a file'}. {_there(file)}")
     try:
         fault = runs.find_fault(file)

@@ -19,7 +19,7 @@ from lightkit.config.accelerator.words import TPU_CORES, expect_kind, expect_tpu
 from lightkit.config.origins import error_at
 from lightkit.config.resolved import Resolved
 from lightkit.config.tree import MappingNode, find, to_plain
-from lightkit.errors import near
+from lightkit.errors import format_count, near
 from lightkit.hardware import Machine
 
 _FOUND = {"tpu": "a TPU", "gpu": "GPUs", "mps": "Apple's GPU", "cpu": "no device but CPUs"}
@@ -310,6 +310,6 @@ def _describe_devices(kind: str, num_there: int, machine: Machine, environ: Mapp
     text = "this machine shows no GPU"
     if gpus:
         names = ", ".join(f"{gpu.index}: {gpu.name} ({gpu.memory_bytes / 2**30:.0f} GiB)" for gpu in gpus)
-        text = f"this machine shows {len(gpus)} GPU{'s' if len(gpus) > 1 else ''}, {names}"
+        text = f"this machine shows {format_count(len(gpus), 'GPU')}, {names}"
         text += f", and torch {torch} is built for CPUs only" if "+cpu" in torch else ""
     return text if hidden is None else f"{text} (CUDA_VISIBLE_DEVICES is {hidden!r})"

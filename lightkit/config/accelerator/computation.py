@@ -17,7 +17,7 @@ from lightkit.config.origins import KeyPath, dotted, error_at
 from lightkit.config.resolved import Resolved
 from lightkit.config.schema import load_schema
 from lightkit.config.tree import Node, find, to_plain
-from lightkit.errors import near
+from lightkit.errors import format_count, near
 from lightkit.hardware import Machine
 from lightkit.hardware.cores import find_user_threads, workers_by_rule
 from lightkit.hardware.processor import has_bf16
@@ -205,7 +205,7 @@ def choose_settings(
     }
     if kind == "cpu":
         is_bf16_fast = has_bf16(machine.instruction_sets, environ)
-        words = f"CPU with{'' if is_bf16_fast else 'out'} bf16 instructions, {share} core{'s' if share > 1 else ''}"
+        words = f"CPU with{'' if is_bf16_fast else 'out'} bf16 instructions, {format_count(share, 'core')}"
         values["threads"] = None if find_user_threads(environ) else share
         if is_bf16_fast:
             values |= {"precision": "bf16-mixed", "memory_format": "channels_last"}

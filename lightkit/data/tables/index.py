@@ -331,11 +331,15 @@ def index_table(
     if classes is None and not index.counts["train"]:  # a model of a checkpoint may be tested on rows for nothing else
         counts = ", ".join(f"{split} {num}" for split, num in index.counts.items())
         raise DataError(
-            f"{', '.join(table.place for table in tables.values())}: no rows are left to train on ({counts}, "
+            f"{_name_places(tables)}: no rows are left to train on ({counts}, "
             f"{index.num_bad} of them bad). Change data.init_args.filter, the fractions, or the names in "
             "data.init_args.split."
         )
     return index
+
+
+def _name_places(tables: Mapping[Split | None, Snapshot]) -> str:
+    return ", ".join(table.place for table in tables.values())
 
 
 def _find_label_names(
@@ -358,7 +362,7 @@ def _find_label_names(
     found = {table.class_labels.get(label, ()) for table in tables.values()}
     if len(found) > 1 or None in found:
         raise DataError(
-            f"{', '.join(table.place for table in tables.values())}: the files name the classes of column {label!r} "
+            f"{_name_places(tables)}: the files name the classes of column {label!r} "
             "differently in their metadata (huggingface), so that one number stands for several classes. Write the "
             "files again with the same names."
         )
