@@ -420,7 +420,7 @@ class Checkpoint(ModelCheckpoint):
             _log.warning("%s is replaced by the next weights that are judged: %s", path, error)
             return None
         callbacks = content.get("callbacks") if isinstance(content, dict) else None
-        return dict((callbacks or {}).get(self.state_key) or {})
+        return dict(runs.find_value(callbacks, self.state_key) or {})
 
     def _is_due(self, trainer: Trainer) -> bool:
         every_n_steps = self.save_last_every_n_steps

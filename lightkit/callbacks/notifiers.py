@@ -178,7 +178,7 @@ class Notifier(Callback):
         Args:
             decision: As ``gate.json`` has it, without secrets.
         """
-        scores = (decision.get("scores") or {}).get("challenger") or {}
+        scores = runs.find_value(decision, "scores", "challenger") or {}
         job, _, run_id = str(decision["run"]).rpartition("/")
         passed = bool(decision["passed"])
         fields: dict[str, Any] = {

@@ -879,7 +879,7 @@ def _describe_hardware(trainer: Trainer) -> dict[str, Any]:
 def _read_sizes(run: runs.Run) -> set[int | None]:
     """Return the sizes of the validations of a run that is resumed."""
     summary = runs.read_summary(run.summary_path) if run.resumed else None
-    samples = (summary or {}).get("samples") or {}
+    samples = runs.find_value(summary, "samples") or {}
     return {samples["val"]} if "val" in samples else set()
 
 

@@ -16,6 +16,7 @@ from torch.utils.data import BatchSampler, DistributedSampler, SequentialSampler
 from torchmetrics import Metric, MetricCollection
 
 from lightkit.callbacks.checkpoint import is_validated_after, resumes_within_epoch
+from lightkit.runs.files import find_value
 
 _KEY = "lightkit_resume"
 T = TypeVar("T")
@@ -53,7 +54,7 @@ class ResumeState(Callback):
         self._restored = checkpoint.get(_KEY)
         if trainer.max_steps != -1:
             _finish_counted_epoch(checkpoint)
-        if (self._restored or {}).get("is_validated_next"):
+        if find_value(self._restored, "is_validated_next"):
             _resume_before_validation(checkpoint["loops"]["fit_loop"])
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:

@@ -67,7 +67,7 @@ def is_yaml_text(file: str) -> bool:
 def spawns(strategy: Any) -> bool:
     """Return whether a trainer's strategy starts its processes by `torch.multiprocessing`, from within the trainer."""
     arguments = strategy.get("init_args") if hasattr(strategy, "get") else None
-    name = (arguments or {}).get("start_method") if arguments is not None else strategy
+    name = runs.find_value(arguments, "start_method") if arguments is not None else strategy
     return str(name).partition("_find_")[0] in ("spawn", "fork", "forkserver", "ddp_spawn", "ddp_fork", "ddp_notebook")
 
 

@@ -250,7 +250,7 @@ class _Evaluation:
         self._needs_callbacks = False  # of the config, one of which logs the metric
         self.notices: list[str] = []
         """Remarks on the decision."""
-        self.modes: dict[str, Any] = dict((runs.read_json(run.summary_path) or {}).get("modes") or {})
+        self.modes: dict[str, Any] = dict(runs.find_value(runs.read_json(run.summary_path), "modes") or {})
         """Modes of metrics, as the training knew them, and as the metric objects of what is scored do."""
 
     def _choose_precision(self) -> str:
@@ -400,7 +400,7 @@ class _Evaluation:
 
     def _is_tested_alike(self) -> bool:
         """Return whether the retrain has just tested the run on one device, as a gate would."""
-        hardware = (runs.read_json(self.run.manifest_path) or {}).get("hardware") or {}
+        hardware = runs.find_value(runs.read_json(self.run.manifest_path), "hardware") or {}
         return os.environ.get(IN_RETRAIN) == "tested" and hardware.get("devices") == 1
 
     def _read_test_predictions(self, sha256: str, fingerprint: str) -> Predictions | None:

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from lightkit.config import KeyPath, Resolved, dotted
 from lightkit.registry.gate import read_gate
+from lightkit.runs.files import find_value
 from lightkit.runs.metric_mode import Mode, infer_mode, override_modes
 
 _OWN = ("Checkpoint", "lightkit.callbacks.Checkpoint")
@@ -40,7 +41,7 @@ class Monitor(NamedTuple):
 def list_monitors(resolved: Resolved) -> Iterator[Monitor]:
     """List the callbacks, the scheduler and the gate that judge by a metric which the config names."""
     sections: list[tuple[KeyPath, Any]] = []
-    callbacks = (resolved.lightning_values.get("trainer") or {}).get("callbacks")
+    callbacks = find_value(resolved.lightning_values, "trainer", "callbacks")
     for number, entry in enumerate(callbacks if isinstance(callbacks, list) else [callbacks]):
         sections.append((resolved.lightkit_path(f"trainer.callbacks.{number}"), entry))
     sections.append((("lr_scheduler",), resolved.values.get("lr_scheduler")))

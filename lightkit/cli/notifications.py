@@ -22,6 +22,7 @@ from lightkit.errors import Interrupted, LightkitError, exit_code_of
 from lightkit.launch.ranks import LAUNCH, this_rank
 from lightkit.launch.worker import INHERITED
 from lightkit.runs import Run
+from lightkit.runs.files import find_value
 from lightkit.runs.webhook import CLOSE_TIMEOUT_S, DeadMansSwitch, close_all, heartbeat_sign
 
 if TYPE_CHECKING:
@@ -270,7 +271,7 @@ def warn_of_lost_addresses(resolved: Resolved, run: Run) -> None:
             continue
         arguments = entry.get("init_args") or {}
         for key in ("webhook_url", "urls"):
-            before = ((saved or {}).get(name) or {}).get("init_args") or {}
+            before = find_value(saved, name, "init_args") or {}
             if key in arguments and arguments[key] is None and HIDDEN in str(before.get(key)):
                 logging.getLogger("lightkit").warning(
                     "callbacks.%s sends nothing: its %s is written in the config, and a run keeps no secret; write "

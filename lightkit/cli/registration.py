@@ -214,7 +214,7 @@ def collect_exports(run: runs.Run, checkpoint_digest: str, target: Path) -> list
                 )
                 continue
             target.mkdir(exist_ok=True)
-            for part in (name, (entry.get("data") or {}).get("file")):
+            for part in (name, runs.find_value(entry, "data", "file")):
                 if part is not None:
                     (target / part).parent.mkdir(parents=True, exist_ok=True)
                     shutil.copyfile(folder / part, target / part)
@@ -233,7 +233,7 @@ def _is_of_checkpoint(file: Path, entry: Mapping[str, Any], checkpoint_digest: s
         checkpoint_digest: Digest of the checkpoint.
         has_record: Whether there is a record in its folder; there is none in that of a format of the module's own.
     """
-    if (entry.get("source") or {}).get("sha256") != checkpoint_digest:
+    if runs.find_value(entry, "source", "sha256") != checkpoint_digest:
         return False
     if not has_record and not (file.is_file() and runs.digest(file) == entry.get("sha256")):
         return False
@@ -270,7 +270,7 @@ def _find_or_create_run(registry: Registry, run: runs.Run, tags: Mapping[str, st
     own = {name: value for name, value in tags.items() if name != "class_names"} | {"lightkit.run": run.id}
     run_id = client.create_run(experiment_id, run_name=run.id, tags={**resolve_tags({}), **own}).info.run_id
     now = int(time.time() * 1000)
-    best = ((runs.read_json(run.summary_path) or {}).get("metrics") or {}).get("best") or {}
+    best = runs.find_value(runs.read_json(run.summary_path), "metrics", "best") or {}
     keys = UniqueKeys()
     metrics = [
         Metric(keys.key_of(key), float(value), now, 0) for key, value in best.items() if isinstance(value, (int, float))

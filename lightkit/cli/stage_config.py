@@ -186,7 +186,7 @@ def names_row_data(resolved: config.Resolved, base: runs.Run | None) -> bool:
     if str(named).rpartition(".")[2] in ROW_DATA:
         return True
     manifest = None if base is None else runs.read_json(base.folder / "manifest.json")
-    described = (manifest or {}).get("data")
+    described = runs.find_value(manifest, "data")
     return isinstance(described, Mapping) and bool(described.get("row_kind"))
 
 

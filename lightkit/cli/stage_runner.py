@@ -156,7 +156,7 @@ def _begin_early_images(stage_config: StageConfig, ranks: RankContext | None) ->
     if stage_config.command != "predict" or not stage_config.images or not is_alone:
         return None
     data = stage_config.resolved.values.get("data") or {}
-    size = (data.get("init_args") or {}).get("image_size")
+    size = runs.find_value(data, "init_args", "image_size")
     if type(size) is not int or size < 1:
         return None
     from lightkit.images.early import begin_early  # here: Pillow, which only images need

@@ -221,7 +221,7 @@ def _build_plugins(session: Session, trainer: Mapping[str, Any]) -> list[Any]:
 def _has_checkpoint_io(strategy: Any) -> bool:
     """Return whether a strategy, as the config has it, names a writer of checkpoints of its own."""
     arguments = strategy.get("init_args") if isinstance(strategy, Mapping) else None
-    return (arguments or {}).get("checkpoint_io") is not None
+    return runs.find_value(arguments, "checkpoint_io") is not None
 
 
 def _find_first(values: Sequence[Any], kind: type[Any]) -> Any:
@@ -339,7 +339,7 @@ def _check_same_data(session: Session, trainer: Trainer, _module: LightningModul
     Raises:
         DataChanged: If the data's fingerprint differs.
     """
-    earlier = (session.recorder.manifest or {}).get("earlier")
+    earlier = runs.find_value(session.recorder.manifest, "earlier")
     resumes_by_itself = bool(earlier) and session.saved_config["run"]["resume"] == "auto"
     before = earlier[-1].get("data") if earlier and resumes_by_itself else None
     if stage != "fit" or before is None:
@@ -658,7 +658,7 @@ def _explain_best(trainer: Trainer, summary: Mapping[str, Any]) -> str:
             is_newest = isinstance(keeper, ModelCheckpoint) and keeper.monitor is None
             newest = f"{type(keeper).__name__} monitors nothing" if is_newest else None
         return "" if newest is None else f"  (the newest: {newest})"
-    row = ((summary.get("metrics") or {}).get("best")) or {}
+    row = runs.find_value(summary, "metrics", "best") or {}
     is_epoch_end = "epoch_seconds" in row  # a row of metrics.csv
     where = f"after epoch {best['epoch']}" if is_epoch_end else f"after step {best['step']}, in epoch {best['epoch']}"
     return f"  ({best['monitor']} {best['value']:.4g} {where})"

@@ -162,7 +162,7 @@ class TrialProcesses:
         summary = {} if run is None else runs.read_summary(run.summary_path) or {}
         if run is not None and summary.get("status") in ("done", PRUNED):  # it ended before that was recorded
             self._follow(active)
-            active.began_s -= float((summary.get("durations") or {}).get("total") or 0.0)
+            active.began_s -= float(runs.find_value(summary, "durations", "total") or 0.0)
             self._end_well(active)
             return active if active in self.active else None
         self._start_fit(active)

@@ -183,7 +183,7 @@ def _is_asked(run: runs.Run, answered: set[str]) -> bool:
 
 def _list_registries(run: runs.Run) -> list[str]:
     """List the registries in which a run was promoted, without passwords."""
-    uris = (runs.read_json(run.folder / PROMOTED) or {}).get("registries")
+    uris = runs.find_value(runs.read_json(run.folder / PROMOTED), "registries")
     return [str(uri) for uri in uris] if isinstance(uris, list) else []
 
 
@@ -195,7 +195,7 @@ def _list_uris(run: runs.Run) -> list[str]:
     """
     known = [*_list_registries(run), tracked_run(run).get("tracking_uri", "")]
     uris = {uri for uri in known if uri and "***" not in uri}
-    noted = str((runs.read_json(run.folder / "mlflow.json") or {}).get("tracking_uri") or "")
+    noted = str(runs.find_value(runs.read_json(run.folder / "mlflow.json"), "tracking_uri") or "")
     if "***@" in noted and not (uris or os.environ.get("MLFLOW_TRACKING_URI")):
         raise ConfigError(
             f"gc: {run.folder} was tracked by {noted}, whose password no run keeps, so that it is not known which runs "

@@ -332,7 +332,7 @@ def _build_move(request: _Request, decision: Mapping[str, Any], *, before: str |
     scores = {}
     if metric:
         for which in ("challenger", "baseline"):
-            scores[which] = ((decision.get("scores") or {}).get(which) or {}).get(metric)
+            scores[which] = runs.find_value(decision, "scores", which, metric)
     return Move(
         "promote",
         request.alias,
@@ -342,7 +342,7 @@ def _build_move(request: _Request, decision: Mapping[str, Any], *, before: str |
         run=f"{request.run.name}/{request.run.id}",
         metric=metric,
         scores=scores,
-        data=(decision.get("data") or {}).get("fingerprint"),
+        data=runs.find_value(decision, "data", "fingerprint"),
         num_samples=decision.get("num_samples"),
         precision=decision.get("precision"),
         forced=request.is_forced,
@@ -514,13 +514,13 @@ def decision_holds(
         in_retrain: Whether the gate was the stage before: then what cannot be compared has not changed.
     """
     yesterday = (datetime.now(UTC) - timedelta(days=1)).isoformat(timespec="seconds")
-    is_of_baseline = (decision.get("against") or {}).get("version") == baseline
+    is_of_baseline = runs.find_value(decision, "against", "version") == baseline
     if settings.is_against_run:
         is_of_baseline = in_retrain  # else `latest` may be another run
     is_of_inputs = decision.get("inputs") == inputs and (bool(inputs) or in_retrain)
     return (
         str(decision.get("time", "")) > yesterday
-        and (decision.get("checkpoint") or {}).get("sha256") == sha256
+        and runs.find_value(decision, "checkpoint", "sha256") == sha256
         and is_of_baseline
         and is_of_inputs
         and decision.get("settings") == json.loads(json.dumps({**settings.__dict__, "name": name}))

@@ -268,7 +268,7 @@ def _read_epochs(run: runs.Run) -> dict[int, dict[str, Any]]:
 def _read_fingerprint(run: runs.Run) -> str | None:
     """Read the fingerprint of a run's data; None where it has none."""
     manifest = runs.read_json(run.manifest_path) or {}
-    fingerprint: str | None = (manifest.get("data") or {}).get("fingerprint")
+    fingerprint: str | None = runs.find_value(manifest, "data", "fingerprint")
     return fingerprint
 
 

@@ -349,7 +349,7 @@ class Retrain:
         """Return the newest training of the job and its record, if it is done and the stages after it are not."""
         for run in self._earlier:
             if run.is_fit:
-                is_trained = (runs.read_json(run.summary_path) or {}).get("status") == "done"
+                is_trained = runs.find_value(runs.read_json(run.summary_path), "status") == "done"
                 record = runs.read_json(run.folder / _FILE)
                 is_open = is_trained and record is not None and not record.get("ended")
                 return (run if is_open else None), record or {}
@@ -375,7 +375,7 @@ class Retrain:
         """Return whether a run was judged by another gate than that of now, or by none."""
         if self._gate.metric is None:
             return False
-        before = (runs.read_json(run.folder / RECORD) or {}).get("settings") or {}
+        before = runs.find_value(runs.read_json(run.folder / RECORD), "settings") or {}
         now = json.loads(json.dumps({**asdict(self._gate), "name": self._model}))
         return bool({**asdict(GateSettings()), **before} != now)
 
@@ -383,7 +383,7 @@ class Retrain:
         """Go on with the gate of a run whose training nothing would change."""
         stages = read_stages(run) or [StageState(stage) for stage in STAGES]
         self._run = run
-        self._began = (runs.read_json(run.folder / _FILE) or {}).get("began") or self._began
+        self._began = runs.find_value(runs.read_json(run.folder / _FILE), "began") or self._began
         self._stages = {state.stage: state for state in stages}
         for stage in ("gate", "promote"):
             self._stages[stage] = StageState(stage)
@@ -669,7 +669,7 @@ class Retrain:
         notifier.message = f"{stage}: {reason}"
         passed = None
         if self._run is not None:
-            passed = (runs.read_json(self._run.folder / RECORD) or {}).get("passed")
+            passed = runs.find_value(runs.read_json(self._run.folder / RECORD), "passed")
         sends_decision = stage in ("gate", "promote") and code == _REJECTED and passed is False
         notifier.has_sent_end = not was_killed and (stage in ("fit", "test", "export") or sends_decision)
 
@@ -685,7 +685,7 @@ class Retrain:
 
     def _find_run(self) -> None:
         """Keep the state in the run's folder as soon as `fit` has noted in the job's lock which it is."""
-        folder = (runs.read_json(self._lock.path) or {}).get("folder")
+        folder = runs.find_value(runs.read_json(self._lock.path), "folder")
         if folder is not None and (self._run is None or str(self._run.folder) != folder) and Path(folder).is_dir():
             self._run = runs.open_run(folder)
             self._write()
@@ -784,7 +784,7 @@ class Retrain:
     def _describe_stage(self, state: StageState) -> str:
         """Return why a stage stands as it does: the reasons of the gate's decision, else its message."""
         if self._run is not None and state.stage == "gate" and state.exit_code in (0, _REJECTED):
-            reasons = (runs.read_json(self._run.folder / RECORD) or {}).get("reasons")
+            reasons = runs.find_value(runs.read_json(self._run.folder / RECORD), "reasons")
             if reasons:
                 return "; ".join(map(str, reasons))
         return state.message or ""

@@ -30,7 +30,7 @@ from lightkit.hardware import this_machine
 from lightkit.hardware.cores import find_user_threads
 from lightkit.hardware.processor import available_memory_bytes, keep_memory
 from lightkit.reports.text_table import format_table
-from lightkit.runs.files import finite
+from lightkit.runs.files import find_value, finite
 from lightkit.runs.signals import SignalWatch
 
 if TYPE_CHECKING:
@@ -126,10 +126,10 @@ def _list_open_keys(stage_config: StageConfig) -> list[str]:
     keys = [
         key
         for key, (section, name) in homes.items()
-        if (values.get(section) or {}).get(name) is None or f"{section}.{name}" in chosen
+        if find_value(values, section, name) is None or f"{section}.{name}" in chosen
     ]
     data = values.get("data") or {}
-    num_workers = (data.get("init_args", data) or {}).get("num_workers")
+    num_workers = find_value(data.get("init_args", data), "num_workers")
     if data and (num_workers in ("auto", None) or "data.init_args.num_workers" in chosen):
         keys.append("num_workers")
     return keys

@@ -17,7 +17,7 @@ from lightkit.export.formats import FORMATS, first_line, format_of, holds_weight
 from lightkit.hardware.packages import describe_packages
 from lightkit.images.preprocessing import Preprocessing
 from lightkit.runs.checkpoints import digest
-from lightkit.runs.files import read_json
+from lightkit.runs.files import find_value, read_json
 from lightkit.task import OutputKind, Task, task_of_kind
 from lightkit.version import __version__
 
@@ -185,7 +185,7 @@ def read_record(folder: Path) -> dict[str, dict[str, Any]]:
     """
     if not (folder / RECORD).is_file():
         return {}
-    entries = (read_json(folder / RECORD) or {}).get("artefacts")
+    entries = find_value(read_json(folder / RECORD), "artefacts")
     if not isinstance(entries, dict) or not all(isinstance(entry, dict) for entry in entries.values()):
         raise DataError(
             f"{folder / RECORD}: this record of an export is damaged; expected `artefacts`, by file name, each with "

@@ -24,7 +24,7 @@ from lightkit.config.secrets import mask
 from lightkit.errors import ConfigError, GateFailed, RunLocked
 from lightkit.loggers.mlflow_database import exclusive
 from lightkit.registry.store import WEIGHTS, Registry, list_versions, read_aliases
-from lightkit.runs.files import finite, read_json, write_json
+from lightkit.runs.files import find_value, finite, read_json, write_json
 from lightkit.runs.index import PROMOTED
 
 OUTSIDE = "outside"
@@ -85,7 +85,7 @@ class Move:
 
 def alias_version(registry: Registry, name: str, alias: str) -> str | None:
     """Return the version that an alias points to; None for none, or where there is no such model."""
-    return (read_aliases(registry, name) or {}).get(alias)
+    return find_value(read_aliases(registry, name), alias)
 
 
 @dataclass(frozen=True)
@@ -170,7 +170,7 @@ def digests_of_inputs(manifest: Mapping[str, Any] | None, *, by_earlier_list: bo
         manifest: Content of the run's ``manifest.json``.
         by_earlier_list: Whether the config's is the one that earlier versions have computed.
     """
-    inputs = (manifest or {}).get("inputs")
+    inputs = find_value(manifest, "inputs")
     if not isinstance(inputs, Mapping):
         return {}
     data = inputs.get("data")

@@ -65,7 +65,7 @@ def _find_named_address(tracking_uri: str | None, resolved: Resolved) -> tuple[s
     loggers = resolved.values.get("logger")
     for entry in loggers.values() if isinstance(loggers, Mapping) and not named else []:
         if isinstance(entry, Mapping) and str(entry.get("class_path", "")).endswith(("loggers.MLflow", "MLFlowLogger")):
-            uri = (entry.get("init_args") or {}).get("tracking_uri")
+            uri = runs.find_value(entry, "init_args", "tracking_uri")
             if uri and not str(uri).startswith("file:"):  # which MLflow 3.13 and later refuse
                 named = str(uri)
                 origin = "the logger MLflow of the run's config"

@@ -19,7 +19,7 @@ from lightkit.reports.statistics import bootstrap_interval, wilson_interval
 from lightkit.runs.bad_images import BadImage, read_bad_images
 from lightkit.runs.checkpoints import known_digest
 from lightkit.runs.events import read_events
-from lightkit.runs.files import inspect_json
+from lightkit.runs.files import find_value, inspect_json
 from lightkit.runs.folder import Run
 from lightkit.runs.index import flatten, index_run
 from lightkit.runs.metric_mode import Mode, infer_mode, is_better
@@ -154,7 +154,7 @@ def read_facts(run: Run) -> RunFacts:
             predictions[split] = found
     importance = _select_importance(read_object("importance.json"), manifest, sha256)
     gate = read_object("gate.json")
-    judged = (gate.get("checkpoint") or {}).get("sha256")
+    judged = find_value(gate, "checkpoint", "sha256")
     if None not in (judged, sha256) and judged != sha256:
         problems.append("gate.json is of another checkpoint than the best, and is not shown; `lightkit gate` judges it")
         gate = {}
@@ -184,13 +184,13 @@ def read_facts(run: Run) -> RunFacts:
 def _is_own(found: Predictions, manifest: Mapping[str, Any], sha256: str | None) -> bool:
     """Return whether predictions are of the best weights of a fit and of its data; those of another run are its own."""
     is_fit = manifest.get("subcommand", "fit") == "fit"
-    return not is_fit or found.is_of(sha256, fingerprint=(manifest.get("data") or {}).get("fingerprint"))
+    return not is_fit or found.is_of(sha256, fingerprint=find_value(manifest, "data", "fingerprint"))
 
 
 def _select_importance(record: Mapping[str, Any], manifest: Mapping[str, Any], sha256: str | None) -> Mapping[str, Any]:
     """Return importance.json where it is of the best weights of a fit and of its data, or of a run that is no fit."""
     is_fit = manifest.get("subcommand", "fit") == "fit"
-    own = (sha256, (manifest.get("data") or {}).get("fingerprint"))
+    own = (sha256, find_value(manifest, "data", "fingerprint"))
     return record if not is_fit or (record.get("sha256"), record.get("fingerprint")) == own else {}
 
 
@@ -258,14 +258,14 @@ def list_scores(facts: RunFacts) -> dict[str, Score]:
         if (found := facts.predictions.get(split)) is not None and len(found):
             score = score_predictions(prefix, found)
             scores[score.metric] = score
-    logged = (facts.summary.get("metrics") or {}).get("best") or {}
-    validated = (facts.summary.get("samples") or {}).get("val")
+    logged = find_value(facts.summary, "metrics", "best") or {}
+    validated = find_value(facts.summary, "samples", "val")
     for key, value in logged.items():
         if is_metric(key) and isinstance(value, (int, float)):
             scores.setdefault(key, _score_logged(facts, key, float(value), num_samples=validated))
     tested = facts.own_scores.get("test")
     if tested is None and "scores" not in facts.summary:  # of an earlier version, which did not say of what it is
-        tested = StageScore("test", (facts.summary.get("stages") or {}).get("test") or {})
+        tested = StageScore("test", find_value(facts.summary, "stages", "test") or {})
     tested = tested or StageScore("test", {})
     for key, value in tested.metrics.items():
         if is_metric(key) and isinstance(value, (int, float)):
@@ -345,7 +345,7 @@ def describe_verdict(facts: RunFacts) -> str:
     }.get(facts.status)
     compared = _describe_gate(facts)
     if score is None:
-        has_logged = any(map(is_metric, (facts.summary.get("metrics") or {}).get("best") or ()))
+        has_logged = any(map(is_metric, find_value(facts.summary, "metrics", "best") or ()))
         found = "its metrics are not finite" if has_logged else "it has logged no metric to judge it by"
         return f"{state or 'The run is done'}; {found}{compared}."
     text = f"{score.metric} is {score.value:.4g}"
@@ -366,7 +366,7 @@ def _describe_gate(facts: RunFacts) -> str:
     if mine is None or other is None:
         return ""
     significance = facts.gate.get("significance") or {}
-    explicit = facts.gate.get("mode") or (facts.gate.get("settings") or {}).get("mode")
+    explicit = facts.gate.get("mode") or find_value(facts.gate, "settings", "mode")
     mode = infer_mode(str(metric), explicit=explicit, recorded=facts.summary.get("modes"))
     if significance.get("test") and not significance.get("counts"):
         found = "no different beyond noise from"

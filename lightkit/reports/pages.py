@@ -39,7 +39,7 @@ from lightkit.reports.statistics import compute_calibration
 from lightkit.reports.thresholds import compute_thresholds, draw_thresholds
 from lightkit.reports.usage import draw_usage
 from lightkit.runs.deadline import format_duration
-from lightkit.runs.files import in_bytes, write_text
+from lightkit.runs.files import find_value, in_bytes, write_text
 from lightkit.runs.folder import Run
 from lightkit.task import CLASSIFICATION
 
@@ -419,7 +419,7 @@ def draw_metric_curves(facts: RunFacts) -> list[PageFigure]:
     for name in filter(is_metric, latest):
         stem = _SPLIT_PREFIX.sub("", name) or name
         stems.setdefault(_SHARES[0] if stem in _SHARES else stem, []).append(name)
-    best = (facts.summary.get("best") or {}).get("epoch")
+    best = find_value(facts.summary, "best", "epoch")
     marks = {
         kind: sorted({int(each["epoch"]) for each in facts.events if each["event"] == event and "epoch" in each})
         for kind, event in (("resumed_at", "resume"), ("skipped_at", "nonfinite"))

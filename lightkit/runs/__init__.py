@@ -11,7 +11,7 @@ _NAMES = {
     "digest_checkpoint newest_written refusal refuse_folder sidecar trusting warn_of_trust write_aside write_digest "
     "write_folder_digests write_link",
     "events": "EventStream WarningWatch print_event read_events",
-    "files": "read_json remove_leftovers write_json write_text",
+    "files": "find_value read_json remove_leftovers write_json write_text",
     "fingerprints": "INPUTS Inputs join_changes list_changes read_inputs",
     "folder": "Run activate check_name create current find list_runs newest_interrupted open_run point_latest",
     "lock": "Lock lock_holder",

@@ -24,7 +24,7 @@ from lightkit.errors import (
     visible,
 )
 from lightkit.runs.deadline import format_duration
-from lightkit.runs.files import read_json, write_text
+from lightkit.runs.files import find_value, read_json, write_text
 from lightkit.runs.folder import Run
 
 STEP_SUMMARY = "GITHUB_STEP_SUMMARY"
@@ -224,7 +224,7 @@ def add_fit_page(run: Run) -> None:
         value = f": {best['monitor']} {best['value']:.4g} in epoch {best['epoch']}" if is_scored else ""
         facts.append(("checkpoint", f"`{checkpoint}`{value}"))
     facts += [("epochs", record.get("epochs")), ("steps", record.get("steps"))]
-    seconds = (record.get("durations") or {}).get("total")
+    seconds = find_value(record, "durations", "total")
     facts += [("time", format_duration(seconds))] if isinstance(seconds, (int, float)) else []
     facts += [("error", record["error"])] if record.get("error") else []
     code = f" (exit code {record['exit_code']})" if record.get("exit_code") else ""

@@ -111,6 +111,13 @@ def read_json(path: Path | str) -> dict[str, Any] | None:
     return value
 
 
+def find_value(record: Any, *keys: Any) -> Any:
+    """Find the value under a key of a record, under further keys in that; None where one is missing or null."""
+    for key in keys:
+        record = record.get(key) if isinstance(record, Mapping) else None
+    return record
+
+
 def inspect_json(path: Path | str) -> tuple[dict[str, Any] | None, str | None]:
     """Return the object in a JSON file and None, or None and why the file cannot be read; None twice without a file.
 

@@ -51,7 +51,7 @@ from pathlib import Path
 from lightkit.config import near
 from lightkit.errors import ConfigError, join_names
 from lightkit.runs.events import read_events
-from lightkit.runs.files import atomic_write, read_json
+from lightkit.runs.files import atomic_write, find_value, read_json
 
 _LATEST = "latest"
 _ID = re.compile(r"\d{8}-\d{6}-[0-9a-f]{4,}")
@@ -171,7 +171,7 @@ def newest_interrupted(root: Path | str, name: str) -> Run | None:
 def _read_end(run: Run) -> str | None:
     """Return the status with which the training of a run has ended: by its events where its summary cannot be read."""
     if (summary := read_json(run.summary_path)) is not None or not run.summary_path.exists():
-        return (summary or {}).get("status")
+        return find_value(summary, "status")
     status = None
     for event in read_events(run.events_path):
         if event["event"] in ("start", "resume") and event.get("stage") == "fit":

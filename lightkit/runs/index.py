@@ -14,7 +14,7 @@ from typing import Any
 import yaml
 
 from lightkit.config.yaml_reader import YamlLoader
-from lightkit.runs.files import finite, inspect_json, read_json
+from lightkit.runs.files import find_value, finite, inspect_json, read_json
 from lightkit.runs.folder import Run, list_runs
 from lightkit.runs.lock import lock_holder
 from lightkit.runs.metric_mode import Mode, infer_mode, merge_modes
@@ -135,7 +135,7 @@ def list_needs(each: IndexedRun) -> Iterator[Path]:
 
 
 def _list_aliases(promoted: Mapping[str, Any] | None) -> tuple[str, ...]:
-    return tuple((promoted or {}).get("aliases") or ())
+    return tuple(find_value(promoted, "aliases") or ())
 
 
 def infer_mode_of_runs(metric: str, entries: Sequence[IndexedRun], *, explicit: str | None = None) -> Mode | None:
@@ -177,7 +177,7 @@ def _index_run(run: Run, holder: Mapping[str, Any] | None, metric: str | None) -
     # A holder without a folder has not chosen its run yet, and a stage of a run takes no lock: either may work on any.
     if status == "running" and not is_locked and (holder is None or folder is not None):
         status = KILLED
-    metric = metric or (summary.get("best") or {}).get("monitor")
+    metric = metric or find_value(summary, "best", "monitor")
     retrain = records["retrain.json"]
     began_in = Path(manifest.get("working_directory") or "")  # which is rarely that of `lightkit gc`
     return IndexedRun(
@@ -217,8 +217,8 @@ def _list_damages(run: Run, records: Mapping[str, Any]) -> Iterator[str]:
 
 def list_metrics(summary: Mapping[str, Any]) -> set[str]:
     """List the names of a run's metrics, in its best and last epochs and in later stages of its best checkpoint."""
-    monitor = (summary.get("best") or {}).get("monitor")
-    last = (summary.get("metrics") or {}).get("last") or {}
+    monitor = find_value(summary, "best", "monitor")
+    last = find_value(summary, "metrics", "last") or {}
     names = {name for table in [*_list_tables(summary), last, {monitor: None} if monitor else {}] for name in table}
     return names - {"epoch", "step", "epoch_seconds", "samples_per_s"}
 

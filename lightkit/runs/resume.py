@@ -172,7 +172,7 @@ def _select_digests(recorded: Mapping[str, str], values: Mapping[str, Any]) -> d
 
 def locate_checkpoint(run: runs.Run, choice: str) -> Path | None:
     """Return the `best` or `last` checkpoint of a run, which a `ModelCheckpoint` of the user's may have named."""
-    recorded = ((runs.read_json(run.summary_path) or {}).get("paths") or {}).get(f"{choice}_checkpoint")
+    recorded = runs.find_value(runs.read_json(run.summary_path), "paths", f"{choice}_checkpoint")
     named = run.checkpoints / f"{choice}.ckpt"
     return next((path for path in (named, run.folder / (recorded or named)) if path.exists()), None)
 

@@ -29,6 +29,7 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from lightkit.runs.checkpoints import known_digest
+from lightkit.runs.files import find_value
 from lightkit.runs.folder import Run
 
 _MAX_CHARS = 60  # of a value in words
@@ -111,7 +112,7 @@ def write_scores(scores: Iterable[StageScore]) -> list[dict[str, Any]]:
 
 def find_best_checkpoint(run: Run, summary: Mapping[str, Any]) -> Path:
     """Return the path of a run's best checkpoint, which need not exist."""
-    named = (summary.get("paths") or {}).get("best_checkpoint")
+    named = find_value(summary, "paths", "best_checkpoint")
     return run.folder / named if isinstance(named, str) else run.checkpoints / "best.ckpt"
 
 
@@ -127,7 +128,7 @@ def list_own_scores(run: Run, summary: Mapping[str, Any], manifest: Mapping[str,
     """
     scores = read_scores(summary)
     if scores and manifest.get("subcommand", "fit") == "fit":
-        data = (manifest.get("data") or {}).get("fingerprint")
+        data = find_value(manifest, "data", "fingerprint")
         sha256 = known_digest(find_best_checkpoint(run, summary))
         scores = [each for each in scores if each.is_of(sha256, data=data)]
     return list({each.stage: each for each in scores}.values())
