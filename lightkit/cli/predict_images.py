@@ -49,11 +49,7 @@ def build_image_data(
     preprocessing = getattr(data, "preprocessing", None)
     if not callable(preprocessing):
         raise error_at(_explain_preparation(stage_config.images, data), stage_config.resolved.origin_of("data"))
-    trained_names: Sequence[str] | None = None
-    if stage_config.weights is not None:
-        trained_names = load_exported(model, stage_config.weights).class_names
-    elif start.checkpoint is not None:
-        trained_names = read_trained_classes(start.checkpoint).outputs
+    trained_names = _load_names(stage_config, model, start)
     is_untrained = start.checkpoint is None and stage_config.weights is None
     batch_size, num_workers = (
         value if isinstance(value := getattr(data, name, None), int) and value > 0 else None
@@ -86,17 +82,19 @@ def build_row_data(stage_config: StageConfig, model: LightningModule, start: Run
         ConfigError: If there is no checkpoint, or the weights do not fit the model.
         DataError: If the weights cannot be read.
     """
-    trained_names: Sequence[str] | None = None
-    if stage_config.weights is not None:
-        trained_names = load_exported(model, stage_config.weights).class_names
-    elif start.checkpoint is not None:
-        trained_names = read_trained_classes(start.checkpoint).outputs
-    else:
+    if stage_config.weights is None and start.checkpoint is None:
         raise ConfigError(
             "predict: the preparation of rows is that of a training, in its checkpoint. Name a run with --run, or an "
             "exported file with --model."
         )
-    return ListedRows(stage_config.images, trained_names=trained_names)
+    return ListedRows(stage_config.images, trained_names=_load_names(stage_config, model, start))
+
+
+def _load_names(stage_config: StageConfig, model: LightningModule, start: RunStart) -> Sequence[str] | None:
+    """Load exported weights into the model; return the names of the classes that its weights were trained for."""
+    if stage_config.weights is not None:
+        return load_exported(model, stage_config.weights).class_names
+    return None if start.checkpoint is None else read_trained_classes(start.checkpoint).outputs
 
 
 def _explain_preparation(images: Sequence[str], data: LightningDataModule | None) -> str:

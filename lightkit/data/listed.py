@@ -14,12 +14,12 @@ from PIL import Image
 from pytorch_lightning import LightningDataModule
 from torch import Tensor
 
-from lightkit.data.loader import make_on_rank_zero
 from lightkit.errors import ConfigError, DataError
 from lightkit.images.early import EarlyImages
 from lightkit.images.image_file import PreparedImage, prepare_images
 from lightkit.images.inputs import find_images
 from lightkit.prediction.table import Prediction
+from lightkit.rank_zero import make_on_rank_zero
 
 Prepare = Callable[[Image.Image], Any]
 

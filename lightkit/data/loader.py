@@ -14,7 +14,7 @@ import signal
 from collections.abc import Callable, Sized
 from contextlib import suppress
 from functools import wraps
-from typing import Any, Literal, Protocol, TypeVar, cast
+from typing import Any, Literal, Protocol
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -33,7 +33,7 @@ from lightkit.data.sampler import (
     position_of,
     sample_randomness,
 )
-from lightkit.errors import ConfigError, DataError, LightkitError, format_count
+from lightkit.errors import ConfigError, format_count
 from lightkit.hardware.cores import workers_by_rule
 from lightkit.hardware.processor import num_cores
 
@@ -43,7 +43,6 @@ _SHARED_MEMORY = "/dev/shm"  # noqa: S108 (where Linux has it; torch's workers h
 _logged: WeakKeyDictionary[Trainer, set[str]] = WeakKeyDictionary()
 
 Pinning = bool | Literal["auto"]
-Made = TypeVar("Made")
 
 
 def choose_num_workers(
@@ -194,30 +193,6 @@ def count_in_fractions() -> None:
 
     compute.counts_in_fractions = True  # type: ignore[attr-defined]
     _ResultMetric.compute = compute  # type: ignore[assignment, method-assign]
-
-
-def make_on_rank_zero(make: Callable[[], Made], trainer: Trainer | None) -> Made:
-    """Broadcast what rank 0 makes, such as the state of a table that grows; or its error, for which all ranks wait.
-
-    Raises:
-        LightkitError: As ``make`` does, on every rank; on the others also for any other error of rank 0.
-    """
-    if trainer is None or trainer.world_size == 1:
-        return make()
-    made: Made | None = None
-    error: Exception | None = None
-    if trainer.is_global_zero:
-        try:
-            made = make()
-        except Exception as raised:  # noqa: BLE001  # it is raised again once the others know
-            error = raised
-    known = error
-    if error is not None and not isinstance(error, LightkitError):
-        known = DataError(f"rank 0 failed ({type(error).__name__}: {error}). See its output.")
-    made, known = trainer.strategy.broadcast((made, known))
-    if error or known:
-        raise error or known  # type: ignore[misc]  # one of them is there
-    return cast(Made, made)
 
 
 class LabelledSource(Protocol):

@@ -364,10 +364,7 @@ class Proof:
         outputs, result = self._run_file(file, metadata)
         if metadata.row_preprocessing is not None:
             check_row_preprocessing(self._target.samples, read_metadata(file).row_preprocessing)
-        names = self._target.samples.names
-        parity = compare(self.expected, outputs, metadata=metadata, names=names, tolerance=allowed)
-        metrics = self._check_metrics(outputs[self._scored_size], metadata)
-        check_spread(self.expected, outputs, metadata=metadata, tolerance=allowed)
+        found = self._compare(outputs, metadata, allowed)
         in_float16 = None
         if metadata.precision == "float16":
             in_float16 = self._check_in_float16(file, metadata, allowed)
@@ -380,8 +377,7 @@ class Proof:
         return {
             "samples": self.num_samples,
             "tolerance": asdict(allowed),
-            "parity": parity,
-            "metrics": metrics,
+            **found,
             "in_float16": in_float16,
             "loaded": result["loaded"],
             "threads": self._threads,
@@ -405,16 +401,24 @@ class Proof:
             rounded = Path(name, file.name)
             write_rounded(file, rounded)
             outputs, _ = self._run_file(rounded, metadata, is_timed=False)
-        names = self._target.samples.names
         try:
-            parity = compare(self.expected, outputs, metadata=metadata, names=names, tolerance=tolerance)
-            metrics = self._check_metrics(outputs[self._scored_size], metadata)
-            check_spread(self.expected, outputs, metadata=metadata, tolerance=tolerance)
+            return self._compare(outputs, metadata, tolerance)
         except Mismatch as error:
             raise Mismatch(
                 f"{metadata.file_name} is not a float16 model. With each value rounded to float16 as on a GPU, where "
                 f"the largest number is 65504: {error} Leave --half out, or scale what grows so large in the model."
             ) from error
+
+    def _compare(self, outputs: Mapping[int, Arrays], metadata: Metadata, tolerance: Tolerance) -> dict[str, Any]:
+        """Compare a file's outputs, metrics and spread with the model's; return ``parity`` and ``metrics``.
+
+        Raises:
+            Mismatch: If one of them is outside the tolerance.
+        """
+        names = self._target.samples.names
+        parity = compare(self.expected, outputs, metadata=metadata, names=names, tolerance=tolerance)
+        metrics = self._check_metrics(outputs[self._scored_size], metadata)
+        check_spread(self.expected, outputs, metadata=metadata, tolerance=tolerance)
         return {"parity": parity, "metrics": metrics}
 
     def _check_metrics(self, outputs: Arrays, metadata: Metadata) -> dict[str, Any]:

@@ -21,8 +21,9 @@ from torch.utils.data import (
     SequentialSampler,
 )
 
-from lightkit.errors import DataError, LightkitError
+from lightkit.errors import DataError
 from lightkit.launch.watchdog import heartbeat
+from lightkit.rank_zero import make_on_rank_zero
 
 _MAX_BATCHES = 1000  # of a stream that does not say how long it is
 _MIN_STD = 1e-6
@@ -124,7 +125,7 @@ def measure_scales(
         if ordered is None:
             scales = measure(_read_share(trainer, loader))
             return [_merge_ranks(trainer, scale).compute() for scale in scales]
-        return _make_on_rank_zero(trainer, lambda: [scale.compute() for scale in measure(ordered)])
+        return make_on_rank_zero(lambda: [scale.compute() for scale in measure(ordered)], trainer)
 
 
 def count_documents(trainer: Trainer, num_numbers: int) -> tuple[Tensor, int]:
@@ -160,7 +161,7 @@ def count_documents(trainer: Trainer, num_numbers: int) -> tuple[Tensor, int]:
                 found = trainer.strategy.reduce(found.to(device), reduce_op="sum").cpu()
                 num = trainer.strategy.reduce(num.to(device), reduce_op="sum").cpu()
         else:
-            [(found, num)] = _make_on_rank_zero(trainer, lambda: count(ordered))
+            [(found, num)] = make_on_rank_zero(lambda: count(ordered), trainer)
     return found, int(num)
 
 
@@ -202,25 +203,3 @@ def _merge_ranks(trainer: Trainer, scale: RunningScale) -> RunningScale:
     merged.mean = add(scale.count * scale.mean) / merged.count.clamp_min(1)
     merged.squares = add(scale.squares + scale.count * (scale.mean - merged.mean).square())
     return merged
-
-
-def _make_on_rank_zero(
-    trainer: Trainer, make: Callable[[], list[tuple[Tensor, Tensor]]]
-) -> list[tuple[Tensor, Tensor]]:
-    """Broadcast what rank 0 makes, or its error, for which all ranks wait."""
-    if trainer.world_size == 1:
-        return make()
-    made: list[tuple[Tensor, Tensor]] = []
-    error: Exception | None = None
-    if trainer.is_global_zero:
-        try:
-            made = make()
-        except Exception as raised:  # noqa: BLE001  # it is raised again once the others know
-            error = raised
-    known = error if isinstance(error, LightkitError) or error is None else DataError(f"rank 0 failed: {error}")
-    made, known = trainer.strategy.broadcast((made, known))
-    if error is not None:
-        raise error
-    if known is not None:
-        raise known
-    return made

@@ -18,7 +18,7 @@ from lightkit.config.bounds import Fraction, NonNegativeInt, Part, PositiveInt
 from lightkit.data.bad_samples import Defects, check_bad_samples
 from lightkit.data.image_dataset import Encoded, View
 from lightkit.data.image_module import LoadingModule, check_arguments, seed_of
-from lightkit.data.loader import LabelledSource, ResumableLoader, make_on_rank_zero, predict_loader
+from lightkit.data.loader import LabelledSource, ResumableLoader, predict_loader
 from lightkit.data.tables.columns import find_columns
 from lightkit.data.tables.index import SPLITS, Index, Row, index_table
 from lightkit.data.tables.loader import (
@@ -36,6 +36,7 @@ from lightkit.images.image_file import UnreadableImageError, count_threads, map_
 from lightkit.images.image_index import Defect, check_defects
 from lightkit.images.preprocessing import Preprocessing, preprocessing_of
 from lightkit.images.splits import Split, check_fractions, name_tables
+from lightkit.rank_zero import make_on_rank_zero
 from lightkit.rows.parquet_table import Format, Snapshot, open_table
 
 log = logging.getLogger("lightkit.data")

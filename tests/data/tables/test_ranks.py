@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from lightkit.data.loader import make_on_rank_zero
 from lightkit.errors import ConfigError, DataError
+from lightkit.rank_zero import make_on_rank_zero
 
 
 def rank(number: int, told: list[Any]) -> Any:
