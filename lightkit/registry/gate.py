@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeGuard
@@ -93,18 +93,13 @@ def _is_number(value: Any) -> TypeGuard[float]:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
 
 
-def _read_number(value: Any) -> Any:
-    return read_scalar(value) if isinstance(value, str) else value
-
-
 def read_gate(resolved: Resolved) -> GateSettings:
     """Read the `gate` block of a config, whose keys and types are checked with all others.
 
     Raises:
         ConfigError: If a value in it is out of range, or two of them contradict each other.
     """
-    block = resolved.values.get("gate")
-    given = block if isinstance(block, dict) else {}
+    given = resolved.section("gate")
     values = {each.name: given[each.name] for each in fields(GateSettings) if each.name in given}
 
     def error(message: str, *keys: str) -> ConfigError:
@@ -114,45 +109,72 @@ def read_gate(resolved: Resolved) -> GateSettings:
         return error(f"gate.{key}: expected {expected}, got {values[key]!r}", key)
 
     for key, value in values.items():
-        if isinstance(value, Mapping):
-            values[key] = {str(name): _read_number(child) for name, child in value.items()} or None
-        elif key in _NUMBERS:
-            values[key] = _read_number(value)
+        if key in _NUMBERS or isinstance(value, Mapping):
+            values[key] = _read_numbers(value)
         elif value == "":
             raise refuse(key, "max or min" if key == "mode" else "a name or null")
-        numbers = values[key].values() if isinstance(values[key], Mapping) else (values[key],)
-        if any(isinstance(number, float) and not math.isfinite(number) for number in numbers):
+        if not _is_finite(values[key]):
             raise refuse(key, "finite numbers")
     settings = GateSettings(**values)
+    for key, expected in _find_out_of_range(settings):
+        raise refuse(key, expected)
+    for message, *keys in _find_contradictions(settings):
+        raise error(message, *keys)
+    return settings
 
-    if isinstance(settings.metric, str) and _first_part(settings.metric) == "train":
-        raise refuse("metric", "a metric of the test or the validation split, such as test/accuracy")
-    if _is_number(settings.max_drop) and settings.max_drop < 0:
-        raise refuse("max_drop", "a number of at least 0")
-    if _is_number(settings.margin) and settings.margin <= 0:
-        raise refuse("margin", "a number above 0, such as 0.02")
-    least = 0.5 if settings.margin is not None else 0
-    if _is_number(settings.confidence) and not least < settings.confidence < 1:
-        raise refuse("confidence", f"a number between {least:g} and 1, such as 0.95")
-    if isinstance(drift := settings.drift, Mapping):
-        is_complete = {*drift} == {"window", "max_drop"} and all(map(_is_number, drift.values()))
-        if not is_complete or drift["window"] < 1 or drift["window"] % 1 or drift["max_drop"] < 0:
-            raise refuse("drift", "a number of promoted models and a drop, such as {window: 5, max_drop: 0.03}")
+
+def _find_contradictions(settings: GateSettings) -> Iterator[tuple[str, ...]]:
+    """Find values that contradict each other, in words, each with the keys."""
     if _is_number(settings.min) and _is_number(settings.max) and settings.min > settings.max:
-        message = f"gate.min: {settings.min:g} is above gate.max, which is {settings.max:g}: nothing passes both"
-        raise error(message, "min", "max")
-    for key in ("max_drop", "margin"):
-        if getattr(settings, key) is not None and settings.baseline is None:
-            raise error(
-                f"gate.{key}: there is nothing that the model could be worse than: gate.baseline is null. Name a "
-                f"baseline, such as champion, or leave {key} out",
-                key,
-                "baseline",
-            )
+        text = f"gate.min: {settings.min:g} is above gate.max, which is {settings.max:g}: nothing passes both"
+        yield text, "min", "max"
+    of_baseline = [rule for rule in settings.rules if rule in ("max_drop", "margin")]
+    if of_baseline and settings.baseline is None:
+        text = (
+            f"gate.{of_baseline[0]}: there is nothing that the model could be worse than: gate.baseline is null. Name "
+            f"a baseline, such as champion, or leave {of_baseline[0]} out"
+        )
+        yield text, of_baseline[0], "baseline"
     if settings.metric is None and settings.rules:
         rule = settings.rules[0]
-        raise error(f"gate.{rule}: of which metric? gate.metric is not set; set it, for example to test/accuracy", rule)
-    return settings
+        text = f"gate.{rule}: of which metric? gate.metric is not set; set it, for example to test/accuracy"
+        yield text, rule
+
+
+def _read_numbers(value: Any) -> Any:
+    """Read a number, or the numbers of a mapping, that a flag has as text."""
+    if isinstance(value, Mapping):
+        return {str(name): _read_numbers(child) for name, child in value.items()} or None
+    return read_scalar(value) if isinstance(value, str) else value
+
+
+def _is_finite(value: Any) -> bool:
+    if isinstance(value, Mapping):
+        return all(map(_is_finite, value.values()))
+    return not isinstance(value, float) or math.isfinite(value)
+
+
+def _find_out_of_range(settings: GateSettings) -> Iterator[tuple[str, str]]:
+    """Find the keys whose value is out of its range, each with what is expected."""
+    if _first_part(str(settings.metric)) == "train":
+        yield "metric", "a metric of the test or the validation split, such as test/accuracy"
+    if _is_number(settings.max_drop) and settings.max_drop < 0:
+        yield "max_drop", "a number of at least 0"
+    if _is_number(settings.margin) and settings.margin <= 0:
+        yield "margin", "a number above 0, such as 0.02"
+    least = 0 if settings.margin is None else 0.5
+    if _is_number(settings.confidence) and not least < settings.confidence < 1:
+        yield "confidence", f"a number between {least:g} and 1, such as 0.95"
+    if not _is_drift(settings.drift):
+        yield "drift", "a number of promoted models and a drop, such as {window: 5, max_drop: 0.03}"
+
+
+def _is_drift(drift: Any) -> bool:
+    if not isinstance(drift, Mapping):  # null, or reported with all other types
+        return True
+    if {*drift} != {"window", "max_drop"} or not all(map(_is_number, drift.values())):
+        return False
+    return bool(drift["window"] >= 1 and drift["window"] % 1 == 0 and drift["max_drop"] >= 0)
 
 
 def require_rule(settings: GateSettings, advice: str = "") -> None:
