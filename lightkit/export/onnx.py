@@ -65,9 +65,7 @@ def write(target: ExportTarget, metadata: Metadata, path: Path) -> Metadata:
     if metadata.precision == "int8":
         graph = _quantize(graph, metadata, target, folder=path.parent)
     graph.metadata_props[METADATA_KEY] = metadata.dumps()
-    tensors = (value.const_value for value in graph.graph.initializers.values())
-    is_large = sum(tensor.nbytes for tensor in tensors if tensor is not None) > _MAX_INLINE_BYTES
-    ir.save(graph, path, external_data=f"{file}.data" if is_large else None)
+    _save(graph, path, f"{file}.data")
     try:
         onnx.checker.check_model(str(path), full_check=True)
     except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:
@@ -77,6 +75,13 @@ def write(target: ExportTarget, metadata: Metadata, path: Path) -> Metadata:
             f"{file}: this model cannot be written for opset {opset}, torch gave {given}. Say --opset {given}."
         )
     return metadata
+
+
+def _save(model: ir.Model, path: Path, data: str) -> None:
+    """Save a model, with its weights in another file next to it if they are too large for one."""
+    tensors = (value.const_value for value in model.graph.initializers.values())
+    size = sum(tensor.nbytes for tensor in tensors if tensor is not None)
+    ir.save(model, path, external_data=data if size > _MAX_INLINE_BYTES else None)
 
 
 def _round_weights(target: ExportTarget, metadata: Metadata) -> nn.Module:
@@ -124,8 +129,7 @@ def write_rounded(file: Path, path: Path) -> None:
             if value.dtype == half:
                 value.dtype = single
                 _round_to_float16(node, value)
-    size = sum(value.const_value.nbytes for value in model.graph.initializers.values() if value.const_value is not None)
-    ir.save(model, path, external_data=f"{path.name}.data" if size > _MAX_INLINE_BYTES else None)
+    _save(model, path, f"{path.name}.data")
 
 
 def _compute_in_float32(node: ir.Node) -> None:

@@ -186,7 +186,7 @@ def compare(
             figures["outputs"] += wanted.size
             figures["outside"] += int((~is_same).sum())
             if not is_same.all() and size not in first:
-                at = tuple(int(each) for each in np.argwhere(~is_same)[0])
+                at = tuple(map(int, np.argwhere(~is_same)[0]))
                 sample = f"for {names[at[0] % len(names)]}: " if len(wanted) >= len(names) else ""
                 values = f"{float(given[at].real):.6g}, expected {float(wanted[at].real):.6g}"
                 first[size] = f"{sample}{_name_element(place, at[1:], metadata)} is {values}"

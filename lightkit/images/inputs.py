@@ -191,13 +191,10 @@ def _open_dataset_column(path: Path) -> _Source:
         schema = dataset.schema
     kinds = {field.name: str(getattr(field.type, "value_type", field.type)) for field in schema}  # of a dictionary
     texts = [name for name, kind in kinds.items() if kind in ("string", "large_string", "string_view")]
-    images = [
-        name
-        for name, kind in kinds.items()
-        if name.lower() in COLUMNS and ("binary" in kind or (kind.startswith("struct") and "bytes: " in kind))
-    ]
-    is_of_paths = not images or bool({name.lower() for name in texts} & {*COLUMNS})
-    column = _choose_column(path, [name for name in kinds if name not in images], texts) if is_of_paths else ""
+    images = [name for name, kind in kinds.items() if name.lower() in COLUMNS and _holds_images(kind)]
+    if images and {*map(str.lower, texts)}.isdisjoint(COLUMNS):
+        raise _explain_images(path, images[0])
+    column = _choose_column(path, [name for name in kinds if name not in images], texts)
 
     def read() -> Iterator[Any]:
         with _open_dataset(path) as dataset:
@@ -205,13 +202,22 @@ def _open_dataset_column(path: Path) -> _Source:
             for batch in dataset.to_batches(columns=[column], **options):
                 yield from batch.column(0).to_pylist()
 
-    if not is_of_paths or (images and not os.path.exists(_locate(next(read(), ""), path.parent))):  # noqa: PTH110
-        raise DataError(
-            f"{path}: this table holds images themselves, as bytes in the column {images[0]!r}; expected paths of "
-            "images, as text. Name the folder or the files that it was made of; or, as data, it is "
-            "lightkit.data.Table, whose test split a run predicts: lightkit predict --run latest."
-        )
+    if images and not os.path.exists(_locate(next(read(), ""), path.parent)):  # noqa: PTH110
+        raise _explain_images(path, images[0])
     return read
+
+
+def _holds_images(kind: str) -> bool:
+    """Check whether values of a type of Arrow may be encoded images."""
+    return "binary" in kind or (kind.startswith("struct") and "bytes: " in kind)
+
+
+def _explain_images(path: Path, column: str) -> DataError:
+    return DataError(
+        f"{path}: this table holds images themselves, as bytes in the column {column!r}; expected paths of "
+        "images, as text. Name the folder or the files that it was made of; or, as data, it is "
+        "lightkit.data.Table, whose test split a run predicts: lightkit predict --run latest."
+    )
 
 
 def is_delta(path: Path) -> bool:

@@ -241,6 +241,10 @@ def _name_class(cell: Any) -> str:
     return text.partition(".")[0] if isinstance(cell, float) and _WHOLE.fullmatch(text) else text
 
 
+_LabelledFile = tuple[str, Path, list[str], Split]
+"""Place, image, labels and split of a row."""
+
+
 def collect_files(
     rows: Iterable[TableRow],
     columns: LabelColumns,
@@ -261,27 +265,7 @@ def collect_files(
     Raises:
         DataError: If there are no rows, a file is missing, a label is no class, or a split has no usual name.
     """
-    found: list[tuple[str, Path, list[str], Split]] = []
-    missing: list[str] = []
-    has_lists = columns.are_marks or columns.separator is not None
-    for row in rows:
-        cell = row.cells[columns.image]
-        path = root / str(cell or "").strip()
-        if not cell:
-            missing.append(f"{row.place}: there is no path in column {columns.image!r}")
-        elif not path.is_file():
-            missing.append(f"{row.place}: {path} does not exist")
-        else:
-            has_lists = has_lists or isinstance(row.cells[columns.labels[0]], (list, tuple))
-            found.append((row.place, path, columns.read_labels(row), columns.read_split(row)))
-    if missing:
-        raise DataError(
-            f"{table}: {len(missing)} of {len(missing) + len(found)} rows name no image that is there. Relative paths "
-            f"count from {root} (data.init_args.root).{join_lines(missing)}"
-        )
-    if not found:
-        raise DataError(f"{table}: this table has no rows.")
-
+    found, has_lists = _find_files(rows, columns, table=table, root=root)
     names = list(classes) if classes is not None else _list_classes(found, columns)
     splits = list(dict.fromkeys(split for _, _, _, split in found))
     if "train" not in splits:
@@ -293,6 +277,38 @@ def collect_files(
         label: Label = tuple(int(number in marked) for number in range(len(names))) if has_lists else marked[0]
         files.setdefault(split, []).append((path, label))
     return LabelledFiles(names, files, [] if columns.split is None else splits, has_lists)
+
+
+def _find_files(
+    rows: Iterable[TableRow], columns: LabelColumns, *, table: Path, root: Path
+) -> tuple[list[_LabelledFile], bool]:
+    """Find the image of each row; return it with its place, labels and split, and whether rows have lists of labels.
+
+    Raises:
+        DataError: If there are no rows, or an image is missing.
+    """
+    found: list[_LabelledFile] = []
+    missing: list[str] = []
+    has_lists = columns.are_marks or columns.separator is not None
+    for row in rows:
+        cell = row.cells[columns.image]
+        path = root / str(cell or "").strip()
+        if not cell:
+            missing.append(f"{row.place}: there is no path in column {columns.image!r}")
+        elif not path.is_file():
+            missing.append(f"{row.place}: {path} does not exist")
+        else:
+            has_lists = has_lists or isinstance(row.cells[columns.labels[0]], (list, tuple))
+            split = columns.read_split(row)
+            found.append((row.place, path, columns.read_labels(row), split))
+    if missing:
+        raise DataError(
+            f"{table}: {len(missing)} of {len(missing) + len(found)} rows name no image that is there. Relative paths "
+            f"count from {root} (data.init_args.root).{join_lines(missing)}"
+        )
+    if not found:
+        raise DataError(f"{table}: this table has no rows.")
+    return found, has_lists
 
 
 def _number_labels(labels: Sequence[str], numbers: Mapping[str, int], place: str) -> list[int]:
@@ -310,7 +326,7 @@ def _number_labels(labels: Sequence[str], numbers: Mapping[str, int], place: str
     return [numbers[label] for label in labels]
 
 
-def _list_classes(found: Sequence[tuple[str, Path, list[str], Split]], columns: LabelColumns) -> list[str]:
+def _list_classes(found: Sequence[_LabelledFile], columns: LabelColumns) -> list[str]:
     """List the classes of the training rows: columns in their order, whole numbers by size, other names as text."""
     if columns.are_marks:
         return list(columns.labels)

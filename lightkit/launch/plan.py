@@ -319,20 +319,12 @@ def plan_launch(
             return None
         return Plan("local", num_local, num_local, name, uses_gpus, settings)
 
-    wanted = _require_num_processes(engine, wanted, origin)
+    wanted = _require_num_processes(engine, wanted, settings, origin)
     if wanted < 0:  # on the driver, as HorovodRunner has it, which needs no Spark
         engine = "horovod" if strategy == "horovod" else "torchrun"
         wanted = -wanted
-    if 0 < sum(slots) < wanted:
-        raise error_at(
-            f"launch.processes: {wanted} processes, but the hosts {settings.hosts} have {sum(slots)} slots", origin
-        )
-    fewest_nodes, most_nodes = settings.num_nodes
-    if engine != "torchrun":
-        fewest_nodes = 1
-    elif most_nodes > 1 and settings.rendezvous is None:
-        raise error_at("launch.nodes: several machines need launch.rendezvous, the HOST:PORT of one of them", origin)
-    return Plan(engine, wanted * fewest_nodes, max(slots, default=wanted), name, uses_gpus, settings)
+    num_nodes = _require_num_nodes(settings, origin) if engine == "torchrun" else 1
+    return Plan(engine, wanted * num_nodes, max(slots, default=wanted), name, uses_gpus, settings)
 
 
 def _check_strategy(engine: str, strategy: str | None, origin: Origin | None) -> None:
@@ -353,10 +345,23 @@ def _is_started_by_script(strategy: str) -> bool:
     return strategy.startswith(_STRATEGIES_OF["torchrun"]) and not is_fork
 
 
-def _require_num_processes(engine: str, wanted: int | None, origin: Origin | None) -> int:
+def _require_num_nodes(settings: LaunchSettings, origin: Origin | None) -> int:
+    """Return the fewest machines; several that do not know how to find each other are an error."""
+    fewest, most = settings.num_nodes
+    if most > 1 and settings.rendezvous is None:
+        raise error_at("launch.nodes: several machines need launch.rendezvous, the HOST:PORT of one of them", origin)
+    return fewest
+
+
+def _require_num_processes(engine: str, wanted: int | None, settings: LaunchSettings, origin: Origin | None) -> int:
     """Return the number of processes; an unknown one, and one that the engine cannot take, are errors."""
     if wanted is None:
         raise error_at(f"launch.processes: the engine {engine!r} must know how many; set launch.processes", origin)
     if wanted < 0 and engine != "spark":
         raise error_at(f"launch.processes: {wanted} is for the engine spark only; expected 1 or more", origin)
+    num_slots = sum(settings.slots.values())
+    if 0 < num_slots < wanted:
+        raise error_at(
+            f"launch.processes: {wanted} processes, but the hosts {settings.hosts} have {num_slots} slots", origin
+        )
     return wanted

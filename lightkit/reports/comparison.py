@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from itertools import product
+from itertools import chain, product
 from string import ascii_uppercase
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,6 +34,7 @@ from lightkit.reports.statistics import (
 )
 from lightkit.runs.index import flatten, list_differences
 
+T = TypeVar("T")
 _LEVEL = 0.05  # of the tests, together
 _MAX_CURVES = 12
 _MAX_POINTS = 20_000  # of all curves
@@ -196,7 +197,7 @@ def render_comparison(compared: Sequence[RunFacts]) -> str:
     thumbnails = Thumbnails()
     curves = _draw_curves(compared, names)
     scores = [list_scores(facts) for facts in compared]
-    metrics = sorted(dict.fromkeys(key for found in scores for key in found), key=split_order)
+    metrics = sorted(dict.fromkeys(chain.from_iterable(scores)), key=split_order)
     return render_page(
         "comparison.html",
         title=f"{', '.join(each.name for each in compared)}: comparison",
@@ -207,7 +208,7 @@ def render_comparison(compared: Sequence[RunFacts]) -> str:
         level=_LEVEL / len(others),
         fingerprints=[each.data.get("fingerprint") for each in compared],
         differences=_list_differences(compared),
-        scores={metric: [found.get(metric) for found in scores] for metric in metrics},
+        scores=dict(_line_up(metrics, scores)),
         curves=curves,
         charts=[each.chart for each in curves if each.chart is not None],
         disagreements={
@@ -223,13 +224,18 @@ def _list_differences(compared: Sequence[RunFacts]) -> dict[str, list[tuple[str,
     settings = [{each.key: each for each in facts.settings} for facts in compared]
     keys = list_differences([{key: each.value for key, each in found.items()} for found in settings])
     keys.sort(key=lambda key: all(found[key].place is None for found in settings if key in found))
-    differences = {"Config": [(key, [found.get(key) for found in settings]) for key in keys]}
+    differences = {"Config": _line_up(keys, settings)}
     manifests = [_list_records(each.manifest) for each in compared]
     keys = list_differences(manifests)
     for title, sections in _RECORDS.items():
         of_title = [key for key in keys if key.partition(".")[0] in sections]
-        differences[title] = [(key, [each.get(key) for each in manifests]) for key in of_title]
+        differences[title] = _line_up(of_title, manifests)
     return {title: rows for title, rows in differences.items() if rows}
+
+
+def _line_up(keys: Sequence[str], of_runs: Sequence[Mapping[str, T]]) -> list[tuple[str, list[T | None]]]:
+    """List the value that each run has under each key."""
+    return [(key, [each.get(key) for each in of_runs]) for key in keys]
 
 
 def _list_records(manifest: Mapping[str, Any]) -> dict[str, Setting]:

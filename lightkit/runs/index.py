@@ -171,11 +171,12 @@ def _index_run(run: Run, holder: Mapping[str, Any] | None, metric: str | None) -
     manifest = records["manifest.json"] or {}
     summary = keep_own_stages(run, records["summary.json"] or {}, manifest)
     damage = next(_list_damages(run, records), None)
-    folder = None if holder is None else holder.get("folder")
+    folder = find_value(holder, "folder")
     is_locked = folder is not None and Path(folder).name == run.id
     status = UNREADABLE if damage else str(summary.get("status") or "running")
     # A holder without a folder has not chosen its run yet, and a stage of a run takes no lock: either may work on any.
-    if status == "running" and not is_locked and (holder is None or folder is not None):
+    may_be_worked_on = is_locked or (holder is not None and folder is None)
+    if status == "running" and not may_be_worked_on:
         status = KILLED
     metric = metric or find_value(summary, "best", "monitor")
     retrain = records["retrain.json"]
@@ -191,12 +192,18 @@ def _index_run(run: Run, holder: Mapping[str, Any] | None, metric: str | None) -
         is_locked=is_locked,
         is_promoted=(run.folder / PROMOTED).is_file(),
         aliases=_list_aliases(records[PROMOTED]),
-        needs=tuple(str(began_in / str(manifest[key])) for key in ("ckpt_path", "parent") if manifest.get(key)),
+        needs=_list_own_needs(manifest, began_in),
         began_in=began_in,
         in_retrain=retrain is not None and retrain.get("ended") is None,
         summary=summary,
         damage=damage,
     )
+
+
+def _list_own_needs(manifest: Mapping[str, Any], began_in: Path) -> tuple[str, ...]:
+    """List the paths of the checkpoint that a run started from, and of its parent."""
+    named = (manifest.get(key) for key in ("ckpt_path", "parent"))
+    return tuple(str(began_in / str(path)) for path in named if path)
 
 
 def _read_start(run_id: str) -> float:

@@ -103,14 +103,18 @@ def plan_deletions(
         left_bytes=sum(each.size_bytes for each in of_jobs),
         unknown=unknown,
     )
-    candidates = [each for each in of_jobs if each.key not in kept]
+    _delete_until_small(plan, [each for each in of_jobs if each.key not in kept], rules.max_size_bytes)
+    return plan
+
+
+def _delete_until_small(plan: DeletionPlan, candidates: Sequence[IndexedRun], max_size_bytes: int | None) -> None:
+    """Plan to delete runs, pruned ones and old ones first, until the others are small enough; all without a limit."""
     for each in sorted(candidates, key=lambda each: (each.status != PRUNED, each.run.id)):
-        if rules.max_size_bytes is not None and plan.left_bytes <= rules.max_size_bytes:
+        if max_size_bytes is not None and plan.left_bytes <= max_size_bytes:
             plan.kept[each.key] = "all fit into --max-size"
         else:
             plan.deleted.append(each)
             plan.left_bytes -= each.size_bytes
-    return plan
 
 
 def _keep_needed(entries: Sequence[IndexedRun], kept: dict[str, str], unknown: Sequence[IndexedRun]) -> None:

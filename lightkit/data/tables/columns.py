@@ -90,17 +90,26 @@ def find_columns(
     for argument, name in [*wanted.items(), *(("features", name) for name in names)]:
         if name is not None:
             _check_column(schema, argument, name)
-    resolved: Literal["class", "value"] = "class"
-    if label is not None:
-        kind = plain_type(schema.field(label).type)
-        if target == "value" and not (_is_number(kind) or types.is_boolean(kind)):
-            raise DataError(
-                f"data.init_args.target: column {label!r} holds {kind}, which is not a number to predict. Set it to "
-                "class, or data.init_args.label to a column of numbers."
-            )
-        if target == "value" or (target == "auto" and _is_real(kind)):
-            resolved = "value"
-    return Columns(image, names, label, weight, split, key, resolved)
+    return Columns(image, names, label, weight, split, key, _choose_target(schema, label, target))
+
+
+def _choose_target(schema: pa.Schema, label: str | None, target: Target) -> Literal["class", "value"]:
+    """Choose whether a label is a class or a number.
+
+    Raises:
+        DataError: If it has to be a number, and is none.
+    """
+    if label is None or target == "class":
+        return "class"
+    kind = plain_type(schema.field(label).type)
+    if target == "auto":
+        return "value" if _is_real(kind) else "class"
+    if not (_is_number(kind) or types.is_boolean(kind)):
+        raise DataError(
+            f"data.init_args.target: column {label!r} holds {kind}, which is not a number to predict. Set it to "
+            "class, or data.init_args.label to a column of numbers."
+        )
+    return "value"
 
 
 def _check_column(schema: pa.Schema, argument: str, name: str) -> None:

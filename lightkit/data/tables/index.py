@@ -301,11 +301,7 @@ def index_table(
     check_fractions(val_fraction=val_fraction, test_fraction=test_fraction)
     if columns.split is not None and None not in tables:
         raise ConfigError("data.init_args.split has no effect on tables that are a split each. Leave it out.")
-    where: RowFilter | None = None
-    asked = {name: value for name, value in vars(columns).items() if name != "label_names"}
-    for table in reversed([*tables.values()]):
-        find_columns(table.schema, **asked)  # raises where a table has others than the first
-        where = parse_filter(filter, table.schema)
+    where = _read_filter(filter, tables, columns)
     columns = replace(columns, label_names=_find_label_names(tables, columns, classes))
     if columns.split is not None or None not in tables:
         test_fraction = 0.0
@@ -328,14 +324,36 @@ def index_table(
         num_null_keys=found["null_keys"],
         class_counts=found["classes"][0],
     )  # fmt: skip
-    if classes is None and not index.counts["train"]:  # a model of a checkpoint may be tested on rows for nothing else
+    if classes is None:  # a model of a checkpoint may be tested on rows for nothing else
+        _require_training(index, tables)
+    return index
+
+
+def _read_filter(
+    asked: Sequence[Any] | None, tables: Mapping[Split | None, Snapshot], columns: Columns
+) -> RowFilter | None:
+    """Read the filter, which must fit each table.
+
+    Raises:
+        DataError: If a table has not the same columns.
+    """
+    names = {name: value for name, value in vars(columns).items() if name != "label_names"}
+    where: RowFilter | None = None
+    for table in reversed([*tables.values()]):
+        find_columns(table.schema, **names)
+        where = parse_filter(asked, table.schema)
+    return where
+
+
+def _require_training(index: Index, tables: Mapping[Split | None, Snapshot]) -> None:
+    """Refuse tables of which no row is left to train on."""
+    if not index.counts["train"]:
         counts = ", ".join(f"{split} {num}" for split, num in index.counts.items())
         raise DataError(
             f"{_name_places(tables)}: no rows are left to train on ({counts}, "
             f"{index.num_bad} of them bad). Change data.init_args.filter, the fractions, or the names in "
             "data.init_args.split."
         )
-    return index
 
 
 def _name_places(tables: Mapping[Split | None, Snapshot]) -> str:
