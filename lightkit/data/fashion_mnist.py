@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torchvision
@@ -65,8 +65,7 @@ class FashionMNIST(ImageModule):
         kwargs: Sizes, loading and augmentation, as for LoadingModule.
     """
 
-    sample_arguments: ClassVar[tuple[str, ...]] = ("root", "val_fraction")
-    """Arguments that choose the samples of a split: in a gate the same for both models. The others prepare them."""
+    sample_arguments = ("root", "val_fraction")
 
     def __init__(
         self,

@@ -14,7 +14,7 @@ import time
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, TypeAlias
+from typing import Annotated, Any, TypeAlias
 
 import numpy as np
 from filelock import FileLock, Timeout
@@ -124,7 +124,7 @@ class DrawnFlowers(ImageFolder):
     """
 
     source = "drawn"
-    input_folders: ClassVar[tuple[str, ...]] = ()
+    input_folders = ()
 
     def __init__(
         self,
@@ -158,7 +158,7 @@ class DrawnMasks(MaskFolder):
     """
 
     source = "drawn masks"
-    input_folders: ClassVar[tuple[str, ...]] = ()
+    input_folders = ()
 
     def __init__(
         self,
@@ -192,7 +192,7 @@ class DrawnBouquets(ImageTable):
     """
 
     source = "drawn bouquets"
-    input_paths: ClassVar[tuple[str, ...]] = ()
+    input_paths = ()
 
     def __init__(
         self,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 from pytorch_lightning.trainer.states import TrainerFn
 
@@ -55,14 +55,9 @@ class ImageFolder(CheckedImages[ImageIndex]):
     """
 
     source = "photos"
-    input_folders: ClassVar[tuple[str, ...]] = ("root",)
-    """Arguments that must be folders which are there already."""
-    class_folders: ClassVar[tuple[str, ...]] = ("root",)
-    """Those of them that hold class folders, or splits with class folders."""
-    sample_arguments: ClassVar[tuple[str, ...]] = (
-        *("root", "val_fraction", "test_fraction", "on_bad_image", "max_bad_fraction"),
-    )
-    """Arguments that choose the samples of a split: in a gate the same for both models. The others prepare them."""
+    input_folders = ("root",)
+    class_folders = ("root",)
+    sample_arguments = (*("root", "val_fraction", "test_fraction", "on_bad_image", "max_bad_fraction"),)
 
     def __init__(
         self,

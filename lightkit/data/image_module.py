@@ -12,7 +12,7 @@ import logging
 import time
 from collections.abc import Collection, Sequence
 from contextlib import suppress
-from typing import Any, Literal, Protocol
+from typing import Any, ClassVar, Literal, Protocol
 
 import numpy as np
 import torch
@@ -73,6 +73,14 @@ _BATCH_HOOKS = (
 class SplitModule(LightningDataModule):
     """Data in splits; a subclass counts their samples, and makes the loader of each."""
 
+    input_folders: ClassVar[tuple[str, ...]]
+    """Arguments that must be folders which are there already."""
+    class_folders: ClassVar[tuple[str, ...]]
+    """Those of them that hold class folders, or splits with class folders."""
+    input_paths: ClassVar[tuple[str, ...]]
+    """Arguments that must be files or folders which are there already."""
+    sample_arguments: ClassVar[tuple[str, ...]]
+    """Arguments that choose the samples of a split: in a gate the same for both models. The others prepare them."""
     num_workers: int | Literal["auto"]
     batch_size: int
     seed: int | None

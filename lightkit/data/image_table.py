@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -48,15 +48,13 @@ class ImageTable(ImageFolder):
     """
 
     source = "table of photos"
-    input_folders: ClassVar[tuple[str, ...]] = ()
-    class_folders: ClassVar[tuple[str, ...]] = ()
-    input_paths: ClassVar[tuple[str, ...]] = ("path",)
-    """Arguments that must be files or folders which are there already."""
-    sample_arguments: ClassVar[tuple[str, ...]] = (
+    input_folders = ()
+    class_folders = ()
+    input_paths = ("path",)
+    sample_arguments = (
         *("path", "image", "label", "separator", "split", "classes", "root"),
         *("val_fraction", "test_fraction", "on_bad_image", "max_bad_fraction"),
     )
-    """Arguments that choose the samples of a split: in a gate the same for both models. The others prepare them."""
 
     def __init__(
         self,

@@ -6,7 +6,7 @@ import hashlib
 import random
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
@@ -226,13 +226,11 @@ class MaskFolder(CheckedImages[MaskIndex]):
     """
 
     source = "masks"
-    input_folders: ClassVar[tuple[str, ...]] = ("root",)
-    """Arguments that must be folders which are there already."""
-    sample_arguments: ClassVar[tuple[str, ...]] = (
+    input_folders = ("root",)
+    sample_arguments = (
         *("root", "images", "masks", "classes", "ignore_index"),
         *("val_fraction", "test_fraction", "on_bad_image", "max_bad_fraction"),
     )
-    """Arguments that choose the samples of a split: in a gate the same for both models. The others prepare them."""
 
     def __init__(
         self,

@@ -118,12 +118,11 @@ class RowData(SplitModule):
     source = "rows"
     row_kind: ClassVar[str] = ""
     """Kind of its `RowPreprocessing`."""
-    input_paths: ClassVar[tuple[str, ...]] = ("path", "train", "val", "test")
-    sample_arguments: ClassVar[tuple[str, ...]] = (
+    input_paths = ("path", "train", "val", "test")
+    sample_arguments = (
         *("path", "train", "val", "test", "target", "target_type", "split", "key", "time", "val_fraction"),
         *("test_fraction", "version", "storage_options"),
     )
-    """Arguments that choose the samples of a split: in a gate the same for both models. The others prepare them."""
 
     def __init__(
         self,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -162,13 +162,11 @@ class TextData(SplitModule):
     """
 
     source = "texts"
-    input_paths: ClassVar[tuple[str, ...]] = ("path",)
-    """Arguments that must be files or folders which are there already."""
-    sample_arguments: ClassVar[tuple[str, ...]] = (
+    input_paths = ("path",)
+    sample_arguments = (
         *("path", "text", "label", "separator", "split", "key", "classes", "val_fraction", "test_fraction"),
         *("copies", "encoding"),
     )
-    """Arguments that choose the samples of a split: in a gate the same for both models. The others prepare them."""
 
     def __init__(
         self,

@@ -90,11 +90,10 @@ class Table(LoadingModule):
     source = "table"
     input_tables: ClassVar[tuple[str, ...]] = ("path", "train", "val", "test")
     """Arguments that must be tables which are there already, unless they are addresses."""
-    sample_arguments: ClassVar[tuple[str, ...]] = (
+    sample_arguments = (
         *("path", "train", "val", "test", "format", "version", "timestamp", "storage_options", "filter", "split"),
         *("key", "val_fraction", "test_fraction", "on_bad_image", "max_bad_fraction"),
     )
-    """Arguments that choose the samples of a split: in a gate the same for both models. The others prepare them."""
 
     excluded_inputs: ClassVar[tuple[tuple[str, str, str], ...]] = (
         ("weight", "mixup", "augment"),
