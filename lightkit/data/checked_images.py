@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from lightkit.data.bad_samples import Defects, check_bad_samples
 from lightkit.data.image_module import ImageModule, warn_idle_fractions
@@ -16,20 +16,19 @@ from lightkit.images.splits import Split
 IndexT = TypeVar("IndexT", ImageIndex, MaskIndex)
 
 
-class CheckedImages(ImageModule, Generic[IndexT]):
-    """Image files by split; a subclass finds and checks them.
+if TYPE_CHECKING:
+    _Module = ImageModule
+else:
+    _Module = object  # it is no data module by itself, so that no config can name it
 
-    Args:
-        kwargs: As for LoadingModule.
-    """
+
+class CheckedImages(_Module, Generic[IndexT]):
+    """Image files by split; a subclass finds and checks them."""
 
     source: str
     root: Path
     max_bad_fraction: float
-
-    def __init__(self, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self._index: IndexT | None = None
+    _index: IndexT | None = None
 
     def prepare_data(self) -> None:
         """Check all images on one process of each machine; the others then find what it found, and need not decode."""

@@ -12,13 +12,13 @@ from lightkit.config.bounds import Fraction, Part, PositiveFloat, PositiveInt
 from lightkit.data.checked_images import CheckedImages
 from lightkit.data.image_cache import open_sources
 from lightkit.data.image_dataset import ImageSource, PhotoPixels
-from lightkit.data.image_module import check_arguments, warn_idle
+from lightkit.data.image_module import ImageModule, check_arguments, warn_idle
 from lightkit.errors import ConfigError, DataError
 from lightkit.images.image_index import ImageIndex, index_images
 from lightkit.images.splits import Split, check_fractions
 
 
-class ImageFolder(CheckedImages[ImageIndex]):
+class ImageFolder(CheckedImages[ImageIndex], ImageModule):
     """Images in one folder a class, or in train/, val/ and test/ with one folder a class each.
 
     Where no splits are given, an image's split is decided by a hash of its content: it is the same on every machine,

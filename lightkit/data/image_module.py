@@ -12,7 +12,7 @@ import logging
 import time
 from collections.abc import Collection, Sequence
 from contextlib import suppress
-from typing import Any, ClassVar, Literal, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
 import numpy as np
 import torch
@@ -70,7 +70,13 @@ _BATCH_HOOKS = (
 )  # fmt: skip
 
 
-class SplitModule(LightningDataModule):
+if TYPE_CHECKING:
+    _Module = LightningDataModule
+else:
+    _Module = object  # it is no LightningDataModule by itself, so that no config can name it
+
+
+class SplitModule(_Module):
     """Data in splits; a subclass counts their samples, and makes the loader of each."""
 
     input_folders: ClassVar[tuple[str, ...]]
@@ -130,7 +136,7 @@ class SplitModule(LightningDataModule):
         return {name: getattr(self, name) for name in own} | {"num_workers": num_workers, "seed": seed_of(self)}
 
 
-class LoadingModule(SplitModule):
+class LoadingModule(SplitModule, LightningDataModule):
     """Data that is loaded in batches, and whose images are augmented in training.
 
     Args:

@@ -20,7 +20,7 @@ from lightkit.config.bounds import Bounds, Fraction, NonNegativeInt, Part
 from lightkit.data.bad_samples import Defects, read_samples
 from lightkit.data.checked_images import CheckedImages
 from lightkit.data.image_dataset import Batch, ImageSamples, PhotoPixels, Pixels, random_box
-from lightkit.data.image_module import check_arguments, seed_of, warn_idle
+from lightkit.data.image_module import ImageModule, check_arguments, seed_of, warn_idle
 from lightkit.data.loader import predict_loader
 from lightkit.data.sampler import SampleKey, sample_randomness, stable_seed
 from lightkit.errors import ConfigError, DataError
@@ -192,7 +192,7 @@ class MaskSamples(ImageSamples):
         return int((3 + 8) * height * width)
 
 
-class MaskFolder(CheckedImages[MaskIndex]):
+class MaskFolder(CheckedImages[MaskIndex], ImageModule):
     """Images in one folder and their masks in another, with equal names, such as images/1.jpg and masks/1.png.
 
     A mask has the size of its image. Its pixels are numbers of classes, in grey or in a palette, or colours of a table.

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pyarrow as pa
 import torch
+from pytorch_lightning import LightningDataModule
 from pytorch_lightning.trainer.states import TrainerFn
 from torch.utils.data import DataLoader, Dataset
 
@@ -85,7 +86,7 @@ class EncodedRows(Dataset[Any]):
         return batch
 
 
-class RowData(SplitModule):
+class RowData(SplitModule, LightningDataModule):
     """Rows of a table with a target, prepared for a model.
 
     A batch is ``(inputs, target)`` or ``(inputs, target, weights)``: a tuple of the inputs of the model's ``forward``,

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import torch
 from numpy.typing import NDArray
-from pytorch_lightning import LightningModule
+from pytorch_lightning import LightningDataModule, LightningModule
 from pytorch_lightning.utilities.model_helpers import is_overridden
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
@@ -120,7 +120,7 @@ def _encode(texts: Sequence[str], preprocessing: TextPreprocessing) -> tuple[Ten
     return tuple(map(torch.from_numpy, preprocessing.encode_texts(texts)))
 
 
-class TextData(SplitModule):
+class TextData(SplitModule, LightningDataModule):
     """Texts with one label or several: a column of a table, or text files in one folder a class.
 
     A table is a file of CSV, JSON lines or Parquet, a folder of such files, or a Delta table. A folder of text files
