@@ -25,8 +25,8 @@ def check_rows_data(resolved: Resolved) -> None:
     Raises:
         DataError: If the table cannot be used, at the place of the setting that names what is wrong.
     """
-    section = resolved.section("data")
-    if section.get("class_path") not in _TABLE_DATA:
+    section = resolved.values.get("data")
+    if not isinstance(section, dict) or section.get("class_path") not in _TABLE_DATA:
         return
     arguments: dict[str, Any] = section.get("init_args") or {}
     if not any(arguments.get(name) for name in ("path", "train", "val", "test")):
@@ -35,7 +35,8 @@ def check_rows_data(resolved: Resolved) -> None:
     from lightkit.rows.planned import PlannedRows
     from lightkit.rows.table_rules import TableRules
 
-    given = {each.name: arguments[each.name] for each in fields(TableRules) if each.name in arguments}
+    own = {each.name for each in fields(TableRules)}
+    given = {name: value for name, value in arguments.items() if name in own}
     given["ignore"] = tuple(given.get("ignore") or ())
     try:
         rows = PlannedRows(RowSettings.from_arguments(arguments), TableRules(**given))

@@ -50,12 +50,6 @@ def split_of(digest: str, *, val_fraction: float, test_fraction: float) -> Split
     return "val" if fraction < test_fraction + val_fraction else "train"
 
 
-def sort_classes(names: Collection[str]) -> list[str]:
-    """Sort the names of classes: whole numbers by size, other names as text."""
-    are_numbers = all(name.lstrip("-").isdecimal() for name in names)
-    return sorted(names, key=int) if are_numbers else sorted(names)
-
-
 def check_fractions(*, val_fraction: float, test_fraction: float) -> None:
     """Refuse shares that leave nothing to train on.
 
@@ -90,3 +84,9 @@ def name_tables(path: str | None, *, train: str | None, val: str | None, test: s
     if not path and not tables:
         raise ConfigError("data.init_args.path: expected a table, or tables in data.init_args.train, val and test.")
     return {None: path} if path else tables
+
+
+def sort_classes(names: Collection[str]) -> list[str]:
+    """Sort the names of classes: whole numbers by size, other names as text."""
+    are_numbers = all(name.lstrip("-").isdecimal() for name in names)
+    return sorted(names, key=int) if are_numbers else sorted(names)

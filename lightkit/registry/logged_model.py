@@ -23,7 +23,6 @@ from lightkit.export.samples import extend_example, make_random_samples
 from lightkit.export.target import ExportTarget
 from lightkit.registry.package import hide_advice
 from lightkit.registry.store import address_of_root, open_registry, set_environment
-from lightkit.runs.files import find_value
 
 if TYPE_CHECKING:
     from mlflow.models import Model
@@ -160,7 +159,7 @@ def _read_example(uri: str, module: nn.Module, description: Model, folder: Path)
 def _describe(uri: str, module: nn.Module, example: Sequence[Tensor], description: Model) -> Metadata:
     source = {"model": uri, **({"mlflow_run": description.run_id} if description.run_id else {})}
     outputs = run_model(module, example)
-    own = find_value(description.metadata, "lightkit")
+    own = (description.metadata or {}).get("lightkit")
     if isinstance(own, Mapping):
         noted = Metadata.from_dict(json.loads(json.dumps(own)))
         return replace(noted, source={**noted.source, **source})
