@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from lightkit.data.bad_samples import Defects, check_bad_samples
-from lightkit.data.image_module import ImageModule, warn_idle_fractions
+from lightkit.data.image_module import SPLIT_OF_STAGE, ImageModule, warn_idle_fractions
 from lightkit.errors import DataError
 from lightkit.images.image_index import ImageIndex
 from lightkit.images.mask_index import MaskIndex
@@ -48,9 +48,8 @@ class CheckedImages(_Module, Generic[IndexT]):
         super().setup(stage)
         if stage == "fit":
             warn_idle_fractions(self, index.given, self._given_as)
-        needed: dict[str | None, Split] = {"test": "test", "validate": "val"}
-        if stage in needed:
-            self._refuse_missing(needed[stage])
+        if stage in ("validate", "test"):
+            self._refuse_missing(SPLIT_OF_STAGE[stage])
 
     def _find_images(self) -> IndexT:
         """Find and check all images."""

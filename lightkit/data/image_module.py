@@ -62,6 +62,8 @@ from lightkit.runs.files import in_bytes
 
 log = logging.getLogger("lightkit.data")
 
+SPLIT_OF_STAGE: dict[str | None, Split] = {"fit": "train", "validate": "val", "test": "test"}
+"""The split without which a stage has nothing to do."""
 _BLOCK = 32
 """Images whose features are computed at a time; always as many, so that the same kernels compute them exactly."""
 _BATCH_HOOKS = (

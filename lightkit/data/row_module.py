@@ -14,7 +14,7 @@ from pytorch_lightning.trainer.states import TrainerFn
 from torch.utils.data import DataLoader, Dataset
 
 from lightkit.config.bounds import NonNegativeInt, Part, PositiveInt
-from lightkit.data.image_module import SplitModule, check_arguments, seed_of
+from lightkit.data.image_module import SPLIT_OF_STAGE, SplitModule, check_arguments, seed_of
 from lightkit.data.loader import eval_loader, predict_loader, train_loader
 from lightkit.errors import ConfigError, DataError
 from lightkit.images.splits import Split, check_fractions, name_tables
@@ -186,8 +186,7 @@ class RowData(SplitModule, LightningDataModule):
             if stage == "fit" and (self.trainer is None or self.trainer.is_global_zero):
                 for note in self._rows.plan.notes:
                     log.warning("data: %s", note)
-        needed: dict[str | None, Split] = {"fit": "train", "test": "test", "validate": "val"}
-        split = needed.get(stage)
+        split = SPLIT_OF_STAGE.get(stage)
         if split is not None and not self.counts[split]:
             raise DataError(
                 f"{self.row_settings.name}: no row is in the {split} split. Set data.init_args.{split} to a table of "

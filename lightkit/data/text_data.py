@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from lightkit.config.bounds import NonNegativeInt, Part, PositiveInt
-from lightkit.data.image_module import SplitModule, check_arguments, warn_idle_fractions
+from lightkit.data.image_module import SPLIT_OF_STAGE, SplitModule, check_arguments, warn_idle_fractions
 from lightkit.data.loader import Pinning, eval_loader, predict_loader, train_loader
 from lightkit.data.sampler import SampleKey
 from lightkit.errors import ConfigError, DataError
@@ -235,9 +235,8 @@ class TextData(SplitModule, LightningDataModule):
                 f"{self.path}: each text of the training split has the weight 0 in column {self.weight!r}, so that "
                 "nothing is trained on. Set data.init_args.weight to another column, or leave it out."
             )
-        needed: dict[str | None, Split] = {"test": "test", "validate": "val"}
-        if stage in needed:
-            self._refuse_missing(needed[stage])
+        if stage in ("validate", "test"):
+            self._refuse_missing(SPLIT_OF_STAGE[stage])
 
     @property
     def index(self) -> TextIndex:

@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader
 from lightkit.config.bounds import Fraction, NonNegativeInt, Part, PositiveInt
 from lightkit.data.bad_samples import Defects, check_bad_samples
 from lightkit.data.image_dataset import Encoded, View
-from lightkit.data.image_module import LoadingModule, check_arguments, seed_of
+from lightkit.data.image_module import SPLIT_OF_STAGE, LoadingModule, check_arguments, seed_of
 from lightkit.data.loader import LabelledSource, ResumableLoader, predict_loader
 from lightkit.data.tables.columns import find_columns
 from lightkit.data.tables.index import SPLITS, Index, Row, index_table
@@ -181,9 +181,8 @@ class Table(LoadingModule):
                 f"in column {self.index.columns.weight!r}, so that nothing is trained on. Set data.init_args.weight to "
                 "another column, or leave it out."
             )
-        needed: dict[str | None, Split] = {"fit": "train", "test": "test", "validate": "val"}
-        if stage in needed:
-            self._refuse_missing(needed[stage])
+        if stage in SPLIT_OF_STAGE:
+            self._refuse_missing(SPLIT_OF_STAGE[stage])
 
     def _open(self) -> Index:
         """Open the tables on rank 0 for all ranks, and find the split of each row."""
