@@ -19,7 +19,7 @@ from torchvision.transforms import InterpolationMode, v2
 from lightkit.config.bounds import Bounds, Fraction, NonNegativeInt, Part
 from lightkit.data.bad_samples import Defects, read_samples
 from lightkit.data.checked_images import CheckedImages
-from lightkit.data.image_dataset import Batch, ImageSamples, PhotoPixels, Pixels, random_box
+from lightkit.data.image_dataset import Batch, EvalView, ImageSamples, PhotoPixels, Pixels, random_box
 from lightkit.data.image_module import ImageModule, check_arguments, seed_of, warn_idle
 from lightkit.data.loader import predict_loader
 from lightkit.data.sampler import SampleKey, sample_randomness, stable_seed
@@ -113,23 +113,12 @@ class MaskTrainView:
         return image, classes
 
 
-class MaskEvalView:
-    """The whole image and its mask, resized to a square.
+class MaskEvalView(EvalView):
+    """The whole image and its mask, resized to a square."""
 
-    Args:
-        preprocessing: Of the image.
-        for_training: It is for a training without augmentation.
-    """
-
-    def __init__(self, preprocessing: Preprocessing, *, for_training: bool = False) -> None:
-        self.size = preprocessing.crop
-        self.for_training = for_training
-        self._preprocessing = preprocessing
-
-    def __call__(self, pixels: Pixels, mask: _Mask, seed: int, key: SampleKey) -> tuple[Tensor, Tensor]:
+    def __call__(self, pixels: Pixels, mask: _Mask, seed: int, key: SampleKey) -> tuple[Tensor, Tensor]:  # type: ignore[override]
         """Return both: uint8 ``(3, height, width)``, to the last bit the preprocessing's; int64 ``(height, width)``."""
-        image = torch.from_numpy(np.array(self._preprocessing.cropped(pixels.whole()))).permute(2, 0, 1)
-        return image, torch.from_numpy(resize_mask(mask, self.size))
+        return super().__call__(pixels, seed, key), torch.from_numpy(resize_mask(mask, self.size))
 
 
 class MaskSamples(ImageSamples):

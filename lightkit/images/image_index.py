@@ -389,10 +389,10 @@ def find_split_folders(root: Path) -> dict[Split, Path]:
         DataError: If the folder cannot be read, two folders hold one split, or all are named after splits and none
             holds the training split's classes.
     """
-    folders = _list_folders(root)
+    folders = list_folders(root)
     named = [(split_named(folder.name), folder) for folder in folders]
     words = [folder for split, folder in named if split is not None]
-    trained = [folder for split, folder in named if split == "train" and _list_folders(folder)]
+    trained = [folder for split, folder in named if split == "train" and list_folders(folder)]
     if not trained:
         if len(words) > 1 and len(words) == len(folders):
             names = join_names([f"{visible(folder.name, in_line=True)}/" for folder in words])
@@ -418,9 +418,9 @@ def find_split_folders(root: Path) -> dict[Split, Path]:
 def _warn_of_other_folders(root: Path, given: Mapping[Split, Path]) -> None:
     """Warn of folders next to the splits, which may be splits under unusual names, or of splits within classes."""
     if not given:
-        _warn_of_splits_in_classes(_list_folders(root))
+        _warn_of_splits_in_classes(list_folders(root))
         return
-    others = [folder.name for folder in _list_folders(root) if folder not in given.values()]
+    others = [folder.name for folder in list_folders(root) if folder not in given.values()]
     if others:
         log.warning(
             "%s: not read next to the splits %s: %s. A split's folder is named train, val or test",
@@ -431,7 +431,7 @@ def _warn_of_other_folders(root: Path, given: Mapping[Split, Path]) -> None:
 
 def _warn_of_splits_in_classes(classes: Sequence[Path]) -> None:
     """Warn where each class has folders that are named after splits, which are not the splits of the training."""
-    inner = [{split_named(folder.name) for folder in _list_folders(each)} for each in classes]
+    inner = [{split_named(folder.name) for folder in list_folders(each)} for each in classes]
     if inner and all("train" in splits and len(splits - {None}) > 1 for splits in inner):
         log.warning(
             "%s: the folders of the classes have folders named after splits, whose images are divided anew. For these "
@@ -468,8 +468,8 @@ def find_mask_folders(root: Path) -> tuple[str, str] | None:
     Returns:
         None without both, or where no file of the one has the name of a file of the other: they may be classes.
     """
-    for folder in (root, *(each for each in _list_folders(root) if split_named(each.name) == "train")):
-        names = _list_folders(folder)
+    for folder in (root, *(each for each in list_folders(root) if split_named(each.name) == "train")):
+        names = list_folders(folder)
         pictures = [each for each in names if _letters(each) in _IMAGE_FOLDERS]
         masks = [each for each in names if _letters(each) in _MASK_FOLDERS]
         if len(pictures) != 1 or len(masks) != 1 or len(names) > _MOST_FOLDERS:
@@ -572,7 +572,12 @@ def _find_images(folder: Path, others: Sequence[Path], passed_over: Counter[str]
     return files
 
 
-def _list_folders(folder: Path) -> list[Path]:
+def list_folders(folder: Path) -> list[Path]:
+    """List the visible folders in a folder, by name.
+
+    Raises:
+        DataError: If it cannot be read.
+    """
     try:
         return sorted(entry for entry in folder.iterdir() if entry.is_dir() and not entry.name.startswith("."))
     except OSError as error:
@@ -588,7 +593,7 @@ def _list_classes(folder: Path) -> list[Path]:
     if not folder.exists():
         where = f"data.init_args.root, from {Path.cwd()}"
         raise DataError(f"{folder}: this data folder does not exist ({where}){near_files(folder) or '.'}")
-    if folders := _list_folders(folder):
+    if folders := list_folders(folder):
         return folders
     raise DataError(
         f"{folder}: no class folders here. Expected one folder a class, each with its images (such as "

@@ -17,7 +17,7 @@ from lightkit.images.image_file import (
     UnreadableImageError,
     walk_files,
 )
-from lightkit.images.image_index import Defect, OnBadImage, Photo, check_defects, index_files
+from lightkit.images.image_index import Defect, OnBadImage, Photo, check_defects, index_files, list_folders
 from lightkit.images.mask_file import MaskClasses, describe_values, find_values, number_classes, parse_classes
 from lightkit.images.progress import show_progress
 from lightkit.images.splits import Split, split_named
@@ -85,13 +85,13 @@ def find_pairs_of_folders(root: Path, images: str, masks: str) -> dict[Split | N
         raise DataError(f"{root}: this data folder does not exist ({where}){near_files(root) or '.'}")
     found: dict[Split | None, tuple[Path, Path]] = {}
     if (root / images).is_dir():
-        for folder in _list_folders(root / images):
+        for folder in list_folders(root / images):
             if (split := split_named(folder.name)) is not None:
                 found[split] = (folder, root / masks / folder.name)
         if "train" not in found:
             found = {None: (root / images, root / masks)}
     else:
-        for folder in _list_folders(root):
+        for folder in list_folders(root):
             split = split_named(folder.name)
             if split is not None and (folder / images).is_dir():
                 found[split] = (folder / images, folder / masks)
@@ -105,10 +105,6 @@ def find_pairs_of_folders(root: Path, images: str, masks: str) -> dict[Split | N
         if not folder.is_dir():
             raise DataError(f"{folder}: there is no such folder of masks (data.init_args.masks).")
     return found
-
-
-def _list_folders(folder: Path) -> list[Path]:
-    return sorted(entry for entry in folder.iterdir() if entry.is_dir() and not entry.name.startswith("."))
 
 
 def pair_files(images: Path, masks: Path) -> list[tuple[Path, Path]]:

@@ -17,7 +17,7 @@ from torchmetrics.classification import MulticlassConfusionMatrix
 from lightkit.errors import ConfigError, join_names
 from lightkit.models.backbones import differences
 from lightkit.models.label_scores import LabelScores
-from lightkit.models.module import MeanLoss, ScoredModule, Scores, Stage, build_metrics
+from lightkit.models.module import MeanLoss, ScoredModule, Scores, Stage, build_metrics, split_batch
 from lightkit.reports import figures
 from lightkit.task import CLASSIFICATION, MULTILABEL, OutputKind, Task
 from lightkit.task.multilabel import DEFAULT_THRESHOLD
@@ -296,6 +296,27 @@ class ClassifyingModule(PretrainedModule):
         """Set the probability from which on each label is predicted."""
         self.thresholds = tuple(map(float, thresholds))
         self.task = MULTILABEL.decide_by(self.thresholds)
+
+    # -- steps ---------------------------------------------------------------------------------------------------------
+
+    def training_step(self, batch: Sequence[Any]) -> Tensor:
+        """Return the loss of a batch."""
+        return self._step("train", batch, label_smoothing=self.label_smoothing)["loss"]
+
+    def _step(self, stage: Stage, batch: Sequence[Any], *, label_smoothing: float = 0.0) -> dict[str, Tensor]:
+        inputs, targets, weights = split_batch(batch)
+        logits = self._compute_logits(inputs)
+        self._check_targets(logits, targets)
+        losses = self._compute_own_loss(stage, logits, targets, weights, label_smoothing)
+        return self._count(stage, logits, targets, weights, losses=losses)
+
+    def _compute_logits(self, inputs: Any) -> Tensor:
+        """Compute the logits of a batch in a step."""
+        raise NotImplementedError
+
+    def _compute_probabilities(self, logits: Tensor) -> Tensor:
+        """Compute the probabilities of classes, or of labels that are independent of each other."""
+        return logits.sigmoid() if self.multilabel else logits.softmax(dim=1)
 
     # -- loss ----------------------------------------------------------------------------------------------------------
 

@@ -29,7 +29,6 @@ from lightkit.models.backbones import (
 )
 from lightkit.models.classes import UNKNOWN_CLASSES, ClassifyingModule, find_picture_loggers, log_picture
 from lightkit.models.features import FrozenFeatures, are_images, compute_logits, list_own_methods
-from lightkit.models.module import Stage, split_batch
 
 log = logging.getLogger("lightkit.models")
 
@@ -251,28 +250,19 @@ class ImageClassifier(ClassifyingModule, LightningModule):
                 log_picture(self.trainer, "train/images", draw_grid(images))
         self._show_images = False
 
-    def training_step(self, batch: Sequence[Tensor]) -> Tensor:
-        """Return the loss of a batch."""
-        return self._step("train", batch, label_smoothing=self.label_smoothing)["loss"]
-
     def predict_step(self, batch: Tensor | list[Tensor] | tuple[Tensor, ...]) -> Tensor:
         """Return the probabilities ``(batch, num_classes)`` of a batch of images, with or without labels."""
         images = batch if isinstance(batch, Tensor) else batch[0]
         self._refuse_numbers(images)
-        logits: Tensor = self(images)
-        return logits.sigmoid() if self.multilabel else logits.softmax(dim=1)
+        return self._compute_probabilities(self(images))
 
-    def _step(self, stage: Stage, batch: Sequence[Tensor], *, label_smoothing: float = 0.0) -> dict[str, Tensor]:
-        inputs, targets, weights = split_batch(batch)
-        if are_images(inputs) or not self._has_offered:
-            self._refuse_numbers(inputs)
-            with spare_single_pixels(self._network, len(inputs)):
-                logits = self(inputs)
-        else:
-            logits = compute_logits(self._network, self._head_names[0], inputs)
-        self._check_targets(logits, targets)
-        losses = self._compute_own_loss(stage, logits, targets, weights, label_smoothing)
-        return self._count(stage, logits, targets, weights, losses=losses)
+    def _compute_logits(self, inputs: Tensor) -> Tensor:
+        if self._has_offered and not are_images(inputs):
+            return compute_logits(self._network, self._head_names[0], inputs)
+        self._refuse_numbers(inputs)
+        with spare_single_pixels(self._network, len(inputs)):
+            logits: Tensor = self(inputs)
+        return logits
 
     def _refuse_numbers(self, inputs: Tensor) -> None:
         """Refuse rows of numbers in the place of images.

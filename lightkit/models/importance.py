@@ -14,14 +14,8 @@ from torch import Tensor
 
 from lightkit.rows.table import TablePreprocessing
 
-_MOST_ROWS = 2000
+MOST_ROWS = 2000
 _NUM_SHUFFLES = 3
-
-
-def choose_rows(num_rows: int) -> list[int]:
-    """Choose rows that are evenly spaced, at most as many as are read."""
-    num = min(num_rows, _MOST_ROWS)
-    return [(2 * at + 1) * num_rows // (2 * num) for at in range(num)]
 
 
 def measure_importance(

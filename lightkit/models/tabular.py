@@ -18,9 +18,10 @@ from torch import Tensor, nn
 from lightkit import runs
 from lightkit.config.bounds import NonNegativeFloat, NonNegativeInt, Part, PositiveInt
 from lightkit.errors import ConfigError, DataError
+from lightkit.export.samples import space_evenly
 from lightkit.models.classes import check_class_names, check_same_classes, find_factors
 from lightkit.models.classifier import spare_single_pixels
-from lightkit.models.importance import choose_rows, measure_importance
+from lightkit.models.importance import MOST_ROWS, measure_importance
 from lightkit.models.module import ScoredModule, Scores, Stage, build_metrics, split_batch
 from lightkit.models.tabular_layers import NetworkName, RowEncoder, build_network
 from lightkit.rows.preprocessing import CHECKPOINT_KEY, RowPreprocessing, dump_preprocessing, load_preprocessing
@@ -274,7 +275,7 @@ class TabularModel(ScoredModule, LightningModule):
             return
         assert isinstance(preprocessing, TablePreprocessing)
         rows = data.encoded("test")
-        inputs, target, *_ = rows.__getitems__(choose_rows(len(rows)))
+        inputs, target, *_ = rows.__getitems__(space_evenly(len(rows), MOST_ROWS))
         found = measure_importance(
             lambda parts: self(*parts),
             [each.to(self.device) for each in inputs],

@@ -14,7 +14,7 @@ from torch.optim import AdamW, Optimizer
 from lightkit.config.bounds import NonNegativeFloat, NonNegativeInt, Part, PositiveInt
 from lightkit.errors import ConfigError
 from lightkit.models.classes import UNKNOWN_CLASSES, ClassifyingModule
-from lightkit.models.module import Stage, parameter_groups, split_batch
+from lightkit.models.module import parameter_groups
 from lightkit.models.scales import count_documents
 from lightkit.models.text_encoders import (
     NGRAMS,
@@ -262,22 +262,14 @@ class TextClassifier(ClassifyingModule, LightningModule):
         logits: Tensor = self.network(ids, counts)
         return logits
 
-    def training_step(self, batch: Sequence[Any]) -> Tensor:
-        """Return the loss of a batch."""
-        return self._step("train", batch, label_smoothing=self.label_smoothing)["loss"]
-
     def predict_step(self, batch: Sequence[Any]) -> Tensor:
         """Return the probabilities ``(texts, classes)`` of a batch, with or without labels."""
         inputs = batch if isinstance(batch[0], Tensor) else batch[0]
-        logits: Tensor = self(*inputs)
-        return logits.sigmoid() if self.multilabel else logits.softmax(dim=1)
+        return self._compute_probabilities(self(*inputs))
 
-    def _step(self, stage: Stage, batch: Sequence[Any], *, label_smoothing: float = 0.0) -> dict[str, Tensor]:
-        inputs, targets, weights = split_batch(batch)
+    def _compute_logits(self, inputs: Sequence[Tensor]) -> Tensor:
         logits: Tensor = self(*inputs)
-        self._check_targets(logits, targets)
-        losses = self._compute_own_loss(stage, logits, targets, weights, label_smoothing)
-        return self._count(stage, logits, targets, weights, losses=losses)
+        return logits
 
 
 def _make_hashing(
