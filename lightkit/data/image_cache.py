@@ -149,31 +149,35 @@ def open_rows(
         raise FileNotFoundError(errno.ENOENT, "no folder for it can be written")
     folder.mkdir(parents=True, exist_ok=True)
     with FileLock(folder / ".lock"):
-        if in_memory:
-            for other in folder.glob("*.rows"):
-                if _is_abandoned(other):
-                    other.unlink(missing_ok=True)
+        for other in folder.glob("*.rows") if in_memory else ():
+            if _is_abandoned(other):
+                other.unlink(missing_ok=True)
         found = [other for other in folder.glob(f"{key[:40]}*.rows") if other.stat().st_size == num_bytes]
         name = f"{key[:40]}-{secrets.token_hex(8)}" if in_memory else key[:40]  # no maker removes another's
         path = found[0] if found else folder / f"{name}.rows"
         if not found:
             path.unlink(missing_ok=True)
             _make_room(folder, num_bytes, limit_bytes, in_memory=in_memory)
-            try:
-                with path.open("wb") as file:
-                    if sys.platform == "linux":  # a full disk is an error now, and no crash of a mapped page later
-                        os.posix_fallocate(file.fileno(), 0, num_bytes)
-                    else:
-                        file.truncate(num_bytes)
-            except BaseException:
-                path.unlink(missing_ok=True)
-                raise
+            _allocate(path, num_bytes)
         os.utime(path)  # those unused longest are removed first
         rows = RowCache(path, sizes)
         if in_memory and not found:
             # Not `weakref.finalize`: processes of multiprocessing, such as a stage of a retrain, end without `atexit`.
             Finalize(rows, _remove_own, args=(path, _hold(path)), exitpriority=0)
         return rows
+
+
+def _allocate(path: Path, num_bytes: int) -> None:
+    """Make a file with all of its room; a full disk is an error now, and no crash of a mapped page later."""
+    try:
+        with path.open("wb") as file:
+            if sys.platform == "linux":
+                os.posix_fallocate(file.fileno(), 0, num_bytes)
+            else:
+                file.truncate(num_bytes)
+    except BaseException:
+        path.unlink(missing_ok=True)
+        raise
 
 
 def _make_room(folder: Path, num_bytes: int, limit_bytes: float | None, *, in_memory: bool) -> None:

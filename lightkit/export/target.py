@@ -101,11 +101,7 @@ def make_target(
         example = example_from_shapes(module, options.input_shapes)
         origin = "--input-shape"
     samples = draw_samples(module, data, options.num_samples)
-    weakness = "there are no data"
     module.trainer = None  # it is no part of the model, and would be pickled with it
-    if example is not None and samples is not None:
-        one, wanted = (" and ".join(describe_value(t[0]) for t in inputs) for inputs in (samples.inputs, example))
-        weakness = f"a sample of the {samples.source} is {one}, and the export is for {wanted}" if one != wanted else ""
     if example is None:
         if samples is None:
             raise ConfigError(
@@ -113,9 +109,11 @@ def make_target(
                 "example_input_array. Say --input-shape, such as --input-shape 1,3,224,224."
             )
         example = tuple(tensor[:_MIN_BATCH] for tensor in samples.inputs)
-    elif samples is None or weakness:
-        samples = make_random_samples(example, options.num_samples, source=origin)
-        _log.warning("the proof is weaker: %s, so that it is made on %s", weakness, samples.source)
+    else:
+        weakness = _explain_weakness(samples, example)
+        if samples is None or weakness:
+            samples = make_random_samples(example, options.num_samples, source=origin)
+            _log.warning("the proof is weaker: %s, so that it is made on %s", weakness, samples.source)
     if not_scored:
         samples = replace(samples, batches=(), not_scored=not_scored)
     example = tuple(torch.cat([each] * 2).contiguous() if len(each) < _MIN_BATCH else each for each in example)
@@ -141,6 +139,14 @@ def make_target(
             "method `untransformed(split)` that returns the `(PIL image, label)` of each sample by its index."
         )
     return target
+
+
+def _explain_weakness(samples: EvaluationSamples | None, example: Sequence[Tensor]) -> str:
+    """Explain why an export for an example cannot be proved on samples; empty where it can."""
+    if samples is None:
+        return "there are no data"
+    one, wanted = (" and ".join(describe_value(tensor[0]) for tensor in inputs) for inputs in (samples.inputs, example))
+    return "" if one == wanted else f"a sample of the {samples.source} is {one}, and the export is for {wanted}"
 
 
 def describe_model(

@@ -98,15 +98,31 @@ def parse_classes(
     if twice := sorted({code for code in codes if codes.count(code) > 1}):
         names = [name for name, code in zip(given, codes, strict=True) if code == twice[0]]
         raise ConfigError(f"{_KEY}: {join_names(names)} have the same value; a pixel is of one class.")
-    ignored: int | None = None
-    if ignore_index == "auto":
-        ignored = None if are_colors or IGNORED_VALUE in codes else IGNORED_VALUE
-    elif ignore_index is not None:
-        ignored = _parse_code("data.init_args.ignore_index", ignore_index, are_colors=are_colors)
-        if ignored in codes:
-            name = [*given][codes.index(ignored)]
-            raise ConfigError(f"data.init_args.ignore_index: {ignore_index} is that of class {name!r}. Leave out one.")
+    ignored = _parse_ignored(ignore_index, dict(zip(codes, given, strict=True)), are_colors=are_colors)
     return MaskClasses(tuple(given), tuple(codes), ignored, are_colors)
+
+
+def _parse_ignored(ignore_index: Any, names: Mapping[int, str], *, are_colors: bool) -> int | None:
+    """Parse the number or the colour of pixels that count for nothing; None where there is none.
+
+    Args:
+        ignore_index: As a config has it.
+        names: Name of each class, by its number or colour.
+        are_colors: Whether they are colours.
+
+    Raises:
+        ConfigError: If it is that of a class.
+    """
+    if ignore_index is None:
+        return None
+    if ignore_index == "auto":
+        return None if are_colors or IGNORED_VALUE in names else IGNORED_VALUE
+    ignored = _parse_code("data.init_args.ignore_index", ignore_index, are_colors=are_colors)
+    if ignored in names:
+        raise ConfigError(
+            f"data.init_args.ignore_index: {ignore_index} is that of class {names[ignored]!r}. Leave out one."
+        )
+    return ignored
 
 
 def _is_number(value: Any, limit: int) -> bool:
