@@ -426,7 +426,7 @@ def _choose_class_names(
         given: Classes of a checkpoint.
 
     Returns:
-        None for values, and without labels.
+        Their names; empty for values, and without labels.
 
     Raises:
         DataError: If a split has another class.
