@@ -22,7 +22,7 @@ else:
     _Module = object  # it is no data module by itself, so that no config can name it
 
 
-class CheckedImages(_Module, Generic[IndexT]):
+class CheckedImages(Generic[IndexT], _Module):
     """Image files by split; a subclass finds and checks them."""
 
     source: str

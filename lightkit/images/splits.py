@@ -72,10 +72,8 @@ def name_tables(path: str | None, *, train: str | None, val: str | None, test: s
     Raises:
         ConfigError: If there are both, or none.
     """
-    tables: dict[Split | None, str] = {}
-    for split, place in zip(("train", "val", "test"), (train, val, test), strict=True):
-        if place:
-            tables[split] = place
+    given: dict[Split, str | None] = {"train": train, "val": val, "test": test}
+    tables: dict[Split | None, str] = {split: place for split, place in given.items() if place}
     if path and tables:
         raise ConfigError(
             f"data.init_args.path ({path!r}) and data.init_args.{next(iter(tables))} are both set. Name one table with "

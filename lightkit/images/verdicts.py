@@ -186,7 +186,8 @@ class _FileCache:
             found = (key, status.st_size, _changed_ns(status))
             row = self._connection.execute(f"{query} AND changed_ns = ?", found).fetchone()
             if row and rules in (None, row[0]):
-                return Verdict(*row[1:], status.st_size)
+                _, digest, defect, height, width = row
+                return Verdict(digest, defect, height, width, status.st_size)
         return None
 
     def judge(

@@ -171,7 +171,8 @@ def newest_interrupted(root: Path | str, name: str) -> Run | None:
 def _read_end(run: Run) -> str | None:
     """Return the status with which the training of a run has ended: by its events where its summary cannot be read."""
     if (summary := read_json(run.summary_path)) is not None or not run.summary_path.exists():
-        return find_value(summary, "status")
+        found: str | None = find_value(summary, "status")
+        return found
     status = None
     for event in read_events(run.events_path):
         if event["event"] in ("start", "resume") and event.get("stage") == "fit":
