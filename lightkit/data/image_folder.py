@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from pytorch_lightning.trainer.states import TrainerFn
 
@@ -55,9 +55,11 @@ class ImageFolder(CheckedImages[ImageIndex], ImageModule):
     """
 
     source = "photos"
-    input_folders = ("root",)
-    class_folders = ("root",)
-    sample_arguments = (*("root", "val_fraction", "test_fraction", "on_bad_image", "max_bad_fraction"),)
+    input_folders: ClassVar[tuple[str, ...]] = ("root",)
+    class_folders: ClassVar[tuple[str, ...]] = ("root",)
+    sample_arguments: ClassVar[tuple[str, ...]] = (
+        *("root", "val_fraction", "test_fraction", "on_bad_image", "max_bad_fraction"),
+    )
 
     def __init__(
         self,

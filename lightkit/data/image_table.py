@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -48,10 +48,10 @@ class ImageTable(ImageFolder):
     """
 
     source = "table of photos"
-    input_folders = ()
-    class_folders = ()
-    input_paths = ("path",)
-    sample_arguments = (
+    input_folders: ClassVar[tuple[str, ...]] = ()
+    class_folders: ClassVar[tuple[str, ...]] = ()
+    input_paths: ClassVar[tuple[str, ...]] = ("path",)
+    sample_arguments: ClassVar[tuple[str, ...]] = (
         *("path", "image", "label", "separator", "split", "classes", "root"),
         *("val_fraction", "test_fraction", "on_bad_image", "max_bad_fraction"),
     )

@@ -6,7 +6,7 @@ import hashlib
 import random
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -215,8 +215,8 @@ class MaskFolder(CheckedImages[MaskIndex], ImageModule):
     """
 
     source = "masks"
-    input_folders = ("root",)
-    sample_arguments = (
+    input_folders: ClassVar[tuple[str, ...]] = ("root",)
+    sample_arguments: ClassVar[tuple[str, ...]] = (
         *("root", "images", "masks", "classes", "ignore_index"),
         *("val_fraction", "test_fraction", "on_bad_image", "max_bad_fraction"),
     )

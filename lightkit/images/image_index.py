@@ -451,8 +451,8 @@ def refuse_masks(images: Mapping[Path, Sequence[Path]]) -> None:
     pictures = [folder for folder in images if _letters(folder) in _IMAGE_FOLDERS]
     masks = [folder for folder in images if _letters(folder) in _MASK_FOLDERS]
     for picture, mask in product(pictures, masks):
-        stems = _list_stems(images[picture], picture)
-        names = {name if name in stems else _MASK_ENDING.sub("", name) for name in _list_stems(images[mask], mask)}
+        stems = _name_files(images[picture], picture)
+        names = {name if name in stems else _MASK_ENDING.sub("", name) for name in _name_files(images[mask], mask)}
         shared = stems & names
         if shared and 2 * len(shared) >= min(len(stems), len(names)):
             raise DataError(
@@ -492,7 +492,7 @@ def _letters(folder: Path) -> str:
     return re.sub(r"[\s_.\-]+", "", folder.name.lower())
 
 
-def _list_stems(files: Iterable[Path], folder: Path) -> set[str]:
+def _name_files(files: Iterable[Path], folder: Path) -> set[str]:
     """List the paths of files in a folder, without suffix and in small letters."""
     return {path.relative_to(folder).with_suffix("").as_posix().lower() for path in files}
 

@@ -85,7 +85,7 @@ class Move:
 
 def alias_version(registry: Registry, name: str, alias: str) -> str | None:
     """Return the version that an alias points to; None for none, or where there is no such model."""
-    return find_value(read_aliases(registry, name), alias)
+    return (read_aliases(registry, name) or {}).get(alias)
 
 
 @dataclass(frozen=True)
