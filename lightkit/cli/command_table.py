@@ -124,7 +124,7 @@ _PREDICT_OPTIONS = (
         value="FILE",
         completes=(FILES,),
     ),
-    Option("--top-k", "classes listed for each image; default 3", value="N"),
+    Option("--top-k", "classes of each image; default 3; all: a column each", value="N"),
     WHICH_CHECKPOINT,
     CONFIG,
     RUN,
