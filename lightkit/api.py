@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from lightkit import errors, runs
 from lightkit.cli.command_line import Invocation
@@ -103,12 +103,12 @@ class TrainingRun:
             module.trainer = None
             return module
 
-    def predict(self, images: Files, *, top_k: int | None = None) -> list[dict[str, Any]]:
+    def predict(self, images: Files, *, top_k: int | Literal["all"] | None = None) -> list[dict[str, Any]]:
         """Predict image files with the best checkpoint, as `lightkit predict --run RUN IMAGES` does.
 
         Args:
             images: Files, folders, globs, or tables with a column of paths.
-            top_k: Number of classes in a record; 3 if None.
+            top_k: Number of classes in a record; 3 if None. `all`: the likeliest, and `probability_NAME` of each class.
 
         Returns:
             One record for each image, such as `{"path": "a.jpg", "label": "roses", "probability": 0.93, "label_2": ...,

@@ -3,12 +3,15 @@
 One classifier of photos is trained, exported to ONNX and registered. In turns each server is started, warmed up, and
 asked for predictions of the same photo by 8 clients, each over a connection of its own that stays open. lightkit gets
 the JPEG file; MLflow's server, which takes no files, gets its pixels as JSON, which are written before the clock runs.
+Both are asked twice: with the photo as it is, and with one that the client has shrunk to the size of the model's input,
+which is the least that MLflow's server can be sent. Before the clock runs, both answers are compared.
 """
 
 from __future__ import annotations
 
 import argparse
 import http.client
+import io
 import json
 import os
 import signal
@@ -20,7 +23,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -37,12 +40,17 @@ LIGHTKIT = "lightkit serve"
 MLFLOW = "MLflow's server"
 _NUM_CLIENTS = 8
 _NUM_REQUESTS = {LIGHTKIT: 400, MLFLOW: 80}
+_AS_IT_IS, _SHRUNK = "the photo as it is", "shrunk by the client"
+_QUALITY = 90
+_MOST_APART = 0.05  # two ways to shrink a photo
 _NUM_QUICK = 16
 _NUM_PHOTOS = 200
 _START_S = 180.0
 _END_S = 30.0
 _TIMEOUT_S = 1200.0
 Answer = Mapping[str, float]
+Request = tuple[str, str, bytes]
+"""Path, content type and body."""
 
 
 def run(words: Sequence[str]) -> int:
@@ -70,39 +78,87 @@ def measure(options: argparse.Namespace, photos: Path, weights: Path) -> dict[st
         photos: One folder a class.
         weights: Of MobileNetV2.
     """
-    found: dict[str, list[Answer]] = {LIGHTKIT: [], MLFLOW: []}
+    found: dict[str, dict[str, list[Answer]]] = {
+        kind: {name: [] for name in (LIGHTKIT, MLFLOW)} for kind in (_AS_IT_IS, _SHRUNK)
+    }
     with tempfile.TemporaryDirectory(prefix="lightkit-bench-") as work:
         folder = Path(work)
-        photo = _make_model(options, photos, weights, folder)
-        pixels = np.asarray(Image.open(photo).convert("RGB")).tolist()
-        requests = {
-            LIGHTKIT: ("/predict", "image/jpeg", photo.read_bytes()),
-            MLFLOW: ("/invocations", "application/json", json.dumps({"inputs": [pixels]}).encode()),
-        }
+        photo = Image.open(_make_model(options, photos, weights, folder)).convert("RGB")
+        shrunk = photo.resize((options.size, options.size), Image.Resampling.BILINEAR)
+        requests = {_AS_IT_IS: _write_requests(photo), _SHRUNK: _write_requests(shrunk)}
+        threads = str(options.threads)
         servers = {
-            LIGHTKIT: ("-m", "lightkit", "serve", "--run", "latest"),
+            LIGHTKIT: ("-m", "lightkit", "serve", "--run", "latest", "--threads", threads),
             MLFLOW: ("-m", "mlflow", "models", "serve", "-m", "models:/bench@champion", "--env-manager", "local"),
         }
         paths = {LIGHTKIT: "/health", MLFLOW: "/ping"}
+        answers: dict[str, list[float]] = {}
 
         def once(name: str, _seed: int) -> float:
             number = _NUM_QUICK if options.quick else _NUM_REQUESTS[name]
             with _serve(servers[name], paths[name], folder, options.threads) as port:
-                _ask(port, requests[name], number=_NUM_CLIENTS)
-                found[name].append(_ask(port, requests[name], number=number))
-            return found[name][-1]["requests_per_s"]
+                answers[name] = _read_answer(name, port, requests[_AS_IT_IS][name])
+                for kind, both in requests.items():
+                    _ask(port, both[name], number=_NUM_CLIENTS)
+                    found[kind][name].append(_ask(port, both[name], number=number))
+            _compare_answers(answers)
+            return found[_AS_IT_IS][name][-1]["requests_per_s"]
 
         run_rounds(
             {name: partial(once, name) for name in servers}, repeat=options.repeat, seed=options.seed, title="serving"
         )
-    rates = {name: [each["requests_per_s"] for each in turns] for name, turns in found.items()}
-    what = f"MobileNetV2, {_NUM_CLIENTS} clients, one photo a request"
+    comparisons = []
+    for kind, turns in found.items():
+        rates = {name: [each["requests_per_s"] for each in answered] for name, answered in turns.items()}
+        what = f"MobileNetV2, {_NUM_CLIENTS} clients, one photo a request, {kind}"
+        comparisons.append(compare(what, rates, of=LIGHTKIT, to=MLFLOW, unit="requests/s", at_least=5))
+    sizes = {f"{kind}: {name}": len(body) for kind, both in requests.items() for name, (_, _, body) in both.items()}
     return {
-        "comparisons": [compare(what, rates, of=LIGHTKIT, to=MLFLOW, unit="requests/s", at_least=5)],
+        "comparisons": comparisons,
         "rounds": found,
-        "settings": {"size": options.size, "clients": _NUM_CLIENTS},
-        "notes": [_describe(name, turns) for name, turns in found.items()],
+        "settings": {"size": options.size, "clients": _NUM_CLIENTS, "bytes": sizes},
+        "notes": [_describe(f"{kind}, {name}", each) for kind, turns in found.items() for name, each in turns.items()],
     }
+
+
+def _write_requests(photo: Image.Image) -> dict[str, Request]:
+    """Write a request for each server: a JPEG file, and its pixels as JSON."""
+    file = io.BytesIO()
+    photo.save(file, "JPEG", quality=_QUALITY)
+    pixels = np.asarray(Image.open(file)).tolist()
+    return {
+        LIGHTKIT: ("/predict", "image/jpeg", file.getvalue()),
+        MLFLOW: ("/invocations", "application/json", json.dumps({"inputs": [pixels]}).encode()),
+    }
+
+
+def _read_answer(name: str, port: int, request: Request) -> list[float]:
+    """Return the probabilities of the classes, in the order of their names."""
+    path, content_type, body = request
+    with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=120)) as connection:
+        connection.request("POST", path, body, {"Content-Type": content_type})
+        answer = connection.getresponse()
+        content = answer.read()
+    if answer.status != 200:
+        raise BenchError(f"{path} answers {answer.status}: {content[:300]!r}")
+    predictions = json.loads(content)["predictions"]
+    if name == MLFLOW:
+        return [float(each) for each in predictions[0]]
+    classes = sorted(predictions[0]["classes"], key=lambda each: str(each["label"]))
+    return [float(each["probability"]) for each in classes]
+
+
+def _compare_answers(answers: Mapping[str, Sequence[float]]) -> None:
+    """Check that the servers answer the same, once both have answered.
+
+    Raises:
+        BenchError: If they do not.
+    """
+    if len(answers) < 2:
+        return
+    apart = float(np.abs(np.subtract(answers[LIGHTKIT], answers[MLFLOW])).max())
+    if apart > _MOST_APART:
+        raise BenchError(f"the servers answer {answers}, which is {apart:.3f} apart")
 
 
 def _describe(name: str, turns: Sequence[Answer]) -> str:
@@ -180,7 +236,8 @@ def _serve(words: Sequence[str], path: str, folder: Path, threads: int) -> Itera
             time.sleep(0.2)
         yield port
     finally:
-        os.killpg(server.pid, signal.SIGTERM)
+        with suppress(ProcessLookupError):  # it has ended by itself, which is the error that is raised
+            os.killpg(server.pid, signal.SIGTERM)
         try:
             server.wait(_END_S)
         except subprocess.TimeoutExpired:
@@ -194,11 +251,11 @@ def _is_ready(port: int, path: str) -> bool:
         try:
             connection.request("GET", path)
             return connection.getresponse().status == 200
-        except OSError:
+        except (OSError, http.client.HTTPException):
             return False
 
 
-def _ask(port: int, request: tuple[str, str, bytes], *, number: int) -> Answer:
+def _ask(port: int, request: Request, *, number: int) -> Answer:
     """Send so many requests by 8 clients at once, and return their rate and times."""
     path, content_type, body = request
 

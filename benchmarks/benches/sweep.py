@@ -7,6 +7,7 @@ run in turn, so that what else the machine does falls on all alike.
 from __future__ import annotations
 
 import json
+import shutil
 import statistics
 import subprocess
 import sys
@@ -27,13 +28,17 @@ from benches.rounds import BenchError, compare, mark_unmeasured, run_rounds
 SWEEP, FIT, HYDRA, ONE_PROCESS = "lightkit sweep", "lightkit fit", "Hydra's sweeper", "study.optimize"
 TRIAL_AT_MOST, COLD_AT_MOST, WARM_AT_MOST = 0.3, 0.15, 0.5
 HYDRA_AT_LEAST, ONE_PROCESS_AT_LEAST = 3.0, 0.8
-RATES = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1, 2e-1)
+RATES = (1e-2, 1e-4, 3e-4, 1e-3, 3e-3, 3e-2, 1e-1, 2e-1)
+"""The first is that of the config, which is trial 0 of each sweep."""
 NUM_PHOTO_TRIALS = 20
+PHOTO_RATE = 1e-3
+FEATURES = Path("lightkit") / "features"
+"""Folder of the features in a cache."""
 TIMEOUT_S = 3600.0
 
 SMALL = """\
 seed_everything: 7
-model: Regressor
+model: {class_path: Regressor, init_args: {learning_rate: 0.01}}
 data: Temperatures
 trainer: {max_epochs: 2, accelerator: cpu, logger: false, enable_progress_bar: false, enable_model_summary: false}
 run: {report: false}
@@ -45,7 +50,7 @@ model:
   init_args: {{backbone: mobilenet_v2, freeze: backbone, weights: {weights}, learning_rate: 0.001}}
 data:
   class_path: ImageFolder
-  init_args: {{root: {photos}, image_size: {size}, batch_size: 16}}
+  init_args: {{root: {photos}, image_size: {size}, batch_size: 16, augment: false}}
 trainer: {{max_epochs: 5, accelerator: cpu, logger: false, enable_progress_bar: false}}
 run: {{report: false}}
 """
@@ -152,6 +157,7 @@ def measure(parser: ArgumentParser, options: Any, num_trials: int) -> dict[str, 
         "The cost of a trial beyond its training is the difference of two sweeps by the difference of their trials, "
         "less the seconds that the trials' own summaries count as training.",
         "Trials a minute include the start of each contestant.",
+        "Each contestant on photos begins with the verdicts on the files and the decoded images of an earlier fit.",
     ]
     return {"comparisons": comparisons, "rounds": rounds, "notes": notes}
 
@@ -216,7 +222,21 @@ def _time_fit(folder: Path, seed: int) -> float:
 def _time_sweep(folder: Path, rates: Sequence[float], name: str) -> float:
     values = ",".join(map(str, rates))
     words = ("sweep", "-c", "small.yaml", "--space", f"model.learning_rate={values}", f"--run.name={name}")
-    return _run(folder, "-m", "lightkit", *words, "--sweep.metric=val/loss", "--quiet")
+    taken_s = _run(folder, "-m", "lightkit", *words, "--sweep.metric=val/loss", "--quiet")
+    _check_trials(folder, name, len(rates))
+    return taken_s
+
+
+def _check_trials(folder: Path, name: str, expected: int) -> None:
+    """Check that a sweep has trained what is counted.
+
+    Raises:
+        BenchError: If it has more or fewer trials, or one has failed.
+    """
+    lines = (folder / "sweeps" / name / "trials.jsonl").read_text(encoding="utf-8").splitlines()
+    states = [record["state"] for record in map(json.loads, lines) if record["event"] == "end"]
+    if states != ["complete"] * expected:
+        raise BenchError(f"the sweep {name} has the trials {', '.join(states)}; expected {expected} complete ones")
 
 
 def _time_trial(folder: Path, rates: Sequence[float], seed: int) -> float:
@@ -229,9 +249,7 @@ def _time_trial(folder: Path, rates: Sequence[float], seed: int) -> float:
 
 
 def _rate_of_sweep(folder: Path, rates: Sequence[float], seed: int) -> float:
-    """Return trials a minute; the config itself is one of them."""
-    seconds = _time_sweep(folder, rates[:-1], f"rate{seed}")
-    return 60 * len(rates) / seconds
+    return 60 * len(rates) / _time_sweep(folder, rates, f"rate{seed}")
 
 
 def _rate_of_one_process(folder: Path, rates: Sequence[float]) -> float:
@@ -251,10 +269,11 @@ def _measure_photos(
     split = copy_split(photos, folder / "photos", max_images=options.max_images)
     text = PHOTOS.format(photos=split.root, weights=weights, size=160)
     (folder / "photos.yaml").write_text(text, encoding="utf-8")
-    rates = [10 ** (-4 + 2 * number / NUM_PHOTO_TRIALS) for number in range(NUM_PHOTO_TRIALS - 1)]
+    others = [round(10 ** (-4 + 2 * (number + 0.3) / NUM_PHOTO_TRIALS), 7) for number in range(NUM_PHOTO_TRIALS - 1)]
+    rates = [PHOTO_RATE, *others]
     contestants = {
         SWEEP: partial(_time_photo_sweep, folder, rates),
-        "fits, each with an empty cache": partial(_time_photo_fits, folder, rates, is_cold=True),
+        "fits, each without kept features": partial(_time_photo_fits, folder, rates, is_cold=True),
         "fits with a warm cache": partial(_time_photo_fits, folder, rates, is_cold=False),
     }
     rounds = run_rounds(contestants, repeat=repeat, title="sweep on photos")
@@ -270,19 +289,31 @@ def _measure_photos(
 def _time_photo_sweep(folder: Path, rates: Sequence[float], seed: int) -> float:
     values = ",".join(map(str, rates))
     words = ("sweep", "-c", "photos.yaml", "--space", f"model.learning_rate={values}", "--sweep.metric=val/loss")
-    cache = {"XDG_CACHE_HOME": str(folder / f"cache-sweep{seed}")}
-    return _run(folder, "-m", "lightkit", *words, f"--run.name=photos{seed}", "--quiet", environment=cache)
+    cache = _fill_cache(folder, "sweep", seed)
+    shutil.rmtree(cache / FEATURES)
+    environment = {"XDG_CACHE_HOME": str(cache)}
+    taken_s = _run(folder, "-m", "lightkit", *words, f"--run.name=photos{seed}", "--quiet", environment=environment)
+    _check_trials(folder, f"photos{seed}", len(rates))
+    return taken_s
+
+
+def _fill_cache(folder: Path, name: str, seed: int) -> Path:
+    """Return a cache that one fit has filled, which does not count: with features, verdicts and decoded images."""
+    cache = folder / f"cache-{name}{seed}"
+    words = ("fit", "-c", "photos.yaml", "--quiet", f"--run.name=warm-{name}{seed}", "--trainer.max_epochs=1")
+    _run(folder, "-m", "lightkit", *words, environment={"XDG_CACHE_HOME": str(cache)})
+    return cache
 
 
 def _time_photo_fits(folder: Path, rates: Sequence[float], seed: int, *, is_cold: bool) -> float:
-    """Train each by a fit of its own; for a warm cache one fit that does not count has filled it."""
+    """Train each by a fit of its own, with the features of those before, or without them and all else that is kept."""
+    kind = "cold" if is_cold else "warm"
+    cache = _fill_cache(folder, kind, seed)
     words = ("fit", "-c", "photos.yaml", "--quiet")
-    warm = {"XDG_CACHE_HOME": str(folder / f"cache-warm{seed}")}
-    if not is_cold:
-        _run(folder, "-m", "lightkit", *words, f"--run.name=warm{seed}", environment=warm)
     total_s = 0.0
-    for number, rate in enumerate([1e-3, *rates]):
-        cache = {"XDG_CACHE_HOME": str(folder / f"cache-cold{seed}-{number}")} if is_cold else warm
-        name = f"--run.name={'cold' if is_cold else 'again'}{seed}-{number}"
-        total_s += _run(folder, "-m", "lightkit", *words, name, f"--model.learning_rate={rate}", environment=cache)
+    for number, rate in enumerate(rates):
+        if is_cold:
+            shutil.rmtree(cache / FEATURES)
+        own = (f"--run.name={kind}{seed}-{number}", f"--model.learning_rate={rate}")
+        total_s += _run(folder, "-m", "lightkit", *words, *own, environment={"XDG_CACHE_HOME": str(cache)})
     return total_s

@@ -9,9 +9,9 @@ kind            ``start``, ``epoch``, ``end``, ``failure`` or ``gate``
 time            ISO 8601, UTC, seconds
 job             the run's name; outside the command the model's class
 run             the run's id
-folder          the run's folder
+folder          the run's folder; of a sweep that of the sweep
 host            name of the machine
-stage           ``fit``, ``validate``, ``test``, ``predict``, ...
+stage           ``fit``, ``validate``, ``test``, ``predict``, ``sweep``, ...
 status          ``running``, ``done``, ``failed``, ``preempted`` (it can be resumed) or ``interrupted``; of a gate
                 ``passed`` or ``failed``
 exit_code       of the process, once it is known
@@ -146,15 +146,20 @@ class Notifier(Callback):
         self._stage: str | None = None
         self._began_s: float | None = None
         self._known: dict[str, Any] = {}
-        self._is_silent = False  # on other ranks, and in a trial
+        self._is_silent = False  # on other ranks, and in a fast_dev_run
+        self._is_muted = False
 
     def compose(self, message: Message) -> Deliver:
         """Format a message for the service, and return the call that delivers it and raises `DeliveryError`."""
         raise NotImplementedError
 
+    def mute(self) -> None:
+        """Send nothing from now on: the run is a trial of a sweep, which sends its own message."""
+        self._is_muted = True
+
     def _send(self, kind: Kind, **fields: Any) -> None:
         """Queue a message, if its kind is among the events."""
-        if not self._is_silent and kind in self.kinds:
+        if not self._is_silent and not self._is_muted and kind in self.kinds:
             self.sender.put(self.compose(create_message(kind, **fields)))
 
     def send_end(self, error: BaseException | None, **known: Any) -> None:

@@ -47,6 +47,8 @@ from lightkit.task import (
 log = logging.getLogger(__name__)
 _NUM_WORST = 40
 _NUM_THUMBNAILS = 60
+_MAX_PROBABILITIES = 10_000_000
+"""Probabilities of all classes that all ranks keep of an evaluation together: 40 MB."""
 _NUM_PICTURES = 20
 """Predictions of masks that are drawn, the worst."""
 # about 5 kB a thumbnail
@@ -108,6 +110,8 @@ class _Evaluation:
         self.pictures: dict[int, tuple[float, NDArray[np.uint8]]] = {}
         """Of the worst predictions, by the index of the sample: how wrong it is, and masks of target and prediction."""
         self._rows: list[dict[str, Tensor]] = []
+        self._num_probabilities = 0
+        self._max_probabilities = _MAX_PROBABILITIES // trainer.world_size
         self._indices: list[int] | None = []  # None: the loader does not say which samples are in a batch
         self._defects: Any = getattr(getattr(trainer, "datamodule", None), "defects", None)
         self._loader = getattr(loader, "loader", loader)  # of one that replays batches, as lightkit.registry's
@@ -120,6 +124,7 @@ class _Evaluation:
         """Add a batch, with pictures of its predictions where they have some."""
         rows, self.num_classes = outcomes
         self._rows.append(rows)
+        self._limit_probabilities(rows)
         num = len(rows["counts"])
         indices = list_indices(self._loader, epoch=0, batch=batch) or []
         if len(indices) != num and self.source is not None and self._defects is not None:
@@ -131,6 +136,16 @@ class _Evaluation:
                 self._keep_pictures(indices, *pictures)
         else:
             self._indices = None
+
+    def _limit_probabilities(self, rows: dict[str, Tensor]) -> None:
+        """Drop the probabilities of all classes once they are too many; those of prediction and label stay."""
+        if "class_probability" not in rows:
+            return
+        was_within = self._num_probabilities <= self._max_probabilities
+        self._num_probabilities += rows["class_probability"].numel()
+        if self._num_probabilities > self._max_probabilities:
+            for each in self._rows if was_within else [rows]:
+                del each["class_probability"]
 
     def _keep_pictures(self, indices: Sequence[int], errors: Tensor, pictures: Tensor) -> None:
         """Keep the pictures of the worst predictions so far."""
@@ -390,7 +405,8 @@ def _join_shares(
 ) -> tuple[NDArray[np.int64], dict[str, NDArray[Any]]]:
     """Return numbers and outcomes of the samples of all ranks, each once: a share may have been filled up."""
     shares = [each for each in shares if each[1]] or shares  # a rank may have had no batch
-    rows = {name: np.concatenate([each[name] for _, each in shares]) for name in shares[0][1]}
+    names = [name for name in shares[0][1] if all(name in each for _, each in shares)]  # a rank may have had too many
+    rows = {name: np.concatenate([each[name] for _, each in shares]) for name in names}
     num = len(next(iter(rows.values()), ()))
     index = np.concatenate([indices for indices, _ in shares]) if is_named else np.arange(num)
     index, first = np.unique(index, return_index=True)

@@ -78,6 +78,7 @@ def _hide(options: Iterable[Option]) -> Iterator[Option]:
 
 # -- the stages --------------------------------------------------------------------------------------------------------
 
+_TRIAL = Option("--trial", "the trial of a sweep that it is", value="NAME/NUMBER", is_hidden=True)
 FIT_OPTIONS = (
     Option("--if-changed", "train only if config, data or code changed; else code 6"),
     Option("--unchanged-ok", "with --if-changed: code 0 in place of 6"),
@@ -90,7 +91,7 @@ FIT_OPTIONS = (
     CKPT_PATH._replace(is_hidden=True),
     OUTPUT_JSON,
     RUN_HIDDEN,
-    Option("--trial", "the trial of a sweep that it is", value="NAME/NUMBER", is_hidden=True),
+    _TRIAL,
     Option("--trial-waits", "each epoch of the trial waits for the sweep", is_hidden=True),
 )
 _EVALUATION_OPTIONS = (
@@ -102,6 +103,7 @@ _EVALUATION_OPTIONS = (
     EVENTS,
     CKPT_PATH._replace(is_hidden=True),
     OUTPUT_JSON,
+    _TRIAL,
 )
 _PREDICT_OPTIONS = (
     Option(
@@ -124,7 +126,7 @@ _PREDICT_OPTIONS = (
         value="FILE",
         completes=(FILES,),
     ),
-    Option("--top-k", "classes listed for each image; default 3", value="N"),
+    Option("--top-k", "classes of each image; default 3; all: a column each", value="N"),
     WHICH_CHECKPOINT,
     CONFIG,
     RUN,

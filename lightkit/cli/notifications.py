@@ -48,6 +48,7 @@ class CommandNotifier:
         self._command = self._invocation.command
         self._is_first_rank = INHERITED not in os.environ and (rank is None or rank.rank == 0)
         self._is_supervised = LAUNCH in os.environ  # by a process that sends what goes wrong here
+        self._is_of_sweep = "trial" in self._invocation.options  # which sends one message for all its trials
         self._heartbeat: DeadMansSwitch | None = None
         self._resolved: Resolved | None = None
         self._job_name = ""
@@ -58,6 +59,10 @@ class CommandNotifier:
         """The run of the command, once it has begun."""
         self.has_sent_end = False
         """Whether other processes have sent the end."""
+        self.sends_each_end = False
+        """Whether each end without a trainer is sent, and not only a failure that no terminal has shown."""
+        self.known: dict[str, Any] = {}
+        """Fields of the message of such an end."""
 
     def around(self, work: Callable[[], int]) -> int:
         """Do the work of the command, send how it ended, and return the exit code of the work."""
@@ -98,7 +103,10 @@ class CommandNotifier:
         """
         for notifier in notifiers:
             notifier.mask = resolved.masked
-        self._notifiers = notifiers if self._is_first_rank and not _is_trial(resolved) else ()
+            if self._is_of_sweep:
+                notifier.mute()
+        is_silent = self._is_of_sweep or not self._is_first_rank or _is_trial(resolved)
+        self._notifiers = () if is_silent else notifiers
 
     def send_end(self, error: BaseException | None, *, timeout_s: float = CLOSE_TIMEOUT_S) -> None:
         """Send the end through the trainer's notifiers, or those of the config, and wait for answers.
@@ -112,8 +120,8 @@ class CommandNotifier:
         if not self._is_supervised or heartbeat_sign(code) != "fail":  # a failure is sent by the supervisor
             for notifier in self._notifiers:
                 notifier.send_end(error)
-            if error is not None and not self._notifiers and self._is_first_rank and not self.has_sent_end:
-                senders = [notifier.sender for notifier in self._send_early_failure(error, code)]
+            if not self._notifiers and self._is_first_rank and not self.has_sent_end:
+                senders = [notifier.sender for notifier in self._send_without_trainer(error, code)]
         if self._heartbeat is not None:
             text = "" if error is None else f"{type(error).__name__}: {' '.join(str(error).split())}"
             text = str(error) if isinstance(error, LightkitError) else text
@@ -122,14 +130,15 @@ class CommandNotifier:
         is_interruption = isinstance(error, (Interrupted, KeyboardInterrupt))
         close_all(senders, min(timeout_s, _INTERRUPTED_CLOSE_S) if is_interruption else timeout_s)
 
-    def _send_early_failure(self, error: BaseException, code: int) -> list[Notifier]:
-        """Send a failure from before there was a trainer, unless a terminal has shown it.
+    def _send_without_trainer(self, error: BaseException | None, code: int) -> list[Notifier]:
+        """Send a failure from before there was a trainer, unless a terminal has shown it; or the end of a sweep.
 
         Returns:
             The notifiers that were built for it.
         """
         is_interruption = isinstance(error, (BrokenPipeError, Interrupted, KeyboardInterrupt))  # no time to load torch
-        if sys.stderr.isatty() or is_interruption or heartbeat_sign(code) != "fail":
+        is_unseen_failure = heartbeat_sign(code) == "fail" and not sys.stderr.isatty()
+        if is_interruption or self._is_of_sweep or not (self.sends_each_end or is_unseen_failure):
             return []
         notifiers: list[Notifier] = []
         with suppress(LightkitError):  # the command has failed already, and prints why
@@ -142,12 +151,12 @@ class CommandNotifier:
             if self._resolved is not None and not _is_trial(self._resolved):
                 notifiers = [notifier for _, notifier in build_notifiers(self._resolved)]
         for notifier in notifiers:
-            notifier.send_end(error, job=self._job_name, stage=self._command)
+            notifier.send_end(error, **{"job": self._job_name, "stage": self._command, **self.known})
         return notifiers
 
     def _open_heartbeat(self, resolved: Resolved) -> None:
         is_outermost = self._is_first_rank and not self._is_supervised and IN_RETRAIN not in os.environ  # of a retrain
-        if is_outermost and not _is_trial(resolved):
+        if is_outermost and not self._is_of_sweep and not _is_trial(resolved):
             self._heartbeat = create_heartbeat(resolved)
 
 

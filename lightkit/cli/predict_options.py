@@ -17,7 +17,7 @@ from lightkit.config.origins import near_files
 from lightkit.errors import ConfigError, DataError, visible
 
 if TYPE_CHECKING:
-    from lightkit.prediction.table import PredictionWriter
+    from lightkit.prediction.table import PredictionWriter, TopK
 
 _DEFAULT_OUTPUT = "predictions.csv"  # in the working directory: the images need not belong to the run
 _NUM_BAD = 5  # images without a prediction that are named in the end
@@ -30,13 +30,13 @@ class PredictOptions:
     Args:
         output: The table; ``-`` for CSV on standard output.
         contact_sheet: A page of thumbnails, in addition.
-        top_k: Number of classes of each image; None for the default.
+        top_k: Number of classes of each image; None for the default, ``all`` for a column of each class.
         unit: What is predicted, an image or a row.
     """
 
     output: Path = Path(_DEFAULT_OUTPUT)
     contact_sheet: Path | None = None
-    top_k: int | None = None
+    top_k: TopK = None
     unit: str = "image"
 
     @property
@@ -125,14 +125,30 @@ def _parse_outputs(options: Mapping[str, Any]) -> PredictOptions:
     """
     from lightkit.prediction.table import check_output_path  # here: numpy, as above
 
-    top_k = options.get("top-k")
-    if top_k is not None and not (str(top_k).isdecimal() and int(top_k) > 0):
-        raise ConfigError(f"--top-k {top_k}: expected a whole number of at least 1, of classes to tell of each image")
+    top_k = _parse_top_k(options.get("top-k"))
     output = check_output_path(str(options.get("output", _DEFAULT_OUTPUT)))
     sheet = options.get("contact-sheet")
     if sheet is not None:
         sheet = check_output_path(str(sheet), option="--contact-sheet", suffixes=(".html", ".htm"))
-    return PredictOptions(output, sheet, None if top_k is None else int(top_k))
+    return PredictOptions(output, sheet, top_k)
+
+
+def _parse_top_k(value: Any) -> TopK:
+    """Parse how many classes of each image are listed.
+
+    Raises:
+        ConfigError: If it is no number.
+    """
+    if value is None:
+        return None
+    if value == "all":
+        return "all"
+    if not (str(value).isdecimal() and int(value) > 0):
+        raise ConfigError(
+            f"--top-k {value}: expected a whole number of at least 1, of classes to tell of each image, or all for a "
+            "column of each class"
+        )
+    return int(value)
 
 
 def _refuse_image_options(options: Mapping[str, Any]) -> None:

@@ -291,7 +291,7 @@ def _build_callbacks(session: Session, trainer: Mapping[str, Any]) -> list[Callb
     # Those that end the stage early.
     if trains:
         callbacks.append(StopOnTime())
-    if "trial" in stage_config.options:
+    if trains and "trial" in stage_config.options:
         callbacks.append(_watch_trial(session))
     callbacks.append(StopOnSignal(session.process.watch, last_good=last_good))
     if trains and stage_config.deadline is not None:

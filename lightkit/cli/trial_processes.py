@@ -366,7 +366,8 @@ class TrialProcesses:
 
     def _start_test(self, active: Active) -> None:
         assert active.run is not None
-        self._start_command(active, ["test", f"--run={active.run.folder}", *self._job.words_of_test])
+        words = ["test", f"--run={active.run.folder}", f"--trial={self._job.name_trial(active.trial)}"]
+        self._start_command(active, [*words, *self._job.words_of_test])
 
     # -- while it runs -------------------------------------------------------------------------------------------------
 

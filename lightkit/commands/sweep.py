@@ -19,7 +19,7 @@ from lightkit.cli.command_line import Invocation
 from lightkit.cli.command_table import OF_FIT
 from lightkit.cli.console import configure_console, print_line
 from lightkit.cli.monitors import find_config_modes, list_monitors
-from lightkit.cli.notifications import IN_RETRAIN, CommandNotifier, build_notifiers
+from lightkit.cli.notifications import IN_RETRAIN, CommandNotifier
 from lightkit.cli.session import create_job_lock, find_job
 from lightkit.cli.stage_config import StageConfig, read_run_settings
 from lightkit.cli.stage_processes import OF_TRAINING, StageProcesses
@@ -127,7 +127,12 @@ def _sweep(fit: Invocation, options: Mapping[str, Any], notifier: CommandNotifie
         with create_job_lock(patient, SignalWatch()) as lock:
             record = find_record(stage_config, plan, root, job)
             record.check_with(lock)
-            return Sweep(stage_config, plan, record, lock, processes, deadline, report, root=root, job=job).run()
+            search = Sweep(stage_config, plan, record, lock, processes, deadline, report, root=root, job=job)
+            try:
+                return search.run()
+            finally:
+                notifier.known = search.describe_end()
+                notifier.sends_each_end = processes.received is None  # after a signal there is no time to load torch
 
 
 def _read_plan(stage_config: StageConfig, options: Mapping[str, Any]) -> Plan:
@@ -437,17 +442,13 @@ class Sweep:
         write_layer(path, self._plan.space, params, head=f"{self._folder.name}, trial {trial.number}", seed=trial.seed)
 
     def _build_words(self, layer: Path, trial: Trial) -> list[str]:
-        """Build the words of a trial's fit: the config's own, its layer, and no message of its own."""
+        """Build the words of a trial's fit: the config's own, and its layer."""
         fit = self._stage_config.invocation
         kept = {name: value for name, value in fit.options.items() if name in ("trust", "ckpt_path")}
         words = fit._replace(files=(*fit.files, str(layer)), options={**kept, "quiet": True}, inputs=()).spell()
-        words += [f"--run.name={self._job.job}", "--run.report=false", "--run.heartbeat_url=null"]
+        words += [f"--run.name={self._job.job}", "--run.report=false"]
         if trial.seed is not None:
             words.append(f"--seed_everything={trial.seed}")
-        for name, entry in self._stage_config.resolved.section("callbacks").items():
-            path = str((entry.get("class_path") if isinstance(entry, dict) else entry) or "")
-            if path.endswith("Notifier"):
-                words.append(f"--callbacks.{name}=null")
         return words
 
     # -- the end of a trial --------------------------------------------------------------------------------------------
@@ -527,7 +528,6 @@ class Sweep:
             lines.append(f"report {shown_path(page)}")
         lines += self._suggest_next()
         print_line(self._stage_config.resolved.masked("\n".join(lines)), self._stage_config.mode)
-        self._send_end()
         return 0
 
     def _describe_noise(self) -> list[str]:
@@ -621,18 +621,15 @@ class Sweep:
 
         track_sweep(self._stage_config.resolved, self._root, self._record, self._plan, self._trials.metric, self._mode)
 
-    def _send_end(self) -> None:
-        """Send the end with the notifiers of the config, which the trials have not."""
-        resolved = self._stage_config.resolved
-        has_any = any("Notifier" in str(entry) for entry in resolved.section("callbacks").values())
-        if not has_any:
-            return
-        notifiers = [notifier for _, notifier in build_notifiers(resolved)]
-        for notifier in notifiers:
-            notifier.send_end(None, job=self._job.job, stage="sweep")
-        from lightkit.runs.webhook import close_all
-
-        close_all([notifier.sender for notifier in notifiers], 5.0)
+    def describe_end(self) -> dict[str, Any]:
+        """Describe the sweep for the message of its end: its folder, and the best value so far."""
+        known = {"job": self._job.job, "stage": "sweep", "folder": str(self._folder)}
+        best = None
+        if self._plan.sampler != "seeds" and self._mode is not None:
+            best = choose_best(self._record.trials, self._plan, self._mode)
+        if best is None:
+            return known
+        return {**known, "best": {"monitor": self._trials.metric, "value": best.value}}
 
 
 def _list_visible(number: int) -> list[str]:

@@ -13,7 +13,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from io import BytesIO
 from pathlib import Path
-from typing import Any, Protocol, TextIO
+from typing import Any, Literal, Protocol, TextIO
 
 import numpy as np
 
@@ -29,6 +29,8 @@ STANDARD_OUTPUT = Path("-")
 """CSV on standard output."""
 DEFAULT_TOP_K = 3
 """Number of classes of each image, if there are as many."""
+TopK = int | Literal["all"] | None
+"""Number of classes of each image, the likeliest; ``all``: the likeliest, and a column of each class."""
 _ROW_GROUP = 4096  # rows of Parquet in memory
 _FORMULA = ("=", "+", "-", "@")
 # beginnings of the names of columns of numbers
@@ -71,7 +73,8 @@ class PredictionColumns:
 
     Args:
         class_names: Names of classes or labels in the order of the values; None for a model without.
-        top_k: Number of classes; `DEFAULT_TOP_K` if None, all if there are fewer.
+        top_k: Number of classes; `DEFAULT_TOP_K` if None, all if there are fewer. ``all``: the likeliest, and then
+            ``probability_NAME`` of each class, in the order of the classes.
         num_values: Outputs of a model without classes.
         task: Of the model.
 
@@ -82,7 +85,7 @@ class PredictionColumns:
     def __init__(
         self,
         class_names: Sequence[str] | None,
-        top_k: int | None = None,
+        top_k: TopK = None,
         num_values: int = 0,
         *,
         task: Task = CLASSIFICATION,
@@ -90,8 +93,11 @@ class PredictionColumns:
         self.class_names = None if class_names is None else tuple(class_names)
         self.task = UNDECLARED if class_names is None else task
         self._num_values = num_values if self.class_names is None else len(self.class_names)
-        self._top_k = min(top_k or DEFAULT_TOP_K, self._num_values)
+        self._has_each = top_k == "all" and self.task.has_classes
+        self._top_k = min(top_k or DEFAULT_TOP_K, self._num_values) if isinstance(top_k, int | None) else 1
         inner = self.task.name_columns(self.class_names, num_values=self._num_values, top_k=self._top_k)
+        if self._has_each:
+            inner += [f"{_PROBABILITY}_{name}" for name in self.class_names or ()]
         self.names = ["path", *inner, "error"]
 
     def find_defect(self, values: Values) -> str | None:
@@ -122,7 +128,8 @@ class PredictionColumns:
             values = values.clip(0, 1)  # half precision rounds a little beyond
         if self.class_names is None:
             return [path, *values, defect]
-        return [path, *self.task.form.list_cells(values, self.class_names, top_k=self._top_k), defect]
+        cells = self.task.form.list_cells(values, self.class_names, top_k=self._top_k)
+        return [path, *cells, *(values if self._has_each else ()), defect]
 
     def rank(self, values: Values) -> list[tuple[str, np.floating[Any]]]:
         """List the likeliest classes with their probabilities, likeliest first; of equals, the first class first."""
@@ -347,7 +354,7 @@ def write_predictions(
     *,
     class_names: Sequence[str] | None,
     num_values: int = 0,
-    top_k: int | None = None,
+    top_k: TopK = None,
     contact_sheet: Path | None = None,
     task: Task = CLASSIFICATION,
     has_rows: bool = True,
@@ -360,7 +367,7 @@ def write_predictions(
         output: The table, in the format of its suffix; see `check_output_path`. Standard output gets each row at once.
         class_names: In the order of the values; None for a model without classes.
         num_values: Outputs of a model without classes.
-        top_k: Number of classes of each image; 3 if None.
+        top_k: Number of classes of each image; 3 if None; ``all`` for a column of each class.
         contact_sheet: An HTML page, in addition.
         task: Of the model.
         has_rows: Whether each prediction is a row; else it is a mapping, and all are written as JSON lines.

@@ -68,8 +68,13 @@ def dump_charts(charts: Sequence[Chart]) -> Markup:
         return Markup("")
     total = sum(len(curve.rows) for chart in charts for curve in chart.curves)
     stride = 1 + total // _MAX_NUMBERS
-    text = json.dumps([_describe(chart, stride) for chart in charts], separators=(",", ":"), allow_nan=False)
-    # a name such as </script> ends no element: the three letters are written as escapes
+    return dump_json([_describe(chart, stride) for chart in charts])
+
+
+def dump_json(value: Any) -> Markup:
+    """Write a value as JSON for a script element, which no text in it can end."""
+    text = json.dumps(value, separators=(",", ":"), allow_nan=False)
+    # a name such as </script>: the three letters are written as escapes
     for letter in "<>&":
         text = text.replace(letter, f"\\u{ord(letter):04x}")
     return Markup(text)  # noqa: S704 - escaped above

@@ -92,6 +92,23 @@ def _figure(width: float, height: float) -> Iterator[Figure]:
         yield Figure(figsize=(width, height), layout="constrained")
 
 
+def _set_log_scale(axes: Axes, *, x: bool = False, y: bool = False) -> None:
+    """Make an axis logarithmic, with numbers such as 0.001: Matplotlib's own are formulas, which are shown as text."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter  # 0.4 s, as above
+
+    for is_wanted, name, axis in ((x, "x", axes.xaxis), (y, "y", axes.yaxis)):
+        if not is_wanted:
+            continue
+        axes.set(**{f"{name}scale": "log"})
+        axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        low, high = axis.get_view_interval()
+        if high < 20 * low:  # less than two powers of ten, so that others are named too
+            axis.set_minor_locator(LogLocator(subs=(2, 5)))
+            axis.set_minor_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        else:
+            axis.set_minor_formatter(NullFormatter())
+
+
 def draw_curves(
     rows: Sequence[Mapping[str, float]],
     names: Sequence[str],
@@ -129,7 +146,7 @@ def draw_curves(
             axes = below = figure.add_subplot()
         _draw_lines(axes, rows, names, axis=axis, labels=True)
         if has_log_axis:
-            axes.set_yscale("log")
+            _set_log_scale(axes, y=True)
         if starts_at_zero:
             axes.set_ylim(bottom=0)
         below.set_xlabel(axis)
@@ -250,7 +267,7 @@ def draw_scatter(target: NDArray[Any], prediction: NDArray[Any], *, has_log_axes
         ends = [np.nanmin(target), np.nanmax(target)] if len(target) else [0, 1]
         axes.plot(ends, ends, color=_COLORS["dim"], linestyle=(0, (2, 2)), linewidth=1)
         if has_log_axes:
-            axes.set(xscale="log", yscale="log")
+            _set_log_scale(axes, x=True, y=True)
         axes.set(xlabel="target", ylabel="prediction")
         axes.grid(linewidth=0.8)
     return figure
@@ -272,7 +289,7 @@ def draw_residuals(target: NDArray[Any], prediction: NDArray[Any], *, has_log_ax
         axes.plot(target[::stride], residuals[::stride], "o", color=_COLORS["c0"], markersize=3, alpha=0.5)
         axes.axhline(0, color=_COLORS["dim"], linestyle=(0, (2, 2)), linewidth=1)
         if has_log_axis:
-            axes.set_xscale("log")
+            _set_log_scale(axes, x=True)
         axes.set(xlabel="target", ylabel="prediction - target")
         axes.grid(linewidth=0.8)
         if len(finite):
@@ -448,7 +465,7 @@ def draw_slice(
         axes.grid(axis="y", linewidth=0.8)
         axes.plot(positions, values, "o", color=_COLORS["c0"], markersize=4, alpha=0.6)
         if is_log:
-            axes.set_xscale("log")
+            _set_log_scale(axes, x=True)
         if labels:
             axes.set_xticks(range(len(labels)), [_text(label)[:16] for label in labels], rotation=30, ha="right")
             axes.set_xlim(-0.5, len(labels) - 0.5)

@@ -36,7 +36,13 @@ from lightkit.reports.predictions import (
     worst_errors,
 )
 from lightkit.reports.statistics import compute_calibration
-from lightkit.reports.thresholds import compute_thresholds, draw_thresholds
+from lightkit.reports.thresholds import (
+    Thresholds,
+    compute_class_thresholds,
+    compute_thresholds,
+    draw_thresholds,
+    dump_thresholds,
+)
 from lightkit.reports.usage import draw_usage
 from lightkit.runs.deadline import format_duration
 from lightkit.runs.files import find_value, in_bytes, write_text
@@ -169,7 +175,9 @@ def environment() -> Environment:
     return env
 
 
-def render_page(template: str, *, title: str, charts: Sequence[Chart] = (), **values: Any) -> str:
+def render_page(
+    template: str, *, title: str, charts: Sequence[Chart] = (), rates: Markup | None = None, **values: Any
+) -> str:
     """Render a template into the layout of all pages: one HTML file with its style, scripts and table of contents.
 
     Args:
@@ -177,14 +185,21 @@ def render_page(template: str, *, title: str, charts: Sequence[Chart] = (), **va
             ``<h2>`` is in the table of contents.
         title: Of the page.
         charts: Curves that the script draws over the figures of their names; with them the page holds uPlot.
+        rates: Those of each class, which the script draws over the figure of the thresholds, see `dump_thresholds`.
         values: What the template needs.
     """
     body = environment().get_template(template).render(**values)
     style = _read_part("style.css")
-    scripts = [_read_part("script.js")]
+    names = ["script.js"]
+    if rates:
+        names.insert(0, "rates.js")
     if charts:
+        names.insert(0, "curves.js")
+    has_plots = bool(charts or rates)
+    if has_plots:
+        names.insert(0, "uplot/uPlot.iife.min.js")
         style += _read_part("uplot/uPlot.min.css")
-        scripts = [_read_part("uplot/uPlot.iife.min.js"), _read_part("curves.js"), *scripts]
+    scripts = [_read_part(name) for name in names]
     return (
         environment()
         .get_template("base.html")
@@ -197,7 +212,8 @@ def render_page(template: str, *, title: str, charts: Sequence[Chart] = (), **va
             scripts=[Markup(script) for script in scripts],  # noqa: S704 - as above
             script_digests=[_digest(script) for script in scripts],
             charts=dump_charts(charts),
-            uplot_license=Markup(_read_part("uplot/LICENSE").strip()) if charts else "",  # noqa: S704 - as above
+            rates=rates,
+            uplot_license=Markup(_read_part("uplot/LICENSE").strip()) if has_plots else "",  # noqa: S704 - as above
             now=format_moment(datetime.now(UTC).isoformat()),
         )
     )
@@ -298,6 +314,7 @@ def render_run(facts: RunFacts, drawn: Mapping[str, PageFigure]) -> str:
     described = _describe(facts, _MAX_CLASSES)
     folder = facts.run.folder
     predictions: Predictions | None = described["predictions"]
+    class_rates = {} if predictions is None else compute_class_thresholds(predictions)
     blocks = frozenset() if predictions is None else predictions.task.report_blocks
     began_in = str(facts.manifest.get("working_directory") or "")
     warnings = Counter(str(each.get("message")) for each in facts.events if each["event"] == "warning")
@@ -306,7 +323,9 @@ def render_run(facts: RunFacts, drawn: Mapping[str, PageFigure]) -> str:
         "run.html",
         title=f"{facts.name}: report",
         charts=[each.chart for each in drawn.values() if each.chart is not None],
+        rates=dump_thresholds(_list_choices(described["thresholds"], class_rates)),
         **described,
+        class_rates=class_rates,
         figures=drawn,
         confusions=list_confusions(predictions, 10) if predictions is not None and "confusions" in blocks else [],
         groups=[] if predictions is None else _choose_samples(facts, predictions),
@@ -334,6 +353,13 @@ def _describe(facts: RunFacts, max_classes: int) -> dict[str, Any]:
         "calibration": compute_calibration(predictions) if "calibration" in blocks else None,
         "thresholds": None if predictions is None else compute_thresholds(predictions),
     }
+
+
+def _list_choices(overall: Thresholds | None, classes: Mapping[str, Thresholds]) -> list[Thresholds]:
+    """List the curves of which a page shows one: that of its figure first, which may be of a class."""
+    if overall is None:
+        return []
+    return [overall, *(each for each in classes.values() if each.name != overall.name)]
 
 
 def _list_other_scores(facts: RunFacts) -> list[tuple[str, str, str, str]]:

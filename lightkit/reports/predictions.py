@@ -21,7 +21,11 @@ _METADATA = b"lightkit"
 _SCHEMA = 1
 _ABOUT = ("split", "class_names", "fingerprint", "sha256", "epoch", "changed", "output_kind")
 """Fields of `Predictions` that the file holds as metadata."""
-_ARRAYS = ("index", "target", "prediction", "probability", "label_probability")
+_ARRAYS = ("index", "target", "prediction", "probability", "label_probability", "class_probability")
+
+
+def _no_probabilities() -> NDArray[np.float32]:
+    return np.empty((0, 0), np.float32)
 
 
 @dataclass(frozen=True)
@@ -38,6 +42,8 @@ class Predictions:
         prediction: Likewise, of what was predicted.
         probability: float32 ``(samples,)`` of the predicted class, or ``(samples, labels)``; empty for a regressor.
         label_probability: float32 ``(samples,)``, of the label, or of that label which is missed most.
+        class_probability: float32 ``(samples, classes)``; empty where it is not recorded, as of many classes, or by an
+            earlier version. Of independent labels ``probability`` has them.
         class_names: In the order of the labels; empty for a regressor.
         fingerprint: Of the data, as in the run's manifest.
         sha256: Of the checkpoint; None for weights that are in no file.
@@ -63,6 +69,7 @@ class Predictions:
     changed: tuple[str, ...] = ()
     output_kind: OutputKind | None = None
     own_task: Task | None = None
+    class_probability: NDArray[np.float32] = field(default_factory=_no_probabilities)
     slices: Mapping[str, NDArray[np.bool_]] = field(default_factory=dict)
 
     def __len__(self) -> int:

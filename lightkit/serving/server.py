@@ -13,11 +13,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from queue import Empty, Queue
 from typing import Annotated, Any
 
 import litserve
 from fastapi import Depends, Response
 from fastapi.responses import JSONResponse
+from litserve.loops import BatchedLoop
 
 from lightkit.errors import ConfigError, DataError
 from lightkit.export.metadata import Metadata, read_metadata
@@ -25,6 +27,7 @@ from lightkit.serving.predictor import Predictor, Refusal, find_row_length
 from lightkit.serving.requests import Item, RequestRules, read_items
 
 _BATCH_WAIT_S = 0.002
+_IDLE_WAIT_S = 1.0
 _TIMEOUT_S = 60
 _log = logging.getLogger("lightkit")
 
@@ -52,6 +55,42 @@ class ServerSettings:
     threads: int | None = None
 
 
+class PatientLoop(BatchedLoop):  # type: ignore[misc]  # as below
+    """Wait for the first request of a batch, and only then for those that come shortly after it.
+
+    LitServe 0.2 asks its queue, which is in another process, each millisecond whether there is a request: a server
+    without any takes a good part of a core.
+    """
+
+    def get_batch_requests(self, lit_api: Any, request_queue: Any, transport: Any) -> tuple[list[Any], list[Any]]:
+        """Return the requests of a batch, and those that have waited too long; none of both after a second."""
+        try:
+            first = request_queue.get(timeout=_IDLE_WAIT_S)
+        except Empty:
+            return [], []
+        found: tuple[list[Any], list[Any]] = super().get_batch_requests(
+            lit_api, _QueueWithFirst(first, request_queue), transport
+        )
+        return found
+
+
+class _QueueWithFirst:
+    """A queue whose first item was taken out already.
+
+    Args:
+        first: That item.
+        queue: The queue of the others.
+    """
+
+    def __init__(self, first: Any, queue: "Queue[Any]") -> None:
+        self._taken = [first]
+        self._queue = queue
+
+    def get(self, timeout: float) -> Any:
+        """Return the next item, at the latest after so many seconds."""
+        return self._taken.pop() if self._taken else self._queue.get(timeout=timeout)
+
+
 class ModelAPI(litserve.LitAPI):  # type: ignore[misc]  # LitServe 0.2 has no types
     """The model of one exported file, as LitServe calls it: in a process of its own, with batches of requests.
 
@@ -61,7 +100,7 @@ class ModelAPI(litserve.LitAPI):  # type: ignore[misc]  # LitServe 0.2 has no ty
     """
 
     def __init__(self, file: Path, settings: ServerSettings) -> None:
-        super().__init__(max_batch_size=settings.max_batch_size, batch_timeout=_BATCH_WAIT_S)
+        super().__init__(max_batch_size=settings.max_batch_size, batch_timeout=_BATCH_WAIT_S, loop=PatientLoop())
         self._file = file
         self._settings = settings
         self._predictor: Predictor | None = None
@@ -141,8 +180,11 @@ def serve_model(file: Path, metadata: Metadata, settings: ServerSettings) -> Non
     row_length = find_row_length(metadata, file)
     preprocessing = metadata.row_preprocessing
     columns = None if preprocessing is None else tuple(preprocessing.columns)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # with --max-batch-size 1: that requests could be batched
+        api = ModelAPI(file, settings)
     server = litserve.LitServer(
-        ModelAPI(file, settings),
+        api,
         accelerator="cpu",
         workers_per_device=settings.workers,
         timeout=_TIMEOUT_S,

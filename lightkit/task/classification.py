@@ -11,9 +11,15 @@ from numpy.typing import NDArray
 from lightkit.task.arrays import Array, Statistic
 from lightkit.task.interface import Measure, PredictionForm, Recorded, Task, find_counted, register_form
 
+MAX_RECORDED_CLASSES = 100
+"""Most classes of which each has its probability in the recorded predictions."""
+
 
 class ClassForm(PredictionForm):
-    """The class of each sample, with the probabilities of the class that is predicted and of the one that is right."""
+    """The class of each sample, with the probabilities of the class that is predicted and of the one that is right.
+
+    Of at most 100 classes the probabilities of all are recorded, too.
+    """
 
     in_graph_kind = "probabilities"
     has_probabilities = True
@@ -45,6 +51,8 @@ class ClassForm(PredictionForm):
         of_label = scores.gather(1, target.long().clamp(0, num_classes - 1)[:, None]).squeeze(1)
         columns = {"target": target, "prediction": predicted, "probability": probability}
         columns |= {"label_probability": of_label, "counts": find_counted(tensors) & is_class}
+        if num_classes <= MAX_RECORDED_CLASSES:
+            columns["class_probability"] = scores.clone()  # it may be the tensor of the step itself
         return columns, num_classes
 
     def _compute_scores(self, tensors: Mapping[str, Any], task: Task) -> Any:
@@ -66,15 +74,22 @@ class ClassForm(PredictionForm):
 
     def arrange(self, rows: Mapping[str, Array]) -> dict[str, Array]:
         """Return the numbers of the classes, and the probabilities within 0 and 1."""
-        return {
+        arrays = {
             "target": rows["target"].astype(np.int64),
             "prediction": rows["prediction"].astype(np.int64),
             "probability": rows["probability"].clip(0, 1),
             "label_probability": rows["label_probability"].clip(0, 1),
         }
+        if "class_probability" in rows:
+            arrays["class_probability"] = rows["class_probability"].astype(np.float32).clip(0, 1)
+        return arrays
 
     def to_columns(self, predictions: Recorded) -> dict[str, Any]:
-        """Return the columns ``label`` and ``predicted`` with the names of the classes, and both probabilities."""
+        """Return the columns ``label`` and ``predicted`` with the names of the classes, and their probabilities.
+
+        These are ``probability``, ``label_probability``, and ``probability_NAME`` of each class, where they are
+        recorded and no two classes have one name.
+        """
         import pyarrow as pa  # 0.1 s, which a fit needs at its end alone
 
         names = pa.array(predictions.class_names, pa.string())
@@ -84,6 +99,10 @@ class ClassForm(PredictionForm):
             columns[name] = encoded.cast(pa.string())
         columns["probability"] = pa.array(predictions.probability, pa.float32())
         columns["label_probability"] = pa.array(predictions.label_probability, pa.float32())
+        has_own_names = len(set(predictions.class_names)) == len(predictions.class_names)
+        if predictions.class_probability.size and has_own_names:
+            for at, name in enumerate(predictions.class_names):
+                columns[f"probability_{name}"] = pa.array(predictions.class_probability[:, at], pa.float32())
         return columns
 
     def from_columns(self, table: Any, names: Sequence[str]) -> dict[str, Array]:
@@ -97,6 +116,9 @@ class ClassForm(PredictionForm):
             columns[name] = pc.index_in(table[column], value_set=known).cast(pa.int64()).to_numpy()
         for name in ("probability", "label_probability"):
             columns[name] = table[name].to_numpy()
+        own = [f"probability_{name}" for name in names]
+        if own and set(own) <= set(table.column_names):  # an earlier version has not written them
+            columns["class_probability"] = np.stack([table[name].to_numpy() for name in own], axis=1)
         return columns
 
     def name_columns(self, names: Sequence[str], *, top_k: int) -> list[str]:
@@ -167,6 +189,16 @@ class ClassForm(PredictionForm):
         is_correct = self.find_correct(predictions).astype(float)
         chance = float(np.bincount(predictions.target).max() / len(is_correct))
         return Measure(is_correct, np.mean, chance, is_share=True)
+
+    def list_probabilities(self, predictions: Recorded) -> Array | None:
+        """Return the recorded probability of each class; of two classes that of the prediction says both."""
+        if predictions.class_probability.size:
+            return predictions.class_probability
+        if len(predictions.class_names) != 2 or not predictions.probability.size:
+            return None
+        probability = predictions.probability.astype(np.float64)
+        of_second = np.where(predictions.prediction == 1, probability, 1 - probability)
+        return np.stack([1 - of_second, of_second], axis=1)
 
     def list_calibration(self, predictions: Recorded) -> tuple[Array, Array] | None:
         """Return the probability of each prediction, and whether it is right."""

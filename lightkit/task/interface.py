@@ -59,6 +59,10 @@ class Recorded(Protocol):
         """``(samples,)``, of what is right; empty where there are no probabilities."""
 
     @property
+    def class_probability(self) -> Array:
+        """``(samples, classes)``; empty where the probabilities of all classes are not recorded."""
+
+    @property
     def class_names(self) -> tuple[str, ...]:
         """Names of the classes or labels."""
 
@@ -232,6 +236,10 @@ class PredictionForm:
     def measure(self, predictions: Recorded) -> Measure:
         """Compute the metric that the task is judged by."""
         raise NotImplementedError
+
+    def list_probabilities(self, predictions: Recorded) -> Array | None:
+        """Return the probability of each class, ``(samples, classes)``; None where it is not recorded."""
+        return None
 
     def list_calibration(self, predictions: Recorded) -> tuple[Array, Array] | None:
         """Return confidences, and whether each was right; None where there are no probabilities."""

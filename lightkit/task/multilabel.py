@@ -161,6 +161,10 @@ class LabelForm(PredictionForm):
         chance = float(shares[shares > 0].mean()) if (shares > 0).any() else None
         return Measure(values, statistic, chance)
 
+    def list_probabilities(self, predictions: Recorded) -> Array | None:
+        """Return the probability of each label."""
+        return predictions.probability
+
     def list_calibration(self, predictions: Recorded) -> tuple[Array, Array] | None:
         """Return the probability of each label of each sample, and whether it is there."""
         return predictions.probability.flatten(), predictions.target.flatten() == 1

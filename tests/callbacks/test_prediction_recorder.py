@@ -70,7 +70,40 @@ def test_outputs_of_a_step_are_reduced_to_what_is_recorded(outputs: Any, rows: l
     reduced = reduce_outputs(outputs)
     assert (reduced is None) == (rows is None)
     if reduced is not None:
-        torch.testing.assert_close(torch.stack([*reduced[0].values()]), torch.tensor(rows, dtype=torch.float32))
+        columns = {name: column for name, column in reduced[0].items() if name != "class_probability"}
+        torch.testing.assert_close(torch.stack([*columns.values()]), torch.tensor(rows, dtype=torch.float32))
+
+
+@pytest.mark.parametrize(("num_classes", "is_kept"), [(2, True), (100, True), (101, False)])
+def test_the_probabilities_of_all_of_at_most_100_classes_are_recorded(num_classes: int, is_kept: bool) -> None:
+    logits = torch.randn(5, num_classes)
+    reduced = reduce_outputs({"logits": logits, "target": torch.arange(5) % num_classes})
+    assert reduced is not None
+    found = reduced[0].get("class_probability")
+    assert (found is not None) == is_kept
+    if found is not None:
+        torch.testing.assert_close(found, logits.softmax(dim=1))
+
+
+@pytest.mark.parametrize(("most", "is_kept"), [(30, True), (29, False)])
+def test_too_many_probabilities_are_left_out_and_the_others_stay(
+    most: int, is_kept: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Classes(Scripted):
+        def test_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> Any:
+            values = batch[0][:, 0]
+            return {"logits": torch.stack([values, -values, 0 * values], dim=1), "target": values.long() % 3}
+
+    monkeypatch.setattr("lightkit.callbacks.prediction_recorder._MAX_PROBABILITIES", most)
+    recorder = PredictionRecorder(tmp_path)
+    quiet_trainer(tmp_path, callbacks=[recorder]).test(Classes([0.0]), numbers(), verbose=False)
+    read = read_predictions(tmp_path / "test_predictions.parquet")
+    assert read.index.tolist() == list(range(10))
+    assert read.class_probability.shape == ((10, 3) if is_kept else (0, 0))
+    if is_kept:
+        at = np.arange(10)
+        assert read.class_probability[at, read.target].tolist() == read.label_probability.tolist()
+        assert read.class_probability.max(axis=1).tolist() == read.probability.tolist()
 
 
 @pytest.mark.parametrize("num", [1, 2, 3, 10, 11])

@@ -288,6 +288,14 @@ def test_the_table_is_called_predictions_csv(place: Workspace) -> None:
 def test_top_k_says_how_many_classes_are_reported(place: Workspace) -> None:
     result = place.run("predict", "--model", MODEL, "new", "--output", "-", "--top-k", "1").ok()
     assert result.out.splitlines()[0] == "path,label,probability,error"
+    printed = place.run("predict", "--model", MODEL, "new", "--output", "-", "--top-k", "all").ok().out
+    rows = list(csv.DictReader(io.StringIO(printed)))
+    assert list(rows[0]) == ["path", "label", "probability", "probability_blues", "probability_reds", "error"]
+    for row in rows:
+        each = {name: float(row[f"probability_{name}"]) for name in ("blues", "reds")}
+        assert sum(each.values()) == pytest.approx(1, abs=1e-6)
+        assert row["label"] == max(each, key=lambda name: each[name])
+        assert float(row["probability"]) == max(each.values())
 
 
 def test_output_json_is_an_event(place: Workspace) -> None:
@@ -531,7 +539,7 @@ def test_many_images_take_no_more_memory_than_few(place: Workspace) -> None:
         (["nwe"], 3, r"nwe: there is no such file or folder; did you mean 'new'\?"),
         (["new", "--output", "t.xlsx"], 2, r"--output t\.xlsx: .*\.csv, \.parquet or"),
         (["new", "--contact-sheet", "s.pdf"], 2, r"--contact-sheet s\.pdf: .*\.html"),
-        (["new", "--top-k", "0"], 2, r"--top-k 0: .*at least 1"),
+        (["new", "--top-k", "0"], 2, r"--top-k 0: .*at least 1.*or all"),
         (["new", "--trainer.devices=2"], 2, r"--trainer\.devices=2.*no effect on an exported model"),
         (["new", "-c", "pictures.yaml"], 2, r"-c pictures\.yaml.*no effect on an exported model"),
         ([], 2, r"needs IMAGES"),

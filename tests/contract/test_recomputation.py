@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import hashlib
 import importlib.util
+import json
 import math
 import re
 import sqlite3
@@ -335,6 +336,8 @@ def test_the_predictions_of_a_run_are_those_of_its_best_weights_for_the_stored_s
             assert table["probability"].to_pylist() == close(probabilities.max(axis=1).tolist())
             of_label = probabilities[np.arange(len(targets)), targets]
             assert table["label_probability"].to_pylist() == close(of_label.tolist())
+            for at, name in enumerate(names):
+                assert table[f"probability_{name}"].to_pylist() == close(probabilities[:, at].tolist())
         else:
             assert table["target"].to_pylist() == close(targets.tolist())
             assert table["prediction"].to_pylist() == close(outputs.tolist())
@@ -660,6 +663,31 @@ def check_classes(trained: Trained, rows: list[list[str]]) -> None:
             assert row[5] == (f"{names[wrong.argmax()]} ({wrong.max()})" if wrong.any() else "")
 
 
+def check_class_curves(trained: Trained, page: str, rows: list[list[str]]) -> None:
+    """Assert that areas, and precision, recall and false positive rate of each class, are scikit-learn's."""
+    names = ("below", "above") if trained.job == "own" else CLASSES
+    targets = trained.samples("test").targets
+    probabilities = compute_probabilities(trained.outputs("test"))
+    found = re.search(r'id="rate-data">(.*?)</script>', page, re.DOTALL)
+    assert found is not None
+    drawn = {each["name"]: each for each in json.loads(found[1])}
+    assert {*drawn} == {*names} | (set() if len(names) == 2 else {"right predictions"})
+    assert [row[0] for row in rows] == [*names]
+    for at, (name, num_samples, precision, area) in enumerate(rows):
+        is_class = targets == at
+        scores = probabilities[:, at]
+        assert int(num_samples) == is_class.sum()
+        assert_shown(precision, float(sk.average_precision_score(is_class, scores)), digits=".3f")
+        assert_shown(area, float(sk.roc_auc_score(is_class, scores)), digits=".3f")
+        right, wrong = (np.array(drawn[name][kind]) for kind in ("right", "wrong"))
+        rates, recalls, thresholds = sk.roc_curve(is_class, scores, drop_intermediate=False)
+        assert (wrong / wrong[-1]).tolist() == close(rates.tolist())
+        assert (right / right[-1]).tolist() == close(recalls.tolist())
+        assert drawn[name]["threshold"][1:] == pytest.approx(thresholds[1:].tolist(), rel=1e-3)
+        precisions, _, _ = sk.precision_recall_curve(is_class, scores)
+        assert (right[1:] / (right + wrong)[1:]).tolist() == close(precisions[:-1][::-1].tolist())
+
+
 def compute_calibration_error(trained: Trained) -> float:
     """Compute the expected calibration error of the test, with 15 bins that include their upper end."""
     probabilities = compute_probabilities(trained.outputs("test"))
@@ -747,6 +775,7 @@ def test_every_number_of_a_report_is_that_of_the_best_weights_and_the_samples(tr
             assert_shown(prediction, float(predicted[at]))
         return
     check_classes(trained, tables["Scores of each class"])
+    check_class_curves(trained, page, tables["Areas of each class"])
     names = ("below", "above") if trained.job == "own" else CLASSES
     counts = sk.confusion_matrix(targets, predicted, labels=range(len(names)))
     for label, prediction, number in tables.get("Most frequent errors", []):

@@ -10,7 +10,9 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
+from pyarrow import parquet
 
 from tests.contract.test_gate_page import decision
 from tests.contract.test_report import page, reported_original, write_run  # noqa: F401 (fixtures)
@@ -216,3 +218,75 @@ def test_curves_answer_to_keys_and_controls(workspace: Workspace, tmp_path: Path
         assert found["smooth"] == ["step18", "train/loss0.5263"]
         assert found["pressed"] == "false"
         assert "<b>" not in found["hostile"]
+
+
+RATES = """
+const section = doc.querySelector("#thresholds"), box = section.querySelector(".rates"), out = {};
+const figure = section.querySelector("figure");
+const read = () => [figure.querySelector("figcaption").textContent, box.nextElementSibling.textContent,
+  [...section.querySelector(".plots table").tBodies[0].rows[0].cells].map((cell) => cell.textContent)];
+const select = section.querySelector("select");
+const ink = () => [...box.querySelectorAll("canvas")].map((each) => each.toDataURL()).join("");
+const press = async (key) => {
+  box.dispatchEvent(new view.KeyboardEvent("keydown", { key, bubbles: true, cancelable: true }));
+  await frames();
+};
+out.still = figure.querySelector(".scroll").hidden;
+out.names = [...select.options].map((each) => each.text);
+out.overall = read();
+const before = ink();
+select.value = "1";
+select.dispatchEvent(new view.Event("change"));
+await frames();
+out.first = read();
+out.drawn = ink() !== before;
+await press("ArrowRight");
+out.next = read()[1];
+await press("ArrowLeft");
+await press("ArrowLeft");
+out.before = read()[1];
+const over = box.querySelectorAll(".u-over")[1], area = over.getBoundingClientRect();
+over.dispatchEvent(new view.MouseEvent("mousemove", { clientX: area.left + 1, clientY: area.top + 20, bubbles: true }));
+await frames();
+out.pointed = read()[1];
+return out;
+"""
+
+
+def test_curves_of_each_class_answer_to_a_choice_keys_and_the_pointer(workspace: Workspace, tmp_path: Path) -> None:
+    """By hand: of `<b>a</b>` the two samples have 0.7 and 0.4, and the three others at most 0.3."""
+    names = ("<b>a</b>", "b", "c")
+    run = write_run(workspace, class_names=names, num_samples=5)
+    path = run / "test_predictions.parquet"
+    table = parquet.read_table(path)
+    columns = {
+        "label": ["b", "b", "c", names[0], names[0]],
+        "predicted": ["b", "b", "b", names[0], "c"],
+        "probability": [0.9, 0.6, 0.7, 0.7, 0.5],
+        "label_probability": [0.9, 0.6, 0.25, 0.7, 0.4],
+        f"probability_{names[0]}": [0.05, 0.3, 0.05, 0.7, 0.4],
+        "probability_b": [0.9, 0.6, 0.7, 0.2, 0.1],
+        "probability_c": [0.05, 0.1, 0.25, 0.1, 0.5],
+    }
+    rows = pa.table({name: table[name] for name in ("index", "path")} | columns)
+    parquet.write_table(rows.replace_schema_metadata(table.schema.metadata), path)
+    workspace.run("report", str(run)).ok()
+    content = (run / "report.html").read_text(encoding="utf-8")
+    assert "</b>" not in content
+    policy = re.search(r"<meta http-equiv[^>]*>", content)
+    assert policy
+    for width in (390, 1280):
+        found = ask_page(content.replace(policy[0], ""), RATES, tmp_path, width=width)
+        assert isinstance(found, dict), found
+        assert found["still"]
+        assert found["names"] == ["right predictions", "<b>a</b>", "b", "c"]
+        assert found["overall"][0].startswith("predictions that are accepted")
+        assert found["drawn"]
+        text = "<b>a</b>, where its probability is above a threshold: average precision 1.000, area under ROC 1.000"
+        assert found["first"][0] == text
+        assert found["first"][2] == ["0.5", "0.200", "1.000", "0.500", "0.000"]
+        rate = "accepted, precision {}, recall {}, false positive rate {}"
+        assert found["first"][1] == f"Threshold 0.7: 0.200 {rate.format('1.000', '0.500', '0.000')}"
+        assert found["next"] == f"Threshold 0.4: 0.400 {rate.format('1.000', '1.000', '0.000')}"
+        assert found["before"] == f"Threshold above all: 0.000 {rate.format('1.000', '0.000', '0.000')}"
+        assert found["pointed"] == f"Threshold 0.4: 0.400 {rate.format('1.000', '1.000', '0.000')}"

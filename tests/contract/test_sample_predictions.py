@@ -38,7 +38,8 @@ def test_of_a_test_quiet_prints_nothing_and_json_prints_events_alone(
 def test_the_prediction_for_each_sample_is_in_the_run_folder(split: str, tested_original: Path) -> None:
     (run,) = (each for each in (tested_original / "runs" / "pictures").iterdir() if not each.is_symlink())
     table = parquet.read_table(run / f"{split}_predictions.parquet")
-    assert table.column_names == ["index", "path", "label", "predicted", "probability", "label_probability"]
+    columns = ["index", "path", "label", "predicted", "probability", "label_probability"]
+    assert table.column_names == [*columns, "probability_blues", "probability_reds"]
     assert table["index"].to_pylist() == list(range(len(table)))
     assert [Path(path).parent.name for path in table["path"].to_pylist()] == table["label"].to_pylist()
     about = json.loads(table.schema.metadata[b"lightkit"])

@@ -180,7 +180,7 @@ def test_a_model_that_is_not_what_was_exported_is_refused(place: Workspace) -> N
 
 def test_sigterm_ends_the_server_in_order_with_0(place: Workspace) -> None:
     model = str(place.runs[-1] / "export" / "model.onnx")
-    served = start_server(place, "--model", model, "--top-k", "1")
+    served = start_server(place, "--model", model, "--top-k", "1", "--max-batch-size", "1")
     assert len(served.predict(NAMED[0])[0]["classes"]) == 1
     pid = served.process.pid
     served.process.signal(signal.SIGTERM)

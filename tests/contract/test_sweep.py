@@ -9,10 +9,13 @@ from typing import Any
 
 import psutil
 import pytest
+import yaml
 
 from tests.contract.conftest import Once, copy_of
 from tests.contract.examples import SMALL
+from tests.contract.test_tasks import row_job, write_rows
 from tests.contract.workspace import Workspace, read_events, read_json, read_metrics, session_members, wait_until_gone
+from tests.receiving import receiving
 
 pytestmark = pytest.mark.timeout(1800)
 
@@ -110,6 +113,48 @@ def test_two_ranks_stop_at_the_end_of_an_epoch_where_their_sweep_says_so(workspa
         assert read_json(run / "summary.json")["status"] == "pruned"
         assert len(read_events(run, "epoch")) == len(line["values"])
     assert len(pruned) >= 1
+
+
+NOTIFIER = {"class_path": "WebhookNotifier", "init_args": {"webhook_url": "${oc.env:WEBHOOK_URL}"}}
+
+
+def test_a_sweep_of_rows_tests_its_trials_and_sends_one_message_for_all_of_them(workspace: Workspace) -> None:
+    write_rows(workspace)
+    config = {
+        "seed_everything": 7,
+        **row_job({"target": "kind", "ignore": ["price"]}),
+        "accelerator": "cpu",
+        "callbacks": {"hook": NOTIFIER},
+        "trainer": {"max_epochs": 1, "logger": False, "callbacks": [NOTIFIER]},
+        "run": {"heartbeat_url": "${oc.env:HEARTBEAT_URL}"},
+        "sweep": {
+            "sampler": "grid",
+            "space": {"model.learning_rate": [0.05]},
+            "constraints": {"test/accuracy": {"min": 0}},
+        },
+    }
+    workspace.write("rows.yaml", config)
+    with receiving() as receiver:
+        environ = {"WEBHOOK_URL": receiver.url("hook"), "HEARTBEAT_URL": receiver.url("beat")}
+        printed = workspace.run("sweep", "-c", "rows.yaml", environ=environ, timeout_s=600).ok()
+    lines = read_ends(workspace)
+    assert [line["state"] for line in lines] == ["complete", "complete"], printed.out
+    runs = [workspace.folder / "runs" / line["run"] for line in lines]
+    for line, run in zip(lines, runs, strict=True):
+        summary = read_json(run / "summary.json")
+        assert line["value"] == summary["best"]["value"]
+        assert summary["stages"]["test"]["test/accuracy"] == line["constraints"]["test/accuracy"]
+    rates = [yaml.safe_load((run / "config.yaml").read_text())["model"]["init_args"]["learning_rate"] for run in runs]
+    assert rates[0] != rates[1] == 0.05
+
+    # each of the two notifiers has sent one message, of the sweep
+    messages = [request.json for request in receiver.of("hook")]
+    assert [[each[key] for key in ("kind", "status", "stage", "job")] for each in messages] == [
+        ["end", "done", "sweep", "rows"]
+    ] * 2
+    best = min(float(line["value"]) for line in lines)
+    assert [each["best"] for each in messages] == [{"monitor": "val/loss", "value": best}] * 2
+    assert [request.path for request in receiver.of("beat")] == ["/beat/*/start", "/beat/*"]
 
 
 def test_the_process_of_a_sweep_has_no_torch(swept: Workspace) -> None:

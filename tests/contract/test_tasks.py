@@ -103,6 +103,10 @@ def image_job(model: dict[str, Any], data: dict[str, Any]) -> dict[str, Any]:
 
 
 def score_classes(columns: dict[str, Any]) -> float:
+    names = [name.partition("_")[2] for name in columns if name.startswith("probability_")]
+    of_classes = np.array([columns[f"probability_{name}"] for name in names])
+    assert of_classes.sum(axis=0) == pytest.approx(1, abs=1e-5)
+    assert [names[at] for at in of_classes.argmax(axis=0)] == columns["predicted"]
     return float(sk.accuracy_score(columns["label"], columns["predicted"]))
 
 
@@ -365,8 +369,14 @@ def test_each_task_that_is_killed_goes_on_to_the_same_training(task: str, traine
 def test_two_ranks_score_each_task_as_one_process_does(task: str, trained: Path, workspace: Workspace) -> None:
     workspace = copy_of(trained, workspace)
     alone = read_json(workspace.only_run / "summary.json")["stages"]["test"]
+    before = parquet.read_table(workspace.only_run / "test_predictions.parquet").to_pydict()
     run_joined(workspace, "test", "--run", "latest", "accelerator={num_processes: 2, strategy: ddp}")
     together = read_json(workspace.only_run / "summary.json")["stages"]["test"]
     assert together.keys() == alone.keys()
     for name, value in together.items():
         assert value == pytest.approx(alone[name], rel=1e-5), name
+    columns = parquet.read_table(workspace.only_run / "test_predictions.parquet").to_pydict()
+    assert columns.keys() == before.keys()
+    for name, cells in columns.items():
+        is_number = isinstance(cells[0], float)
+        assert cells == (pytest.approx(before[name], rel=1e-4, abs=1e-6) if is_number else before[name]), name

@@ -5,6 +5,7 @@ import pytest
 
 from lightkit.errors import DataError
 from lightkit.prediction.table import Prediction, PredictionColumns
+from lightkit.task import MULTILABEL
 
 NAMES = ["ant", "bee", "cat", "dog"]
 
@@ -31,6 +32,16 @@ def test_a_classifier_has_a_label_and_a_probability_for_each_rank(top_k: int | N
 def test_classes_are_ranked_and_of_equals_the_first_comes_first() -> None:
     row = PredictionColumns(NAMES).row(predicted(0.25, 0.1, 0.4, 0.25))
     assert row == ["a.jpg", "cat", np.float32(0.4), "ant", np.float32(0.25), "dog", np.float32(0.25), None]
+
+
+def test_all_classes_have_a_column_of_their_own() -> None:
+    columns = PredictionColumns(NAMES, "all")
+    assert columns.names == ["path", "label", "probability", *(f"probability_{name}" for name in NAMES), "error"]
+    values = np.array([0.25, 0.1, 0.4, 0.25], np.float32)
+    assert columns.row(predicted(*values)) == ["a.jpg", "cat", values[2], *values, None]
+    labels = [PredictionColumns(("a", "b"), top_k, task=MULTILABEL).names for top_k in ("all", None)]
+    assert labels[0] == labels[1]
+    assert PredictionColumns(None, "all", 2).names == ["path", "prediction_0", "prediction_1", "error"]
 
 
 def test_a_model_without_classes_has_its_outputs_in_order() -> None:

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import base64
 import io
+import time
+from pathlib import Path
+from queue import Queue
+from typing import Any
 
 import numpy as np
 import pytest
@@ -56,3 +60,30 @@ def test_probabilities_are_enlarged_before_a_class_is_chosen() -> None:
     assert border == 11
     assert (mask[:, border:] == 1).all()
     assert (decide_mask(np.array([[0, 1]]), (2, 20))[0] == np.repeat([0, 1], 10)).all()
+
+
+class CountedQueue(Queue[Any]):
+    """A queue that counts how often it is asked."""
+
+    num_asked = 0
+
+    def get(self, block: bool = True, timeout: float | None = None) -> Any:
+        self.num_asked += 1
+        return super().get(block, timeout)
+
+
+def test_a_server_without_a_request_asks_once_a_second_and_then_takes_all_that_are_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    server = pytest.importorskip("lightkit.serving.server", reason="needs the extra lightkit[serve]")
+    monkeypatch.setattr(server, "_IDLE_WAIT_S", 0.05)
+    settings = server.ServerSettings(host="127.0.0.1", port=8000, max_batch_size=2, max_bytes=1)
+    api = server.ModelAPI(Path("model.onnx"), settings)
+    api.request_timeout = 60
+    queue = CountedQueue()
+    assert api.loop.get_batch_requests(api, queue, None) == ([], [])
+    assert queue.num_asked == 1
+    for number in range(3):
+        queue.put((0, f"request {number}", time.monotonic(), number))
+    assert api.loop.get_batch_requests(api, queue, None)[0] == [(0, "request 0", 0), (0, "request 1", 1)]
+    assert queue.qsize() == 1

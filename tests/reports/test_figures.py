@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 
@@ -64,3 +66,19 @@ def test_a_line_of_many_epochs_is_thinned() -> None:
 def test_values_that_are_not_finite_are_gaps() -> None:
     rows = [{"epoch": 0, "loss": 1.0}, {"epoch": 1, "loss": float("nan")}, {"epoch": 2, "loss": float("inf")}]
     assert "nan" not in figures.to_svg(figures.draw_curves(rows, ["loss"]), name="a", label="").lower()
+
+
+@pytest.mark.parametrize(("low", "shown"), [(-4, {"0.0001", "0.001", "0.01"}), (-2.5, {"0.005", "0.01"})])
+def test_a_logarithmic_axis_has_numbers_and_no_formulas(low: float, shown: set[str]) -> None:
+    values = np.logspace(low, -2, 9)
+    rows = [{"epoch": epoch, "train/loss": value} for epoch, value in enumerate(values)]
+    drawings = [
+        figures.draw_slice(values, values, key="rate", name="loss", is_log=True),
+        figures.draw_curves(rows, ["train/loss"], has_log_axis=True),
+        figures.draw_scatter(values, values, has_log_axes=True),
+        figures.draw_residuals(values, values, has_log_axis=True),
+    ]
+    for drawing in drawings:
+        texts = re.findall(r"<text[^>]*>([^<]*)</text>", figures.to_svg(drawing, name="x", label="x"))
+        assert shown <= {*texts}
+        assert not [text for text in texts if "$" in text]

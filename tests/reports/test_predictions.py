@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -38,13 +39,20 @@ def of_classifier() -> Predictions:
     )
 
 
+def of_probabilities() -> Predictions:
+    values = np.random.default_rng(5).dirichlet(np.ones(4), 5).astype(np.float32)
+    return replace(of_classifier(), class_probability=values)
+
+
 def of_regressor() -> Predictions:
     none = np.empty(0, np.float32)
     target, prediction = np.array([1.5, -2], np.float32), np.array([1.25, np.nan], np.float32)
     return Predictions("validation", np.array([0, 4]), [None, None], target, prediction, none, none)
 
 
-@pytest.mark.parametrize("make", [of_classifier, of_regressor], ids=["classifier", "regressor"])
+@pytest.mark.parametrize(
+    "make", [of_classifier, of_probabilities, of_regressor], ids=["classifier", "all classes", "regressor"]
+)
 def test_a_file_is_read_as_it_was_written(make: object, tmp_path: Path) -> None:
     assert callable(make)
     written: Predictions = make()
@@ -55,6 +63,17 @@ def test_a_file_is_read_as_it_was_written(make: object, tmp_path: Path) -> None:
         if isinstance(value, np.ndarray):
             assert getattr(read, name).dtype == value.dtype
     assert [each.name for each in tmp_path.iterdir()] == ["p.parquet"]
+
+
+def test_two_classes_of_one_name_have_no_columns_of_their_own(tmp_path: Path) -> None:
+    written = replace(of_probabilities(), class_names=("a", "a", "c", "d"))
+    write_predictions(tmp_path / "p.parquet", written)
+    assert read_predictions(tmp_path / "p.parquet").class_probability.size == 0
+
+
+def test_chosen_samples_keep_their_probabilities() -> None:
+    chosen = of_probabilities().take(np.array([4, 1]))
+    assert_array_equal(chosen.class_probability, of_probabilities().class_probability[[4, 1]])
 
 
 @pytest.mark.parametrize("content", [None, b"", b"PAR1 torn"], ids=["missing", "empty", "torn"])

@@ -151,6 +151,15 @@ def test_what_the_next_start_goes_on_with_is_kept(tmp_path: Path) -> None:
     assert f"other/{run_id(1)}" in planned(tmp_path, RetentionRules(keep_last=0)).kept
 
 
+def test_what_a_sweep_has_stopped_goes_first_and_is_none_of_the_newest(tmp_path: Path) -> None:
+    for day, status in enumerate(["done", "done", "pruned", "pruned", "done"]):
+        plant(tmp_path, day=day, status=status, size=100_000)
+    assert days_of(planned(tmp_path, RetentionRules(keep_last=2))) == [run_id(2), run_id(3), run_id(0)]
+    assert days_of(planned(tmp_path, RetentionRules(max_size_bytes=450_000))) == [run_id(2)]
+    alone = plant(tmp_path, "other", day=1, status="pruned")
+    assert f"other/{alone.name}" in planned(tmp_path, RetentionRules(keep_last=0), name="other").kept
+
+
 def test_a_link_to_a_run_stays(tmp_path: Path) -> None:
     plant(tmp_path, day=2)
     elsewhere = plant(tmp_path / "elsewhere", day=0)

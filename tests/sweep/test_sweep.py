@@ -6,12 +6,14 @@ import csv
 import json
 import os
 import random
+import re
+import shutil
 import signal
 import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree as ET
@@ -19,6 +21,7 @@ from xml.etree import ElementTree as ET
 import pytest
 import yaml
 
+from tests.receiving import receiving
 from tests.sweep.stand_in import read_lines
 
 pytest.importorskip("optuna", reason="needs the extra lightkit[sweep]")
@@ -36,9 +39,12 @@ def write(folder: Path, **sweep: Any) -> None:
     (folder / "config.yaml").write_text(yaml.safe_dump(config, sort_keys=False), encoding="utf-8")
 
 
-def start(folder: Path, *words: str, pace_s: float = 0.0) -> subprocess.Popen[str]:
+def start(
+    folder: Path, *words: str, pace_s: float = 0.0, environ: Mapping[str, str] | None = None
+) -> subprocess.Popen[str]:
     """Start a sweep in a folder."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "STAND_IN_S": str(pace_s), "CUDA_VISIBLE_DEVICES": ""}
+    environment |= environ or {}
     return subprocess.Popen(
         [*PROGRAM, "sweep", "-c", "config.yaml", *words],
         cwd=folder,
@@ -49,9 +55,9 @@ def start(folder: Path, *words: str, pace_s: float = 0.0) -> subprocess.Popen[st
     )
 
 
-def run(folder: Path, *words: str, pace_s: float = 0.0) -> tuple[int, str]:
+def run(folder: Path, *words: str, pace_s: float = 0.0, environ: Mapping[str, str] | None = None) -> tuple[int, str]:
     """Run a sweep; return its exit code and what it printed."""
-    process = start(folder, *words, pace_s=pace_s)
+    process = start(folder, *words, pace_s=pace_s, environ=environ)
     text, _ = process.communicate(timeout=240)
     return process.returncode, text
 
@@ -132,6 +138,27 @@ def test_a_trial_that_is_worse_than_the_median_is_stopped_and_is_pruned_in_the_t
     assert Counter(each["status"] for each in summaries)["pruned"] == len(pruned)
 
 
+def test_gc_deletes_what_was_stopped_before_anything_else(whole: tuple[Path, str], tmp_path: Path) -> None:
+    folder, _ = whole
+    shutil.copytree(folder / "runs", tmp_path / "runs", symlinks=True)
+
+    def read_states() -> dict[str, str]:
+        paths = tmp_path.glob("runs/config/2*/summary.json")
+        return {path.parent.name: json.loads(path.read_text(encoding="utf-8"))["status"] for path in paths}
+
+    before = read_states()
+    printed = subprocess.run(
+        [*PROGRAM, "gc", "--keep-last=50"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "pruned" in before.values()
+    assert read_states() == {name: state for name, state in before.items() if state != "pruned"}, printed.stdout
+
+
 def test_trials_are_in_a_table_and_on_a_page(whole: tuple[Path, str]) -> None:
     folder, _ = whole
     with (folder / "sweeps/config/trials.csv").open(encoding="utf-8") as file:
@@ -141,6 +168,10 @@ def test_trials_are_in_a_table_and_on_a_page(whole: tuple[Path, str]) -> None:
     page = (folder / "sweeps/config/report.html").read_text(encoding="utf-8")
     for part in ("History of the best", "Importance", "PED-ANOVA", "model.learning_rate", "pruned"):
         assert part in page
+    assert "mathdefault" not in page, "labels of a logarithmic axis are numbers"
+    _, _, listed = page.partition("<caption>Trials, the best first</caption>")
+    shown = re.findall(r"<tr><th scope=\"row\">(\d+)</th><td>search</td><td>(\w+)</td>", listed)
+    assert {int(number): state for number, state in shown} == {line["trial"]: line["state"] for line in ends(folder)}
 
 
 def test_a_finished_sweep_is_printed_again_and_trains_nothing(whole: tuple[Path, str]) -> None:
@@ -260,6 +291,22 @@ def test_equal_failures_in_a_row_end_the_sweep_with_the_first_error(tmp_path: Pa
     assert code == 1
     assert "2 trials in a row have failed (sweep.max_failures): ValueError: batches are out of stock" in text
     assert [line["state"] for line in ends(tmp_path)] == ["complete", "failed", "failed"]
+
+
+def test_a_sweep_that_fails_sends_one_message(tmp_path: Path) -> None:
+    write(tmp_path, max_failures=2, sampler="grid", space={"model.weight_decay": [2.0], "model.hidden": [1, 2]})
+    hook = {"callbacks": {"webhook": {"init_args": {"webhook_url": "${oc.env:HOOK}"}}}}
+    layer = {**hook, "run": {"heartbeat_url": "${oc.env:BEAT}"}}
+    (tmp_path / "notify.yaml").write_text(yaml.safe_dump(layer), encoding="utf-8")
+    with receiving() as receiver:
+        environ = {"HOOK": receiver.url("hook"), "BEAT": receiver.url("beat")}
+        code, text = run(tmp_path, "-c", "notify.yaml", environ=environ)
+    assert code == 1, text
+    (message,) = [request.json for request in receiver.of("hook")]
+    assert [message[key] for key in ("kind", "status", "stage", "job")] == ["failure", "failed", "sweep", "config"]
+    assert "2 trials in a row have failed" in message["error"]
+    assert message["best"] == {"monitor": "val/loss", "value": ends(tmp_path)[0]["value"]}
+    assert [request.path for request in receiver.of("beat")] == ["/beat/*/start", "/beat/*/fail"]
 
 
 def test_a_constraint_that_all_break_says_how_far_they_are(tmp_path: Path) -> None:

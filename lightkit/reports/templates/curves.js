@@ -145,7 +145,4 @@ if (source) {
   }
   const redraw = () => charts.forEach((chart) => chart.plot.redraw(false));
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
-  const still = (shown) => charts.forEach((chart) => { chart.still.hidden = !shown; chart.box.hidden = shown; });
-  addEventListener("beforeprint", () => still(true));
-  addEventListener("afterprint", () => still(false));
 }
