@@ -228,9 +228,33 @@ def suggest_margin(num_samples: int, *, confidence: float = 0.95) -> float | Non
     if drop is None or num_samples < _MIN_SAMPLES_OF_MARGIN:
         return None
     quantiles = NormalDist().inv_cdf(confidence) + NormalDist().inv_cdf(_POWER)
-    margin = max(drop, quantiles * math.sqrt(_DISAGREEMENT / num_samples))
-    step = 10.0 ** (math.floor(math.log10(margin)) - 1)
-    return round(math.ceil(margin / step - 1e-9) * step, 6)
+    return _round_up(max(drop, quantiles * math.sqrt(_DISAGREEMENT / num_samples)))
+
+
+def suggest_mean_margin(num_samples: int, *, deviation: float, confidence: float = 0.95) -> float | None:
+    """Suggest the margin of non-inferiority for a mean over the samples, such as an IoU, with two digits.
+
+    It lets an equally good model pass in 80 of 100 cases: ``(z(confidence) + z(0.8)) * deviation / sqrt(n)``, as for
+    `suggest_margin`.
+
+    Args:
+        num_samples: Samples of the split.
+        deviation: Standard deviation of the difference of two equally good models on a sample.
+        confidence: Of the one-sided test.
+
+    Returns:
+        The margin; None below 20 samples, of which a bootstrap shows nothing.
+    """
+    if num_samples < _MIN_SAMPLES_OF_MARGIN:
+        return None
+    quantiles = NormalDist().inv_cdf(confidence) + NormalDist().inv_cdf(_POWER)
+    return _round_up(quantiles * deviation / math.sqrt(num_samples))
+
+
+def _round_up(value: float) -> float:
+    """Round a positive number up to two digits."""
+    step = 10.0 ** (math.floor(math.log10(value)) - 1)
+    return round(math.ceil(value / step - 1e-9) * step, 6)
 
 
 class Calibration(NamedTuple):
