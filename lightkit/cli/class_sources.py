@@ -1,0 +1,118 @@
+"""Source files of the classes that a config names, and the defaults of their arguments, without an import. No torch."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import sysconfig
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from importlib.machinery import ModuleSpec, PathFinder
+from pathlib import Path
+from typing import Any
+
+_MAX_FILES = 2000  # of a package
+_PATHS = ("Path", "PurePath", "pathlib.Path", "pathlib.PurePath")
+
+
+def find_own_files(name: str) -> dict[str, Path]:
+    """Find the Python files of a package of the user's own, by their paths below the folder that it is imported from.
+
+    Of a single module they are those beside it. The standard library, and an installed package, which has a version,
+    have none.
+
+    Args:
+        name: Of the package or module at the top, such as ``my_package`` of ``my_package.data.Rows``.
+    """
+    spec = _find_top(name)
+    if spec is None or _is_installed(spec):
+        return {}
+    if spec.submodule_search_locations is not None:
+        folders = [Path(each) for each in spec.submodule_search_locations]
+        files = [(folder.parent, file) for folder in folders for file in sorted(folder.rglob("*.py"))]
+    elif spec.origin is not None and spec.origin.endswith(".py"):
+        folder = Path(spec.origin).parent
+        files = [(folder, file) for file in sorted(folder.glob("*.py"))]
+    else:
+        files = []
+    return {file.relative_to(folder).as_posix(): file for folder, file in files[:_MAX_FILES] if file.is_file()}
+
+
+def list_default_texts(class_path: str) -> dict[str, str]:
+    """List the defaults of the constructor of a class that are texts or paths, by the names of their arguments.
+
+    A constructor of a base class counts where that stands in the same file. Empty where the source is not found.
+
+    Args:
+        class_path: Path of the class.
+    """
+    file = _find_module_file(class_path)
+    if file is None:
+        return {}
+    with suppress(OSError, SyntaxError, ValueError):
+        classes = {
+            node.name: node
+            for node in ast.parse(file.read_text(encoding="utf-8")).body
+            if isinstance(node, ast.ClassDef)
+        }
+        return dict(_list_defaults(classes, class_path.rpartition(".")[2]))
+    return {}
+
+
+def _find_top(name: str) -> ModuleSpec | None:
+    """Find a module or package at the top, also of an editable installation; nothing is imported."""
+    with suppress(ImportError, AttributeError, ValueError):
+        return importlib.util.find_spec(name)
+    return None
+
+
+def _is_installed(spec: ModuleSpec) -> bool:
+    """Return whether a module is of the standard library, built in, or in a folder of installed packages."""
+    places = [*(spec.submodule_search_locations or ()), *([spec.origin] if spec.has_location and spec.origin else [])]
+    paths = sysconfig.get_paths()
+    folders = [Path(paths[key]).resolve() for key in ("stdlib", "platstdlib", "purelib", "platlib")]
+    found = [Path(place).resolve() for place in places]
+    if any(part in ("site-packages", "dist-packages") for place in found for part in place.parts):
+        return True
+    return not found or any(place.is_relative_to(folder) for place in found for folder in folders)
+
+
+def _find_module_file(class_path: str) -> Path | None:
+    """Find the file of a class's module; None where it is none of Python source."""
+    parts = class_path.split(".")[:-1]
+    spec = _find_top(parts[0]) if parts else None
+    for length in range(2, len(parts) + 1):
+        if spec is None or spec.submodule_search_locations is None:
+            return None
+        spec = PathFinder.find_spec(".".join(parts[:length]), list(spec.submodule_search_locations))
+    origin = None if spec is None else spec.origin
+    return Path(origin) if origin is not None and origin.endswith(".py") else None
+
+
+def _list_defaults(classes: Mapping[str, ast.ClassDef], name: str) -> Iterator[tuple[str, str]]:
+    """List the defaults of a class's constructor, or of that of its first base in the same file which has one."""
+    seen: set[str] = set()
+    waiting = [name]
+    while waiting:
+        found = classes.get(waiting.pop(0))
+        if found is None or found.name in seen:
+            continue
+        seen.add(found.name)
+        for node in found.body:
+            if isinstance(node, ast.FunctionDef) and node.name == "__init__":
+                yield from _list_texts_of(node.args)
+                return
+        waiting += [base.id for base in found.bases if isinstance(base, ast.Name)]
+
+
+def _list_texts_of(arguments: ast.arguments) -> Iterator[tuple[str, str]]:
+    ordered = [*arguments.posonlyargs, *arguments.args]
+    pairs: list[tuple[ast.arg, Any]] = list(
+        zip(ordered[len(ordered) - len(arguments.defaults) :], arguments.defaults, strict=True)
+    )
+    pairs += zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
+    for argument, default in pairs:
+        is_path = isinstance(default, ast.Call) and ast.unparse(default.func) in _PATHS and len(default.args) == 1
+        value = default.args[0] if is_path else default
+        if isinstance(value, ast.Constant) and isinstance(value.value, str):
+            yield argument.arg, value.value
