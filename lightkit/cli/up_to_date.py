@@ -256,6 +256,10 @@ def list_class_paths(resolved: Resolved) -> list[str]:
     values = resolved.values
     found = [_find_class_path(resolved, section) for section in ("model", "data")]
     found += _list_named_classes(values)
+    trainer = resolved.section("trainer")
+    for key in ("callbacks", "logger", "plugins"):  # of which a class without arguments may be text
+        listed = trainer.get(key)
+        found += [each for each in listed if isinstance(each, str)] if isinstance(listed, list) else []
     given = [path for path in found if path is not None and "." in path]
     return [path for path in dict.fromkeys(given) if path.partition(".")[0] not in _LIBRARIES]
 

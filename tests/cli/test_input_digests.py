@@ -101,7 +101,7 @@ def test_own_classes_from_elsewhere_count_with_their_package(
     write(tmp_path / "lib", "mine_pack/__init__.py", "mine_pack/deep/net.py", "mine_alone.py", "mine_beside.py")
     write(folder, "here.py")
     monkeypatch.syspath_prepend(str(tmp_path / "lib"))
-    words = ("--callbacks.a=mine_pack.deep.net.Net", "--callbacks.b=mine_alone.Callback")
+    words = ("--callbacks.a=mine_pack.deep.net.Net", "--trainer.callbacks=[mine_alone.Callback]")
     found = digests_of(session_of("torch.utils.data.Dataset", *words)).code
     assert sorted(found) == [
         *("here.py", "mine_alone.py", "mine_beside.py"),
