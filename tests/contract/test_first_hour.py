@@ -236,8 +236,8 @@ def test_a_run_of_a_script_and_one_of_a_config_are_told_apart_under_one_name(num
     refused = numbers.run("test", "--run", "latest", script="train.py")
     assert refused.code == 2
     for words in (
-        f"--run latest: the config of own/{of_config.name} names the class of its model, nets.Plain, and this script has "
-        "one of its own, nets.Plain, whose runs name none.",
+        f"--run latest: the config of own/{of_config.name} names the class of its model, nets.Plain, and this script "
+        "has one of its own, nets.Plain, whose runs name none.",
         f"The newest run of this form: --run own/{of_script.name}.",
         f"lightkit test --run own/{of_config.name}",
     ):
