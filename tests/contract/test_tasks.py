@@ -288,6 +288,7 @@ def test_each_task_is_judged_predicted_and_reported(task: str, trained: Path, wo
         slices = read_json(workspace.only_run / "gate.json")["slices"]
         assert slices["red"]["challenger"] == pytest.approx(red, rel=1e-4)
         assert slices["red"]["num_samples"] == sum("red" in row for row in columns["labels"])
+        assert slices["red"]["interval"][0] <= slices["red"]["challenger"] <= slices["red"]["interval"][1]
     if task == "masks":
         check_slices_of_masks(workspace)
     workspace.run("report", "latest").ok()
