@@ -259,6 +259,7 @@ def decide(
         compare_on_same_samples,
         compute_class_interval,
         compute_interval,
+        format_difference,
         select_class,
         smallest_drop,
     )
@@ -306,6 +307,8 @@ def decide(
     if settings.max_drop is not None and baseline is not None:
         asks = f"at most {settings.max_drop:g} worse than {baseline.name}"
         against = "" if reference is None else f" (that has {reference:.6g})"
+        if _is_number(value) and _is_number(reference) and value != reference:
+            against += f"; it is {format_difference(value - reference, 0.0, None, mode=settings.mode)}"
         is_noise = settings.confidence is not None and significance is not None and not significance["counts"]
         if settings.confidence is not None:
             asks += f", or no different with {settings.confidence:.4g} confidence"
