@@ -302,7 +302,7 @@ class LightkitCLI(LightningCLI):
         invocation = parse_command(script_command, [*files, *_join_values(words, known)], is_script=True)
 
         # A class that the script fixes has a section of plain arguments.
-        fixed = {}
+        fixed: dict[str, str] = {}
         if not self.subclass_mode_model:
             fixed["model"] = _name_class(self.model_class)
         if not self.subclass_mode_data:
