@@ -15,27 +15,30 @@ _MAX_FILES = 2000  # of a package
 _PATHS = ("Path", "PurePath", "pathlib.Path", "pathlib.PurePath")
 
 
-def find_own_files(name: str) -> dict[str, Path]:
-    """Find the Python files of a package of the user's own, by their paths below the folder that it is imported from.
+def find_own_files(class_path: str) -> dict[str, Path]:
+    """Find the Python files of a class of the user's own, by their paths below the folder that they are imported from.
 
-    Of a single module they are those beside it. The standard library, and an installed package, which has a version,
-    have none.
+    They are those of its package; of a single module those beside it; and of a folder without an ``__init__.py``, which
+    may hold data too, its module alone. The standard library, and an installed package, which has a version, have none.
 
     Args:
-        name: Of the package or module at the top, such as ``my_package`` of ``my_package.data.Rows``.
+        class_path: Path of the class, such as ``my_package.data.Rows``.
     """
-    spec = _find_top(name)
-    if spec is None or _is_installed(spec):
+    module = _find_module_file(class_path)
+    spec = _find_top(class_path.partition(".")[0])
+    if module is None or spec is None or _is_installed(spec):
         return {}
-    if spec.submodule_search_locations is not None:
-        folders = [Path(each) for each in spec.submodule_search_locations]
-        files = [(folder.parent, file) for folder in folders for file in sorted(folder.rglob("*.py"))]
-    elif spec.origin is not None and spec.origin.endswith(".py"):
-        folder = Path(spec.origin).parent
-        files = [(folder, file) for file in sorted(folder.glob("*.py"))]
+    folders = [Path(each) for each in spec.submodule_search_locations or ()]
+    if not folders:
+        folder = module.parent
+        files = sorted(folder.glob("*.py"))
+    elif spec.origin is None:
+        folder = next(each for each in folders if module.is_relative_to(each)).parent
+        files = [module]
     else:
-        files = []
-    return {file.relative_to(folder).as_posix(): file for folder, file in files[:_MAX_FILES] if file.is_file()}
+        folder = folders[0].parent
+        files = sorted(folders[0].rglob("*.py"))[:_MAX_FILES]
+    return {file.relative_to(folder).as_posix(): file for file in files if file.is_file()}
 
 
 def list_default_texts(class_path: str) -> dict[str, str]:

@@ -66,7 +66,7 @@ def summarize_masks(folder: Path, images: str, masks: str) -> MaskSummary:
     return MaskSummary(folder, (images, masks), [image for image, _ in pairs], dict(splits), pixels, are_colors)
 
 
-def _count_pixels(masks: Sequence[Path]) -> tuple[Counter[int], bool]:
+def _count_pixels(masks: Sequence[Path], *, are_colors: bool = False) -> tuple[Counter[int], bool]:
     """Count the values of pixels in some rows of some masks; and return whether they are colours.
 
     Raises:
@@ -76,16 +76,13 @@ def _count_pixels(masks: Sequence[Path]) -> tuple[Counter[int], bool]:
     from lightkit.images.mask_file import read_codes
 
     pixels: Counter[int] = Counter()
-    are_colors = False
     for path in masks[:: max(1, len(masks) // _NUM_READ)]:
         try:
             found = read_codes(path, are_colors=are_colors)
         except UnreadableImageError as error:
-            if "colours" not in error.reason:
-                continue  # fit lists it
-            are_colors = True
-            pixels = Counter()
-            found = read_codes(path, are_colors=True)
+            if "colours" in error.reason and not are_colors:
+                return _count_pixels(masks, are_colors=True)
+            continue  # fit lists it
         pixels.update(found[:: max(1, len(found) // _NUM_ROWS)].ravel().tolist())
         if len(pixels) > _MOST_CLASSES:
             raise DataError(

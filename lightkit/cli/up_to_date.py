@@ -243,8 +243,8 @@ def compute_code_digests(run_root: Path, class_paths: Collection[str] = ()) -> d
     names = names or [name for name, _ in _walk(Path(), run_root) if name.endswith(".py")]
     files = {name: Path(name) for name in names}
     known = {path.resolve() for path in files.values()}
-    for top in dict.fromkeys(path.partition(".")[0] for path in class_paths):
-        for name, path in find_own_files(top).items():
+    for class_path in class_paths:
+        for name, path in find_own_files(class_path).items():
             if path.resolve() not in known:
                 files.setdefault(name, path)
     found = compute_file_digests(map(str, files.values()))

@@ -99,12 +99,17 @@ def test_own_classes_from_elsewhere_count_with_their_package(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(tmp_path / "lib", "mine_pack/__init__.py", "mine_pack/deep/net.py", "mine_alone.py", "mine_beside.py")
+    write(tmp_path / "more", "mine_folder/net.py", "mine_folder/data.py")
+    monkeypatch.syspath_prepend(str(tmp_path / "more"))
     write(folder, "here.py")
     monkeypatch.syspath_prepend(str(tmp_path / "lib"))
-    words = ("--callbacks.a=mine_pack.deep.net.Net", "--trainer.callbacks=[mine_alone.Callback]")
+    words = (
+        *("--callbacks.a=mine_pack.deep.net.Net", "--callbacks.b=mine_folder.net.Net"),
+        "--trainer.callbacks=[mine_alone.Callback]",
+    )
     found = digests_of(session_of("torch.utils.data.Dataset", *words)).code
     assert sorted(found) == [
-        *("here.py", "mine_alone.py", "mine_beside.py"),
+        *("here.py", "mine_alone.py", "mine_beside.py", "mine_folder/net.py"),
         *("mine_pack/__init__.py", "mine_pack/deep/net.py"),
     ]
     (tmp_path / "lib" / "mine_pack" / "deep" / "net.py").write_text("changed")
@@ -121,7 +126,7 @@ def test_an_own_class_that_git_ignores_counts(folder: Path, monkeypatch: pytest.
     assert sorted(digests_of(session_of(MINE)).code) == ["own.py", "seen.py"]
 
 
-@pytest.mark.parametrize("name", ["json", "sys", "numpy", "yaml", "absent"])
+@pytest.mark.parametrize("name", ["json.JSONDecoder", "sys.flags", "numpy.ndarray", "yaml.loader.Loader", "absent.Net"])
 def test_installed_packages_have_no_own_files(name: str) -> None:
     assert find_own_files(name) == {}
 
