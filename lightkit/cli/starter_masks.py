@@ -59,11 +59,11 @@ def summarize_masks(folder: Path, images: str, masks: str) -> MaskSummary:
     folders = find_pairs_of_folders(folder, images, masks)
     by_split = {split: pair_files(*each) for split, each in folders.items()}
     pairs = [pair for of_split in by_split.values() for pair in of_split]
-    splits = {split: len(of_split) for split, of_split in by_split.items() if split is not None}
+    splits = {str(split): len(of_split) for split, of_split in by_split.items() if split is not None}
     if not splits:  # the shares of MaskFolder
         splits = {"train": round(len(pairs) * 0.7), "test": round(len(pairs) * 0.1)}
     pixels, are_colors = _count_pixels([mask for _, mask in pairs])
-    return MaskSummary(folder, (images, masks), [image for image, _ in pairs], dict(splits), pixels, are_colors)
+    return MaskSummary(folder, (images, masks), [image for image, _ in pairs], splits, pixels, are_colors)
 
 
 def _count_pixels(masks: Sequence[Path], *, are_colors: bool = False) -> tuple[Counter[int], bool]:
