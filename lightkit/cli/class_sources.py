@@ -7,7 +7,7 @@ import importlib.util
 import sysconfig
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from importlib.machinery import ModuleSpec, PathFinder
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 from typing import Any
 
@@ -84,12 +84,19 @@ def _find_module_file(class_path: str) -> Path | None:
     """Find the file of a class's module; None where it is none of Python source."""
     parts = class_path.split(".")[:-1]
     spec = _find_top(parts[0]) if parts else None
-    for length in range(2, len(parts) + 1):
-        if spec is None or spec.submodule_search_locations is None:
-            return None
-        spec = PathFinder.find_spec(".".join(parts[:length]), list(spec.submodule_search_locations))
-    origin = None if spec is None else spec.origin
-    return Path(origin) if origin is not None and origin.endswith(".py") else None
+    if spec is None:
+        return None
+    folders = [Path(each) for each in spec.submodule_search_locations or ()]
+    if len(parts) == 1 or not folders:
+        is_source = len(parts) == 1 and spec.origin is not None and spec.origin.endswith(".py")
+        return Path(str(spec.origin)) if is_source else None
+    # by hand: the search of importlib would import the packages in between
+    for folder in folders:
+        below = folder.joinpath(*parts[1:])
+        for file in (below.with_suffix(".py"), below / "__init__.py"):
+            if file.is_file():
+                return file
+    return None
 
 
 def _list_defaults(classes: Mapping[str, ast.ClassDef], name: str) -> Iterator[tuple[str, str]]:
