@@ -1,8 +1,8 @@
-"""Which value is best of the metrics that a model logs, as their torchmetrics objects know it.
+"""What Lightning's loops know of the metrics that a model logs: which value is best, and which are of a step alone.
 
-``self.log("val/acc", self.acc)`` shows which object is behind a name in the results of Lightning's loops alone, which
-have no public name (pytorch-lightning 2.6.6, ``_results``); they are read here, and where they are missing nothing is
-known.
+``self.log("val/acc", self.acc)`` shows which object is behind a name, and whether it is logged by step or by epoch, in
+the results of Lightning's loops alone, which have no public name (pytorch-lightning 2.6.6, ``_results``); they are read
+here, and where they are missing nothing is known.
 """
 
 from __future__ import annotations
@@ -13,6 +13,21 @@ from pytorch_lightning import LightningModule, Trainer
 from torchmetrics import Metric, MetricCollection
 
 from lightkit.runs.metric_mode import Mode
+
+
+def find_step_metrics(trainer: Trainer) -> set[str]:
+    """Return the names of the training's metrics that are logged by step alone, as ``self.log`` does by default.
+
+    What `trainer.callback_metrics` has of them at the end of an epoch is the value of its last step, and no mean.
+    """
+    by_step: set[str] = set()
+    by_epoch: set[str] = set()
+    for result in (getattr(trainer.fit_loop.epoch_loop, "_results", None) or {}).values():
+        meta = getattr(result, "meta", None)
+        name = getattr(meta, "name", None)
+        if isinstance(name, str):
+            (by_epoch if getattr(meta, "on_epoch", True) else by_step).add(name)
+    return by_step - by_epoch
 
 
 def find_metric_modes(trainer: Trainer, module: LightningModule) -> dict[str, Mode]:

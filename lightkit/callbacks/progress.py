@@ -18,6 +18,7 @@ from rich.table import Column
 from rich.text import Text
 
 from lightkit.callbacks.recorder import Epoch, find_unit
+from lightkit.runs.metrics import STEP_SUFFIX, is_of_last_step
 
 _MOST_METRICS = 6
 _BAR_WIDTH = 20
@@ -215,10 +216,14 @@ class RichProgress(SilentProgress):
 
 
 def _choose_metrics(trainer: Trainer, epoch: Epoch) -> list[str]:
-    """Choose what the model logs for its bar, and the losses; all of it where that is nothing."""
-    names = sorted(name for name in epoch.metrics if not name.endswith("_step"))
-    logged = trainer.progress_bar_metrics
-    chosen = [name for name in names if name in logged or name in _ALWAYS_SHOWN]
+    """Choose what the model logs for its bar, and the losses; all of it where that is nothing.
+
+    The value of a step is left out where there is one of the epoch.
+    """
+    found = epoch.metrics
+    names = sorted(name for name in found if not name.endswith(STEP_SUFFIX) or is_of_last_step(name, found))
+    wanted = {*trainer.progress_bar_metrics, *_ALWAYS_SHOWN}
+    chosen = [name for name in names if name in wanted or name.removesuffix(STEP_SUFFIX) in wanted]
     return (chosen or names)[:_MOST_METRICS]
 
 

@@ -36,7 +36,7 @@ from lightkit.callbacks.checkpoint_io import read_checkpoint
 from lightkit.callbacks.computation import name_device
 from lightkit.callbacks.descriptions import describe_data, describing, find_defects
 from lightkit.callbacks.interruption import explain_early_end
-from lightkit.callbacks.metric_modes import find_metric_modes
+from lightkit.callbacks.metric_modes import find_metric_modes, find_step_metrics
 from lightkit.callbacks.resume import gather
 from lightkit.callbacks.sample_counter import SampleCounter
 from lightkit.config import shown_path
@@ -44,6 +44,7 @@ from lightkit.errors import ConfigError, Interrupted, LightkitError, OutOfTime, 
 from lightkit.runs.bad_images import BadImage, most_frequent, read_bad_images, write_bad_images
 from lightkit.runs.checkpoints import known_digest
 from lightkit.runs.metric_mode import infer_mode, infer_mode_by_name, override_modes
+from lightkit.runs.metrics import STEP_SUFFIX
 from lightkit.runs.scores import StageScore, add_score, drop_lost_scores, list_own_scores, read_scores, write_scores
 from lightkit.torch_files import load_file
 
@@ -59,7 +60,8 @@ class Epoch:
     Args:
         epoch: Its number, from 0.
         step: Number of optimizer steps at its end.
-        metrics: Metrics that the model logged in it, those of its validation too.
+        metrics: Metrics that the model logged in it, those of its validation too; under ``NAME_step`` the value of the
+            last step of what it logs by step.
         speed: Learning rates at its start, ``epoch_seconds`` with validation, and ``samples_per_s`` without it.
     """
 
@@ -172,12 +174,21 @@ class EpochMeter:
         if self.complete is None:
             return
         logged = dict(trainer.callback_metrics)
+        by_step = find_step_metrics(trainer)
         for name, value in logged.items():
             # Lightning keeps the values of an earlier validation in there; those are the very same tensors. "lr-..."
             # are LearningRateMonitor's names for what `learning_rates` gives.
             if self._seen.get(name) is not value and not name.startswith("lr-"):
-                self.complete.metrics[name] = float(value)
+                self.complete.metrics[_name_column(name, by_step)] = float(value)
         self._seen = logged
+
+
+def _name_column(name: str, by_step: set[str]) -> str:
+    """Return the name under which an epoch's record has a metric: of one that is logged by step alone, ``NAME_step``.
+
+    So Lightning itself calls the value of a step where there is one of the epoch too.
+    """
+    return f"{name}{STEP_SUFFIX}" if name in by_step else name
 
 
 class RunRecorder(Callback):
@@ -469,7 +480,8 @@ class RunRecorder(Callback):
         if self._meter.complete is None:  # within an epoch
             logged = self._meter.list_logged(trainer)
             checkpoint["callbacks"][self.state_key]["logged"] = logged
-            values = {name: float(trainer.callback_metrics[name]) for name in logged}
+            by_step = find_step_metrics(trainer)
+            values = {_name_column(name, by_step): float(trainer.callback_metrics[name]) for name in logged}
             self._logged_at = (trainer.global_step, values)
         self._record_epoch(trainer)
         self._meter.lap("other")

@@ -48,6 +48,7 @@ from lightkit.reports.predictions import (
     UNKNOWN_SCORE,
     Predictions,
     Split,
+    explain_class_metric,
     is_loss_name,
     predictions_path,
     read_predictions,
@@ -655,6 +656,9 @@ class _Evaluation:
             found = score_class(predictions, data.number_of_label(class_name), metric)
             if found is not UNKNOWN_SCORE:
                 return found
+            refusal = explain_class_metric(predictions.task, metric)
+            if refusal is not None:
+                raise ConfigError(refusal)
 
         # a mean over samples is the weighted mean of what its parts have
         values: dict[bool, float] = {}
@@ -748,8 +752,9 @@ def _describe_evaluation_data(data: EvaluationData) -> dict[str, Any]:
 def _describe_confidence(decision: Mapping[str, Any], metric: str) -> str:
     """Describe by which test the difference is certain, or why there is none."""
     tested_by = decision["significance"]
-    text = describe_significance(tested_by, metric, decision["baseline"]) if tested_by["test"] else None
-    return text or f"gate.confidence has no effect: {tested_by['reason']}"
+    if tested_by["test"] is None:
+        return f"gate.confidence has no effect: {tested_by['reason']}"
+    return describe_significance(tested_by, metric, decision["baseline"], mode=decision["mode"])
 
 
 def _find_unit(module: LightningModule, metric: str) -> tuple[float, ...] | None:

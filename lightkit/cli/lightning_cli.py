@@ -302,11 +302,12 @@ class LightkitCLI(LightningCLI):
         invocation = parse_command(script_command, [*files, *_join_values(words, known)], is_script=True)
 
         # A class that the script fixes has a section of plain arguments.
-        sections = list(config.CLASS_SECTIONS)
+        fixed: dict[str, str] = {}
         if not self.subclass_mode_model:
-            sections.remove("model")
+            fixed["model"] = _name_class(self.model_class)
         if not self.subclass_mode_data:
-            sections.remove("data")
+            fixed["data"] = _name_class(self.datamodule_class)
+        sections = [section for section in config.CLASS_SECTIONS if section not in fixed]
         problems = config.Problems()
         stage_config, loaded = load_stage_config(
             invocation,
@@ -314,6 +315,7 @@ class LightkitCLI(LightningCLI):
             class_sections=sections,
             subcommands=[*LightningCLI.subcommands(), *parsers],
             is_script=True,
+            fixed_classes=fixed,
         )
         problems.raise_any(loaded.resolved.masked)
         stage_config = replace(stage_config, resolved=drop_paths(stage_config.resolved, {("subcommand",)}))
@@ -616,6 +618,11 @@ def _list_automatic(registered: Mapping[str, tuple[Any, str]]) -> list[str]:
 
 
 # -- the command line of a script --------------------------------------------------------------------------------------
+
+
+def _name_class(cls: Any) -> str:
+    """Return the path of a class, or of a function that makes the model."""
+    return f"{getattr(cls, '__module__', '')}.{getattr(cls, '__qualname__', cls)}".removeprefix("__main__.")
 
 
 def _default_files(parser_kwargs: Mapping[str, Any]) -> list[str]:

@@ -50,9 +50,12 @@ from lightkit.errors import ConfigError, DataError, LightkitError, format_count
 from lightkit.hardware.processor import available_memory_bytes
 from lightkit.loggers import CSV, MLflow, TensorBoard
 from lightkit.models.backbones import SMALL_CNN
+from lightkit.registry.evaluation import evaluation_data
 from lightkit.registry.gate import GateSettings, read_gate, split_of
+from lightkit.reports.predictions import explain_class_metric
 from lightkit.reports.statistics import smallest_drop, smallest_margin
 from lightkit.runs.files import existing_folder, in_bytes
+from lightkit.task import task_of
 
 _LOOPS = {"train": "training", "val": "validation", "test": "test", "predict": "prediction"}
 _TIGHT_MEMORY = 0.8  # of what is available
@@ -346,6 +349,8 @@ class _SmokeCheck(ModelBuilder):
                 hint = near(metric, logged) or ";"
                 names = ", ".join(logged) or "no metrics"
                 self._add_error(path, f"{reader}{metric!r} is never logged{hint} logged are: {names}")
+        if self._stage == "fit":
+            self._check_slices()
         if "train" in probe.batches:
             with self._collect(("model",), "its state cannot be written to a checkpoint"):
                 checkpoints = self._check_disks(trainer)
@@ -508,6 +513,24 @@ class _SmokeCheck(ModelBuilder):
         searched = self._resolved.section("sweep").get("metric")
         if isinstance(searched, str) and self._stage == "fit":
             yield ("sweep", "metric"), searched, ""
+
+    def _check_slices(self) -> None:
+        """Check that the data has each class of the gate's slices, and that a class has the metric."""
+        assert self.model is not None
+        settings = read_gate(self._resolved)
+        if not settings.slices or settings.metric is None or self.datamodule is None:
+            return
+        task = task_of(self.model)
+        samples = evaluation_data(self.datamodule, split_of(settings.metric), task)
+        classes = [name for name in settings.slices if not samples.is_column_slice(name)]
+        reason = explain_class_metric(task, settings.metric) if classes else None
+        if reason is not None:
+            self.problems.add(error_at(reason, self._resolved.origin_of(("gate", "slices"))))
+        for name in classes:
+            try:
+                samples.number_of_class(name)
+            except ConfigError as error:
+                self.problems.add(error_at(str(error), self._resolved.origin_of(("gate", "slices", name))))
 
     def _check_disks(self, trainer: Trainer) -> list[dict[str, Any]]:
         """Compare what the checkpoints of a run take with what is free on each disk.

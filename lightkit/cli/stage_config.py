@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Literal
 
 from lightkit import config, runs
@@ -22,10 +23,13 @@ from lightkit.hardware import Machine
 from lightkit.launch.plan import LaunchSettings
 from lightkit.launch.ranks import complete_torch_variables
 from lightkit.runs.deadline import Deadline
+from lightkit.runs.index import read_config
 from lightkit.runs.resume import RunSettings, find_checkpoint
 
 ROW_DATA = ("TableData", "TextData")
 """Data modules of rows of a table; one of another name has ``row_kind`` in its run's manifest, see `describe`."""
+_SECTIONS = ("model", "data")
+"""Sections of which a script may fix the class."""
 _PRINT_FLAGS = ("skip_default", "skip_null", "skip_unset")
 
 
@@ -115,6 +119,7 @@ def load_stage_config(
     class_sections: Sequence[str] = config.CLASS_SECTIONS,
     subcommands: Sequence[str] = STAGES,
     is_script: bool = False,
+    fixed_classes: Mapping[str, str] = MappingProxyType({}),
     machine: Machine | Literal["this"] | None = "this",
 ) -> tuple[StageConfig, LoadedConfig]:
     """Merge the layers of a command line, and resolve them for this machine.
@@ -125,6 +130,7 @@ def load_stage_config(
         class_sections: Top-level keys that hold one class each.
         subcommands: All commands.
         is_script: Whether a script's own parser decides which keys there are.
+        fixed_classes: Classes that a script fixes, so that its config has their arguments alone, by their sections.
         machine: Machine whose hardware the config must fit; None to check against none.
 
     Returns:
@@ -136,6 +142,8 @@ def load_stage_config(
     complete_torch_variables(os.environ)
     try:
         loaded = load_config(invocation, problems, class_sections=class_sections, subcommands=subcommands)
+        if loaded.base is not None:
+            _check_form(loaded, loaded.base, fixed_classes)
     except ConfigError as error:  # nothing is left to check
         problems.add(error)
         raise problems.error() or error from None
@@ -177,6 +185,63 @@ def load_stage_config(
         mode=mode,
     )
     return stage_config, loaded
+
+
+def _check_form(loaded: LoadedConfig, base: runs.Run, fixed_classes: Mapping[str, str]) -> None:
+    """Check that the run that `--run` names has a config of the form that is read here, with classes or without.
+
+    A script with `LightkitCLI(Model, Data)` fixes the classes, and the configs of its runs have their arguments alone;
+    runs of commands and of other scripts may stand under the same name.
+
+    Args:
+        loaded: The command line and its config.
+        base: The run.
+        fixed_classes: Classes that a script fixes, by their sections.
+
+    Raises:
+        ConfigError: With both forms, and the newest run of the one that is read here.
+    """
+    saved = read_config(base)
+    run = f"{base.name}/{base.id}"
+    asked = f"--run {loaded.invocation.options.get('run', base.folder)}: the config of {run}"
+    command = loaded.invocation.command or "test"
+    for section in _SECTIONS:
+        named = _find_named_class(saved.get(section))
+        if section in fixed_classes and named is not None:
+            raise ConfigError(
+                f"{asked} names the class of its {section}, {named}, and this script has one of its own, "
+                f"{fixed_classes[section]}, whose runs name none. {_name_newest(base, fixed_classes)} "
+                f"The other one is read by: lightkit {command} --run {run}"
+            )
+        has_arguments_alone = isinstance(saved.get(section), Mapping) and saved[section] and named is None
+        is_named_now = _find_named_class(loaded.resolved.values.get(section)) is not None
+        if section not in fixed_classes and has_arguments_alone and not is_named_now:
+            raise ConfigError(
+                f"{asked} has no class for its {section}, as those of a script with LightkitCLI(Model, Data), which "
+                f"reads it: python SCRIPT {command} --run {run}. {_name_newest(base, fixed_classes)} "
+                f"Or name the class: --{section}=my_module.MyClass"
+            )
+
+
+def _find_named_class(value: Any) -> str | None:
+    """Return the class that a section of a config names; None where it has the arguments alone."""
+    named = value.get("class_path") if isinstance(value, Mapping) else value
+    return named if isinstance(named, str) else None
+
+
+def _name_newest(base: runs.Run, fixed_classes: Mapping[str, str]) -> str:
+    """Name the newest run of the job whose config names the classes that are not fixed here, and none that is."""
+    for run in runs.list_runs(base.root, base.name):
+        saved = read_config(run)
+        named = {section: _find_named_class(saved.get(section)) for section in _SECTIONS}
+        is_of_form = all(
+            (named[section] is None) if section in fixed_classes else (named[section] is not None)
+            for section in _SECTIONS
+            if section in fixed_classes or saved.get(section)
+        )
+        if is_of_form and saved:
+            return f"The newest run of this form: --run {run.name}/{run.id}."
+    return f"{base.name} has no run of this form."
 
 
 def names_row_data(resolved: config.Resolved, base: runs.Run | None) -> bool:

@@ -17,6 +17,7 @@ from lightkit import runs
 from lightkit.cli.stage_processes import CommandProcess, StageProcesses, describe_kill
 from lightkit.errors import join_names
 from lightkit.runs.index import find_metric, list_metrics
+from lightkit.runs.metrics import STEP_SUFFIX
 from lightkit.runs.trial import FACTS, PRUNED, VERDICT, EventFollower, find_run_of_trial, write_verdict
 from lightkit.sweep.record import Trial
 from lightkit.sweep.search import Search
@@ -389,8 +390,11 @@ class TrialProcesses:
     def _judge_epoch(self, active: Active, epoch: int, metrics: Mapping[str, Any]) -> None:
         assert active.run is not None
         stops = False
-        if self.metric is not None and self.metric in metrics:
-            value = metrics[self.metric]
+        # of a metric that is logged by step alone an epoch has the last step's value
+        keys = [] if self.metric is None else [self.metric, f"{self.metric}{STEP_SUFFIX}"]
+        key = next((key for key in keys if key in metrics), None)
+        if key is not None:
+            value = metrics[key]
             number = float(value) if isinstance(value, (int, float)) else math.nan
             active.values[epoch] = number
             if not math.isfinite(number):

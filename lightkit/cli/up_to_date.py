@@ -7,13 +7,14 @@ import json
 import logging
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from lightkit import runs
+from lightkit.cli.class_sources import find_own_files, list_default_texts
 from lightkit.cli.console import print_line
 from lightkit.cli.stage_config import StageConfig
 from lightkit.cli.validation import find_section_class
@@ -34,6 +35,7 @@ _NOTHING_TO_DO = 6
 _CHEAP_BYTES = 1_000_000_000
 _CHEAP_FILES = 20_000
 _COMMIT = re.compile(r"(\d{20})(\.json|\.checkpoint.*\.parquet)")
+_LIBRARIES = ("lightkit", "lightning", "pytorch_lightning", "torch", "torchvision")
 _ADDRESS = re.compile(r"(?!file:)[A-Za-z][\w+.-]*://")
 
 
@@ -55,8 +57,8 @@ def check_up_to_date(stage_config: StageConfig) -> tuple[int | None, Inputs | No
     """Return the exit code if ``--if-changed`` is given and nothing has changed since the last fit; else None.
 
     Three things are compared: the identity of the config as written; the content of the files that the data section
-    names; and the Python files of the working directory. No lock is taken: a fit that is needed waits for the job's
-    lock itself.
+    names; and the Python files of the working directory and of the classes that the config names. No lock is taken: a
+    fit that is needed waits for the job's lock itself.
 
     Returns:
         The exit code, and the inputs that were computed, for the run's records.
@@ -72,7 +74,11 @@ def check_up_to_date(stage_config: StageConfig) -> tuple[int | None, Inputs | No
         return None, None
     run, now, reason = compare_inputs(stage_config)
     if run is None or now is None:
-        logging.getLogger("lightkit").info(f"trains: {reason}")
+        log = logging.getLogger("lightkit")
+        if now is not None and _explain_unseen(stage_config, now) == reason:  # tomorrow too: said also with --quiet
+            log.warning(f"trains each time: {reason}")
+        else:
+            log.info(f"trains: {reason}")
         return None, now
     if stage_config.mode == "json":
         described = {"files": now.num_files, "size_bytes": now.size_bytes}
@@ -136,12 +142,19 @@ def _find_change(stage_config: StageConfig, where: str, before: Inputs | None, n
         return f"{where} has no record of {'its inputs' if before is None else 'its data, which are large'}; now it has"
     if changes := runs.list_changes(select_identity_of(before), now):
         return f"changed since {where}: {runs.join_changes(changes)}"
+    return _explain_unseen(stage_config, now)
+
+
+def _explain_unseen(stage_config: StageConfig, now: Inputs) -> str | None:
+    """Return which data of a config cannot be compared, so that it trains each time; None where all can be."""
     if now.unseen:
         return f"--if-changed cannot see what is behind {', '.join(now.unseen)}; name local files or folders there"
     if _sees_data(stage_config.resolved, now):
         return None
+    name = _find_class_path(stage_config.resolved, "data") or "the data module"
     return (
-        "--if-changed cannot see what the data module reads; name the file or folder as an argument of the data module"
+        f"--if-changed cannot see what {name} reads, as no argument of it, nor the default of one, names a file or a "
+        "folder; name the file or folder as an argument of the data module"
     )
 
 
@@ -171,7 +184,7 @@ def compute_inputs(stage_config: StageConfig, *, salt: str, asked: bool) -> Inpu
     """
     texts = _list_data_texts(stage_config)
     config, hidden = split_values(stage_config, salt)
-    code = compute_code_digests(stage_config.run_root)
+    code = compute_code_digests(stage_config.run_root, list_class_paths(stage_config.resolved))
     inputs = Inputs(config, hidden, unseen=_list_unseen(texts, stage_config.resolved), code=code, salt=salt)
 
     # List the files behind the texts, as far as they are cheap to read.
@@ -212,16 +225,63 @@ def digest_inputs_of_scores(stage_config: StageConfig, run: Run) -> dict[str, st
     return digests_of_inputs({"inputs": inputs.digests}) if _sees_data(stage_config.resolved, inputs) else {}
 
 
-def compute_code_digests(run_root: Path) -> dict[str, str]:
-    """Compute the digests of the Python files of the working directory, by their paths in it.
+def compute_code_digests(run_root: Path, class_paths: Collection[str] = ()) -> dict[str, str]:
+    """Compute the digests of the Python files of the working directory, and of the own classes that a config names.
 
     In a git work tree they are the files that git tracks or would add; else all but those in hidden folders, virtual
-    environments and the folder of runs.
+    environments and the folder of runs. A class from elsewhere, or of a file that git ignores, counts with its package.
+
+    Args:
+        run_root: Folder of all runs.
+        class_paths: Paths of classes.
+
+    Returns:
+        By their paths in the working directory, or in the folder that they are imported from.
     """
     tracked = git_output("ls-files", "-z", "--cached", "--others", "--exclude-standard", "--", "*.py") or ""
     names = sorted({name for name in tracked.split("\0") if Path(name).is_file()})
     names = names or [name for name, _ in _walk(Path(), run_root) if name.endswith(".py")]
-    return {_printable(name): found.digest for name, found in zip(names, compute_file_digests(names), strict=True)}
+    files = {name: Path(name) for name in names}
+    known = {path.resolve() for path in files.values()}
+    for class_path in class_paths:
+        for name, path in find_own_files(class_path).items():
+            if path.resolve() not in known:
+                files.setdefault(name, path)
+    found = compute_file_digests(map(str, files.values()))
+    return {_printable(name): each.digest for name, each in zip(files, found, strict=True)}
+
+
+def list_class_paths(resolved: Resolved) -> list[str]:
+    """List the paths of the classes that a config names, without those of lightkit, Lightning and torch."""
+    values = resolved.values
+    found = [_find_class_path(resolved, section) for section in ("model", "data")]
+    found += _list_named_classes(values)
+    trainer = resolved.section("trainer")
+    for key in ("callbacks", "logger", "plugins"):  # of which a class without arguments may be text
+        listed = trainer.get(key)
+        found += [each for each in listed if isinstance(each, str)] if isinstance(listed, list) else []
+    given = [path for path in found if path is not None and "." in path]
+    return [path for path in dict.fromkeys(given) if path.partition(".")[0] not in _LIBRARIES]
+
+
+def _list_named_classes(value: Any) -> Iterator[str]:
+    """List the values of each ``class_path``."""
+    if isinstance(value, Mapping):
+        named = value.get("class_path")
+        if isinstance(named, str):
+            yield named
+        for child in value.values():
+            yield from _list_named_classes(child)
+    elif isinstance(value, (list, tuple)):
+        for child in value:
+            yield from _list_named_classes(child)
+
+
+def _find_class_path(resolved: Resolved, section: str) -> str | None:
+    """Return the path or name of a section's class as the config has it; None where it has none."""
+    value = resolved.values.get(section)
+    named = value.get("class_path") if isinstance(value, Mapping) else value
+    return named if isinstance(named, str) else None
 
 
 def record_inputs(stage_config: StageConfig, run: Run, previous: Mapping[str, Any] | None) -> dict[str, Any] | None:
@@ -292,13 +352,17 @@ def _find_lightkit_class(resolved: Resolved) -> str | None:
 
 
 def _list_data_texts(stage_config: StageConfig) -> dict[str, str]:
-    """List the texts that may name data by their dotted keys, with the defaults of lightkit's data modules."""
+    """List the texts that may name data by their dotted keys, with the defaults of the data module's arguments."""
     data = stage_config.resolved.values.get("data")
     path = _find_lightkit_class(stage_config.resolved)
     texts = dict(_list_texts("ckpt_path", stage_config.ckpt_path))
     if path is not None:
         arguments = load_schema().classes[path]["arguments"]
         texts |= _list_texts("data.init_args", {name: argument.get("default") for name, argument in arguments.items()})
+    elif (own := _find_class_path(stage_config.resolved, "data")) is not None:
+        arguments = (data.get("init_args") if isinstance(data, Mapping) else None) or {}
+        defaults = {name: text for name, text in list_default_texts(own).items() if name not in arguments}
+        texts |= _list_texts("data.init_args", defaults)
     texts |= _list_texts("data", data)
     if path == "lightkit.data.Flowers" and "data.init_args.root" not in texts:
         texts["data.init_args.root"] = str(flower_photos() or "")

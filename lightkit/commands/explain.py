@@ -28,6 +28,7 @@ from lightkit.config.display import (
 )
 from lightkit.config.origins import NESTED_FILES
 from lightkit.config.resolved import collect_errors, drop_paths
+from lightkit.config.sources import describe_interpolation, format_source
 from lightkit.config.tree import Items, Leaf, MappingNode, Node, descend, find, put, supersede, to_plain, walk
 from lightkit.errors import ConfigError, ConfigErrors, LightkitError
 from lightkit.hardware import this_machine
@@ -197,7 +198,8 @@ def _explain_key(resolved: Resolved, complete: Resolved, key: str) -> tuple[dict
         raise _unknown_key(key, complete, path, rest)
     if rest:
         return {"key": dotted(wanted), "replaced": [], **(default or {})}, ""
-    fields = _explain_node(resolved, complete, path, node) | {"help": (default or {"help": ""})["help"]}
+    fields = _explain_node(resolved, complete, path, node, imports=True)
+    fields |= {"help": (default or {"help": ""})["help"]}
     if not _has_children(node):
         return fields, ""
     return fields | {"within": _explain_leaves(resolved, complete, path, node)}, format_annotated(complete, node, path)
@@ -208,13 +210,37 @@ def _explain_leaves(resolved: Resolved, complete: Resolved, path: KeyPath, tree:
     return [_explain_node(resolved, complete, below, node) for below, node in leaves]
 
 
-def _explain_node(resolved: Resolved, complete: Resolved, path: KeyPath, node: Node) -> dict[str, Any]:
-    """Return what is known of a value, without secrets: the fields of `--json`, of which the text is made."""
+def _explain_node(
+    resolved: Resolved, complete: Resolved, path: KeyPath, node: Node, *, imports: bool = False
+) -> dict[str, Any]:
+    """Return what is known of a value, without secrets: the fields of `--json`, of which the text is made.
+
+    Args:
+        resolved: The config with the trainer's keys.
+        complete: The same with the hardware keys as they are written.
+        path: Path of the value.
+        node: The value.
+        imports: Whether its class is imported for the type of an interpolated value.
+    """
     written = find_written(complete, path)
     hardware = _list_hardware(resolved, complete, path, node)
     replaced = [describe_node(complete, replace(old, replaced=())) for old in node.replaced]
     fields = {"key": dotted(path), **describe_node(complete, node, path), "replaced": replaced}
-    return fields | ({} if written is None else {"written": written}) | ({"hardware": hardware} if hardware else {})
+    fields |= {} if written is None else {"written": written}
+    if path in complete.texts:
+        schema = _find_schema(complete, path, imports=imports)
+        fields |= describe_interpolation(complete, path, node, schema=schema, environ=os.environ)
+    return fields | ({"hardware": hardware} if hardware else {})
+
+
+def _find_schema(complete: Resolved, path: KeyPath, *, imports: bool) -> Mapping[str, Any]:
+    """Return the JSON Schema of an argument; empty where it is unknown."""
+    with suppress(ConfigError):  # its class cannot be imported
+        schema: Mapping[str, Any] = (
+            list_arguments(complete.tree, path[:-1], imports=imports)[1].get(str(path[-1]), {}).get("schema", {})
+        )
+        return schema
+    return {}
 
 
 def _format(fields: Mapping[str, Any], yaml: str) -> str:
@@ -225,8 +251,15 @@ def _format(fields: Mapping[str, Any], yaml: str) -> str:
     place = format_place(set_by)
     if place and not yaml:
         rows.append(("set by", place))
-    if "written" in fields:
+    if fields.get("written", fields["value"]) != fields["value"]:
         rows.append(("written", fields["written"]))
+    if "type" in fields:
+        rows.append(("type", fields["type"]))
+    sources = [
+        format_source(each, value=format_inline(each.get("value"), longest=100), place=_format_place_of(each))
+        for each in fields.get("sources", ())
+    ]
+    rows += _label_first("from", sources)
     hardware = [
         f"{each['key']}: {format_inline(each['value'])}  {format_place(each['set_by'])}"
         for each in fields.get("hardware", ())
@@ -238,6 +271,11 @@ def _format(fields: Mapping[str, Any], yaml: str) -> str:
     value = "not set" if set_by["kind"] == "unset" else format_inline(fields["value"])
     head = yaml or f"{key}: {value}\n"
     return head + "".join(f"  {label:9}{text}\n" for label, text in rows)
+
+
+def _format_place_of(source: Mapping[str, Any]) -> str:
+    """Write where the key was set that an interpolation uses; empty for a variable."""
+    return format_place(source["set_by"]) if "set_by" in source else ""
 
 
 def _label_first(label: str, texts: Iterable[str]) -> list[tuple[str, str]]:

@@ -15,6 +15,7 @@ from statistics import median
 from typing import Any
 
 from lightkit.cli.command_line import Invocation
+from lightkit.cli.starter_masks import DRIFT_WINDOW, format_mask_config, summarize_masks
 from lightkit.cli.starter_texts import find_texts, format_text_config
 from lightkit.config.origins import near_files, shown_path
 from lightkit.errors import ConfigError, DataError, format_count
@@ -35,10 +36,8 @@ from lightkit.images.table_format import RECIPES, explain_other_format
 _TEMPLATES = {"module": ("module",), "image": ("image",), "ci": ("module", "ci"), "cron": ("module", "cron")}
 _JSON_SUFFIXES = (".jsonl", ".ndjson", ".json")
 _NUM_SIZES = 200  # images whose size is looked at
-_MOST_CLASSES = 300  # of masks: a photo has more colours
 _SEPARATORS = "|;,"
 _LABELS = ("label", "class", "target", "category", "y")
-_DRIFT_WINDOW = 10  # promoted models; a slide of less than a tenth of the margin at each promotion goes through
 _FEW_IMAGES = 5000  # below it a frozen backbone generalises better than one trained as a whole
 
 
@@ -104,7 +103,8 @@ def _compose_files(invocation: Invocation) -> dict[str, str]:
         names = find_mask_folders(folder) if folder.is_dir() else None
         if names is not None:
             name = options.get("output", f"{folder.absolute().name}.yaml")
-            return {name: write_mask_config(folder, *names, name=name)}
+            masks = summarize_masks(folder, *names)
+            return {name: format_mask_config(masks, name, sizes=_measure_images(masks.images))}
         stem = folder.absolute().stem if folder.is_file() else folder.absolute().name
         name = options.get("output", f"{stem}.yaml")
         texts = find_texts(folder)
@@ -469,82 +469,6 @@ gate:   # for lightkit gate, promote and retrain
 {_format_comparison(num_test)}"""
 
 
-def write_mask_config(folder: Path, images: str, masks: str, *, name: str) -> str:
-    """Write a config for a folder of images and their masks.
-
-    Args:
-        folder: Holds both folders, or splits with them.
-        images: Name of the folder of images.
-        masks: Likewise of masks.
-        name: File name of the config.
-
-    Raises:
-        DataError: If images and masks do not fit, see `pair_files`.
-    """
-    from lightkit.images.mask_index import find_pairs_of_folders, pair_files  # here: numpy, as few commands need it
-
-    pairs = [pair for each in find_pairs_of_folders(folder, images, masks).values() for pair in pair_files(*each)]
-    sizes = _measure_images([image for image, _ in pairs])
-    side = round(median(sizes)) if sizes else 256
-    image_size = min(256, max(32, side // 32 * 32))
-    classes = _guess_mask_classes([mask for _, mask in pairs])
-    arguments: dict[str, Any] = {"root": folder.as_posix()}
-    if (images, masks) != ("images", "masks"):
-        arguments |= {"images": images, "masks": masks}
-    if classes is not None:
-        arguments["classes"] = classes
-    arguments |= {"image_size": image_size, "batch_size": 8 if len(pairs) < 1000 else 16}
-    lines = "".join(f"    {key}: {json.dumps(value, ensure_ascii=False)}\n" for key, value in arguments.items())
-    pretrained = "   # ImageNet weights, 45 MB, downloaded once; null: random ones"
-    return f"""\
-# {format_count(len(pairs), "image")} with masks, {side} pixels at the shorter side (median).
-#   lightkit fit -c {shlex.quote(name)}
-extends: [lightkit:base, lightkit:accelerator/auto, lightkit:logger/tensorboard]
-model: {{class_path: Segmenter, init_args: {{backbone: resnet18, weights: default}}}}{pretrained}
-data:
-  class_path: MaskFolder
-  init_args:
-{lines}trainer: {{max_epochs: 30}}
-"""
-
-
-def _guess_mask_classes(masks: Sequence[Path]) -> dict[str, Any] | None:
-    """Name the values of masks where they are not 0, 1, 2 and so on; None where they are.
-
-    Raises:
-        DataError: If a mask cannot be read.
-    """
-    from lightkit.images.image_file import UnreadableImageError
-    from lightkit.images.mask_file import IGNORED_VALUE, read_codes
-
-    values: set[int] = set()
-    are_colors = False
-    for path in masks[:: max(1, len(masks) // _NUM_SIZES)]:
-        try:
-            found = read_codes(path, are_colors=are_colors)
-        except UnreadableImageError as error:
-            if "colours" not in error.reason:
-                continue  # fit lists it
-            are_colors = True
-            values = set()
-            found = read_codes(path, are_colors=True)
-        values |= set(found[:: max(1, len(found) // 512)].ravel().tolist())
-        if len(values) > _MOST_CLASSES:
-            raise DataError(
-                f"--data: {path} is no mask: the files so far have more than {_MOST_CLASSES} values. Expected the "
-                "number or the colour of a class for each pixel, saved without loss, as in PNG."
-            )
-    if are_colors:
-        colors = sorted(values)
-        return {f"class_{at}": [code >> 16, code >> 8 & 255, code & 255] for at, code in enumerate(colors)}
-    if values == {0, IGNORED_VALUE}:
-        return {"background": 0, "object": IGNORED_VALUE}
-    numbers = sorted(values - {IGNORED_VALUE})
-    if numbers == list(range(len(numbers))):
-        return None
-    return {f"class_{value}": value for value in numbers}
-
-
 def _format_comparison(num_test: int, noun: str = "image") -> str:
     """Write the conditions on a comparison with the champion, and what so many test images or texts can show.
 
@@ -560,7 +484,7 @@ def _format_comparison(num_test: int, noun: str = "image") -> str:
         return f"  max_drop: 0   # no worse than the champion: {few} too few to measure a drop\n"
     return (
         f"  margin: {margin:g}   # shown to be less than this worse than the champion, with 95 % confidence\n"
-        f"  drift: {{window: {_DRIFT_WINDOW}, max_drop: {margin:g}}}   # below the best of the last {_DRIFT_WINDOW} "
+        f"  drift: {{window: {DRIFT_WINDOW}, max_drop: {margin:g}}}   # below the best of the last {DRIFT_WINDOW} "
         f"champions: no sinking step by step\n"
         f"  # The smallest drop that {num_test} {noun}s can show: {drop:.2g}. More test {noun}s show a smaller one.\n"
     )

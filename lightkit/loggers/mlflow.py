@@ -48,6 +48,7 @@ from lightkit.loggers.mlflow_database import prepare_database
 from lightkit.loggers.mlflow_errors import can_pass
 from lightkit.runs.fence import check_fences
 from lightkit.runs.index import flatten
+from lightkit.runs.metrics import is_of_last_step
 from lightkit.runs.webhook import BackgroundSender, DeliveryError
 from lightkit.version import __version__
 
@@ -321,7 +322,9 @@ class MLflow(Logger):
             if self._run.config_path.is_file():
                 self._put(client.log_artifact, self._run_id, str(self._run.config_path))
             if is_continued and (rows := runs.MetricsTable(self._run.metrics_path).rows):
-                keys = {name: self._key_of(name) for row in rows for name in sorted({*row} - {"epoch", "step"})}
+                names = dict.fromkeys(name for row in rows for name in sorted({*row} - {"epoch", "step"}))
+                # of a metric that is logged by step alone, the server has the steps themselves
+                keys = {name: self._key_of(name) for name in names if not is_of_last_step(name, names)}
                 self._put(self._send_missing_epochs, rows, keys)
         return client
 

@@ -277,7 +277,14 @@ def decide(
         ConfigError: If there is a margin, but no prediction of each sample.
     """
     # here: it loads numpy, which no command needs that reads a config
-    from lightkit.reports.statistics import compare_on_same_samples, compute_interval, select_class, smallest_drop
+    from lightkit.reports.statistics import (
+        compare_on_same_samples,
+        compute_class_interval,
+        compute_interval,
+        format_difference,
+        select_class,
+        smallest_drop,
+    )
 
     metric = str(settings.metric)
     confidence = settings.confidence or 0.95
@@ -322,6 +329,8 @@ def decide(
     if settings.max_drop is not None and baseline is not None:
         asks = f"at most {settings.max_drop:g} worse than {baseline.name}"
         against = "" if reference is None else f" (that has {reference:.6g})"
+        if _is_number(value) and _is_number(reference) and value != reference:
+            against += f"; it is {format_difference(value - reference, 0.0, None, mode=settings.mode)}"
         is_noise = settings.confidence is not None and significance is not None and not significance["counts"]
         if settings.confidence is not None:
             asks += f", or no different with {settings.confidence:.4g} confidence"
@@ -348,7 +357,8 @@ def decide(
     for name, score in candidate.slices.items():
         found = select_class(candidate.predictions, name)
         slices[name] = {"challenger": score, "baseline": other.slices.get(name)}
-        slices[name] |= {"num_samples": None if found is None else len(found), "interval": compute(score, found)}
+        interval = compute_class_interval(metric, name, score, candidate.predictions, confidence=confidence)
+        slices[name] |= {"num_samples": None if found is None else len(found), "interval": interval}
     is_share = metric.endswith(("accuracy", "error"))
     return {
         "schema": 1,
@@ -406,7 +416,7 @@ def _test_non_inferiority(
 
     found: dict[str, Any] | None
     if candidate.predictions is baseline.predictions:  # the model itself
-        found = {"difference": 0.0, "low": 0.0, "method": "the same model"}
+        found = {"difference": 0.0, "low": 0.0, "high": 0.0, "method": "the same model"}
         found["num_samples"] = len(candidate.predictions or ())
     else:
         found = bound_difference(
@@ -430,9 +440,12 @@ def _test_non_inferiority(
 
 def _describe_bound(settings: GateSettings, found: Mapping[str, Any] | None, reference: float | None) -> str:
     """Write why a model is not shown to be good enough: the interval, and whether the samples could show it at all."""
+    from lightkit.reports.statistics import format_difference  # here: numpy
+
     if found is None:
         return "" if reference is None else f" (that has {reference:.6g})"
-    text = f" (that has {reference:.6g}; the difference of {found['difference']:+.4g} may be {found['low']:+.3g})"
+    words = format_difference(found["difference"], found["low"], found["high"], mode="max")  # positive is better
+    text = f" (that has {reference:.6g}); it is {words}"
     least = found.get("smallest_margin", 0.0)
     if settings.margin is not None and settings.margin <= least:
         text += f"; {found['num_samples']} samples show no margin of {least:.2g} or less"

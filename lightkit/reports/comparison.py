@@ -137,8 +137,9 @@ def describe_difference(
             tests[metric] = found
     tested = {metric: found for metric, found in tests.items() if found["test"] is not None}
     mark_differences([*tested.values()], level=level)
+    modes = {metric: "min" if scores[0].is_loss else "max" for metric, scores in compared.items()}
     detail = "\n".join(
-        describe_significance(found, f"{metric} of {names[1]}", names[0], model=names[1])
+        describe_significance(found, f"{metric} of {names[1]}", names[0], mode=modes[metric], model=names[1])
         for metric, found in tests.items()
     )
     if not tested:

@@ -10,7 +10,7 @@ from typing import Any
 from lightkit.config.secrets import mask
 from lightkit.reports.pages import PageSample, Thumbnails, render_page, shorten
 from lightkit.reports.predictions import Split
-from lightkit.reports.statistics import describe_significance
+from lightkit.reports.statistics import describe_significance, format_difference
 from lightkit.runs.files import read_json, write_text
 from lightkit.runs.folder import Run
 from lightkit.runs.index import PROMOTED
@@ -50,7 +50,9 @@ def render_gate(run: Run, decision: Mapping[str, Any], promoted: Mapping[str, An
     shown = [row.get("interval") for row in slices] + [intervals.get(which) for which in ("challenger", "baseline")]
     bounds = [bound for interval in shown for bound in interval or []]
     is_share = all(0 <= bound <= 1 for bound in bounds)
-    significance = describe_significance(decision.get("significance") or {}, str(metric), decision.get("baseline"))
+    significance = describe_significance(
+        decision.get("significance") or {}, str(metric), decision.get("baseline"), mode=decision.get("mode")
+    )
     alias = str((decision.get("settings") or {}).get("baseline") or "champion")
     return render_page(
         "gate.html",
@@ -58,6 +60,7 @@ def render_gate(run: Run, decision: Mapping[str, Any], promoted: Mapping[str, An
         run=run,
         decision=decision,
         significance=significance,
+        difference=_describe_margin(decision.get("non_inferiority") or {}),
         checks=checks[:_MAX_ROWS],
         slices=slices[:_MAX_ROWS],
         axis=(0, 1) if is_share else (min(bounds), max(bounds)),
@@ -66,6 +69,16 @@ def render_gate(run: Run, decision: Mapping[str, Any], promoted: Mapping[str, An
         alias=alias,
         promoted=promoted if alias in (promoted.get("aliases") or []) else {},
     )
+
+
+def _describe_margin(found: Mapping[str, Any]) -> str:
+    """Write the difference that a margin judges; empty where none was found, or an interval without a lower end.
+
+    A decision of an earlier version has no upper end.
+    """
+    if not all(isinstance(found.get(key), (int, float)) for key in ("difference", "low")):
+        return ""
+    return format_difference(found["difference"], found["low"], found.get("high"), mode="max")  # positive is better
 
 
 def _describe_samples(run: Run, decision: Mapping[str, Any]) -> dict[str, list[PageSample]]:

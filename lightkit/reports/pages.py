@@ -47,6 +47,7 @@ from lightkit.reports.usage import draw_usage
 from lightkit.runs.deadline import format_duration
 from lightkit.runs.files import find_value, in_bytes, write_text
 from lightkit.runs.folder import Run
+from lightkit.runs.metrics import is_of_last_step
 from lightkit.task import CLASSIFICATION
 
 if TYPE_CHECKING:
@@ -466,6 +467,8 @@ def draw_metric_curves(facts: RunFacts) -> list[PageFigure]:
         )
         last = ", ".join(f"{name} {format_number(latest[name])}" for name in names)
         caption = ", ".join(dict.fromkeys(_SPLIT_PREFIX.sub("", name) or name for name in names))
+        if all(is_of_last_step(name, latest) for name in names):
+            caption += " (the value of the last step of each epoch)"
         file = re.sub("[^a-z0-9]+", "-", stem.lower()).strip("-")[:40] or str(index)
         name = f"curve-{file}" if f"curve-{file}" not in {each.name for each in drawn} else f"curve-{file}-{index}"
         label = f"{caption} over {format_count(len(facts.rows), 'epoch')}; at the end: {last}"

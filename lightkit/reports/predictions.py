@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from lightkit.errors import DataError
 from lightkit.runs.files import atomic_write
-from lightkit.task import OutputKind, Task, task_of_record
+from lightkit.task import OutputKind, PredictionForm, Task, task_of_record
 
 Split = Literal["test", "validation"]
 _METADATA = b"lightkit"
@@ -258,6 +258,11 @@ def _split_name(metric: str) -> list[str]:
     return words[1:] if words[0] in ("train", "val", "valid", "validation", "test") else words
 
 
+def _list_words(metric: str) -> list[str]:
+    """List the words of a metric's name but for those of its split and of its average."""
+    return [word for word in _split_name(metric) if word not in _AVERAGES]
+
+
 def is_loss_name(metric: str) -> bool:
     """Return whether the name of a metric is that of a loss, which every sample has."""
     return any(word in _LOSSES for word in _split_name(metric))
@@ -275,15 +280,44 @@ def score_class(predictions: Predictions, number: int, metric: str) -> float | N
         As scikit-learn with ``average=None``; None where the class has no samples, and `UNKNOWN_SCORE` where the metric
         is none of a class.
     """
-    words = [word for word in _split_name(metric) if word not in _AVERAGES]
+    words = _list_words(metric)
     form = predictions.task.form
     counted = form.count_classes(predictions)
-    if len(words) == 1 and words[0] in form.class_metrics:
+    if is_of_class(form, metric):
         return form.score_class(predictions, number, words[0])
     if counted is None or len(words) != 1 or words[0] not in _OF_CLASS:
         return cast("float | None", UNKNOWN_SCORE)
     hits, predicted, support = (int(each[number]) for each in counted)
     return float(_OF_CLASS[words[0]](hits, predicted, support)) if support else None
+
+
+def is_of_class(form: PredictionForm, metric: str) -> bool:
+    """Return whether a metric is one that a class has too, of the predictions for all samples: a `class_metrics`."""
+    words = _list_words(metric)
+    return len(words) == 1 and words[0] in form.class_metrics
+
+
+def explain_class_metric(task: Task, metric: str) -> str | None:
+    """Explain why the slices of a gate cannot be classes by a metric; None where they can, or it is not known.
+
+    A sample of labels or masks has several classes, so that no sample is of one class alone, on which other metrics
+    could be computed.
+
+    Args:
+        task: Of the model.
+        metric: Name of the metric, such as ``test/pixel_accuracy``.
+    """
+    words = _list_words(metric)
+    own = task.form.class_metrics
+    if not own or (len(words) == 1 and (words[0] in own or words[0] in _OF_CLASS)):
+        return None
+    choices = [name for name in task.metrics if name in own or name in _OF_CLASS] or sorted(own)
+    split = metric.replace("_", "/").partition("/")[0]
+    named = " or ".join(f"--gate.metric={split}/{name}" for name in choices)
+    return (
+        f"gate.slices: {metric} is of samples with all their {'pixels' if task.form.has_masks else 'labels'}, and says "
+        f"nothing of one class. Judge classes by {named}, or leave gate.slices out."
+    )
 
 
 def list_confusions(predictions: Predictions, num: int) -> list[tuple[str, str, int]]:

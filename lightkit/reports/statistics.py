@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lightkit.errors import format_count
-from lightkit.reports.predictions import Predictions, worst_errors
+from lightkit.reports.predictions import Predictions, is_of_class, worst_errors
 
 Array = NDArray[Any]
 Statistic = Callable[[Array], float]
@@ -228,9 +228,33 @@ def suggest_margin(num_samples: int, *, confidence: float = 0.95) -> float | Non
     if drop is None or num_samples < _MIN_SAMPLES_OF_MARGIN:
         return None
     quantiles = NormalDist().inv_cdf(confidence) + NormalDist().inv_cdf(_POWER)
-    margin = max(drop, quantiles * math.sqrt(_DISAGREEMENT / num_samples))
-    step = 10.0 ** (math.floor(math.log10(margin)) - 1)
-    return round(math.ceil(margin / step - 1e-9) * step, 6)
+    return _round_up(max(drop, quantiles * math.sqrt(_DISAGREEMENT / num_samples)))
+
+
+def suggest_mean_margin(num_samples: int, *, deviation: float, confidence: float = 0.95) -> float | None:
+    """Suggest the margin of non-inferiority for a mean over the samples, such as an IoU, with two digits.
+
+    It lets an equally good model pass in 80 of 100 cases: ``(z(confidence) + z(0.8)) * deviation / sqrt(n)``, as for
+    `suggest_margin`.
+
+    Args:
+        num_samples: Samples of the split.
+        deviation: Standard deviation of the difference of two equally good models on a sample.
+        confidence: Of the one-sided test.
+
+    Returns:
+        The margin; None below 20 samples, of which a bootstrap shows nothing.
+    """
+    if num_samples < _MIN_SAMPLES_OF_MARGIN:
+        return None
+    quantiles = NormalDist().inv_cdf(confidence) + NormalDist().inv_cdf(_POWER)
+    return _round_up(quantiles * deviation / math.sqrt(num_samples))
+
+
+def _round_up(value: float) -> float:
+    """Round a positive number up to two digits."""
+    step = 10.0 ** (math.floor(math.log10(value)) - 1)
+    return round(math.ceil(value / step - 1e-9) * step, 6)
 
 
 class Calibration(NamedTuple):
@@ -335,6 +359,36 @@ def select_class(predictions: Predictions | None, name: str) -> Predictions | No
     return None if is_label is None else predictions.take(np.flatnonzero(is_label))
 
 
+def compute_class_interval(
+    metric: str, name: str, score: float | None, predictions: Predictions | None, *, confidence: float
+) -> list[float] | None:
+    """Compute the interval of the score of a class, or of a slice by a column, see `compute_interval`.
+
+    A metric that a class has of the samples of all classes, such as the IoU of masks, is drawn from all of them.
+
+    Args:
+        metric: Name of the metric, such as ``test/iou``.
+        name: The class by its name or number, or the slice.
+        score: Its value.
+        predictions: For all samples.
+        confidence: Coverage.
+
+    Returns:
+        Lower and upper bound; None where the predictions do not give the score.
+    """
+    found = select_class(predictions, name)
+    if predictions is None or name in predictions.slices or not is_of_class(predictions.task.form, metric):
+        return compute_interval(metric, score, found, confidence=confidence)
+    number = predictions.class_names.index(name) if name in predictions.class_names else int(name)
+    known = predictions.task.form.list_class_statistic(predictions, number)
+    if known is None or score is None or not math.isfinite(score):
+        return None
+    values, statistic = known
+    if not math.isclose(statistic(values), score, rel_tol=_TOLERANCE, abs_tol=_TOLERANCE / 10):
+        return None
+    return [*bootstrap_interval(values, statistic, confidence=confidence)]
+
+
 def compare_on_same_samples(
     metric: str,
     scores: Sequence[float | None],
@@ -394,9 +448,9 @@ def bound_difference(
 ) -> dict[str, Any] | None:
     """Compute how much worse than the baseline a candidate may be, by the paired interval of their difference.
 
-    The lower end is one-sided: the true difference is above it with this confidence. It is that of
-    `paired_score_interval` of accuracy, and of a paired bootstrap of other metrics; minus infinity below 20 samples, of
-    which a bootstrap shows nothing.
+    Each end is one-sided: the true difference is above the lower one with this confidence. They are those of
+    `paired_score_interval` of accuracy, and of a paired bootstrap of other metrics; infinite below 20 samples, of which
+    a bootstrap shows nothing.
 
     Args:
         metric: Name of the metric.
@@ -407,8 +461,9 @@ def bound_difference(
         confidence: One-sided, above 0.5.
 
     Returns:
-        The ``difference``, positive where the candidate is better, its ``low`` end, the ``method`` and ``num_samples``;
-        None where the predictions do not give the scores, or are not for the same samples.
+        The ``difference``, positive where the candidate is better, the ends ``low`` and ``high`` of its interval, the
+        ``method`` and ``num_samples``; None where the predictions do not give the scores, or are not for the same
+        samples.
     """
     mine, theirs = (_recompute(metric, score, each) for score, each in zip(scores, (candidate, baseline), strict=True))
     if candidate is None or baseline is None or mine is None or theirs is None or candidate.labels != baseline.labels:
@@ -420,23 +475,62 @@ def bound_difference(
         only_mine, only_theirs = exclusive
         if metric.endswith("accuracy") != (mode == "max"):  # where it is good to be wrong
             only_mine, only_theirs = only_theirs, only_mine
-        low, _ = paired_score_interval(only_mine, only_theirs, len(candidate), confidence=two_sided)
+        low, high = paired_score_interval(only_mine, only_theirs, len(candidate), confidence=two_sided)
         difference = (only_mine - only_theirs) / len(candidate)
         method = "paired score interval"
     else:
         (values, statistic) = mine
         (others, _) = theirs
         found = paired_bootstrap(others, values, statistic, confidence=two_sided)
-        difference = found["difference"] if mode == "max" else 0.0 - found["difference"]
-        low = found["low"] if mode == "max" else 0.0 - found["high"]
+        difference, low, high = found["difference"], found["low"], found["high"]
+        if mode == "min":
+            difference, low, high = 0.0 - difference, 0.0 - high, 0.0 - low
         if len(candidate) < _MIN_SAMPLES_OF_MARGIN:  # drawn again and again, a few samples seem to differ too little
             low = -math.inf
+            high = math.inf
         method = "paired bootstrap"
-    return {"difference": difference, "low": low, "method": method, "num_samples": len(candidate)}
+    return {"difference": difference, "low": low, "high": high, "method": method, "num_samples": len(candidate)}
+
+
+def format_difference(difference: float, low: float, high: float | None, *, mode: str | None) -> str:
+    """Write how much better or worse a value is than another, with the interval of their difference.
+
+    Screen, gate.html, messages, JUnit and comparisons all have these words, so that the sign of a difference never says
+    which of two losses is better.
+
+    Args:
+        difference: The value less the other.
+        low: Lower end of the interval; minus infinity where too few samples have none.
+        high: Upper end; None where it is unknown, so that no interval is written.
+        mode: Whether large (``max``) or small (``min``) values are good; None where unknown.
+
+    Returns:
+        Such as ``worse by 0.475 (0.336 to 0.614)``, and where the interval holds 0
+        ``worse by 0.014 (0.042 worse to 0.013 better)``.
+    """
+    words = ("larger", "smaller") if mode is None else ("better", "worse")
+    if mode == "min":
+        words = ("worse", "better")
+
+    def name(value: float) -> str:
+        return words[0] if value > 0 else words[1]
+
+    text = f"{name(difference)} by {abs(difference):.3g}" if difference else "equal"
+    if high is None:
+        return text
+    if not (math.isfinite(low) and math.isfinite(high)):
+        return f"{text} (no interval: too few samples)"
+
+    # sizes where the whole interval lies on the side of the difference, else the side of each end, the worse one first
+    if (difference >= 0 and low >= 0) or (difference <= 0 and high <= 0):
+        least, most = sorted((abs(low), abs(high)))
+        return f"{text} ({least:.3g} to {most:.3g})"
+    first, last = (high, low) if mode == "min" else (low, high)
+    return f"{text} ({abs(first):.3g} {name(first)} to {abs(last):.3g} {name(last)})"
 
 
 def describe_significance(
-    found: Mapping[str, Any], metric: str, baseline: str | None, *, model: str = "this model"
+    found: Mapping[str, Any], metric: str, baseline: str | None, *, mode: str | None, model: str = "this model"
 ) -> str:
     """Write whether a model differs from the baseline beyond the noise of the samples; empty without a baseline.
 
@@ -444,14 +538,15 @@ def describe_significance(
         found: As from `compare_on_same_samples`.
         metric: Name of the metric.
         baseline: Name of the baseline.
+        mode: Whether large (``max``) or small (``min``) values are good; None where unknown.
         model: Name of the model.
     """
     if baseline is None or not found:
         return ""
     if found.get("test") is None:
         return f"Whether the difference to {baseline} is noise is unknown: {found.get('reason', 'nothing was tested')}."
-    low, high = (f"{found[end] + 0.0:.2g}" for end in ("low", "high"))  # + 0.0, as -0 is no bound
-    text = f"{metric} differs by {found['difference']:+.2g} ({low} to {high}) from {baseline}."
+    words = format_difference(found["difference"], found["low"], found["high"], mode=mode)
+    text = f"{metric} against {baseline}: {words}."
     if "only_challenger" in found and found["test"] == MCNEMAR:  # of another test these counts are no evidence
         text += (
             f" Of {format_count(found['num_samples'], 'sample')}, {model} alone is right on "
@@ -479,13 +574,16 @@ def mark_differences(tests: Sequence[dict[str, Any]], *, level: float) -> None:
 def _compare_each(candidate: Predictions, baseline: Predictions) -> tuple[Array, Array, Array]:
     """Return how much better a model is than another on each sample, where it has lost, and where it has won.
 
-    Of the samples that are right or wrong it has lost those that the other alone has right.
+    Of the samples that are right or wrong it has lost those that the other alone has right, of others, such as numbers
+    and masks, those on which its error is larger.
     """
     mine = candidate.is_correct
     theirs = baseline.is_correct
     if mine is None or theirs is None:
-        distances = [np.abs(each.prediction.astype(float) - each.target) for each in (candidate, baseline)]
-        gains = distances[1] - distances[0]
+        errors = [each.task.form.measure_errors(each) for each in (candidate, baseline)]
+        errors = [np.where(each == -np.inf, 0.0, each) for each in errors]  # of what is right
+        with np.errstate(invalid="ignore"):  # neither is a number
+            gains = errors[1] - errors[0]
         return gains, gains < 0, gains > 0
     gains = candidate.label_probability.astype(float) - baseline.label_probability
     return gains, theirs & ~mine, mine & ~theirs

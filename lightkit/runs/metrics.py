@@ -10,15 +10,27 @@ import csv
 import io
 import logging
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from lightkit.runs.events import read_events
 from lightkit.runs.files import keep_damaged, write_text
 
+STEP_SUFFIX = "_step"
+"""End of the name of a column with the value of the last step of each epoch, which Lightning's own names have too."""
 _KEYS = ("epoch", "step")
 _log = logging.getLogger("lightkit")
 _warned: set[Path] = set()
+
+
+def is_of_last_step(name: str, names: Collection[str]) -> bool:
+    """Return whether a column has the value of the last step of each epoch, and no column that of the epoch.
+
+    Args:
+        name: Of the column.
+        names: Of all columns.
+    """
+    return name.endswith(STEP_SUFFIX) and name.removesuffix(STEP_SUFFIX) not in names
 
 
 class MetricsTable:

@@ -261,6 +261,13 @@ class PredictionForm:
         """Return the value that one class has of one of the `class_metrics`; None where it has none."""
         raise NotImplementedError
 
+    def list_class_statistic(self, predictions: Recorded, number: int) -> tuple[Array, Statistic] | None:
+        """Return what `score_class` is computed from: a class's values of all samples, and the statistic of them.
+
+        None where its interval is not known.
+        """
+        return None
+
     def renumber(self, labels: Any, own: Sequence[str], known: Sequence[str]) -> Any:
         """Return a batch's targets in the order of a model's classes; None where they cannot be.
 

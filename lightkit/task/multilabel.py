@@ -182,6 +182,11 @@ class LabelForm(PredictionForm):
         """Return the average precision of a label."""
         return average_precision(predictions.target[:, number], predictions.probability[:, number])
 
+    def list_class_statistic(self, predictions: Recorded, number: int) -> tuple[Array, Statistic]:
+        """Return target and probability of a label in each sample, ``(samples, 2)``, and the average precision."""
+        pairs = [predictions.target[:, number].astype(float), predictions.probability[:, number].astype(float)]
+        return np.stack(pairs, axis=1), _average_column
+
     def renumber(self, labels: Any, own: Sequence[str], known: Sequence[str]) -> Any:
         """Return the targets with their columns in the order of the model; a label that the data lacks is 0."""
         if labels.ndim != 2 or labels.shape[1] != len(own):
@@ -287,6 +292,12 @@ def choose_threshold(target: Array, probability: Array) -> float:
 def _average_pairs(function: Callable[[Array, Array], float]) -> Statistic:
     """Return a function of ``(samples, 2, labels)`` that splits it."""
     return lambda pairs: function(pairs[:, 0], pairs[:, 1])
+
+
+def _average_column(pairs: Array) -> float:
+    """Compute the average precision of ``(samples, 2)``; NaN without a sample that has the label."""
+    found = average_precision(pairs[:, 0], pairs[:, 1])
+    return float("nan") if found is None else found
 
 
 def _list_names(names: Sequence[str], marks: Array) -> list[str]:

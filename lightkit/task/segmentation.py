@@ -154,9 +154,12 @@ class MaskForm(PredictionForm):
 
     def score_class(self, predictions: Recorded, number: int, metric: str) -> float | None:
         """Return the IoU of a class over all pixels; None where it occurs nowhere."""
-        counts = _join(predictions).sum(axis=0)[number]
-        union = int(counts[0] + counts[1] - counts[2])
-        return float(counts[2] / union) if union else None
+        iou = class_iou(_join(predictions)[:, number])
+        return None if np.isnan(iou) else iou
+
+    def list_class_statistic(self, predictions: Recorded, number: int) -> tuple[Array, Statistic]:
+        """Return the pixels of a class in each sample, ``(samples, 3)``, and its IoU."""
+        return _join(predictions)[:, number], class_iou
 
     def renumber(self, labels: Any, own: Sequence[str], known: Sequence[str]) -> Any:
         """Return the masks in the order of the model's classes; pixels without a class stay as they are."""
@@ -209,6 +212,11 @@ def compute_ious(counts: Array) -> Array:
     target, predicted, both = (counts[..., at].astype(np.float64) for at in range(3))
     union = target + predicted - both
     return np.where(union > 0, both / np.maximum(union, 1), np.nan)
+
+
+def class_iou(counts: Array) -> float:
+    """Compute the IoU of a class from its pixels in all samples ``(samples, 3)``; NaN where it occurs nowhere."""
+    return float(compute_ious(counts.sum(axis=0)[None])[0])
 
 
 def mean_iou(counts: Array) -> float:

@@ -31,6 +31,8 @@ def test_each_screen_has_its_progress(mode: Any, kind: type) -> None:
 class Late(pl.LightningModule):
     """Logs what it is given, where torchmetrics users log: at the end of the epoch."""
 
+    by_step: Mapping[str, float] = {}
+
     def __init__(self, logs: Mapping[str, float]) -> None:
         super().__init__()
         self.layer = torch.nn.Linear(1, 1)
@@ -38,6 +40,7 @@ class Late(pl.LightningModule):
 
     def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
         loss: torch.Tensor = self.layer(batch[0]).mean()
+        self.log_dict(dict(self.by_step))
         return loss
 
     def on_train_epoch_end(self) -> None:
@@ -80,6 +83,15 @@ def test_the_line_has_what_reports_most(
 ) -> None:
     (epoch,) = _shown(logs, capsys, tmp_path)
     assert re.fullmatch(rf"epoch 0 \(1 of 1\)  {shown}  \d+\.\d s  \d+ samples/s", epoch)
+
+
+def test_the_line_names_the_value_of_the_last_step_as_such(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Late, "by_step", {"train/loss": 0.25, "other": 1.0})
+    (epoch,) = _shown({"val/loss": 0.5}, capsys, tmp_path)
+    assert "  train/loss_step 0.25  val/loss 0.5  " in epoch
+    assert "train/loss 0.25" not in epoch
 
 
 def test_without_a_last_epoch_the_line_counts_on(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

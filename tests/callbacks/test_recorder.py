@@ -134,6 +134,31 @@ def test_the_learning_rate_is_that_of_the_epochs_start_for_each_group_that_diffe
     assert [(row["lr/0"], row["lr/1"]) for row in _rows(run)] == [("0.5", "0.25"), ("0.25", "0.125")]
 
 
+def test_a_metric_that_is_logged_by_step_alone_is_recorded_as_that_of_the_last_step(run: runs.Run) -> None:
+    """Batches of 4, 4 and 2 samples log 0, 1 and 2: the last step has 2, and the mean is (0*4 + 1*4 + 2*2) / 10."""
+
+    class Counts(Line):
+        def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
+            self.log("train/plain", float(batch_idx))
+            self.log("train/both", float(batch_idx), on_step=True, on_epoch=True)
+            self.log("train/epoch", float(batch_idx), on_step=False, on_epoch=True)
+            self.log("train/again", float(batch_idx))
+            return super().training_step(batch, batch_idx)
+
+        def on_train_epoch_end(self) -> None:
+            self.log("train/again", 0.5)
+
+    with _recording(_recorder(run)) as recorder:
+        _trainer(run, recorder, epochs=2).fit(Counts(), Pairs())
+    for row in _rows(run):
+        assert (row["train/plain_step"], row["train/both_step"]) == ("2.0", "2.0")
+        assert float(row["train/both"]) == pytest.approx(0.8)
+        assert float(row["train/epoch"]) == pytest.approx(0.8)
+        assert row["train/again"] == "0.5"
+        assert "train/plain" not in row
+    assert _summary(run).metrics["last"]["train/plain_step"] == 2.0
+
+
 def test_a_validation_of_an_earlier_epoch_is_not_this_epochs(run: runs.Run) -> None:
     with _recording(_recorder(run)) as recorder:
         _trainer(run, recorder, check_val_every_n_epoch=2, epochs=4).fit(Line(), Pairs())

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from lightkit.cli import up_to_date
+from lightkit.cli.class_sources import find_own_files
 from lightkit.cli.command_table import parse
 from lightkit.cli.stage_config import StageConfig
 from lightkit.cli.stage_runner import open_stage_config
@@ -42,6 +45,90 @@ def session_of(class_path: str, *words: str, **given: Any) -> StageConfig:
 
 def digests_of(session: StageConfig) -> Inputs:
     return compute_inputs(session, salt="", asked=True)
+
+
+OWN = """
+from pathlib import Path
+
+class Base:
+    def __init__(self, path: str = "rows.csv", kind: str = "of no file", *, folder=Path("photos"), gone="gone.csv"): ...
+
+class Mine(Base):
+    number = 3
+
+class Own(Base):
+    def __init__(self, path="missing.csv"): ...
+"""
+
+
+@pytest.mark.parametrize(
+    ("class_path", "given", "keys"),
+    [
+        (MINE, {}, ["data.init_args.path", "data.init_args.folder"]),
+        (
+            MINE,
+            {"path": "data", "kind": "rows.csv"},
+            ["data.init_args.folder", "data.init_args.path", "data.init_args.kind"],
+        ),
+        (MINE, {"path": "gone.csv"}, ["data.init_args.folder"]),
+        ("own.Own", {}, []),
+        ("own.Absent", {}, []),
+        ("absent.Mine", {}, []),
+    ],
+    ids=["defaults", "set", "set to none that is there", "own constructor", "no class", "no module"],
+)
+def test_files_that_defaults_of_an_own_data_module_name_count(
+    class_path: str, given: dict[str, str], keys: list[str], folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "own.py").write_text(OWN)
+    monkeypatch.syspath_prepend(str(folder))
+    assert [*(digests_of(session_of(class_path, **given)).data or {})] == keys
+
+
+def test_the_starter_project_names_its_file(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    template = Path(up_to_date.__file__).parents[1] / "templates" / "module"
+    shutil.copytree(template, folder, dirs_exist_ok=True)
+    monkeypatch.syspath_prepend(str(folder))
+    session = open_stage_config(parse(["fit", "-c", "train.yaml"]))
+    found = digests_of(session)
+    assert {key: [*files] for key, files in (found.data or {}).items()} == {"data.init_args.path": ["points.csv"]}
+    assert up_to_date._explain_unseen(session, found) is None
+
+
+def test_own_classes_from_elsewhere_count_with_their_package(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path / "lib", "mine_pack/__init__.py", "mine_pack/deep/net.py", "mine_alone.py", "mine_beside.py")
+    write(tmp_path / "more", "mine_folder/net.py", "mine_folder/data.py")
+    monkeypatch.syspath_prepend(str(tmp_path / "more"))
+    write(folder, "here.py")
+    monkeypatch.syspath_prepend(str(tmp_path / "lib"))
+    words = (
+        *("--callbacks.a=mine_pack.deep.net.Net", "--callbacks.b=mine_folder.net.Net"),
+        "--trainer.callbacks=[mine_alone.Callback]",
+    )
+    found = digests_of(session_of("torch.utils.data.Dataset", *words)).code
+    assert sorted(found) == [
+        *("here.py", "mine_alone.py", "mine_beside.py", "mine_folder/net.py"),
+        *("mine_pack/__init__.py", "mine_pack/deep/net.py"),
+    ]
+    (tmp_path / "lib" / "mine_pack" / "deep" / "net.py").write_text("changed")
+    changed = digests_of(session_of("torch.utils.data.Dataset", *words)).code
+    assert [name for name in found if found[name] != changed[name]] == ["mine_pack/deep/net.py"]
+
+
+def test_an_own_class_that_git_ignores_counts(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    subprocess.run(["git", "init", "--quiet"], cwd=folder, check=True)
+    write(folder, "own.py", "seen.py")
+    (folder / ".gitignore").write_text("own.py\n")
+    monkeypatch.syspath_prepend(str(folder))
+    assert sorted(digests_of(session_of("ImageFolder", root="photos")).code) == ["seen.py"]
+    assert sorted(digests_of(session_of(MINE)).code) == ["own.py", "seen.py"]
+
+
+@pytest.mark.parametrize("name", ["json.JSONDecoder", "sys.flags", "numpy.ndarray", "yaml.loader.Loader", "absent.Net"])
+def test_installed_packages_have_no_own_files(name: str) -> None:
+    assert find_own_files(name) == {}
 
 
 def test_outside_git_all_visible_python_files_count(folder: Path) -> None:

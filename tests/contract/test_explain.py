@@ -37,6 +37,17 @@ model:
 trainer:
   callbacks: [{class_path: EarlyStopping, init_args: {monitor: a, patience: 3}}]
 """
+NUMBERS = """\
+extends: base
+seed_everything: 7
+model:
+  init_args: {hidden: "${oc.env:WIDTH,8}"}
+trainer:
+  max_epochs: ${seed_everything}
+  limit_val_batches: 1${trainer.max_epochs}
+  gradient_clip_val: ${oc.env:CLIP}
+  accumulate_grad_batches: ${oc.env:API_KEY}
+"""
 FILES = {
     "base.yaml": BASE,
     "top.yaml": TOP,
@@ -45,6 +56,7 @@ FILES = {
     "bad.yaml": "extends: top\nmodel: {name: '${absent}'}\ncallbacks: {none: {}}\n",
     "gpus.yaml": "extends: top\naccelerator: {gpus: 2}\n",
     "staged.yaml": "extends: top\ntest: {trainer: {max_epochs: 1}}\n",
+    "numbers.yaml": NUMBERS,
 }
 
 
@@ -73,6 +85,46 @@ KEYS: dict[str, tuple[Command, list[str]]] = {
     "an_interpolation": (
         explain("run.name"),
         ["run.name: job-20", "base.yaml:7:13", "job-${trainer.max_epochs}"],
+    ),
+    "a_number_by_another_key": (
+        explain("trainer.max_epochs", file="numbers.yaml", API_KEY="424242", CLIP="0.5"),
+        [
+            "trainer.max_epochs: 7\n",
+            "written  ${seed_everything}",
+            "type     integer",
+            "from     seed_everything: 7  numbers.yaml:2:18",
+        ],
+    ),
+    "a_number_made_of_text": (
+        explain("trainer.limit_val_batches", file="numbers.yaml", API_KEY="424242", CLIP="0.5"),
+        [
+            "trainer.limit_val_batches: 17\n",
+            "type     integer",
+            "from     trainer.max_epochs: 7  numbers.yaml:6:15",
+            "seed_everything: 7  numbers.yaml:2:18",
+        ],
+    ),
+    "a_number_by_a_default": (
+        explain("model.hidden", file="numbers.yaml", API_KEY="424242", CLIP="0.5"),
+        [
+            "model.hidden: 8\n",
+            "written  ${oc.env:WIDTH,8}",
+            "type     integer",
+            "from     environment variable WIDTH, which is not set: the default in the text counts",
+        ],
+    ),
+    "a_number_of_the_environment": (
+        explain("trainer.gradient_clip_val", file="numbers.yaml", API_KEY="424242", CLIP="5e-1"),
+        [
+            "trainer.gradient_clip_val: 0.5\n",
+            "written  ${oc.env:CLIP}",
+            "type     number",
+            "from     environment variable CLIP\n",
+        ],
+    ),
+    "a_text_of_the_environment": (
+        explain("model.name"),
+        ["model.name: ${oc.env:TOKEN}\n", "from     environment variable TOKEN\n"],
     ),
     "a_default_of_lightning": (
         explain("trainer.min_epochs"),
@@ -163,6 +215,8 @@ COMMANDS = {
     "whole_bad": explain(file="bad.yaml"),
     "key_in_bad": explain("trainer.max_epochs", file="bad.yaml"),
     "key_replacing_a_secret": explain("--model.name=other", "model.name"),
+    "secret_number": explain("trainer.accumulate_grad_batches", file="numbers.yaml", API_KEY="424242", CLIP="0.5"),
+    "secret_number_json": explain("trainer", "--json", file="numbers.yaml", API_KEY="424242", CLIP="0.5"),
     "printed": Command(["fit", "-c", "top.yaml", "--print_config"], FILES, ENVIRON),
     "printed_by_flag": Command(["fit", "--print_config", "-c=top.yaml", "--model.name=x"], FILES, ENVIRON),
     "class_help": Command(["fit", "--model.help", "my_project.Wide"], FILES),
@@ -247,6 +301,13 @@ def test_what_came_from_the_environment_is_shown_as_the_reference(name: str, exp
     told = explained[name].result.ok().out
     assert "${oc.env:TOKEN}" in told
     assert SECRET not in told
+
+
+@pytest.mark.parametrize("name", ["secret_number", "secret_number_json"])
+def test_a_number_of_a_secret_variable_is_not_shown(name: str, explained: dict[str, Ended]) -> None:
+    told = explained[name].result.ok().out
+    assert "${oc.env:API_KEY}" in told
+    assert "424242" not in told
 
 
 def test_print_config_prints_defaults_and_what_was_set(explained: dict[str, Ended]) -> None:

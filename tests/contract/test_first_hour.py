@@ -222,6 +222,29 @@ def test_a_script_is_as_quiet_as_a_command_and_shows_best_and_next(numbers: Work
     assert re.search(r"^next  python \S*train\.py test --run runs/", done.out, re.MULTILINE)
 
 
+def test_a_run_of_a_script_and_one_of_a_config_are_told_apart_under_one_name(numbers: Workspace) -> None:
+    numbers.write("train.py", SCRIPT)
+    arguments = ("--data.path=t.parquet", "--data.features=[a,b]", "--data.num_workers=0", "--trainer.max_epochs=1")
+    numbers.run("fit", *arguments, "--run.name=own", script="train.py").ok()
+    (of_script,) = (path for path in numbers.folder.glob("runs/own/2*") if not path.is_symlink())
+    refused = numbers.run("test", "--run", "latest")
+    assert refused.code == 2
+    assert f"--run latest: the config of own/{of_script.name} has no class for its data" in refused.err
+    assert f"python SCRIPT test --run own/{of_script.name}. own has no run of this form." in refused.err
+
+    of_config = numbers.fit("-c", "own.yaml")
+    refused = numbers.run("test", "--run", "latest", script="train.py")
+    assert refused.code == 2
+    for words in (
+        f"--run latest: the config of own/{of_config.name} names the class of its model, nets.Plain, and this script "
+        "has one of its own, nets.Plain, whose runs name none.",
+        f"The newest run of this form: --run own/{of_script.name}.",
+        f"lightkit test --run own/{of_config.name}",
+    ):
+        assert words in refused.err
+    numbers.run("test", "--run", f"own/{of_script.name}", script="train.py").ok()
+
+
 def test_the_report_of_a_resumed_run_has_the_first_start_and_each_resume(numbers: Workspace) -> None:
     run = numbers.fit("-c", "own.yaml")
     manifest = read_json(run / "manifest.json")

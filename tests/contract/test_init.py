@@ -162,12 +162,23 @@ def test_init_data_writes_a_config_for_a_folder_of_images_and_masks(workspace: W
             Image.fromarray(pixels).save(path)
     workspace.run("init", "--data", "scans").ok()
     text = (workspace.folder / "scans.yaml").read_text(encoding="utf-8")
-    assert 'classes: {"background": 0, "object": 255}' in text
-    assert len([line for line in text.splitlines() if not line.startswith("#")]) <= 12
+    assert 'classes: {"background": 0, "object": 255}   # the names are yours to choose' in text
+    shares = re.search(r"# Classes, by their share of the pixels: background (\d+)%, object (\d+)%\n", text)
+    assert shares is not None
+    assert sorted(map(int, shares.groups())) == [50, 50]
+    assert "image_size: 32   # the whole image as a square; the shorter side is 40 pixels (median)" in text
+    assert "batch_size: 8   # 3 batches of about 28 training images" in text
+    assert "for each pixel gives 0.25; halfway from there to 1." in text  # the larger one half, the other nothing
+    assert "gate: {metric: test/iou, min: 0.63, max_drop: 0}" in text or "min: 0.62, max_drop: 0}" in text
+    assert "4 test images are too few to measure a drop" in text
+    assert len([line for line in text.splitlines() if line and not line.startswith("#")]) <= 12
     workspace.run("check", "-c", "scans.yaml").ok()
     words = ("fit", "-c", "scans.yaml", "--model.backbone=small_cnn", "--model.weights=null", "--trainer.max_epochs=1")
     fitted = workspace.run(*words, "--data.num_workers=0").ok()
     assert "val/iou" in fitted.out
+    run = workspace.only_run
+    judged = workspace.run("gate", str(run), "--gate.min=0.01")
+    assert judged.code == 0, judged.err
     (workspace.folder / "scans" / "masks" / "3.png").unlink()
     refused = workspace.run("init", "--data", "scans", "--output", "other.yaml")
     assert refused.code == 3

@@ -49,7 +49,7 @@ def test_a_run_and_its_copy_have_no_difference_beyond_noise(tested: Workspace) -
     printed = tested.run("report", str(run), str(again)).ok().out
     assert "No difference beyond noise between A and B." in printed
     assert f"A     {run.parent.name}/{run.name}\nB     {run.parent.name}/{again.name}\n" in printed
-    assert "test/accuracy of B differs by +0 (0 to 0) from A." in printed
+    assert "test/accuracy of B against A: equal (0 to 0)." in printed
     assert "McNemar's exact test" in text
     assert "95 % interval" in text
     assert "The data differs" not in text

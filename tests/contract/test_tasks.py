@@ -292,6 +292,9 @@ def test_each_task_is_judged_predicted_and_reported(task: str, trained: Path, wo
         slices = read_json(workspace.only_run / "gate.json")["slices"]
         assert slices["red"]["challenger"] == pytest.approx(red, rel=1e-4)
         assert slices["red"]["num_samples"] == sum("red" in row for row in columns["labels"])
+        assert slices["red"]["interval"][0] <= slices["red"]["challenger"] <= slices["red"]["interval"][1]
+    if task == "masks":
+        check_slices_of_masks(workspace)
     workspace.run("report", "latest").ok()
     page = (workspace.only_run / "report.html").read_text(encoding="utf-8")
     for part in case.parts:
@@ -317,6 +320,34 @@ def test_each_task_is_judged_predicted_and_reported(task: str, trained: Path, wo
         assert one["labels"] == other["labels"]
     if task == "masks":
         check_masks(workspace, one, other)
+
+
+def check_slices_of_masks(workspace: Workspace) -> None:
+    """Check the IoU of a class in a gate, beside a baseline, and metrics that no class has."""
+    asked = ("--gate.metric=test/iou", "--gate.slices={red: 0.0, blue: 0.99999}", "--gate.baseline=latest")
+    judged = workspace.run("gate", "--run", "latest", *asked)
+    assert judged.code == 4, judged.err
+    decision = read_json(workspace.only_run / "gate.json")
+    columns = parquet.read_table(workspace.only_run / "test_predictions.parquet").to_pydict()
+    for name in ("red", "blue"):
+        target, predicted, right = (sum(columns[f"{kind}_{name}"]) for kind in ("target", "predicted", "right"))
+        found = decision["slices"][name]
+        assert found["challenger"] == pytest.approx(right / (target + predicted - right), rel=1e-6)
+        assert found["baseline"] == found["challenger"]
+        assert found["num_samples"] == sum(pixels > 0 for pixels in columns[f"target_{name}"])
+        assert found["interval"][0] <= found["challenger"] <= found["interval"][1]
+    assert [each["passed"] for each in decision["checks"] if " of " in each["name"]] == [True, False]
+    assert {each["kind"] for each in decision["samples"]} == {"wrong"}
+
+    no_metric = ("--gate.metric=test/pixel_accuracy", "--gate.slices={red: 0.5, grey: 0.5}", "--gate.baseline=null")
+    refused = workspace.run("gate", "--run", "latest", *no_metric[:1], "--gate.slices={red: 0.5}", no_metric[2])
+    says = "gate.slices: test/pixel_accuracy is of samples with all their pixels, and says nothing of one class. Judge"
+    assert refused.code == 2
+    assert f"{says} classes by --gate.metric=test/iou" in refused.err
+    checked = workspace.run("check", "-c", "job.yaml", "--deep", *no_metric)
+    assert checked.code == 2
+    assert says in checked.err + checked.out
+    assert "gate.slices.grey: there is no such class" in checked.err + checked.out
 
 
 def check_masks(workspace: Workspace, one: dict[str, Any], other: dict[str, Any]) -> None:

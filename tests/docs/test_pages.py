@@ -59,6 +59,7 @@ MY_DATA = (TEMPLATE / "my_data.py").read_text(encoding="utf-8").replace("class P
 OWN = {
     "my_models.py": MY_MODEL,
     "my_data.py": MY_DATA,
+    "points.csv": (TEMPLATE / "points.csv").read_text(encoding="utf-8"),
     "my.yaml": "model: {class_path: my_models.Net}\ndata: {class_path: my_data.MyDataModule}\n"
     "trainer: {max_epochs: 2}\ncallbacks:\n  early_stopping: {init_args: {monitor: val/loss}}\n",
 }

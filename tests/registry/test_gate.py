@@ -118,7 +118,8 @@ def test_the_record_holds_every_field_and_is_json() -> None:
     assert record["baseline"] == "flowers version 1 (champion)"
     assert record["reasons"] == [
         "test/accuracy is 0.5, expected at least 0.8",
-        "test/accuracy is 0.5, expected at most 0.01 worse than flowers version 1 (champion) (that has 0.9)",
+        "test/accuracy is 0.5, expected at most 0.01 worse than flowers version 1 (champion) (that has 0.9); "
+        "it is worse by 0.4",
     ]
     assert (record["schema"], record["num_samples"], record["run"]) == (1, 9, "a/b")
 

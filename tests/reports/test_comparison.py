@@ -97,9 +97,9 @@ def test_models_that_are_equally_often_right_are_compared_by_their_losses_too() 
     headline, detail = describe_difference(sure, unsure, "AB", logged=logged)
     assert headline == "B is worse than A in test/loss; no difference beyond noise in test/accuracy."
     first, second = detail.splitlines()
-    assert first.startswith("test/accuracy of B differs by +0 (0 to 0) from A.")
+    assert first.startswith("test/accuracy of B against A: equal (0 to 0).")
     # ln(0.9 / 0.6) = 0.405 for each sample
-    assert second.startswith("test/loss of B differs by +0.41 (0.41 to 0.41) from A.")
+    assert second.startswith("test/loss of B against A: worse by 0.405 (0.405 to 0.405).")
     assert describe_difference(sure, sure, "AB", logged=logged[:1] * 2)[0].startswith("No difference")
 
 
@@ -131,7 +131,7 @@ def test_regressors_are_compared_by_their_errors() -> None:
     near, far = (regress(targets.tolist(), (targets + gap).tolist()) for gap in (0.1, 0.3))
     headline, detail = describe_difference(near, far, "AB")
     assert headline == "B is worse than A."
-    assert "test/mae of B differs by +0.2" in detail
+    assert detail.startswith("test/mae of B against A: worse by 0.2 (0.2 to 0.2).")
     assert "paired bootstrap" in detail
 
 

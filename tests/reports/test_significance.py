@@ -17,6 +17,8 @@ from lightkit.reports.statistics import (
     choose_deciding_samples,
     compare_on_same_samples,
     compute_interval,
+    describe_significance,
+    format_difference,
     mcnemar_exact,
     paired_score_interval,
     select_class,
@@ -130,6 +132,69 @@ def test_without_a_baseline_the_worst_errors_are_chosen_and_those_of_judged_clas
     assert len(alone) == len({each["index"] for each in alone}) > 12
     assert choose_deciding_samples(None, None, ["c"]) == []
     assert choose_deciding_samples(regressed([1, 2], [1, 5]), regressed([1, 2], [1, 2]), [])[0]["index"] == 1
+
+
+def masked(targets: Any, predicted: Any, right: Any) -> Predictions:
+    """Predictions of masks of two classes: pixels of each class, ``(samples, 2)``."""
+    target = np.asarray(targets)
+    counts = np.stack([np.asarray(predicted), np.asarray(right)], axis=2)
+    none = np.empty(0, np.float32)
+    paths: list[str | None] = [f"{index}.png" for index in range(len(target))]
+    names = ("road", "car")
+    return Predictions(
+        "test", np.arange(len(target)), paths, target, counts, none, none, names, output_kind="mask_logits"
+    )
+
+
+def test_the_masks_that_decide_are_those_whose_iou_differs() -> None:
+    """Of four pixels a sample: the IoU of road and car are 1 and 1, or 2/3 and 1/2 with one pixel of the car missed."""
+    targets = [[2, 2], [2, 2], [2, 2]]
+    missed = [3, 1], [2, 1]
+    whole = [2, 2], [2, 2]
+    mine = masked(targets, [missed[0], whole[0], whole[0]], [missed[1], whole[1], whole[1]])
+    theirs = masked(targets, [whole[0], missed[0], whole[0]], [whole[1], missed[1], whole[1]])
+    found = choose_deciding_samples(mine, theirs, [])
+    assert [(each["kind"], each["index"]) for each in found] == [("lost", 0), ("won", 1)]
+    assert found[0]["challenger"] == "road 75%, car 25%"
+    assert found[0]["baseline"] == "road 50%, car 50%"
+
+
+@pytest.mark.parametrize(
+    ("numbers", "mode", "text"),
+    [
+        ((0.475, 0.336, 0.614), "min", "worse by 0.475 (0.336 to 0.614)"),
+        ((-0.475, -0.614, -0.336), "max", "worse by 0.475 (0.336 to 0.614)"),
+        ((-0.475, -0.614, -0.336), "min", "better by 0.475 (0.336 to 0.614)"),
+        ((0.0141, 0.0, 0.042), "max", "better by 0.0141 (0 to 0.042)"),
+        ((-0.014, -0.042, 0.013), "max", "worse by 0.014 (0.042 worse to 0.013 better)"),
+        ((0.014, -0.013, 0.042), "min", "worse by 0.014 (0.042 worse to 0.013 better)"),
+        ((0.0, -0.09, 0.08), "max", "equal (0.09 worse to 0.08 better)"),
+        ((0.0, 0.0, -0.0), "min", "equal (0 to 0)"),
+        ((0.3, 0.1, 0.5), None, "larger by 0.3 (0.1 to 0.5)"),
+        ((-0.3, -0.7, 0.1), None, "smaller by 0.3 (0.7 smaller to 0.1 larger)"),
+        ((-0.1, -math.inf, math.inf), "max", "worse by 0.1 (no interval: too few samples)"),
+        ((-0.1, -0.2, None), "max", "worse by 0.1"),
+    ],
+)
+def test_a_difference_is_written_in_words_with_the_direction_of_its_metric(
+    numbers: tuple[float, float, float | None], mode: str | None, text: str
+) -> None:
+    assert format_difference(*numbers, mode=mode) == text
+
+
+def test_a_larger_loss_is_written_as_worse_by_gate_and_comparison_alike() -> None:
+    """The errors are 0.5 larger on each of 40 samples."""
+    targets = np.linspace(0, 1, 40)
+    mine = regressed(targets, targets + 1.0)
+    theirs = regressed(targets, targets + 0.5)
+    scores = [1.0, 0.5]
+    found = compare_on_same_samples("test/mae", scores, mine, theirs, confidence=0.95)
+    text = describe_significance(found, "test/mae", "the champion", mode="min")
+    assert text.startswith("test/mae against the champion: worse by 0.5 (0.5 to 0.5).")
+    bounded = bound_difference("test/mae", scores, mine, theirs, mode="min", confidence=0.95)
+    assert bounded is not None
+    words = format_difference(bounded["difference"], bounded["low"], bounded["high"], mode="max")
+    assert words == "worse by 0.5 (0.5 to 0.5)"
 
 
 def test_a_class_is_selected_by_name_or_number() -> None:

@@ -1,0 +1,128 @@
+"""Source files of the classes that a config names, and the defaults of their arguments, without an import. No torch."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import sysconfig
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+from typing import Any
+
+_MAX_FILES = 2000  # of a package
+_PATHS = ("Path", "PurePath", "pathlib.Path", "pathlib.PurePath")
+
+
+def find_own_files(class_path: str) -> dict[str, Path]:
+    """Find the Python files of a class of the user's own, by their paths below the folder that they are imported from.
+
+    They are those of its package; of a single module those beside it; and of a folder without an ``__init__.py``, which
+    may hold data too, its module alone. The standard library, and an installed package, which has a version, have none.
+
+    Args:
+        class_path: Path of the class, such as ``my_package.data.Rows``.
+    """
+    module = _find_module_file(class_path)
+    spec = _find_top(class_path.partition(".")[0])
+    if module is None or spec is None or _is_installed(spec):
+        return {}
+    folders = [Path(each) for each in spec.submodule_search_locations or ()]
+    if not folders:
+        folder = module.parent
+        files = sorted(folder.glob("*.py"))
+    elif spec.origin is None:
+        folder = next(each for each in folders if module.is_relative_to(each)).parent
+        files = [module]
+    else:
+        folder = folders[0].parent
+        files = sorted(folders[0].rglob("*.py"))[:_MAX_FILES]
+    return {file.relative_to(folder).as_posix(): file for file in files if file.is_file()}
+
+
+def list_default_texts(class_path: str) -> dict[str, str]:
+    """List the defaults of the constructor of a class that are texts or paths, by the names of their arguments.
+
+    A constructor of a base class counts where that stands in the same file. Empty where the source is not found.
+
+    Args:
+        class_path: Path of the class.
+    """
+    file = _find_module_file(class_path)
+    if file is None:
+        return {}
+    with suppress(OSError, SyntaxError, ValueError):
+        classes = {
+            node.name: node
+            for node in ast.parse(file.read_text(encoding="utf-8")).body
+            if isinstance(node, ast.ClassDef)
+        }
+        return dict(_list_defaults(classes, class_path.rpartition(".")[2]))
+    return {}
+
+
+def _find_top(name: str) -> ModuleSpec | None:
+    """Find a module or package at the top, also of an editable installation; nothing is imported."""
+    with suppress(ImportError, AttributeError, ValueError):
+        return importlib.util.find_spec(name)
+    return None
+
+
+def _is_installed(spec: ModuleSpec) -> bool:
+    """Return whether a module is of the standard library, built in, or in a folder of installed packages."""
+    places = [*(spec.submodule_search_locations or ()), *([spec.origin] if spec.has_location and spec.origin else [])]
+    paths = sysconfig.get_paths()
+    folders = [Path(paths[key]).resolve() for key in ("stdlib", "platstdlib", "purelib", "platlib")]
+    found = [Path(place).resolve() for place in places]
+    if any(part in ("site-packages", "dist-packages") for place in found for part in place.parts):
+        return True
+    return not found or any(place.is_relative_to(folder) for place in found for folder in folders)
+
+
+def _find_module_file(class_path: str) -> Path | None:
+    """Find the file of a class's module; None where it is none of Python source."""
+    parts = class_path.split(".")[:-1]
+    spec = _find_top(parts[0]) if parts else None
+    if spec is None:
+        return None
+    folders = [Path(each) for each in spec.submodule_search_locations or ()]
+    if len(parts) == 1 or not folders:
+        is_source = len(parts) == 1 and spec.origin is not None and spec.origin.endswith(".py")
+        return Path(str(spec.origin)) if is_source else None
+    # by hand: the search of importlib would import the packages in between
+    for folder in folders:
+        below = folder.joinpath(*parts[1:])
+        for file in (below.with_suffix(".py"), below / "__init__.py"):
+            if file.is_file():
+                return file
+    return None
+
+
+def _list_defaults(classes: Mapping[str, ast.ClassDef], name: str) -> Iterator[tuple[str, str]]:
+    """List the defaults of a class's constructor, or of that of its first base in the same file which has one."""
+    seen: set[str] = set()
+    waiting = [name]
+    while waiting:
+        found = classes.get(waiting.pop(0))
+        if found is None or found.name in seen:
+            continue
+        seen.add(found.name)
+        for node in found.body:
+            if isinstance(node, ast.FunctionDef) and node.name == "__init__":
+                yield from _list_texts_of(node.args)
+                return
+        waiting += [base.id for base in found.bases if isinstance(base, ast.Name)]
+
+
+def _list_texts_of(arguments: ast.arguments) -> Iterator[tuple[str, str]]:
+    ordered = [*arguments.posonlyargs, *arguments.args]
+    pairs: list[tuple[ast.arg, Any]] = list(
+        zip(ordered[len(ordered) - len(arguments.defaults) :], arguments.defaults, strict=True)
+    )
+    pairs += zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
+    for argument, default in pairs:
+        is_path = isinstance(default, ast.Call) and ast.unparse(default.func) in _PATHS and len(default.args) == 1
+        value = default.args[0] if is_path else default
+        if isinstance(value, ast.Constant) and isinstance(value.value, str):
+            yield argument.arg, value.value
