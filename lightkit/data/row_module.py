@@ -17,8 +17,8 @@ from lightkit.config.bounds import NonNegativeInt, Part, PositiveInt
 from lightkit.data.image_module import SPLIT_OF_STAGE, SplitModule, check_arguments, seed_of
 from lightkit.data.loader import eval_loader, predict_loader, train_loader
 from lightkit.errors import ConfigError, DataError
-from lightkit.images.splits import Split, check_fractions, name_tables
-from lightkit.rows.plan import SPLITS, RowPlan, RowRules, RowSettings, TargetType
+from lightkit.images.splits import SPLITS, Split, check_fractions, name_tables
+from lightkit.rows.plan import RowPlan, RowRules, RowSettings, TargetType
 from lightkit.rows.planned import Arrays, PlannedRows
 from lightkit.rows.preprocessing import RowPreprocessing, find_preprocessing
 from lightkit.rows.values import read_columns
@@ -265,7 +265,7 @@ class RowData(SplitModule, LightningDataModule):
         Raises:
             DataError: If the table has no such column.
         """
-        rows, _ = self.rows.read_rows(split, [column])
+        rows, _ = self.rows.read_rows(split, [column], with_names=False)
         found, _ = read_columns(rows, {column: "category"})
         cells: list[str | None] = found[column].to_pylist()
         return cells

@@ -4,11 +4,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from lightkit.errors import ConfigError
 
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
 Split = Literal["train", "val", "test"]
+SPLITS: tuple[Split, ...] = ("train", "val", "test")
+"""The number of a split is its place here."""
+_HASH_BITS = 52
+"""Bits of a digest that are read as a fraction."""
 _WORDS: dict[str, Split] = {
     "train": "train",
     "training": "train",
@@ -44,10 +52,18 @@ def split_of(digest: str, *, val_fraction: float, test_fraction: float) -> Split
     is the same on every machine, no other file has a say in it, equal bytes go the same way, and another
     ``val_fraction`` never moves a file into or out of the test split.
     """
-    fraction = int(digest[:13], 16) / 16**13
+    fraction = int(digest[: _HASH_BITS // 4], 16) / 2**_HASH_BITS
     if fraction < test_fraction:
         return "test"
     return "val" if fraction < test_fraction + val_fraction else "train"
+
+
+def split_hashes(hashes: npt.NDArray[np.uint64], *, val_fraction: float, test_fraction: float) -> npt.NDArray[np.uint8]:
+    """Choose the split of each content by the first 64 bits of its SHA-256, as `split_of` does; by its number."""
+    fractions = (hashes >> (64 - _HASH_BITS)) / 2**_HASH_BITS
+    codes = (fractions < test_fraction + val_fraction).astype("uint8")
+    codes[fractions < test_fraction] = SPLITS.index("test")
+    return codes
 
 
 def check_fractions(*, val_fraction: float, test_fraction: float) -> None:

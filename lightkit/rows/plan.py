@@ -9,11 +9,12 @@ from __future__ import annotations
 import hashlib
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -21,16 +22,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lightkit.errors import DataError, join_names
-from lightkit.images.splits import Split, sort_classes, split_named, split_of
+from lightkit.images.splits import SPLITS, Split, sort_classes, split_hashes, split_named
 from lightkit.rows.preprocessing import RowPreprocessing, dump_preprocessing
 from lightkit.rows.reader import RowBatch, RowTable, check_rows, open_rows
 from lightkit.rows.values import ColumnType, TypeGuess, missing_column, read_columns
 
-SPLITS: tuple[Split, ...] = ("train", "val", "test")
 TargetType = Literal["auto", "class", "value"]
 _MOST_CLASSES = 20  # of whole numbers that are classes
 _SAMPLE_ROWS = 20_000  # of the training split, in which columns that say the target are looked for
-_HASH_DIGITS = 16  # of a digest, in a hash of 64 bits
+_HASH_BYTES = 8  # of a digest, the first ones
+TARGET_COLUMN = "\0target"
+"""Name of the column of targets among those of the model; no column of a table has it."""
+WEIGHT_COLUMN = "\0weight"
 Codes = npt.NDArray[np.uint8]
 Hashes = npt.NDArray[np.uint64]
 
@@ -274,20 +277,55 @@ def choose_target_type(target: str, guess: TypeGuess, asked: TargetType = "auto"
     return "class" if are_few and all(map(_is_whole, guess.values)) else "value"
 
 
+class TypedRows:
+    """Cells of all rows of a data set, converted to their types once, in a file that is read as often as it is needed.
+
+    Args:
+        file: Of Arrow's IPC format; it takes about 8 bytes for a number and a date, and the length of a text.
+    """
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+
+    def write(self, parts: Iterable[pa.Table]) -> None:
+        """Write rows, some thousand at a time, all with the same columns."""
+        with pa.OSFile(str(self.file), "wb") as sink, ExitStack() as stack:
+            writer = None
+            for part in parts:
+                if writer is None:
+                    writer = stack.enter_context(pa.ipc.new_file(sink, part.schema))
+                writer.write_table(part)
+
+    def read(self) -> Iterator[pa.Table]:
+        """Read the rows in their order, as they were written."""
+        with pa.OSFile(str(self.file)) as source:
+            reader = pa.ipc.open_file(source)
+            for at in range(reader.num_record_batches):
+                yield pa.Table.from_batches([reader.get_batch(at)])
+
+
 class PlanMaker:
     """The passes over the tables of a data set that make its plan.
 
+    The tables are read twice: for the types of their columns, and then to convert their cells, which are kept in a file
+    for what needs the splits.
+
     Args:
         source: The tables.
+        typed: Takes the columns of the model, with `TARGET_COLUMN` and `WEIGHT_COLUMN`.
         classes: Names of the classes of a checkpoint, in their order; None for those of the tables.
     """
 
-    def __init__(self, source: RowSource, classes: Sequence[str] | None = None) -> None:
+    def __init__(self, source: RowSource, typed: TypedRows, classes: Sequence[str] | None = None) -> None:
         self._source = source
+        self._typed = typed
         self._settings = source.settings
         self._classes = classes
         self._columns: dict[str, ColumnType] = {}
         self._target_type = ""
+        self._codes: list[Codes] = []
+        self._hashes: list[Hashes] = []
+        self._times: list[npt.NDArray[np.float64]] = []
         self._splits: Codes = np.zeros(0, np.uint8)
         self._training_counts: dict[str, int] = {}
         self._all_counts: dict[str, int] = {}
@@ -307,14 +345,15 @@ class PlanMaker:
         special = (self._settings.target, self._settings.weight, self._settings.find_split_column(source.names))
         free = {name: guess for name, guess in guesses.items() if name not in special}
         self._columns, notes = source.rules.choose_columns(free, self._settings)
-        self._splits, hashes = self._find_splits(guesses)
-        self._read_targets()
+        self._typed.write(self._convert_rows(guesses))
+        self._splits = np.concatenate(self._codes) if self._codes else self._cut_times(np.concatenate(self._times))
+        self._count_targets()
         names = self._choose_classes()
         preprocessing = None
         if (self._splits == 0).any():
             preprocessing = dump_preprocessing(source.rules.fit(self._list_training_rows(), self._columns))
             notes = [*notes, *source.rules.describe_rows(*self._sample_training())]
-        num_shared = _count_shared(self._splits, hashes)
+        num_shared = _count_shared(self._splits, np.concatenate(self._hashes))
         counts = {str(split): int((self._splits == code).sum()) for code, split in enumerate(SPLITS)}
         notes = [*notes, *_describe_shared(num_shared, counts)]
         values = np.concatenate([*self._values, np.zeros(0)])
@@ -335,28 +374,82 @@ class PlanMaker:
         )
         return plan, self._splits
 
-    # -- target --------------------------------------------------------------------------------------------------------
+    # -- all rows ------------------------------------------------------------------------------------------------------
 
-    def _read_targets(self) -> None:
-        """Read targets and weights of all rows; each must be there."""
+    def _convert_rows(self, guesses: Mapping[str, TypeGuess]) -> Iterator[pa.Table]:
+        """Convert the cells of all rows, and note what decides the split of each.
+
+        Raises:
+            DataError: If a target or a weight is missing, or a cell is none of its column's type; with its line.
+        """
         settings = self._settings
-        wanted: dict[str, ColumnType] = {settings.target: "category" if self._target_type == "class" else "number"}
-        weights: dict[str, ColumnType] = {} if settings.weight is None else {settings.weight: "number"}
-        first = 0
-        for _, batch, (rows, own) in self._source.read(wanted, weights):
-            is_training = self._splits[first : first + rows.num_rows] == 0
-            first += rows.num_rows
-            column = rows[settings.target]
+        target, weight = _type_targets(settings, self._target_type)
+        deciding = self._type_deciding(guesses)
+        for split, batch, (rows, targets, weights, own) in self._source.read(self._columns, target, weight, deciding):
+            column = targets[settings.target]
             _refuse_nulls(batch, column, f"there is no target in column {settings.target!r}")
+            rows_of_file = rows.append_column(TARGET_COLUMN, column)
             if settings.weight is not None:
-                weight = _read_weights(batch, own[settings.weight], settings.weight)
+                _check_weights(batch, weights[settings.weight], settings.weight)
+                rows_of_file = rows_of_file.append_column(WEIGHT_COLUMN, weights[settings.weight])
+            self._note_splits(split, batch, rows, own)
+            yield rows_of_file
+
+    def _type_deciding(self, guesses: Mapping[str, TypeGuess]) -> dict[str, ColumnType]:
+        """Return the columns that decide the splits, each with its type."""
+        settings = self._settings
+        by_column = settings.find_split_column(self._source.names)
+        found: dict[str, ColumnType] = {name: "category" for name in (by_column, settings.key) if name is not None}
+        if settings.time is not None:
+            found[settings.time] = "number" if guesses[settings.time].kind == "number" else "date"
+        return found
+
+    def _note_splits(self, split: Split | None, batch: RowBatch, rows: pa.Table, own: pa.Table) -> None:
+        """Note the splits of a batch, or the times that decide them, and a hash of the columns of the model."""
+        settings = self._settings
+        by_column = settings.find_split_column(self._source.names)
+        hashes = _hash_rows(rows)
+        self._hashes.append(hashes)
+        if split is not None:
+            self._codes.append(np.full(rows.num_rows, SPLITS.index(split), np.uint8))
+        elif by_column is not None:
+            self._codes.append(_name_splits(batch, own[by_column]))
+        elif settings.time is not None:
+            self._times.append(_read_times(batch, own[settings.time], settings.time))
+        else:
+            deciding = hashes if settings.key is None else _hash_rows(own.select([settings.key]))
+            fractions = {"val_fraction": settings.val_fraction, "test_fraction": settings.test_fraction}
+            self._codes.append(split_hashes(deciding, **fractions))
+
+    def _cut_times(self, times: npt.NDArray[np.float64]) -> Codes:
+        """Cut rows into splits by their times; equal ones go the same way, the later one."""
+        settings = self._settings
+        ordered = np.sort(times)
+        num = len(ordered)
+        shares = (settings.test_fraction + settings.val_fraction, settings.test_fraction)
+        codes = np.zeros(num, np.uint8)
+        for code, share in enumerate(shares, 1):
+            first = num - round(num * share)
+            if first < num:
+                codes[times >= ordered[first]] = code
+        return codes
+
+    # -- targets -------------------------------------------------------------------------------------------------------
+
+    def _count_targets(self) -> None:
+        """Count the classes, or keep the values of the training rows."""
+        for rows, is_training in self._read_typed():
+            column = rows[TARGET_COLUMN]
+            counted = is_training
+            if self._settings.weight is not None:
+                weight = rows[WEIGHT_COLUMN].to_numpy()
                 self._sum_weights += float(weight[is_training].sum())
-                is_training = is_training & (weight > 0)
+                counted = is_training & (weight > 0)
             if self._target_type == "value":
-                self._values.append(column.to_numpy().astype(np.float64)[is_training])
+                self._values.append(column.to_numpy()[counted])
                 continue
             _add_counts(self._all_counts, column)
-            _add_counts(self._training_counts, column.filter(pa.array(is_training)))
+            _add_counts(self._training_counts, column.filter(pa.array(counted)))
 
     def _choose_classes(self) -> list[str]:
         """Choose the classes: those of a checkpoint, of the training split, or of all rows where a hash decides it.
@@ -382,77 +475,68 @@ class PlanMaker:
             )
         return names
 
-    # -- splits --------------------------------------------------------------------------------------------------------
-
-    def _find_splits(self, guesses: Mapping[str, TypeGuess]) -> tuple[Codes, Hashes]:
-        """Find the split of each row, and a hash of the columns of the model."""
-        settings = self._settings
-        by_column = settings.find_split_column(self._source.names)
-        extra: dict[str, ColumnType] = {name: "category" for name in (by_column, settings.key) if name is not None}
-        if settings.time is not None:
-            extra[settings.time] = "number" if guesses[settings.time].kind == "number" else "date"
-        codes: list[Codes] = []
-        hashes: list[Hashes] = []
-        times: list[npt.NDArray[np.float64]] = []
-        for split, batch, (rows, own) in self._source.read(self._columns, extra):
-            digests = _digest_rows(rows)
-            hashes.append(np.array([int(each[:_HASH_DIGITS], 16) for each in digests], np.uint64))
-            if split is not None:
-                codes.append(np.full(rows.num_rows, SPLITS.index(split), np.uint8))
-            elif by_column is not None:
-                codes.append(_name_splits(batch, own[by_column]))
-            elif settings.time is not None:
-                times.append(_read_times(batch, own[settings.time], settings.time))
-            else:
-                digests = digests if settings.key is None else _digest_rows(own.select([settings.key]))
-                codes.append(self._hash_splits(digests))
-        if times:
-            codes = [self._cut_times(np.concatenate(times))]
-        return np.concatenate(codes), np.concatenate(hashes)
-
-    def _cut_times(self, times: npt.NDArray[np.float64]) -> Codes:
-        """Cut rows into splits by their times; equal ones go the same way, the later one."""
-        settings = self._settings
-        ordered = np.sort(times)
-        num = len(ordered)
-        shares = (settings.test_fraction + settings.val_fraction, settings.test_fraction)
-        codes = np.zeros(num, np.uint8)
-        for code, share in enumerate(shares, 1):
-            first = num - round(num * share)
-            if first < num:
-                codes[times >= ordered[first]] = code
-        return codes
-
-    def _hash_splits(self, digests: Sequence[str]) -> Codes:
-        settings = self._settings
-        fractions = {"val_fraction": settings.val_fraction, "test_fraction": settings.test_fraction}
-        return np.array([SPLITS.index(split_of(each, **fractions)) for each in digests], np.uint8)
-
     # -- training rows -------------------------------------------------------------------------------------------------
 
-    def _list_training_rows(self) -> Iterator[pa.Table]:
+    def _read_typed(self) -> Iterator[tuple[pa.Table, npt.NDArray[np.bool_]]]:
+        """Read all rows, each batch with which of them are for training."""
         first = 0
-        for _, _, (rows,) in self._source.read(self._columns):
-            is_training = self._splits[first : first + rows.num_rows] == 0
+        for rows in self._typed.read():
+            yield rows, self._splits[first : first + rows.num_rows] == 0
             first += rows.num_rows
+
+    def _list_training_rows(self) -> Iterator[pa.Table]:
+        for rows, is_training in self._read_typed():
             if is_training.any():
-                yield rows.filter(pa.array(is_training))
+                yield rows.select(list(self._columns)).filter(pa.array(is_training))
 
     def _sample_training(self) -> tuple[pa.Table, pa.ChunkedArray]:
         """Return the first training rows, and their targets."""
-        target = self._settings.target
-        kind: ColumnType = "category" if self._target_type == "class" else "number"
         parts: list[pa.Table] = []
-        targets: list[pa.Table] = []
-        first = 0
-        for _, _, (rows, found) in self._source.read(self._columns, {target: kind}):
-            is_training = pa.array(self._splits[first : first + rows.num_rows] == 0)
-            first += rows.num_rows
-            parts.append(rows.filter(is_training))
-            targets.append(found.filter(is_training))
+        for rows, is_training in self._read_typed():
+            parts.append(rows.filter(pa.array(is_training)))
             if sum(each.num_rows for each in parts) >= _SAMPLE_ROWS:
                 break
-        return pa.concat_tables(parts), pa.concat_tables(targets)[target]
+        sample = pa.concat_tables(parts)
+        return sample.select(list(self._columns)), sample[TARGET_COLUMN]
+
+
+def _type_targets(settings: RowSettings, target_type: str) -> tuple[dict[str, ColumnType], dict[str, ColumnType]]:
+    """Return the columns of targets and of weights, each with its type; none where there are no weights."""
+    target: dict[str, ColumnType] = {settings.target: "number" if target_type == "value" else "category"}
+    return target, {} if settings.weight is None else {settings.weight: "number"}
+
+
+class TargetRows(NamedTuple):
+    """Some rows as they are encoded.
+
+    Args:
+        rows: The columns of the model.
+        target: Of each.
+        weight: Of each; None without.
+    """
+
+    rows: pa.Table
+    target: pa.ChunkedArray
+    weight: pa.ChunkedArray | None
+
+
+def read_typed_targets(typed: TypedRows) -> Iterator[TargetRows]:
+    """Read the rows that `PlanMaker` has converted."""
+    for rows in typed.read():
+        weight = rows[WEIGHT_COLUMN] if WEIGHT_COLUMN in rows.column_names else None
+        yield TargetRows(rows, rows[TARGET_COLUMN], weight)
+
+
+def read_source_targets(source: RowSource, columns: Mapping[str, ColumnType], target_type: str) -> Iterator[TargetRows]:
+    """Read rows of the tables, for a model with columns of its own.
+
+    Raises:
+        DataError: If a table does not have them, or cells are none of their types.
+    """
+    settings = source.settings
+    for _, _, (rows, targets, weights) in source.read(columns, *_type_targets(settings, target_type)):
+        weight = None if settings.weight is None else weights[settings.weight]
+        yield TargetRows(rows, targets[settings.target], weight)
 
 
 def write_plan(folder: Path, plan: RowPlan, splits: Codes) -> None:
@@ -473,13 +557,12 @@ def _refuse_nulls(batch: RowBatch, column: pa.ChunkedArray, reason: str) -> None
         raise DataError(f"{batch.name_rows([row])[0]}: {reason}. Fill it, or leave the row out of the table.")
 
 
-def _read_weights(batch: RowBatch, column: pa.ChunkedArray, name: str) -> npt.NDArray[np.float64]:
+def _check_weights(batch: RowBatch, column: pa.ChunkedArray, name: str) -> None:
     _refuse_nulls(batch, column, f"there is no weight in column {name!r}")
-    weights = np.asarray(column.to_numpy(), np.float64)
+    weights = column.to_numpy()
     if (weights < 0).any():
         row = int(np.flatnonzero(weights < 0)[0])
         raise DataError(f"{batch.name_rows([row])[0]}: column {name!r} has {weights[row]:g}, expected 0 or more.")
-    return weights
 
 
 def _add_counts(counts: dict[str, int], column: pa.ChunkedArray) -> None:
@@ -488,15 +571,17 @@ def _add_counts(counts: dict[str, int], column: pa.ChunkedArray) -> None:
 
 
 def _name_splits(batch: RowBatch, column: pa.ChunkedArray) -> Codes:
-    numbers = {value: split_named(value or "") for value in pc.unique(column).to_pylist()}
-    splits = [numbers[value] for value in column.to_pylist()]
-    for row, split in enumerate(splits):
-        if split is None:
-            raise DataError(
-                f"{batch.name_rows([row])[0]}: the column of splits has {column[row].as_py()!r}; expected train, val "
-                "or test, or another usual name of theirs."
-            )
-    return np.array([SPLITS.index(split) for split in splits if split is not None], np.uint8)
+    encoded = column.combine_chunks().dictionary_encode(null_encoding="encode")
+    splits = [split_named(value or "") for value in encoded.dictionary.to_pylist()]
+    codes = np.array([-1 if split is None else SPLITS.index(split) for split in splits], np.int64)
+    found = codes[encoded.indices.to_numpy()]
+    if (found < 0).any():
+        row = int(np.flatnonzero(found < 0)[0])
+        raise DataError(
+            f"{batch.name_rows([row])[0]}: the column of splits has {column[row].as_py()!r}; expected train, val or "
+            "test, or another usual name of theirs."
+        )
+    return found.astype(np.uint8)
 
 
 def _read_times(batch: RowBatch, column: pa.ChunkedArray, name: str) -> npt.NDArray[np.float64]:
@@ -512,11 +597,13 @@ def _is_whole(text: str) -> bool:
         return False
 
 
-def _digest_rows(rows: pa.Table) -> list[str]:
-    """Return the SHA-256 of the values of each row."""
+def _hash_rows(rows: pa.Table) -> Hashes:
+    """Return the first 64 bits of the SHA-256 of the values of each row."""
     texts = [pc.fill_null(column.cast(pa.string()), "\0").combine_chunks() for column in rows.columns]
     joined = pc.binary_join_element_wise(*texts, "\x1f") if len(texts) > 1 else texts[0]
-    return [hashlib.sha256(text.encode()).hexdigest() for text in joined.to_pylist()]
+    octets = joined.cast(pa.binary()).to_pylist()
+    digests = b"".join([hashlib.sha256(each).digest()[:_HASH_BYTES] for each in octets])
+    return np.frombuffer(digests, ">u8").astype(np.uint64)
 
 
 def _describe_shared(num_shared: Mapping[str, int], counts: Mapping[str, int]) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,22 +15,25 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lightkit.hardware.cache_folder import make_once
-from lightkit.images.splits import Split
+from lightkit.images.splits import SPLITS, Split
 from lightkit.rows.plan import (
-    SPLITS,
     Codes,
     PlanMaker,
     RowPlan,
     RowRules,
     RowSettings,
     RowSource,
+    TargetRows,
+    TypedRows,
     read_plan,
+    read_source_targets,
+    read_typed_targets,
     write_plan,
 )
 from lightkit.rows.preprocessing import Array, RowPreprocessing, dump_preprocessing, load_preprocessing
 from lightkit.rows.values import ColumnType
 
-_SCHEMA = 1  # of the files in the cache
+_SCHEMA = 2  # of the files in the cache
 _TARGET = "target"
 _WEIGHTS = "weights"
 
@@ -78,11 +81,19 @@ class PlannedRows:
             "classes": self._classes,
         }
         digest = hashlib.sha256(json.dumps(decided_by, sort_keys=True).encode()).hexdigest()
+        name = f"rows-{digest}"
 
         def make(folder: Path) -> None:
-            write_plan(folder, *PlanMaker(self.source, self._classes).make())
+            typed = TypedRows(folder / "typed.arrow")
+            plan, splits = PlanMaker(self.source, typed, self._classes).make()
+            write_plan(folder, plan, splits)
+            own = load_preprocessing(plan.preprocessing)
+            if own is not None:  # for the training, while the cells are at hand
+                parts = read_typed_targets(typed)
+                _encode_once(name, own, lambda aside: _encode_rows(parts, own, plan, len(splits), aside))
+            typed.file.unlink()
 
-        return make_once(f"rows-{digest}", make)
+        return make_once(name, make)
 
     @cached_property
     def _read(self) -> tuple[RowPlan, Codes]:
@@ -108,47 +119,27 @@ class PlannedRows:
         Raises:
             DataError: If the tables do not have its columns, or cells are none of their types.
         """
-        record = json.dumps(dump_preprocessing(preprocessing), sort_keys=True)
-        digest = hashlib.sha256(f"{self.folder.name}\n{record}".encode()).hexdigest()
-        folder = make_once(f"encoded-{digest}", lambda aside: self._encode_all(preprocessing, aside))
+        columns: Mapping[str, ColumnType] = {} if preprocessing is None else preprocessing.columns
+        plan = self.plan
+        num_rows = len(self._read[1])
+
+        def make(aside: Path) -> None:
+            parts = read_source_targets(self.source, columns, plan.target_type)
+            _encode_rows(parts, preprocessing, plan, num_rows, aside)
+
+        folder = _encode_once(self.folder.name, preprocessing, make)
         num_inputs = len(list(folder.glob("input_*.npy")))
         inputs = [_map_array(folder / f"input_{at}.npy") for at in range(num_inputs)]
         weights = folder / f"{_WEIGHTS}.npy"
         return Arrays(inputs, _map_array(folder / f"{_TARGET}.npy"), _map_array(weights) if weights.exists() else None)
 
-    def _encode_all(self, preprocessing: RowPreprocessing | None, folder: Path) -> None:
-        """Encode all rows into files, some thousand at a time."""
-        settings = self.source.settings
-        own: dict[str, ColumnType] = {settings.target: "number" if self.plan.target_type == "value" else "category"}
-        weights: dict[str, ColumnType] = {} if settings.weight is None else {settings.weight: "number"}
-        num_rows = len(self._read[1])
-        files: dict[str, Any] = {}
-        first = 0
-        columns: Mapping[str, ColumnType] = {} if preprocessing is None else preprocessing.columns
-        for _, _, (rows, targets, weighed) in self.source.read(columns, own, weights):
-            encoded = () if preprocessing is None else preprocessing.encode(rows)
-            arrays = {f"input_{at}": array for at, array in enumerate(encoded)}
-            arrays[_TARGET] = self._encode_target(targets[settings.target])
-            if settings.weight is not None:
-                arrays[_WEIGHTS] = np.asarray(weighed[settings.weight].to_numpy(), np.float32)
-            for name, array in arrays.items():
-                if name not in files:
-                    files[name] = np.lib.format.open_memmap(
-                        folder / f"{name}.npy", mode="w+", dtype=array.dtype, shape=(num_rows, *array.shape[1:])
-                    )
-                files[name][first : first + len(array)] = array
-            first += targets.num_rows
-        for file in files.values():
-            file.flush()
-
-    def _encode_target(self, column: pa.ChunkedArray) -> Array:
-        if self.plan.target_type == "value":
-            return np.asarray(column.to_numpy(), np.float32)[:, None]
-        names = pa.array(self.plan.class_names, pa.string())
-        return np.asarray(pc.index_in(column, value_set=names).to_numpy(), np.int64)
-
     def read_rows(
-        self, split: Split, columns: Sequence[str], indices: Sequence[int] | None = None
+        self,
+        split: Split,
+        columns: Sequence[str],
+        indices: Sequence[int] | None = None,
+        *,
+        with_names: bool = True,
     ) -> tuple[pa.RecordBatch, list[str]]:
         """Read rows of a split as they are in the tables, and their names.
 
@@ -156,6 +147,7 @@ class PlannedRows:
             split: The split.
             columns: Of the tables.
             indices: Of the rows in the split, ascending; None for all.
+            with_names: Whether the names are wanted, for which a file of text is read more slowly.
         """
         wanted = self.find_numbers(split)
         if indices is not None:
@@ -164,14 +156,52 @@ class PlannedRows:
         names: list[str] = []
         first = 0
         for table in self.source.tables.values():
-            for batch in table.read(list(columns), with_lines=True):
-                chosen = wanted[(wanted >= first) & (wanted < first + batch.rows.num_rows)] - first
+            for batch in table.read(list(columns), with_lines=with_names):
+                begin, end = np.searchsorted(wanted, (first, first + batch.rows.num_rows))
+                chosen = wanted[begin:end] - first
                 first += batch.rows.num_rows
                 if len(chosen):
                     parts.append(batch.rows.take(pa.array(chosen)))
-                    names += batch.name_rows(chosen.tolist())
+                    names += batch.name_rows(chosen.tolist()) if with_names else []
         (rows,) = pa.Table.from_batches(parts).combine_chunks().to_batches()
         return rows, names
+
+
+def _encode_once(plan_name: str, preprocessing: RowPreprocessing | None, make: Callable[[Path], None]) -> Path:
+    """Return the folder of the cache with the rows of a plan as a preparation encodes them."""
+    record = json.dumps(dump_preprocessing(preprocessing), sort_keys=True)
+    digest = hashlib.sha256(f"{plan_name}\n{record}".encode()).hexdigest()
+    return make_once(f"encoded-{digest}", make)
+
+
+def _encode_rows(
+    parts: Iterable[TargetRows], preprocessing: RowPreprocessing | None, plan: RowPlan, num_rows: int, folder: Path
+) -> None:
+    """Encode all rows into files, some thousand at a time."""
+    files: dict[str, Any] = {}
+    first = 0
+    for part in parts:
+        encoded = () if preprocessing is None else preprocessing.encode(part.rows)
+        arrays = {f"input_{at}": array for at, array in enumerate(encoded)}
+        arrays[_TARGET] = _encode_target(part.target, plan)
+        if part.weight is not None:
+            arrays[_WEIGHTS] = np.asarray(part.weight.to_numpy(), np.float32)
+        for name, array in arrays.items():
+            if name not in files:
+                files[name] = np.lib.format.open_memmap(
+                    folder / f"{name}.npy", mode="w+", dtype=array.dtype, shape=(num_rows, *array.shape[1:])
+                )
+            files[name][first : first + len(array)] = array
+        first += len(part.target)
+    for file in files.values():
+        file.flush()
+
+
+def _encode_target(column: pa.ChunkedArray, plan: RowPlan) -> Array:
+    if plan.target_type == "value":
+        return np.asarray(column.to_numpy(), np.float32)[:, None]
+    names = pa.array(plan.class_names, pa.string())
+    return np.asarray(pc.index_in(column, value_set=names).to_numpy(), np.int64)
 
 
 def _map_array(path: Path) -> Array:

@@ -142,14 +142,7 @@ def _blank_missing(column: pa.Array) -> pa.Array:
 def _to_numbers(column: pa.Array) -> tuple[pa.Array, Mask]:
     is_bad = _none_bad(column)
     if is_text(column.type):
-        column = _blank_missing(column)
-        try:
-            column = column.cast(pa.float64())
-        except pa.ArrowInvalid:
-            is_number = pc.match_substring_regex(column, _NUMBER)
-            is_bad = np.asarray(pc.fill_null(pc.invert(is_number), False))
-            known = pc.if_else(is_number, column, pa.scalar(None, pa.string()))
-            column = pc.replace_substring_regex(known, r"^\+", "").cast(pa.float64())
+        column, is_bad = _parse_numbers(column)
     elif types.is_boolean(column.type):
         column = column.cast(pa.uint8())
     elif not (types.is_integer(column.type) or types.is_floating(column.type) or types.is_decimal(column.type)):
@@ -160,11 +153,28 @@ def _to_numbers(column: pa.Array) -> tuple[pa.Array, Mask]:
     return pa.array(numbers, mask=mask), is_bad | is_infinite
 
 
+def _parse_numbers(column: pa.Array) -> tuple[pa.Array, Mask]:
+    """Return the numbers that texts are, null where one is missing or none, and which are none."""
+    # most columns have numbers alone, and are read at once; then with missing ones; then with other texts
+    try:
+        return column.cast(pa.float64()), _none_bad(column)
+    except pa.ArrowInvalid:
+        column = _blank_missing(column)
+    try:
+        return column.cast(pa.float64()), _none_bad(column)
+    except pa.ArrowInvalid:
+        is_number = pc.match_substring_regex(column, _NUMBER)
+    is_bad = np.asarray(pc.fill_null(pc.invert(is_number), False))
+    known = pc.if_else(is_number, column, pa.scalar(None, pa.string()))
+    return pc.replace_substring_regex(known, r"^\+", "").cast(pa.float64()), is_bad
+
+
 def _to_names(column: pa.Array) -> tuple[pa.Array, Mask]:
     if is_text(column.type):
         trimmed = pc.utf8_trim_whitespace(column)
         return pc.if_else(pc.equal(trimmed, ""), pa.scalar(None, pa.string()), trimmed), _none_bad(column)
-    if types.is_boolean(column.type) or types.is_integer(column.type) or types.is_temporal(column.type):
+    is_moment = types.is_temporal(column.type) and not types.is_duration(column.type)
+    if types.is_boolean(column.type) or types.is_integer(column.type) or is_moment:
         return column.cast(pa.string()), _none_bad(column)
     if types.is_floating(column.type) or types.is_decimal(column.type):
         # pandas turns whole numbers into floats where one of them is missing
@@ -234,10 +244,11 @@ def format_cell(value: Any) -> str | None:
 class TypeGuess:
     """The type of a column, from its cells.
 
-    Numbers and dates are columns of which each cell is one, or missing; any other is of categories.
+    Numbers and dates are columns of which each cell is one, or missing; any other is of categories. Values are counted
+    until there are too many different ones.
 
     Args:
-        most: Different values of a column of categories that are counted.
+        most: Different values of a column that are counted.
     """
 
     def __init__(self, most: int = 10_000) -> None:
@@ -257,10 +268,10 @@ class TypeGuess:
             is_infinite = kind == "number" and not types.is_boolean(column.type)
             if types.is_boolean(column.type) or (is_bad.any() and not (is_infinite and _are_infinite(column, is_bad))):
                 self._may_be.remove(kind)
-        names, _ = convert(column, "category")
-        self.num_values += len(names) - names.null_count
         if self.is_many:
             return
+        names, _ = convert(column, "category")
+        self.num_values += len(names) - names.null_count
         for found in pc.value_counts(names.drop_null()).to_pylist():
             self.values[found["values"]] = self.values.get(found["values"], 0) + found["counts"]
             self.num_characters += len(found["values"]) * found["counts"]
