@@ -28,6 +28,7 @@ from lightkit.export.options import ExportOptions
 from lightkit.export.target import make_target
 from lightkit.loggers.mlflow_address import UniqueKeys, find_or_create_experiment, manifest_tags, send_model_files
 from lightkit.registry.package import PackageFormat, add_preprocessing, is_servable, write_package
+from lightkit.registry.row_model import describe_interface
 from lightkit.registry.store import (
     WEIGHTS,
     Registry,
@@ -124,8 +125,13 @@ def register_run(
     pointing = f" ({', '.join(aliases)})" if aliases else ""
     with_exports = ", with its exports" if has_exports else ""
     print_line(f"made  version {version} of {name}{pointing} in MLflow at {address.shown}{with_exports}", mode)
-    _print_specs("takes", subject.metadata.inputs, mode)
-    _print_specs("gives", subject.metadata.outputs, mode)
+    if subject.metadata.rows is None:
+        _print_specs("takes", subject.metadata.inputs, mode)
+        _print_specs("gives", subject.metadata.outputs, mode)
+    else:
+        taken, answered = describe_interface(subject.metadata)
+        print_line(f"takes rows with the columns {taken}; lightkit prepares them, where the model is loaded", mode)
+        print_line(f"gives {answered}", mode)
     if not is_servable(subject):
         print_line("note  MLflow's server takes models of one tensor in and one out; load_model takes this", mode)
         return

@@ -22,7 +22,9 @@ from lightkit.export.metadata import Metadata, TensorSpec, is_recorded
 from lightkit.export.samples import extend_example, make_random_samples
 from lightkit.export.target import ExportTarget
 from lightkit.registry.package import hide_advice
+from lightkit.registry.row_model import GRAPH, PROGRAM
 from lightkit.registry.store import address_of_root, open_registry, set_environment
+from lightkit.rows.frame import read_frame
 
 if TYPE_CHECKING:
     from mlflow.models import Model
@@ -95,8 +97,8 @@ def load_module(uri: str, folder: Path, flavors: Mapping[str, Any], *, trust: bo
     if flavor is None:
         raise ConfigError(f"{uri} is not a PyTorch model: it has the flavours {', '.join(sorted(flavors))}.")
     data = folder / str(flavor.get("model_data", "data"))
-    graph = data / "model.pt2"
-    program = data / "model.pth"
+    graph = data / GRAPH
+    program = data / PROGRAM
     is_torchscript = not graph.exists() and _is_torchscript(program)
     code = None
     if flavor.get("code"):
@@ -148,6 +150,11 @@ def _read_example(uri: str, module: nn.Module, description: Model, folder: Path)
             f"{uri} was logged without an input example, so that its inputs are not known; log it with input_example=."
         )
     kept: Any = description.load_input_example(str(folder))
+    own = _read_own_metadata(description)
+    preprocessing = None if own is None else own.row_preprocessing
+    if preprocessing is not None:  # the example is of raw rows
+        rows, _ = preprocessing.read(read_frame(kept, list(preprocessing.columns)))
+        return tuple(torch.from_numpy(array) for array in preprocessing.encode(rows))
     parts = kept.values() if isinstance(kept, dict) else kept if isinstance(kept, (list, tuple)) else [kept]
     arrays = [part.to_numpy() if hasattr(part, "to_numpy") else np.asarray(part) for part in parts]
     tensors = [torch.from_numpy(np.ascontiguousarray(array)) for array in arrays]
@@ -156,12 +163,17 @@ def _read_example(uri: str, module: nn.Module, description: Model, folder: Path)
     return tuple(tensor.to(weights) if tensor.dtype == torch.float64 else tensor for tensor in tensors)
 
 
+def _read_own_metadata(description: Model) -> Metadata | None:
+    """Return the metadata of a model that lightkit has logged; None of any other."""
+    own = (description.metadata or {}).get("lightkit")
+    return Metadata.from_dict(json.loads(json.dumps(own))) if isinstance(own, Mapping) else None
+
+
 def _describe(uri: str, module: nn.Module, example: Sequence[Tensor], description: Model) -> Metadata:
     source = {"model": uri, **({"mlflow_run": description.run_id} if description.run_id else {})}
     outputs = run_model(module, example)
-    own = (description.metadata or {}).get("lightkit")
-    if isinstance(own, Mapping):
-        noted = Metadata.from_dict(json.loads(json.dumps(own)))
+    noted = _read_own_metadata(description)
+    if noted is not None:
         return replace(noted, source={**noted.source, **source})
 
     def spec(name: str, tensor: Tensor, signed: Sequence[int] = ()) -> TensorSpec:

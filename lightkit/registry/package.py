@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -19,6 +20,7 @@ from lightkit.export.export_errors import format_reason, silence_exporters
 from lightkit.export.formats import FORMATS, flatten
 from lightkit.export.metadata import RECORD, TensorSpec, installed_versions
 from lightkit.export.target import ExportTarget, include_preprocessing
+from lightkit.registry.row_model import write_row_model
 from lightkit.runs.checkpoints import digest
 from lightkit.runs.files import write_json
 
@@ -49,7 +51,9 @@ def add_preprocessing(subject: ExportTarget) -> ExportTarget:
 
 
 def is_servable(subject: ExportTarget) -> bool:
-    """Return whether MLflow's server can answer with the model: it supports one tensor in and one out."""
+    """Return whether MLflow's server can answer with the model: it supports rows, or one tensor in and one out."""
+    if subject.metadata.rows is not None:
+        return True
     return len(subject.metadata.inputs) == 1 and len(subject.metadata.outputs) == 1
 
 
@@ -72,11 +76,33 @@ def model_signature(subject: ExportTarget) -> ModelSignature:
 def write_package(subject: ExportTarget, folder: Path, *, form: PackageFormat) -> None:
     """Write a model into a new folder, as ``mlflow.pytorch.load_model`` and MLflow's server read it.
 
-    It needs torch and numpy, not lightkit, where it is loaded.
+    The first needs torch and numpy, not lightkit, where it is loaded; so does the server, but for a model of rows, see
+    `lightkit.registry.row_model`.
 
     Args:
         subject: The model. Every dimension that its metadata leave open stays open.
-        folder: The folder; a folder ``script`` beside it may be made.
+        folder: The folder; folders ``script`` and ``tensors`` beside it may be made.
+        form: As for `write_tensor_model`.
+
+    Raises:
+        ExportError: If the model cannot be written so, or gives other answers when it is loaded again.
+    """
+    if subject.metadata.rows is None:
+        write_tensor_model(subject, folder, form=form)
+        return
+    tensors = folder.with_name("tensors")
+    write_tensor_model(subject, tensors, form=form)
+    with hide_advice():
+        write_row_model(subject.metadata, tensors, folder)
+    shutil.rmtree(tensors)
+
+
+def write_tensor_model(subject: ExportTarget, folder: Path, *, form: PackageFormat) -> None:
+    """Write a model that takes tensors into a new folder, in MLflow's PyTorch flavour.
+
+    Args:
+        subject: The model.
+        folder: The folder.
         form: ``torch_export`` writes a graph, ``pt2``; ``torchscript`` a program that MLflow calls pickled, which
             holds no pickled code.
 
@@ -158,7 +184,8 @@ def _translate_failure(subject: ExportTarget, form: PackageFormat, failure: str 
 @contextmanager
 def hide_advice() -> Iterator[None]:
     """Keep MLflow's advice on pickle, and on examples that it cannot show, from the screen."""
-    logs = [logging.getLogger(name) for name in ("mlflow.pytorch", "mlflow.models.model", "mlflow.models.utils")]
+    names = ("mlflow.pytorch", "mlflow.pyfunc", "mlflow.models.model", "mlflow.models.utils")
+    logs = [logging.getLogger(name) for name in names]
     levels = [log.level for log in logs]
     for log in logs:
         log.setLevel(logging.ERROR)

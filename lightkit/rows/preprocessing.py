@@ -82,6 +82,13 @@ class RowPreprocessing(ABC):
 
         return open_rows(word, setting="FILE of lightkit predict")
 
+    @abstractmethod
+    def make_example(self) -> pa.Table:
+        """Return made-up rows in the columns that `encode` reads, as an example of them; dates are texts.
+
+        None of them is of the training: an example is written into files that others see.
+        """
+
     def list_files(self) -> Mapping[str, str]:
         """Return files by name that stand beside an exported file, for programs that run it without lightkit."""
         return {}

@@ -6,8 +6,11 @@ Statistics are those of the rows that it is fitted on, which are the training sp
 from __future__ import annotations
 
 import math
+import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from statistics import NormalDist
 from typing import Any, Literal
 
@@ -29,6 +32,7 @@ _SAMPLE_ROWS = 200_000
 _MIN_STD = 1e-12
 _DAY_US = 86_400_000_000
 _TAIL = 1e-4  # of a rank, from 0 and from 1: where the normal distribution ends
+_DECIMAL = re.compile(r"-?(?:0|[1-9][0-9]*)\.[0-9]+")
 _FLOATS = npt.NDArray[np.float64]
 
 
@@ -56,9 +60,7 @@ class NumberColumn:
         """Scale values to about -3 to 3; NaN stays NaN."""
         if scaling == "standard":
             return (values - self.mean) / self.std
-        normal = NormalDist()
-        targets = [normal.inv_cdf(min(max(rank, _TAIL), 1 - _TAIL)) for rank in self.ranks]
-        return np.interp(values, self.knots, targets)
+        return np.interp(values, self.knots, _find_normal(self.ranks))
 
 
 @dataclass(frozen=True)
@@ -97,6 +99,9 @@ class DateColumn:
 @dataclass(frozen=True)
 class CategoryColumn:
     """Categories of a column.
+
+    A cell is of the category that is spelled alike; where there is none, of the one with the same boolean or decimal
+    number, such as True of true, and 1.0 of 1.
 
     Args:
         name: Of the column.
@@ -154,6 +159,15 @@ class TablePreprocessing(RowPreprocessing):
             indices = [_index_categories(rows[each.name], each) for each in self.categories]
             found.append(np.stack(indices, axis=1))
         return tuple(found)
+
+    def make_example(self) -> pa.Table:
+        """Return a row of the middle of each column and its first category, and one whose cells are all missing."""
+        numbers = {each.name: pa.array([each.mean, None], pa.float64()) for each in self.numbers}
+        days = {each.name: pa.array([round(each.mean_days), None], pa.int32()) for each in self.dates}
+        dates = {name: since_1970.cast(pa.date32()).cast(pa.string()) for name, since_1970 in days.items()}
+        first = {each.name: each.values[0] if each.values else None for each in self.categories}
+        categories = {name: pa.array([value, None], pa.string()) for name, value in first.items()}
+        return pa.table({**numbers, **dates, **categories})
 
     def _list_features(self, rows: pa.Table) -> list[tuple[str, _FLOATS]]:
         features: list[tuple[str, _FLOATS]] = []
@@ -249,11 +263,46 @@ def _tuples(record: Mapping[str, Any]) -> dict[str, Any]:
     return {key: tuple(value) if isinstance(value, list) else value for key, value in record.items()}
 
 
+@lru_cache(maxsize=1024)  # of columns, of which a table is encoded batch by batch
+def _find_normal(ranks: tuple[float, ...]) -> _FLOATS:
+    """Return the quantiles of the normal distribution at some ranks."""
+    normal = NormalDist()
+    return np.array([normal.inv_cdf(min(max(rank, _TAIL), 1 - _TAIL)) for rank in ranks])
+
+
 def _index_categories(column: pa.ChunkedArray, known: CategoryColumn) -> npt.NDArray[np.int64]:
     found = pc.index_in(column, value_set=pa.array(known.values, pa.string()))
     indices = np.asarray(pc.fill_null(found, UNKNOWN - NUM_RESERVED).to_numpy(), np.int64) + NUM_RESERVED
     indices[np.asarray(column.is_null().to_numpy(), np.bool_)] = MISSING_CATEGORY
+
+    # the same value as another program writes it
+    is_unknown = indices == UNKNOWN
+    if is_unknown.any():
+        spellings = _list_spellings(known.values)
+        others = column.filter(pa.array(is_unknown)).combine_chunks().dictionary_encode()
+        of_names = [spellings.get(_respell(name), UNKNOWN) for name in others.dictionary.to_pylist()]
+        indices[is_unknown] = np.array(of_names, np.int64)[others.indices.to_numpy()]
     return indices
+
+
+@lru_cache(maxsize=1024)
+def _list_spellings(values: tuple[str, ...]) -> dict[str, int]:
+    """Return the index of each category by its usual spelling, but for those that share it with another."""
+    usual = [_respell(value) for value in values]
+    counts = Counter(usual)
+    return {name: at + NUM_RESERVED for at, name in enumerate(usual) if counts[name] == 1}
+
+
+def _respell(name: str) -> str:
+    """Return the usual spelling of a boolean or a decimal number; any other name as it is.
+
+    A column of CSV that says True and 1.50 has true and 1.5 where pandas, Parquet or JSON hold it.
+    """
+    if name.lower() in ("true", "false"):
+        return name.lower()
+    if _DECIMAL.fullmatch(name):
+        return name.rstrip("0").rstrip(".")
+    return name
 
 
 # -- fitting -----------------------------------------------------------------------------------------------------------

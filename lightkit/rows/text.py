@@ -77,6 +77,10 @@ class TextPreprocessing(RowPreprocessing):
             return self.encoder.pad(self.encoder.hash_texts(texts))
         return self.encoder.encode(texts)
 
+    def make_example(self) -> pa.Table:
+        """Return a text and a missing one."""
+        return pa.table({self.column: pa.array(["This is an example of a text.", None], pa.string())})
+
     def stack(self, samples: Sequence[tuple[Array, ...]]) -> list[Array]:
         """Join rows that were encoded in several batches, whose longest texts differ."""
         width = max(len(sample[0]) for sample in samples)
