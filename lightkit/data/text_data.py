@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -24,13 +24,12 @@ from lightkit.images.splits import Split, check_fractions
 from lightkit.rows.parquet_table import is_remote
 from lightkit.rows.reader import open_rows
 from lightkit.rows.text import TextPreprocessing
-from lightkit.rows.text_table import TextColumns, read_text_table
+from lightkit.rows.text_table import FOLDER_COLUMN, TextColumns, TextSettings
 from lightkit.rows.values import plain
 from lightkit.texts.ngrams import Bag, NgramHashing, join_bags
-from lightkit.texts.text_files import is_text_folder, read_folder
-from lightkit.texts.text_rows import TextIndex, TextRow, index_texts, name_label
+from lightkit.texts.text_files import is_text_folder
+from lightkit.texts.text_rows import TextIndex, name_label, require_classes
 
-_FOLDER_COLUMN = "text"
 _KEPT_BYTES = 256_000_000
 """Of the n-grams of a split that a process keeps."""
 
@@ -214,7 +213,7 @@ class TextData(SplitModule, LightningDataModule):
         self.prefetch_factor = prefetch_factor
         self.persistent_workers = persistent_workers
         self.pin_memory = pin_memory
-        self.text_column = _FOLDER_COLUMN
+        self.text_column = FOLDER_COLUMN
         """Name of the column of texts; that of rows of which a model predicts the classes."""
         self._index: TextIndex | None = None
         self._encoded_for: TextPreprocessing | None = None  # by the loaders
@@ -229,6 +228,7 @@ class TextData(SplitModule, LightningDataModule):
         """
         index = self.index
         if stage == "fit":
+            require_classes(index, self.path)
             warn_idle_fractions(self, index.given, f"named in {self.path}")
         if stage == "fit" and self.mean_weight == 0:
             raise DataError(
@@ -246,24 +246,13 @@ class TextData(SplitModule, LightningDataModule):
         return self._index
 
     def _read(self) -> TextIndex:
-        return index_texts(
-            self._iterate_rows(),
-            root=self.path,
-            val_fraction=self.val_fraction,
-            test_fraction=self.test_fraction,
-            separator=self.separator,
-            classes=self.classes,
-            copies=self.copies,
-        )
-
-    def _iterate_rows(self) -> Iterator[TextRow]:
-        if is_text_folder(self.path):
-            self.text_column = _FOLDER_COLUMN
-            yield from read_folder(Path(self.path), encoding=self.encoding)
-            return
         columns = TextColumns(text=self.text, label=self.label, split=self.split, key=self.key, weight=self.weight)
-        self.text_column, rows = read_text_table(self.path, columns)
-        yield from rows
+        settings = TextSettings(
+            self.path, columns, self.separator, self.classes, self.val_fraction, self.test_fraction, self.copies,
+            self.encoding,
+        )  # fmt: skip
+        self.text_column, index = settings.read()
+        return index
 
     @property
     def counts(self) -> dict[Split, int]:

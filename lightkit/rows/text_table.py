@@ -1,26 +1,31 @@
-"""Texts in a table: which column has them, and which has their labels, splits and weights."""
+"""Texts in a table or a folder: which column has them, which their labels, splits and weights, and their index."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
 from lightkit.errors import DataError, join_names
 from lightkit.images.label_table import LABEL_COLUMNS
+from lightkit.rows.parquet_table import is_remote
 from lightkit.rows.reader import JSON_SUFFIXES, RowBatch, RowTable, open_rows
 from lightkit.rows.values import is_text, missing_column, plain
-from lightkit.texts.text_rows import TextRow
+from lightkit.texts.text_files import is_text_folder, read_folder
+from lightkit.texts.text_rows import Copies, TextIndex, TextRow, index_texts
 
 TEXT_COLUMNS = (
     *("text", "texts", "content", "body", "sentence", "document", "article", "message", "review", "comment", "tweet"),
     *("title", "description"),
 )
 """Columns of texts; the first that a table has."""
+FOLDER_COLUMN = "text"
+"""Name of the column of texts that are files."""
 _AUTO = "auto"
 
 
@@ -61,9 +66,14 @@ class TextColumns:
             left = [name for name in names if name not in others and _holds_texts(table, name)]
             text = _find_usual(left, TEXT_COLUMNS) or (left[0] if len(left) == 1 else "")
             text = text or _refuse(table.place, "text", TEXT_COLUMNS, names)
-        for name in (text, *others):
+        named: list[tuple[str, str | None]] = [("text", text), ("split", split), ("key", self.key)]
+        named += [
+            ("weight", self.weight),
+            *(("label", each) for each in ([label] if isinstance(label, str) else label)),
+        ]
+        for argument, name in named:
             if name is not None and name not in names:
-                raise DataError(f"{table.place}: {missing_column(name, names)}")
+                raise DataError(f"data.init_args.{argument}: {table.place}: {missing_column(name, names)}")
         return TextColumns(text, label, split, self.key, self.weight)
 
     @property
@@ -87,6 +97,57 @@ def _refuse(place: str, argument: str, usual: Sequence[str], names: Sequence[str
         f"{place}: none of its columns is named {', '.join(usual)}; it has {join_names(list(names), most=12)}. Name "
         f"the column in data.init_args.{argument}."
     )
+
+
+@dataclass(frozen=True)
+class TextSettings:
+    """Settings that choose the texts of the splits, and their labels.
+
+    Args:
+        path: The table or the folder.
+        columns: Of a table.
+        separator: Character between several labels in a cell; None where a cell has one label.
+        classes: Names of the classes in their order; None for those of the training texts.
+        val_fraction: Share of the texts for validation.
+        test_fraction: Share of the texts for testing.
+        copies: Whether equal texts are kept.
+        encoding: Of text files.
+    """
+
+    path: str
+    columns: TextColumns = field(default_factory=TextColumns)
+    separator: str | None = None
+    classes: Sequence[str] | None = None
+    val_fraction: float = 0.2
+    test_fraction: float = 0.1
+    copies: Copies = "keep"
+    encoding: str = _AUTO
+
+    @classmethod
+    def from_arguments(cls, arguments: Mapping[str, Any]) -> TextSettings:
+        """Build the settings from the arguments of `lightkit.data.TextData`, as a config has them."""
+        of_columns = {each.name: arguments[each.name] for each in fields(TextColumns) if each.name in arguments}
+        own = {each.name: arguments[each.name] for each in fields(cls) if each.name in arguments}
+        place = str(arguments["path"])
+        path = place if is_remote(place) else str(Path(place).expanduser())
+        return cls(**{**own, "path": path}, columns=TextColumns(**of_columns))
+
+    def read(self) -> tuple[str, TextIndex]:
+        """Read all texts; return the name of their column, and their index.
+
+        Raises:
+            DataError: If they cannot be used.
+        """
+        column = FOLDER_COLUMN
+        if is_text_folder(self.path):
+            rows = read_folder(Path(self.path), encoding=self.encoding)
+        else:
+            column, rows = read_text_table(self.path, self.columns)
+        index = index_texts(
+            rows, root=self.path, val_fraction=self.val_fraction, test_fraction=self.test_fraction,
+            separator=self.separator, classes=self.classes, copies=self.copies,
+        )  # fmt: skip
+        return column, index
 
 
 def read_text_table(place: str, columns: TextColumns) -> tuple[str, Iterator[TextRow]]:

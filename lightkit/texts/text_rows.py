@@ -281,6 +281,38 @@ def index_texts(
     )
 
 
+def require_classes(index: TextIndex, root: str) -> None:
+    """Check that there is something to predict.
+
+    A label that all or none of the training texts have is warned about, where a text has any number of them.
+
+    Args:
+        index: The texts.
+        root: Their place, for messages.
+
+    Raises:
+        DataError: If all training texts have one class.
+    """
+    targets = index.targets[index.splits["train"]]
+    if index.is_multilabel:
+        counts = targets.sum(axis=0, dtype=np.int64).tolist()
+        for name, count in zip(index.class_names, counts, strict=True):
+            if count in (0, len(targets)):
+                log.warning(
+                    "%s: %s of the %d texts of the training split has the label %r, of which nothing is learned",
+                    root, "each" if count else "none", len(targets), visible(name, in_line=True),
+                )  # fmt: skip
+        return
+    found = np.unique(targets)
+    if len(found) < 2:
+        label = index.class_names[int(found[0])]
+        raise DataError(
+            f"data.init_args.label: {root}: each of the {len(targets):,} texts of the training split has the label "
+            f"{visible(label, in_line=True)!r}, so that there is nothing to predict. Name another column, or add texts "
+            "of other classes."
+        )
+
+
 def _warn_of_empty(table: _Table, root: str) -> None:
     if table.num_empty:
         log.warning(
