@@ -6,6 +6,7 @@ A cell that is none of its column's type is a null and a `Defect`, so that nothi
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Literal, NamedTuple, get_args
@@ -235,9 +236,11 @@ def table_of_records(records: Sequence[Mapping[str, Any]], names: Sequence[str])
 
 
 def format_cell(value: Any) -> str | None:
-    """Write a value of JSON as the text of a cell."""
+    """Write a value of JSON as the text of a cell; NaN is a missing one in a column of any type."""
     if value is None or isinstance(value, str):
         return value
+    if isinstance(value, float) and math.isnan(value):
+        return None
     return json.dumps(value, ensure_ascii=False)
 
 

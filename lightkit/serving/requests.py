@@ -147,6 +147,12 @@ async def _read_records(request: Request, columns: Sequence[str]) -> list[Item]:
         missing = [name for name in columns if name not in row]
         if missing:
             raise HTTPException(422, f"rows[{at}]: there is no {missing[0]!r}; write null where it is missing")
+        for name in columns:
+            if isinstance(row[name], list | dict):
+                found = json.dumps(row[name])[:40]
+                raise HTTPException(
+                    422, f"rows[{at}]: column {name!r} has {found}, expected a text, a number, a boolean or null"
+                )
     return [Item(str(at), row) for at, row in enumerate(rows)]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import hashlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,8 +12,10 @@ import numpy as np
 import pytest
 
 from lightkit.errors import DataError
+from lightkit.images.splits import SPLITS, split_of
 from lightkit.rows.plan import RowSettings
 from lightkit.rows.planned import PlannedRows
+from lightkit.rows.reader import RowTable
 from lightkit.rows.table_rules import TableRules
 
 Cells = Sequence[Sequence[Any]]
@@ -50,6 +53,35 @@ def test_equal_rows_and_rows_of_a_key_are_in_one_split(tmp_path: Path) -> None:
         keys = {rows[at][3] for at in by_key.find_numbers(split)}
         others = {rows[at][3] for at in set(range(200)) - set(by_key.find_numbers(split))}
         assert not keys & others
+
+
+def test_the_split_of_a_row_is_that_of_the_digest_of_its_cells(tmp_path: Path) -> None:
+    rows = draw()
+    made = plan(tmp_path, "a c y k", rows, TableRules(ignore=("k",)))
+    for at, (value, color, _, _) in enumerate(rows):
+        digest = hashlib.sha256(f"{value:g}\x1f{color}".encode()).hexdigest()
+        expected = split_of(digest, val_fraction=0.2, test_fraction=0.1)
+        assert [split for split in SPLITS if at in made.find_numbers(split)] == [expected]
+
+
+def test_a_table_is_read_twice_until_its_rows_are_encoded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    reads: list[Any] = []
+    original = RowTable.read
+
+    def read(self: RowTable, *words: Any, **options: Any) -> Any:
+        reads.append(words)
+        return original(self, *words, **options)
+
+    monkeypatch.setattr(RowTable, "read", read)
+    rows = [(*row, 1 + at % 2) for at, row in enumerate(draw())]
+    made = plan(tmp_path, "a c y k w", rows, weight="w", key="k")
+    arrays = made.encode(made.preprocessing)
+    assert len(reads) == 2
+    assert arrays.weights is not None
+    assert arrays.weights.tolist() == [row[-1] for row in rows]
+    assert arrays.target.tolist() == [row[2] == "yes" for row in rows]
+    assert not list(made.folder.glob("*.arrow"))
+    assert made.encode(None).target.tolist() == arrays.target.tolist()
 
 
 def test_the_latest_rows_are_tested(tmp_path: Path) -> None:

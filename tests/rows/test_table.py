@@ -57,6 +57,28 @@ def test_unknown_missing_and_rare_categories_have_their_own_index() -> None:
     assert encoded[:, 0].tolist() == [2, 3, 0, 0, 1]
 
 
+def test_a_category_is_known_by_its_boolean_or_decimal_number_too() -> None:
+    known = ["True", "False", "1", "2.50", "01", "x"]
+    made = fit({"c": known}, {"c": "category"}, min_count=1)
+    place = {name: made.categories[0].values.index(name) + 2 for name in known}
+    cells = {"true": "True", "FALSE": "False", "1.0": "1", "2.5": "2.50", "1": "1", "01": "01", "x": "x"}
+    (encoded,) = made.encode(pa.table({"c": pa.array([*cells, "X", "2", "001", None], pa.string())}))
+    assert encoded[:, 0].tolist() == [*(place[name] for name in cells.values()), 0, 0, 0, 1]
+    both = fit({"c": ["1", "1.0"]}, {"c": "category"}, min_count=1)
+    assert both.encode(pa.table({"c": ["1", "1.0", "1.00"]}))[0][:, 0].tolist() == [2, 3, 0]  # which of the two
+
+
+def test_an_example_has_made_up_cells_and_missing_ones() -> None:
+    days = pa.array([datetime(2026, 1, 1), datetime(2026, 1, 3)], pa.timestamp("us"))
+    made = fit(
+        {"a": [1.0, 4.0], "c": ["x", "y"], "d": days}, {"a": "number", "c": "category", "d": "date"}, min_count=1
+    )
+    assert made.make_example().to_pylist() == [
+        {"a": 2.5, "d": "2026-01-02", "c": "x"},
+        {"a": None, "d": None, "c": None},
+    ]
+
+
 def test_dates_are_a_trend_and_places_in_year_week_and_day() -> None:
     dates = pa.array([datetime(2026, 1, 5, 6), datetime(2026, 1, 6), None], pa.timestamp("us"))
     made = fit({"d": dates}, {"d": "date"})

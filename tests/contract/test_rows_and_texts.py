@@ -1,0 +1,348 @@
+"""Tables of rows and of texts from a retrain to MLflow: registered, promoted, served, and loaded from raw rows."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import requests
+
+from tests.contract.conftest import Once, copy_of
+from tests.contract.registry import read_registry, tracking_uri
+from tests.contract.test_serve import start_server
+from tests.contract.workspace import Workspace, read_json
+from tests.texts.tiny import write_tiny_bert
+
+pytestmark = pytest.mark.timeout(900)  # a retrain is five processes
+NUM_ROWS = 60
+WORDS = {"red": ("rose", "ruby", "blood"), "blue": ("sea", "sky", "jeans")}
+
+
+def write_tables(workspace: Workspace) -> None:
+    """Write a table of rows and one of texts to train on, and new rows of both, with cells that are missing or new."""
+    random = np.random.default_rng(3)
+    rows: list[tuple[Any, ...]] = []
+    texts: list[tuple[Any, ...]] = []
+    for at in range(NUM_ROWS):
+        size = random.normal()
+        flag = bool(random.integers(2))
+        price = 500 + 40 * size + 30 * flag
+        label = ("red", "blue")[int(random.integers(2))]
+        split = ("train", "train", "val", "test")[at % 4]
+        day = f"2026-{at % 12 + 1:02d}-{at % 28 + 1:02d}"
+        number = "" if at % 9 == 2 else f"{size:.3f}"
+        rows.append((number, at % 5, ("oak", "elm", "")[at % 3], flag, day, f"{price:.2f}", split))
+        words = [str(each) for each in random.choice(WORDS[label], 3)]
+        texts.append((f"the {' '.join(words)} of no {at}", label, ("page", "mail")[at // 4 % 2], split))
+    write_csv(workspace.folder / "rows.csv", ("size", "rank", "wood", "flag", "day", "price", "split"), rows)
+    write_csv(workspace.folder / "texts.csv", ("note", "label", "source", "split"), texts)
+    new = [
+        ("0.5", 2, "elm", True, "2026-05-06"),
+        ("", 3, "", False, "2026-02-28"),
+        ("-1.25", 4, "ash", True, ""),
+        ("7", 0, "oak", False, "2027-01-01"),
+    ]
+    write_csv(workspace.folder / "new_rows.csv", ("size", "rank", "wood", "flag", "day"), new)
+    lines = ["a rose and a ruby", "the sky,\nthe sea", "", "jeans " * 60]
+    write_csv(workspace.folder / "new_texts.csv", ("note",), [(each,) for each in lines])
+
+
+def write_csv(path: Path, names: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+    with path.open("w", newline="", encoding="utf-8-sig") as file:
+        csv.writer(file).writerows([names, *rows])
+
+
+COMMON = ("--trainer.max_epochs=2", "--accelerator=cpu", "--run.report=false")
+JOBS = {
+    "rows": (
+        *("-c", "lightkit:tabular", "--run.name=rows", "--data.path=rows.csv", "--data.target=price", *COMMON),
+        *("--model.network=mlp", "--model.hidden=8", "--model.embedding_width=4", "--model.num_bins=4"),
+    ),
+    "texts": (
+        *("-c", "lightkit:text", "--run.name=texts", "--data.path=texts.csv", "--data.text=note", *COMMON),
+        *("--model.buckets=4096", "--data.num_workers=0"),
+    ),
+}
+JUDGED = {
+    "rows": ("--gate.metric=test/mae", "--gate.max=1e9"),
+    "texts": ("--gate.metric=test/accuracy", "--gate.min=0.01", "--gate.slices={source=mail: 0.01}"),
+}
+
+
+def retrain(kind: str, *words: str) -> tuple[str, ...]:
+    return ("retrain", *JOBS[kind], *JUDGED[kind], "--export-format", "onnx", *words)
+
+
+@pytest.fixture(scope="module", params=JOBS)
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+def make_promoted(kind: str, made_once: Once) -> Path:
+    """A workspace in which a retrain has promoted its run."""
+
+    def make(workspace: Workspace) -> None:
+        write_tables(workspace)
+        workspace.run(*retrain(kind), timeout_s=600).ok()
+
+    return made_once(f"promoted-{kind}", make)
+
+
+@pytest.fixture(scope="module")
+def promoted(kind: str, made_once: Once) -> Path:
+    return make_promoted(kind, made_once)
+
+
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def test_a_retrain_of_rows_and_of_texts_ends_with_a_champion(kind: str, promoted: Path, workspace: Workspace) -> None:
+    workspace = copy_of(promoted, workspace)
+    stages = {each["stage"]: each["status"] for each in read_json(workspace.only_run / "retrain.json")["stages"]}
+    assert stages == dict.fromkeys(("fit", "test", "export", "gate", "promote"), "done")
+    assert read_registry(workspace)[kind]["aliases"] == {"champion": "1"}
+    decision = read_json(workspace.only_run / "gate.json")
+    assert decision["passed"]
+    if kind == "texts":
+        lines = (workspace.folder / "texts.csv").read_text(encoding="utf-8-sig").splitlines()
+        counted = sum(line.endswith("mail,test") for line in lines)
+        assert decision["slices"]["source=mail"]["num_samples"] == counted
+    assert workspace.run(*retrain(kind, "--if-changed"), timeout_s=300).code == 6
+    assert len(workspace.runs) == 1
+
+
+LOAD = """\
+import sys
+
+import mlflow
+import pandas
+
+mlflow.set_tracking_uri(sys.argv[1])
+model = mlflow.pyfunc.load_model(f"models:/{sys.argv[2]}@champion")
+frame = pandas.read_csv(sys.argv[3])
+model.predict(frame).to_json("answers.jsonl", orient="records", lines=True, double_precision=15)
+print("signature", model.metadata.signature.inputs.input_names())
+print("example", len(model.predict(model.input_example)))
+for change in ({frame.columns[0]: float("inf")}, {frame.columns[0]: b"bytes"}):
+    try:
+        print("none", model.predict(frame.assign(**change)))
+    except mlflow.exceptions.MlflowException as error:
+        print("refused", error)
+try:
+    print("none", model.predict(frame.drop(columns=frame.columns[0])))
+except mlflow.exceptions.MlflowException as error:
+    print("refused", error)
+"""
+
+
+def test_a_registered_model_takes_raw_rows_and_answers_as_predict_does(
+    kind: str, promoted: Path, workspace: Workspace
+) -> None:
+    workspace = copy_of(promoted, workspace)
+    table = f"new_{kind}.csv"
+    workspace.run("predict", "--run", "latest", table, "--output", "run.jsonl").ok()
+    workspace.write("load.py", LOAD)
+    loaded = workspace.run(tracking_uri(workspace), kind, table, script="load.py").ok().out
+    expected = read_lines(workspace.folder / "run.jsonl")
+    answers = read_lines(workspace.folder / "answers.jsonl")
+    assert len(answers) == len(expected) == 4
+    for answer, row in zip(answers, expected, strict=True):
+        if kind == "rows":
+            assert list(answer) == ["prediction_0"]
+            assert answer["prediction_0"] == pytest.approx(row["prediction_0"], rel=1e-6)
+            continue
+        assert list(answer) == ["label", "probability", "probability_blue", "probability_red"]
+        assert answer["label"] == row["label"]
+        assert answer["probability"] == pytest.approx(row["probability"], abs=1e-6)
+        assert answer[f"probability_{row['label_2']}"] == pytest.approx(row["probability_2"], abs=1e-6)
+    assert len({json.dumps(answer) for answer in answers}) == 4
+    columns = {"rows": ["size", "rank", "day", "wood", "flag"], "texts": ["note"]}[kind]
+    assert f"signature {columns}" in loaded
+    assert "example 2" in loaded
+    refused = [line for line in loaded.splitlines() if line.startswith("refused")]
+    assert len(refused) == 3
+    assert "none" not in re.findall(r"^\w+", loaded, re.MULTILINE)
+    assert columns[0] in refused[2]
+    if kind == "rows":
+        assert "row 0 (from 0): column 'size' has inf, expected a finite number" in refused[0]
+        assert "column 'size' has b'bytes', expected a finite number" in refused[1]
+
+
+@pytest.mark.parametrize("kind", ["rows", pytest.param("texts", marks=pytest.mark.long)])
+def test_a_rollback_of_rows_and_of_texts_goes_back_to_the_champion_before(
+    kind: str, made_once: Once, workspace: Workspace
+) -> None:
+    workspace = copy_of(make_promoted(kind, made_once), workspace)
+    workspace.run("fit", *JOBS[kind], *JUDGED[kind], "--seed_everything=11").ok()
+    workspace.run("promote", "--run", "latest", timeout_s=300).ok()
+    assert read_registry(workspace)[kind]["aliases"]["champion"] == "2"
+    workspace.run("rollback", kind).ok()
+    assert read_registry(workspace)[kind]["aliases"]["champion"] == "1"
+
+
+@pytest.fixture(scope="module")
+def texts(made_once: Once) -> Path:
+    return make_promoted("texts", made_once)
+
+
+def test_texts_on_standard_input_are_predicted_as_those_of_a_file(texts: Path, workspace: Workspace) -> None:
+    workspace = copy_of(texts, workspace)
+    file = str(next(workspace.only_run.glob("export/*.onnx")))
+    workspace.run("predict", "--model", file, "new_texts.csv", "--output", "file.jsonl").ok()
+    with (workspace.folder / "new_texts.csv").open("rb") as stream:
+        workspace.run("predict", "--model", file, "-", "--output", "input.jsonl", stdin=stream).ok()
+    ones, others = (read_lines(workspace.folder / name) for name in ("file.jsonl", "input.jsonl"))
+    assert [each.pop("path") for each in ones] == [f"new_texts.csv, line {line}" for line in (2, 3, 5, 6)]
+    assert [each.pop("path") for each in others] == [f"standard input, line {line}" for line in (2, 3, 5, 6)]
+    assert ones == others
+
+
+ODD = {
+    "ragged": (b"note\none\ntwo,three\n", r"odd\.csv, line 3: this row has 2 cells; expected 1"),
+    "empty": (b"", r"odd\.csv: this table is empty"),
+    "names alone": (b"note\n", r"odd\.csv: this table has no rows"),
+    "no UTF-8": (b"note\none\n\xff\xfe\n", r"odd\.csv, line 3: this table is not in UTF-8"),
+    "huge": (b"note\none\n" + b"x" * 1_100_000 + b"\n", r"odd\.csv, line 3: this table cannot be read \(field larger"),
+    "another column": (b"nota\none\n", r"the table has no column 'note'; did you mean 'nota'"),
+}
+
+
+@pytest.mark.parametrize("odd", ODD)
+def test_odd_texts_to_predict_are_an_error_with_file_and_line(odd: str, texts: Path, workspace: Workspace) -> None:
+    content, says = ODD[odd]
+    (workspace.folder / "odd.csv").write_bytes(content)
+    file = str(next(texts.glob("runs/texts/2*/export/*.onnx")))
+    result = workspace.run("predict", "--model", file, "odd.csv")
+    assert result.code == 3, result.err
+    assert re.search(says, result.err)
+    assert "Traceback" not in result.err
+
+
+@pytest.mark.skipif(find_spec("litserve") is None, reason="needs the extra lightkit-train[serve]")
+def test_a_server_answers_texts_as_predict_does(texts: Path, workspace: Workspace) -> None:
+    workspace = copy_of(texts, workspace)
+    file = str(next(workspace.only_run.glob("export/*.onnx")))
+    workspace.run("predict", "--model", file, "new_texts.csv", "--output", "file.jsonl", "--top-k", "2").ok()
+    server = start_server(workspace, "--model", file)
+    with (workspace.folder / "new_texts.csv").open(newline="", encoding="utf-8-sig") as stream:
+        rows = list(csv.DictReader(stream))
+    response = requests.post(f"{server.address}/predict", json={"rows": rows}, timeout=60)
+    assert response.status_code == 200, response.text
+    for answer, row in zip(response.json()["predictions"], read_lines(workspace.folder / "file.jsonl"), strict=True):
+        assert (answer["label"], answer["classes"][1]["label"]) == (row["label"], row["label_2"])
+        assert answer["probability"] == pytest.approx(row["probability"], abs=1e-6)
+    missing = requests.post(f"{server.address}/predict", json={"rows": [{"note": None}]}, timeout=60)
+    assert missing.json()["predictions"][0]["label"] == read_lines(workspace.folder / "file.jsonl")[2]["label"]
+    for wrong, says in (
+        ({"text": "a"}, "there is no 'note'"),
+        ({"note": ["a"]}, "'note'"),
+        ("a", "expected an object"),
+    ):
+        refused = requests.post(f"{server.address}/predict", json={"rows": [wrong]}, timeout=60)
+        assert refused.status_code == 422
+        assert says in refused.text
+
+
+CHECKED = {
+    "missing column": (("--data.text=nota",), r"the table has no column 'nota'; did you mean 'note'"),
+    "missing key": (("--data.key=author",), r"data\.init_args\.key: .*the table has no column 'author'"),
+    "one value": (("--data.label=source", "--data.path=one.csv"), "has the label 'page', so that there is nothing to"),
+    "several labels": (("--data.separator=|",), r"multilabel: it is false, and the data has several labels a text"),
+    "one label": (("--model.multilabel=true",), r"multilabel: it is true, and the data has one label a text"),
+}
+
+
+@pytest.mark.parametrize(("words", "says"), CHECKED.values(), ids=CHECKED)
+def test_check_finds_faults_of_texts(words: tuple[str, ...], says: str, workspace: Workspace) -> None:
+    write_tables(workspace)
+    lines = (workspace.folder / "texts.csv").read_text(encoding="utf-8-sig").replace("mail", "page")
+    workspace.write("one.csv", lines)
+    result = workspace.run("check", *JOBS["texts"], *words)
+    assert result.code == 2
+    assert re.search(says, result.err), result.err
+    assert "Traceback" not in result.err
+
+
+def test_check_warns_of_texts_that_are_in_two_splits_or_empty(workspace: Workspace) -> None:
+    write_tables(workspace)
+    with (workspace.folder / "texts.csv").open("a", encoding="utf-8") as file:
+        file.write("one and the same,red,page,train\none  and the same,blue,page,test\n,red,page,train\n")
+    result = workspace.run("check", *JOBS["texts"]).ok()
+    assert re.search(r"1 of 63 texts are empty.*texts\.csv, line 64", result.err)
+    assert re.search(r"1 text is in more than one split.*line 62 = .*line 63", result.err)
+    assert re.search(r"1 text is there with different labels", result.err)
+
+
+def test_several_labels_of_rows_are_refused(workspace: Workspace) -> None:
+    write_tables(workspace)
+    for words, says in ((("--model.multilabel=true",), "multilabel"), (("--data.target=[wood,flag]",), "target")):
+        result = workspace.run("check", *JOBS["rows"], *words)
+        assert result.code == 2
+        assert says in result.err
+        assert "Traceback" not in result.err
+
+
+@pytest.mark.long
+def test_texts_of_several_labels_are_trained_and_predicted(workspace: Workspace) -> None:
+    write_tables(workspace)
+    lines = (workspace.folder / "texts.csv").read_text(encoding="utf-8-sig")
+    workspace.write("several.csv", re.sub(r",red,mail", ",red|blue,mail", lines))
+    words = ("--data.path=several.csv", "--data.separator=|", "--model.multilabel=true")
+    workspace.run("fit", *JOBS["texts"], *words).ok()
+    workspace.run("test", "--run", "latest").ok()
+    assert "test/map" in read_json(workspace.only_run / "summary.json")["stages"]["test"]
+    workspace.run("predict", "--run", "latest", "new_texts.csv", "--output", "run.jsonl").ok()
+    workspace.run("export", "--run", "latest", "--format", "onnx").ok()
+    file = str(next(workspace.only_run.glob("export/*.onnx")))
+    workspace.run("predict", "--model", file, "new_texts.csv", "--output", "file.jsonl").ok()
+    ones, others = (read_lines(workspace.folder / name) for name in ("run.jsonl", "file.jsonl"))
+    assert len(ones) == len(others) == 4
+    for one, other in zip(ones, others, strict=True):
+        for name in ("probability_blue", "probability_red"):
+            assert one[name] == pytest.approx(other[name], abs=1e-5)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("precision", ["int8", "half"])
+def test_texts_are_exported_in_other_precisions(precision: str, texts: Path, workspace: Workspace) -> None:
+    workspace = copy_of(texts, workspace)
+    workspace.run("export", "--run", "latest", "--format", "onnx", f"--{precision}", timeout_s=300).ok()
+    file = str(next(workspace.only_run.glob(f"export/*.{precision}.onnx")))
+    workspace.run("predict", "--model", file, "new_texts.csv", "--output", "file.jsonl").ok()
+    whole = str(workspace.only_run / "export" / "model.onnx")
+    workspace.run("predict", "--model", whole, "new_texts.csv", "--output", "whole.jsonl").ok()
+    ones, others = (read_lines(workspace.folder / name) for name in ("file.jsonl", "whole.jsonl"))
+    for one, other in zip(ones, others, strict=True):
+        assert one["label"] == other["label"]
+        assert one["probability"] == pytest.approx(other["probability"], abs=0.02)
+
+
+@pytest.mark.long
+def test_a_network_of_transformers_is_trained_exported_and_registered(workspace: Workspace) -> None:
+    pytest.importorskip("transformers", reason="needs the extra lightkit-train[text]")
+    write_tables(workspace)
+    write_tiny_bert(workspace.folder / "tiny")
+    job = [word for word in JOBS["texts"] if not word.startswith("--model")]
+    workspace.run("fit", *job, "--model.encoder=tiny", timeout_s=300).ok()
+    (workspace.folder / "tiny").rename(workspace.folder / "moved")
+    workspace.run("test", "--run", "latest").ok()
+    workspace.run("export", "--run", "latest", "--format", "onnx", timeout_s=300).ok()
+    workspace.run("predict", "--run", "latest", "new_texts.csv", "--output", "run.jsonl").ok()
+    file = str(next(workspace.only_run.glob("export/*.onnx")))
+    workspace.run("predict", "--model", file, "new_texts.csv", "--output", "file.jsonl").ok()
+    workspace.run("register", "--run", "latest", "--name", "texts", "--alias", "champion", timeout_s=300).ok()
+    workspace.write("load.py", LOAD)
+    workspace.run(tracking_uri(workspace), "texts", "new_texts.csv", script="load.py").ok()
+    every = (read_lines(workspace.folder / name) for name in ("run.jsonl", "file.jsonl", "answers.jsonl"))
+    for one, other, answer in zip(*every, strict=True):
+        assert one["label"] == other["label"] == answer["label"]
+        assert one["probability"] == pytest.approx(other["probability"], abs=1e-4)
+        assert one["probability"] == pytest.approx(answer["probability"], abs=1e-6)
