@@ -62,6 +62,7 @@ _EXACT_LOADERS = {
     "ImageFolder": ("lightkit",),
     "ImageTable": ("lightkit",),
     "MaskFolder": ("lightkit",),
+    "TableData": ("lightkit",),
     "TextData": ("lightkit",),
 }
 """Data modules that give the same batches, whichever processes load them."""
