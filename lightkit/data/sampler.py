@@ -25,6 +25,8 @@ log = logging.getLogger("lightkit.data")
 
 _POOL = 16
 """Batches whose samples are sorted by length together."""
+_CHUNK = 1 << 16
+"""Indices of an order that are Python's numbers at a time."""
 
 
 class SampleKey(NamedTuple):
@@ -121,12 +123,26 @@ class ResumableSampler(DistributedSampler[SampleKey]):
 
     def __iter__(self) -> Iterator[SampleKey]:
         epoch = self.epoch
-        batches = self.first_batch
-        order = self._order(epoch)[self.rank : self.total_size : self.num_replicas]
-        left = order[batches * self.batch_size :]
+        done = self.first_batch * self.batch_size
+        if not self.has_keys and self.lengths is None:
+            return cast("Iterator[SampleKey]", self._iterate_indices(epoch, done))
+        left = self._order(epoch)[self.rank : self.total_size : self.num_replicas][done:]
         if not self.has_keys:
             return iter(cast("list[SampleKey]", left))
         return iter([SampleKey(index, epoch) for index in left])
+
+    def _iterate_indices(self, epoch: int, done: int) -> Iterator[int]:
+        """Yield the indices of this process after some that are done.
+
+        A table may have a hundred million rows, and an index takes 8 bytes in an array and 40 in a list.
+        """
+        num = len(self.dataset)  # type: ignore[arg-type]
+        order = permute(num, seed=self.seed, epoch=epoch)
+        if 0 < num != self.total_size:
+            order = np.resize(order, self.total_size)  # repeated from the start
+        own = order[self.rank : self.total_size : self.num_replicas][done:]
+        for start in range(0, len(own), _CHUNK):
+            yield from own[start : start + _CHUNK].tolist()
 
     def _order(self, epoch: int) -> list[int]:
         """All indices in the order of ``epoch``, repeated from the start until the processes' shares are equal."""
@@ -144,8 +160,14 @@ class ResumableSampler(DistributedSampler[SampleKey]):
 
 def epoch_order(num_samples: int, *, seed: int, epoch: int) -> list[int]:
     """Return all indices in the order of a training epoch, before it is divided among processes."""
+    order: list[int] = permute(num_samples, seed=seed, epoch=epoch).tolist()
+    return order
+
+
+def permute(num_samples: int, *, seed: int, epoch: int) -> NDArray[np.int64]:
+    """Return the order of `epoch_order` as an array."""
     generator = torch.Generator().manual_seed(stable_seed(seed, epoch))
-    order: list[int] = torch.randperm(num_samples, generator=generator).tolist()
+    order: NDArray[np.int64] = torch.randperm(num_samples, generator=generator).numpy()
     return order
 
 

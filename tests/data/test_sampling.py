@@ -32,6 +32,22 @@ def test_the_order_is_the_same_for_the_same_seed_and_epoch() -> None:
     assert {key.epoch for key in two} == {1}
 
 
+@pytest.mark.parametrize("num_replicas", [1, 2, 5])
+def test_an_order_without_keys_is_that_with_keys(num_replicas: int) -> None:
+    """Rows of a table are the same in each epoch, and their order is made in parts."""
+    for rank in range(num_replicas):
+        plain = sampler(seed=3, num_replicas=num_replicas, rank=rank)
+        plain.has_keys = False
+        keyed = sampler(seed=3, num_replicas=num_replicas, rank=rank)
+        for each in (plain, keyed):
+            each.resume(epoch=2, batches=1)
+        assert list(plain) == [key.index for key in keyed]
+        assert len(list(plain)) == -(-NUM_SAMPLES // num_replicas) - 4
+    empty = ResumableSampler([], batch_size=4, num_replicas=num_replicas)
+    empty.has_keys = False
+    assert list(empty) == []
+
+
 def test_seed_and_epoch_do_not_stand_in_for_each_other() -> None:
     """torch's own sampler adds them, so that epoch 1 of seed 0 is epoch 0 of seed 1."""
     one, two = sampler(seed=0), sampler(seed=1)
