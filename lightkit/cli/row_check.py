@@ -70,14 +70,16 @@ def _check_texts(resolved: Resolved, arguments: Mapping[str, Any]) -> None:
     model = resolved.values.get("model")
     if not isinstance(model, dict) or model.get("class_path") not in _TEXT_MODEL:
         return
-    is_multilabel = bool((model.get("init_args") or {}).get("multilabel", False))
+    arguments_of_model = model.get("init_args") or {}
+    is_multilabel = bool(arguments_of_model.get("multilabel", False))
     if is_multilabel != index.is_multilabel:
         has = "several labels a text" if index.is_multilabel else "one label a text"
         text = (
             f"model.init_args.multilabel: it is {str(is_multilabel).lower()}, and the data has {has}. Set it to "
             f"{str(index.is_multilabel).lower()}."
         )
-        raise error_at(text, resolved.origin_of(("model", "init_args", "multilabel")))
+        named = ("init_args", "multilabel") if "multilabel" in arguments_of_model else ("class_path",)
+        raise error_at(text, resolved.origin_of(("model", *named)))
 
 
 def _locate(error: DataError, resolved: Resolved) -> DataError:
