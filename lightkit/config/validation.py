@@ -692,7 +692,7 @@ def _is_loaded(name: str, bases: Collection[str]) -> bool:
 
 def _is_foreign(text: str, schema: ConfigSchema) -> bool:
     """Check whether a text may name a class that the schema does not describe."""
-    if not _DOTTED.fullmatch(text):
+    if not _DOTTED.fullmatch(text) or Path(text).is_file():  # such as rows.csv
         return False
     return schema.path_of(text) is None or not schema.is_valid_for(text)
 

@@ -243,6 +243,16 @@ def test_a_class_of_ones_own_is_left_to_who_can_import_it(tmp_path: Path) -> Non
     assert findings.undescribed == {"mine.Net", "Mine"}
 
 
+def test_a_file_whose_name_could_be_a_class_needs_no_import(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    text = "data: {class_path: TableData, init_args: {path: rows.csv, target: y}}"
+    assert not findings_in(tmp_path, text).is_final
+    (tmp_path / "rows.csv").write_text("a,y\n1,2\n", encoding="utf-8")
+    findings = findings_in(tmp_path, text)
+    assert findings.is_final
+    assert messages_of(findings) == []
+
+
 def test_of_an_interpolation_that_failed_nothing_is_said(tmp_path: Path) -> None:
     resolved = resolved_from(tmp_path, "trainer: {max_epochs: ten}\nmodel: {class_path: Nope, init_args: {a: 3}}")
     unresolved = frozenset({("trainer", "max_epochs"), ("model", "class_path")})
