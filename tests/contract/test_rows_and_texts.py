@@ -188,6 +188,45 @@ def test_a_rollback_of_rows_and_of_texts_goes_back_to_the_champion_before(
     assert read_registry(workspace)[kind]["aliases"]["champion"] == "1"
 
 
+@pytest.mark.long
+def test_a_registered_model_of_rows_and_of_texts_is_exported_as_its_run_is(
+    kind: str, promoted: Path, workspace: Workspace
+) -> None:
+    workspace = copy_of(promoted, workspace)
+    words = ("--run", f"models:/{kind}@champion", "--format", "onnx", "--output", "out")
+    workspace.run("export", *words, timeout_s=400).ok()
+    own = str(next(workspace.only_run.glob("export/*.onnx")))
+    for name, file in (("own", own), ("out", "out/model.onnx")):
+        workspace.run("predict", "--model", file, f"new_{kind}.csv", "--output", f"{name}.jsonl").ok()
+    ones, others = (read_lines(workspace.folder / f"{name}.jsonl") for name in ("own", "out"))
+    for one, other in zip(ones, others, strict=True):
+        for key, value in one.items():
+            assert other[key] == (pytest.approx(value, rel=1e-4) if isinstance(value, float) else value)
+
+
+def test_a_row_that_cannot_be_predicted_has_the_reason_and_others_their_values(
+    made_once: Once, workspace: Workspace
+) -> None:
+    file = str(next(make_promoted("rows", made_once).glob("runs/rows/2*/export/*.onnx")))
+    names = ("day", "size", "rank", "wood", "flag", "more")
+    bad = [("2026-05-06", "inf", 2, "elm", True, ""), ("soon", "NaN", 3, "", "", ""), ("", "many", 4, "oak", "x", "")]
+    write_csv(workspace.folder / "odd.csv", names, [*bad, ("2026-05-06", "-1e3", "?", "NA", "TRUE", "")])
+    workspace.run("predict", "--model", file, "odd.csv", "--output", "odd.jsonl").ok()
+    lines = read_lines(workspace.folder / "odd.jsonl")
+    assert [line["path"] for line in lines] == [f"odd.csv, line {at}" for at in (2, 3, 4, 5)]
+    assert [line["error"] for line in lines] == [
+        "column 'size' has 'inf', expected a finite number",
+        "column 'day' has 'soon', expected a date, such as 2026-01-31 or 2026-01-31T12:00:00",
+        "column 'size' has 'many', expected a finite number",
+        None,
+    ]
+    assert [line["prediction_0"] is None for line in lines] == [True, True, True, False]
+    write_csv(workspace.folder / "odd.csv", names, bad)
+    result = workspace.run("predict", "--model", file, "odd.csv")
+    assert result.code == 3
+    assert "odd.csv, line 2: column 'size' has 'inf'" in result.err
+
+
 @pytest.fixture(scope="module")
 def texts(made_once: Once) -> Path:
     return make_promoted("texts", made_once)
