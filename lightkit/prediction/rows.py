@@ -56,9 +56,10 @@ def encode_rows(
             names = batch.name_rows()
             entries = [Prediction(index + at, name, None, reasons.get(at)) for at, name in enumerate(names)]
             index += len(entries)
-            if reasons:
-                rows = rows.take([at for at in range(len(entries)) if at not in reasons])
-            yield EncodedRows(entries, preprocessing.encode(rows) if rows.num_rows else None)
+            good = [at for at in range(len(entries)) if at not in reasons]
+            if reasons and good:
+                rows = rows.take(good)
+            yield EncodedRows(entries, preprocessing.encode(rows) if good else None)
 
 
 def check_row_model(metadata: Metadata, file: Path) -> int:
