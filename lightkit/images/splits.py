@@ -61,7 +61,7 @@ def split_of(digest: str, *, val_fraction: float, test_fraction: float) -> Split
 def split_hashes(hashes: npt.NDArray[np.uint64], *, val_fraction: float, test_fraction: float) -> npt.NDArray[np.uint8]:
     """Choose the split of each content by the first 64 bits of its SHA-256, as `split_of` does; by its number."""
     fractions = (hashes >> (64 - _HASH_BITS)) / 2**_HASH_BITS
-    codes = (fractions < test_fraction + val_fraction).astype("uint8")
+    codes: npt.NDArray[np.uint8] = (fractions < test_fraction + val_fraction).astype("uint8")
     codes[fractions < test_fraction] = SPLITS.index("test")
     return codes
 

@@ -57,7 +57,7 @@ def write_row_model(metadata: Metadata, tensors: Path, folder: Path) -> None:
     data = tensors / str(own["model_data"])
     (data / METADATA_FILE).write_text(metadata.dumps(), encoding="utf-8")
     model.flavors = {}
-    model.saved_input_example_info = None
+    model.saved_input_example_info = None  # type: ignore[assignment]  # as it was
     model.add_flavor("pytorch", **{**own, "model_data": f"data/{data.name}"})  # where the next call puts it
     mlflow.pyfunc.save_model(
         str(folder),
@@ -84,10 +84,15 @@ def _make_signature(preprocessing: RowPreprocessing, metadata: Metadata) -> Mode
     ``string`` refuses a column of numbers, though pandas reads both from the table of the training.
     """
     from mlflow.models import ModelSignature  # 2 s
-    from mlflow.types.schema import AnyType, ColSpec, Schema
+    from mlflow.types.schema import AnyType, ColSpec, Schema, TensorSpec
 
-    inputs = [ColSpec("string" if kind == "text" else AnyType(), name) for name, kind in preprocessing.columns.items()]
-    outputs = [ColSpec("string" if is_text else "double", name) for name, is_text in _name_answers(metadata).items()]
+    any_type = AnyType()  # type: ignore[no-untyped-call]
+    inputs: list[ColSpec | TensorSpec] = [
+        ColSpec("string" if kind == "text" else any_type, name) for name, kind in preprocessing.columns.items()
+    ]
+    outputs: list[ColSpec | TensorSpec] = [
+        ColSpec("string" if is_text else "double", name) for name, is_text in _name_answers(metadata).items()
+    ]
     return ModelSignature(Schema(inputs), Schema(outputs))
 
 

@@ -581,7 +581,7 @@ def _name_splits(batch: RowBatch, column: pa.ChunkedArray) -> Codes:
             f"{batch.name_rows([row])[0]}: the column of splits has {column[row].as_py()!r}; expected train, val or "
             "test, or another usual name of theirs."
         )
-    return found.astype(np.uint8)
+    return np.asarray(found, np.uint8)
 
 
 def _read_times(batch: RowBatch, column: pa.ChunkedArray, name: str) -> npt.NDArray[np.float64]:

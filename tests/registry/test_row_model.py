@@ -28,6 +28,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::FutureWarning"),
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
     pytest.mark.filterwarnings("ignore:The TorchScript type system:UserWarning"),
+    pytest.mark.filterwarnings("ignore:'torch.load' received a zip file:UserWarning"),
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
@@ -46,7 +47,8 @@ class Labels(nn.Module):
         self.categories = nn.Embedding(4, 3)
 
     def forward(self, numbers: Tensor, categories: Tensor) -> Tensor:
-        return self.numbers(numbers) + self.categories(categories[:, 0])
+        outputs: Tensor = self.numbers(numbers) + self.categories(categories[:, 0])
+        return outputs
 
 
 def make_target() -> ExportTarget:
