@@ -42,9 +42,9 @@ def test_an_order_without_keys_is_that_with_keys(num_replicas: int) -> None:
         keyed = sampler(seed=3, num_replicas=num_replicas, rank=rank)
         for each in (plain, keyed):
             each.resume(epoch=2, batches=1)
-        order: list[Any] = list(plain)  # numbers, without keys
-        assert order == [key.index for key in keyed]
-        assert len(list(plain)) == -(-NUM_SAMPLES // num_replicas) - 4
+        indices: list[Any] = list(plain)
+        assert indices == [key.index for key in keyed]
+        assert len(indices) == -(-NUM_SAMPLES // num_replicas) - 4
     empty = ResumableSampler([], batch_size=4, num_replicas=num_replicas)
     empty.has_keys = False
     assert list(empty) == []
