@@ -73,7 +73,7 @@ def test_a_logarithmic_axis_has_numbers_and_no_formulas(low: float, shown: set[s
     values = np.logspace(low, -2, 9)
     rows = [{"epoch": epoch, "train/loss": value} for epoch, value in enumerate(values)]
     drawings = [
-        figures.draw_slice(values, values, key="rate", name="loss", is_log=True),
+        figures.draw_slice(values.tolist(), values.tolist(), key="rate", name="loss", is_log=True),
         figures.draw_curves(rows, ["train/loss"], has_log_axis=True),
         figures.draw_scatter(values, values, has_log_axes=True),
         figures.draw_residuals(values, values, has_log_axis=True),
