@@ -57,6 +57,7 @@ class Option(NamedTuple):
         completes: Values that a shell offers in addition to the choices, `FILES` and `FOLDERS` among them.
         spelling: Spelling in the help, where it is another than the name.
         is_hidden: Whether the help leaves it out.
+        is_internal: Whether lightkit alone sets it, in processes that it starts: no hint offers it.
     """
 
     name: str
@@ -72,6 +73,7 @@ class Option(NamedTuple):
     completes: tuple[str, ...] = ()
     spelling: str = ""
     is_hidden: bool = False
+    is_internal: bool = False
 
     @property
     def key(self) -> str:
@@ -470,7 +472,7 @@ class _Parser:
         """Return whether a word is rather an option of the command with a typing error than a key."""
         if self._is_script or name in _KEYS or "." in name or not word.startswith("--"):
             return False
-        return near(name, [option.key for option in self._command.options]) != ""
+        return near(name, [option.key for option in self._command.options if not option.is_internal]) != ""
 
     def _take_value(self, shown: str, hint: str = "") -> str:
         """Return the word after an option.
@@ -504,7 +506,7 @@ class _Parser:
         """Return the hint at the options and sections that look like a word."""
         if not self._command.takes_config:
             return near(f"--{word}", [option.name for option in self._command.options])
-        options = [option.key for option in self._command.options if len(option.key) > 1]
+        options = [option.key for option in self._command.options if len(option.key) > 1 and not option.is_internal]
         return near(cut(word), [*options, *_SECTIONS])
 
     def _unexpected(self, word: str) -> ConfigError:

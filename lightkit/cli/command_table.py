@@ -78,7 +78,7 @@ def _hide(options: Iterable[Option]) -> Iterator[Option]:
 
 # -- the stages --------------------------------------------------------------------------------------------------------
 
-_TRIAL = Option("--trial", "the trial of a sweep that it is", value="NAME/NUMBER", is_hidden=True)
+_TRIAL = Option("--trial", "the trial of a sweep that it is", value="NAME/NUMBER", is_hidden=True, is_internal=True)
 FIT_OPTIONS = (
     Option("--if-changed", "train only if config, data or code changed; else code 6"),
     Option("--unchanged-ok", "with --if-changed: code 0 in place of 6"),
@@ -92,7 +92,7 @@ FIT_OPTIONS = (
     OUTPUT_JSON,
     RUN_HIDDEN,
     _TRIAL,
-    Option("--trial-waits", "each epoch of the trial waits for the sweep", is_hidden=True),
+    Option("--trial-waits", "each epoch of the trial waits for the sweep", is_hidden=True, is_internal=True),
 )
 _EVALUATION_OPTIONS = (
     CONFIG,

@@ -552,7 +552,10 @@ def answers_to_right(bench: Bench, tmp_path_factory: pytest.TempPathFactory) -> 
     """What is said of the configs that come with lightkit, and of classes of a user's with arguments of many types."""
     folder = tmp_path_factory.mktemp("right")
     (folder / "data" / "flowers_delta").mkdir(parents=True)  # the table that configs/flowers_delta.yaml names
-    (folder / "data" / "texts").mkdir()  # likewise of configs/text.yaml
+    for number in range(40):  # likewise of configs/text.yaml
+        file = folder / "data" / "texts" / "ab"[number % 2] / f"{number}.txt"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(f"text {number}", encoding="utf-8")
     (folder / "own.py").write_text(OWN, encoding="utf-8")
     hooks = dict.fromkeys(("SLACK_WEBHOOK_URL", "WEBHOOK_URL", "HEARTBEAT_URL"), "https://hooks.example.com/night")
     files: dict[str, tuple[str, ...]] = {str(file): ("-c", str(file)) for file in RUNNABLE}
