@@ -2,9 +2,9 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 TPU := .venv-tpu
-# A process a core (4 at most, with 1 to 3 GB each), with a thread each: more threads would fight for the cores. The tests of a file run in one of them, so
-# that what they share is made once. glibc gives each step's memory back to the system unless told not to, which
-# costs a convolutional network on the CPU a quarter of its time.
+# A process a core (4 at most: each takes 1 to 3 GB), with a thread each, since more threads would fight for the cores.
+# The tests of a file run in one of them, so that what they share is made once. glibc gives each step's memory back to
+# the system unless told not to, which costs a convolutional network on the CPU a quarter of its time.
 KEEP_MEMORY := MALLOC_TRIM_THRESHOLD_=4294967296 MALLOC_MMAP_THRESHOLD_=33554432
 PROCESSES := $(shell n=$$(getconf _NPROCESSORS_ONLN); echo $$((n > 4 ? 4 : n)))
 PYTEST := OMP_NUM_THREADS=1 $(KEEP_MEMORY) $(BIN)/python -m pytest --numprocesses $(PROCESSES) --dist loadfile
