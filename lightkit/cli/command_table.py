@@ -397,11 +397,11 @@ promote --hold), or where the training would repeat one whose model was rolled b
             RUN_HIDDEN,
         ),
         ending="""\
-Exit code 0: done; 4: the gate failed, and the next start trains anew, or nothing may be
-promoted: the champion is held, or the model was rolled back before; 6: nothing has changed; 75:
-interrupted, out of time, or another process runs the job: the same command goes on; another:
-that of the stage that failed, at which the same command goes on until it has failed three
-times.
+Exit code 0: done; 4: the gate failed, and the next start trains anew (with --if-changed once
+something has changed), or nothing may be promoted: the champion is held, or the model was
+rolled back before; 6: nothing has changed; 75: interrupted, out of time, or another process
+runs the job: the same command goes on; another: that of the stage that failed, at which the
+same command goes on until it has failed three times.
 
 lightkit retrain -c configs/flowers.yaml --gate.metric test/accuracy --gate.min 0.8 --deadline 05:30""",
         takes_config=True,

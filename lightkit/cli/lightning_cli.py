@@ -454,7 +454,9 @@ class LightkitCLI(LightningCLI):
             section["ckpt_path"] = self._ckpt_path if checkpoint is None else str(checkpoint)
         redact_tags(trainer.get("logger"), stage_config.resolved)
         if stage_config.is_script:
-            if run.resumed:  # its own config is there
+            if trainer["logger"] is False:  # Lightning's folder is the working one, with the user's own config.yaml
+                self.save_config_callback = None
+            elif run.resumed:  # its own config is there
                 self.save_config_kwargs = {**self.save_config_kwargs, "overwrite": True}
         else:
             self._set_output_keys(section, run)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import shlex
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
 from lightkit.errors import DataError, format_count, join_names
+from lightkit.images.splits import split_named
 from lightkit.rows.plan import RowSettings, RowSource, choose_target_type
 from lightkit.rows.table_rules import TableRules, explain_left_out
 from lightkit.rows.values import TypeGuess
@@ -17,6 +18,7 @@ from lightkit.rows.values import TypeGuess
 _TARGETS = ("target", "label", "class", "y", "outcome")
 """Usual names of the column of what is predicted; without one it is the last column."""
 _NUM_CLASSES = 10  # that are named
+_TEST_FRACTION = 0.1  # default of TableData
 
 
 class RowSummary(NamedTuple):
@@ -58,12 +60,14 @@ def summarize_rows(path: Path) -> RowSummary:
     return RowSummary(target, usual is not None, guesses, types, choose_target_type(target, guesses[target]))
 
 
-def compose_row_config(path: Path, name: str) -> str:
+def compose_row_config(path: Path, name: str, *, format_comparison: Callable[[int, str], str]) -> str:
     """Write a config for a table, of at most 12 lines but for comments.
 
     Args:
         path: The table.
         name: File name of the config.
+        format_comparison: Writes the conditions of the gate on a comparison with the champion, for a number of samples
+            of the test and their name.
     """
     summary = summarize_rows(path)
     guess = summary.guesses[summary.target]
@@ -82,7 +86,11 @@ def compose_row_config(path: Path, name: str) -> str:
         share = num_largest / guess.num_values
         bound = round((1 + share) / 2, 2)
         chance = f"always answering {largest!r} gives {share:.2f}; halfway from there to 1"
-        gate = f"gate: {{metric: test/accuracy, min: {bound}}}   # {chance}\n"
+        gate = f"""\
+gate:   # for lightkit gate, promote and retrain
+  metric: test/accuracy
+  min: {bound}   # {chance}
+{format_comparison(_count_test_rows(summary), "row")}"""
     return f"""\
 # {found}; the target has {kind}.
 #   lightkit fit -c {shlex.quote(name)}
@@ -92,3 +100,11 @@ data:
     path: {json.dumps(path.as_posix(), ensure_ascii=False)}
     target: {json.dumps(summary.target, ensure_ascii=False)}{reason}
 {gate}"""
+
+
+def _count_test_rows(summary: RowSummary) -> int:
+    """Count the rows of the test: those that a column ``split`` names, else about the share that is kept for it."""
+    splits = summary.guesses.get("split")
+    if splits is None:
+        return round(summary.guesses[summary.target].num_rows * _TEST_FRACTION)
+    return sum(number for name, number in splits.values.items() if split_named(str(name)) == "test")

@@ -26,6 +26,7 @@ from lightkit.config.tree import to_plain
 from lightkit.errors import ConfigError, DataError
 from lightkit.images.flower_photos import flower_photos
 from lightkit.images.verdicts import compute_file_digests
+from lightkit.registry.gate import RECORD
 from lightkit.registry.promotion import digests_of_inputs
 from lightkit.runs import Inputs, Run, git_output
 from lightkit.runs.files import finite
@@ -83,7 +84,9 @@ def check_up_to_date(stage_config: StageConfig) -> tuple[int | None, Inputs | No
     if stage_config.mode == "json":
         described = {"files": now.num_files, "size_bytes": now.size_bytes}
         runs.print_event("unchanged", run=f"{run.name}/{run.id}", folder=str(run.folder), data=described)
-    print_line(f"nothing has changed since {shown_path(run.folder)} ({now.summary})", stage_config.mode)
+    is_refused = runs.find_value(runs.read_json(run.folder / RECORD), "passed") is False
+    refused = ", which the gate refused" if is_refused else ""
+    print_line(f"nothing has changed since {shown_path(run.folder)}{refused} ({now.summary})", stage_config.mode)
     return (0 if options.get("unchanged-ok") else _NOTHING_TO_DO), now
 
 

@@ -306,7 +306,7 @@ def _describe_absent(place: Path, kind: str) -> str:
     while not (place.parent.is_dir() or place.parent == place):
         place = place.parent
         kind = "folder"
-    hint = near_files(place)
+    hint = near_files(place, is_folder=kind == "folder")
     if not hint and not place.is_absolute():
         hint = f"; it is looked for in {Path.cwd()}"
     return f"there is no {kind} {place}{hint}"

@@ -114,7 +114,7 @@ def _compose_files(invocation: Invocation) -> dict[str, str]:
         if _is_table_of_rows(folder):
             from lightkit.cli.starter_rows import compose_row_config  # here: it loads pyarrow
 
-            return {name: compose_row_config(folder, name)}
+            return {name: compose_row_config(folder, name, format_comparison=_format_comparison)}
         return {name: starter_config(summarize_images(folder), name)}
     template = options.get("template", "module")
     if template not in _TEMPLATES:

@@ -99,12 +99,12 @@ def dotted(path: Iterable[Any]) -> str:
     return ".".join(str(key) for key in path)
 
 
-def near_files(file: Path) -> str:
-    """Say which files next to a missing one look most like it."""
+def near_files(file: Path, *, is_folder: bool = False) -> str:
+    """Say which files next to a missing one look most like it; of a missing folder, which folders."""
     if not file.parent.is_dir():
         return f": there is no folder {shown_path(file.parent)}"
     try:
-        beside = [path.name for path in file.parent.iterdir()]
+        beside = [path.name for path in file.parent.iterdir() if not is_folder or path.is_dir()]
     except OSError:  # a folder that may be entered and not listed
         return ""
     if file.name.endswith(NESTED_FILES):  # else every `.yaml` looks like every other

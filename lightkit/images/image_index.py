@@ -592,7 +592,9 @@ def _list_classes(folder: Path) -> list[Path]:
     """
     if not folder.exists():
         where = f"data.init_args.root, from {Path.cwd()}"
-        raise DataError(f"{folder}: this data folder does not exist ({where}){near_files(folder) or '.'}")
+        raise DataError(
+            f"{folder}: this data folder does not exist ({where}){near_files(folder, is_folder=True) or '.'}"
+        )
     if folders := list_folders(folder):
         return folders
     raise DataError(

@@ -82,7 +82,7 @@ def find_pairs_of_folders(root: Path, images: str, masks: str) -> dict[Split | N
     """
     if not root.is_dir():
         where = f"data.init_args.root, from {Path.cwd()}"
-        raise DataError(f"{root}: this data folder does not exist ({where}){near_files(root) or '.'}")
+        raise DataError(f"{root}: this data folder does not exist ({where}){near_files(root, is_folder=True) or '.'}")
     found: dict[Split | None, tuple[Path, Path]] = {}
     if (root / images).is_dir():
         for folder in list_folders(root / images):

@@ -222,6 +222,20 @@ def test_a_script_is_as_quiet_as_a_command_and_shows_best_and_next(numbers: Work
     assert re.search(r"^next  python \S*train\.py test --run runs/", done.out, re.MULTILINE)
 
 
+def test_a_script_without_a_logger_never_writes_the_config_of_the_user(numbers: Workspace) -> None:
+    """Lightning's folder is the working one then, where it would write a config.yaml of its own."""
+    text = "data: {path: t.parquet, features: [a, b], num_workers: 0}\ntrainer: {max_epochs: 2, logger: false}\n"
+    numbers.write("config.yaml", text)
+    numbers.write("train.py", SCRIPT)
+    numbers.run("fit", "-c", "config.yaml", "--run.name=lone", script="train.py").ok()
+    (run,) = (path for path in numbers.folder.glob("runs/lone/2*") if not path.is_symlink())
+    longer = (f"--run.resume={run}", "--trainer.max_epochs=3")
+    numbers.run("fit", "-c", "config.yaml", "--run.name=lone", *longer, script="train.py").ok()
+    assert read_json(run / "summary.json")["epochs"] == 3
+    numbers.run("test", "--run", f"lone/{run.name}", script="train.py").ok()
+    assert (numbers.folder / "config.yaml").read_text(encoding="utf-8") == text
+
+
 def test_a_run_of_a_script_and_one_of_a_config_are_told_apart_under_one_name(numbers: Workspace) -> None:
     numbers.write("train.py", SCRIPT)
     arguments = ("--data.path=t.parquet", "--data.features=[a,b]", "--data.num_workers=0", "--trainer.max_epochs=1")

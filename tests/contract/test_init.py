@@ -241,7 +241,8 @@ def test_init_data_writes_a_config_of_at_most_12_lines_for_a_table_of_rows(works
     workspace.run("init", "--data", "t.csv").ok()
     text = (workspace.folder / "t.yaml").read_text(encoding="utf-8")
     assert text.startswith("# 40 rows with 1 number, 1 category, 1 date; the target has classes: b 20, a 20.\n")
-    assert "min: 0.75}   # always answering" in text
+    assert "min: 0.75   # always answering" in text
+    assert "max_drop: 0   # no worse than the champion: 4 test rows are too few to measure a drop" in text
     assert len([line for line in text.splitlines() if line and not line.startswith("#")]) <= 12
     workspace.run("check", "-c", "t.yaml").ok()
     pq.write_table(pa.table({"width": [1.5, 2.5, 3.5], "price": [1.25, 2.25, 3.5]}), workspace.folder / "p.parquet")

@@ -110,7 +110,7 @@ def test_the_option_counts_more_than_the_variable_in_a_command_without_a_config(
     assert [Path(each["folder"]) for each in found] == finished.runs
     failed = finished.run("runs", "--root", "nowhere", environ={"LIGHTKIT_RUN__ROOT": "runs"})
     assert failed.code == 2
-    assert "nowhere is not a folder" in failed.err
+    assert "there are no runs in nowhere: lightkit fit makes the first" in failed.err
 
 
 def test_the_python_functions_look_for_runs_where_the_variable_says(
