@@ -80,9 +80,11 @@ def compose_row_config(path: Path, name: str, *, format_comparison: Callable[[in
     reason = "" if summary.is_usual else "   # the last column; name another if it is not what you predict"
     kind = "values, in their own units"
     gate = ""
+    num_test = _count_test_rows(summary)
     if is_class:
         classes = sorted(guess.values.items(), key=lambda item: -item[1])[:_NUM_CLASSES]
         kind = f"classes: {', '.join(f'{each} {number}' for each, number in classes)}"
+    if is_class and num_test:
         share = num_largest / guess.num_values
         bound = round((1 + share) / 2, 2)
         chance = f"always answering {largest!r} gives {share:.2f}; halfway from there to 1"
@@ -90,7 +92,7 @@ def compose_row_config(path: Path, name: str, *, format_comparison: Callable[[in
 gate:   # for lightkit gate, promote and retrain
   metric: test/accuracy
   min: {bound}   # {chance}
-{format_comparison(_count_test_rows(summary), "row")}"""
+{format_comparison(num_test, "row")}"""
     return f"""\
 # {found}; the target has {kind}.
 #   lightkit fit -c {shlex.quote(name)}
