@@ -68,7 +68,9 @@ def _missing_model(loaded: LoadedConfig, command: str) -> ConfigError:
         folder = Path(str(checkpoint)).resolve().parent.parent
         run = shown_path(folder) if (folder / "manifest.json").is_file() else "RUN"
         by_run = f"use -c {run}/config.yaml, or " if command == "fit" else f"use --run {run}, or "
-    return ConfigError(f"model: missing{empty}; {by_run}set it in a file given with -c, or with --model=VALUE")
+    starts_here = command == "fit" and checkpoint is None and not loaded.invocation.files
+    start = "; `lightkit init` writes a config, and `-c lightkit:flowers` is an example" if starts_here else ""
+    return ConfigError(f"model: missing{empty}; {by_run}set it in a file given with -c, or with --model=VALUE{start}")
 
 
 def validate_signatures(resolved: Resolved, problems: Problems) -> Resolved:
