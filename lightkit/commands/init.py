@@ -176,7 +176,9 @@ def summarize_images(path: Path) -> ImageData:
     data = _summarize_table(path) if is_table else _summarize_folder(path)
     if len(data.classes) < 2:
         expected = "expected one folder per class with images, or train/, val/ and test/ with class folders"
-        raise DataError(f"--data {shown_path(path)}: {data.found}; {expected}")
+        loose = sum(each.suffix.lower() in IMAGE_SUFFIXES for each in path.iterdir()) if path.is_dir() else 0
+        found = f"{format_count(loose, 'image')}, not in the folder of a class" if loose else data.found
+        raise DataError(f"--data {shown_path(path)}: {found}; {expected}")
     return data
 
 

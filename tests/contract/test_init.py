@@ -305,13 +305,18 @@ def test_a_folder_in_the_place_of_a_config_offers_init(words: list[str], workspa
     [
         (["--data", "nowhere"], 3, "no such folder"),
         (["--data", "empty"], 3, "expected one folder per class"),
+        (["--data", "flat"], 3, "--data flat: 2 images, not in the folder of a class; expected one folder per class"),
         (["--template", "modul"], 2, "choose from module, image, ci, cron"),
         (["photos"], 2, "unexpected argument 'photos'"),
     ],
-    ids=["no_folder", "no_images", "no_template", "positional"],
+    ids=["no_folder", "no_images", "no_class_folder", "no_template", "positional"],
 )
 def test_init_says_what_it_expected(words: list[str], code: int, says: str, workspace: Workspace) -> None:
     (workspace.folder / "empty").mkdir()
+    write_photos(workspace.folder / "photos", number=1)
+    (workspace.folder / "flat").mkdir()
+    for number, photo in enumerate(sorted(workspace.folder.glob("photos/*/*.*"))[:2]):
+        photo.rename(workspace.folder / "flat" / f"{number}{photo.suffix}")
     failed = workspace.run("init", *words)
     assert failed.code == code
     assert says in failed.err
