@@ -1,4 +1,4 @@
-"""Facts that Lightning's loops have on the metrics that a model logs: which value is best, and which are of a step alone.
+"""Facts of Lightning's loops on the metrics that a model logs: which value is best, and which are of a step alone.
 
 ``self.log("val/acc", self.acc)`` shows which object is behind a name, and whether it is logged by step or by epoch, in
 the results of Lightning's loops alone, which have no public name (pytorch-lightning 2.6.6, ``_results``); they are read
