@@ -6,7 +6,7 @@
 # round here: a split that keeps the last tenth for the test takes the oldest rows. Each append moves every row that was
 # there to another position. `optimize.compact()` writes the one new file in the order of reading, 3, 2, 1, 0; what is
 # appended then comes before it. An update of one row of a file moves that whole file's rows to the front. Delta promises no
-# order; a column of time, or a key, is what tells rows apart (lightkit splits by those or by content, never by position).
+# order; a column of time, or a key, identifies rows (lightkit splits by those or by content, never by position).
 set -euo pipefail
 
 folder=$(mktemp -d)

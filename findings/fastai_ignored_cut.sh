@@ -4,7 +4,7 @@
 # Seen with torchvision's ResNet-18 and 5 classes: create_vision_model has 8 layers in the body as it is, and 6 with
 # `cut=-4`. vision_learner has 8 in both cases, and so 11.7 million parameters where the shorter network has 0.8: `cut` is
 # in the signature, but not among the arguments that are handed on. For a network that only a cut makes usable, such as
-# torchvision's MobileNetV2, which has no pooling layer to cut at, vision_learner ends with StopIteration whatever `cut` says.
+# torchvision's MobileNetV2, which has no pooling layer to cut at, vision_learner ends with StopIteration for every value of `cut`.
 set -euo pipefail
 
 folder=$(mktemp -d)

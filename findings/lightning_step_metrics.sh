@@ -6,7 +6,7 @@
 # second (mean 5.5): `self.log("loss", loss)` is by step alone in a training step, and `trainer.callback_metrics["loss"]`
 # is 9 and then 2 at the ends of the epochs, so that `ModelCheckpoint(monitor="loss")` keeps the second epoch, of the
 # larger mean. The same call in a validation step is by epoch, and is the mean. With `on_step=False, on_epoch=True` the
-# values are 5 and 5.5, and the first epoch is kept. Nothing on the screen or in the logs tells the two apart; lightkit
+# values are 5 and 5.5, and the first epoch is kept. Nothing on the screen or in the logs distinguishes the two; lightkit
 # records the first kind as `loss_step`.
 set -euo pipefail
 

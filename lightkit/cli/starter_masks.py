@@ -189,9 +189,9 @@ def _format_gate(num_test: int, shares: Mapping[str, float]) -> str:
         rules += ", max_drop: 0"
     else:
         reasons += [
-            f"margin: shown to be less than this worse than the champion, with 95 % confidence. {num_test} test images "
-            f"let an equally",
-            "good model pass four times of five, where the IoU of an image differs by about 0.1 between two trainings.",
+            f"margin: shown to be less than this worse than the champion, with 95 % confidence. With {num_test} test",
+            "images an equally good model passes four times of five, where the IoU of an image differs by about 0.1 "
+            "between two trainings.",
             f"drift: below the best of the last {DRIFT_WINDOW} champions, so that no model sinks step by step.",
         ]
         rules += f", margin: {margin:g}, drift: {{window: {DRIFT_WINDOW}, max_drop: {margin:g}}}"

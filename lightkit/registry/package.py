@@ -81,7 +81,7 @@ def write_package(subject: ExportTarget, folder: Path, *, form: PackageFormat) -
 
     Args:
         subject: The model. Every dimension that its metadata leave open stays open.
-        folder: The folder; folders ``script`` and ``tensors`` beside it may be made.
+        folder: The folder; folders ``script`` and ``tensors`` next to it may be made.
         form: As for `write_tensor_model`.
 
     Raises:

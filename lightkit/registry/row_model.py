@@ -131,7 +131,7 @@ def load_program(data: Path) -> nn.Module | None:
 
     Returns:
         The module. None if there is neither TorchScript nor a graph with the digest that `lightkit register` wrote
-        beside it: loading anything else may run code that is in it.
+        next to it: loading anything else may run code that is in it.
     """
     graph = data / GRAPH
     if graph.exists():

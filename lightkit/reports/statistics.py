@@ -334,7 +334,7 @@ def compute_interval(
         confidence: Coverage.
 
     Returns:
-        Lower and upper bound; None where the predictions do not give the score.
+        Lower and upper bound; None where the predictions have no such score.
     """
     found = _recompute(metric, score, predictions)
     if found is None:
@@ -374,7 +374,7 @@ def compute_class_interval(
         confidence: Coverage.
 
     Returns:
-        Lower and upper bound; None where the predictions do not give the score.
+        Lower and upper bound; None where the predictions have no such score.
     """
     found = select_class(predictions, name)
     if predictions is None or name in predictions.slices or not is_of_class(predictions.task.form, metric):
@@ -462,7 +462,7 @@ def bound_difference(
 
     Returns:
         The ``difference``, positive where the candidate is better, the ends ``low`` and ``high`` of its interval, the
-        ``method`` and ``num_samples``; None where the predictions do not give the scores, or are not for the same
+        ``method`` and ``num_samples``; None where the predictions have no such scores, or are not for the same
         samples.
     """
     mine, theirs = (_recompute(metric, score, each) for score, each in zip(scores, (candidate, baseline), strict=True))
