@@ -18,8 +18,9 @@ _PATHS = ("Path", "PurePath", "pathlib.Path", "pathlib.PurePath")
 def find_own_files(class_path: str) -> dict[str, Path]:
     """Find the Python files of a class of the user's own, by their paths below the folder that they are imported from.
 
-    They are those of its package; of a single module those next to it; and of a folder without an ``__init__.py``, which
-    may hold data too, its module alone. The standard library, and an installed package, which has a version, have none.
+    They are those of its package; of a single module those next to it; and of a folder without an ``__init__.py``,
+    which may hold data too, its module alone. The standard library, and an installed package, which has a version, have
+    none.
 
     Args:
         class_path: Path of the class, such as ``my_package.data.Rows``.
