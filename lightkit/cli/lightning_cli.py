@@ -454,15 +454,23 @@ class LightkitCLI(LightningCLI):
             section["ckpt_path"] = self._ckpt_path if checkpoint is None else str(checkpoint)
         redact_tags(trainer.get("logger"), stage_config.resolved)
         if stage_config.is_script:
-            if trainer["logger"] is False:  # Lightning's folder is the working one, with the user's own config.yaml
-                self.save_config_callback = None
-            elif run.resumed:  # its own config is there
-                self.save_config_kwargs = {**self.save_config_kwargs, "overwrite": True}
+            if run.resumed:  # its own config is there
+                self._allow_another_save(has_logger=trainer.get("logger") is not False)
         else:
             self._set_output_keys(section, run)
         if stage_config.images:
             drop_limits(trainer)
         process.stack.enter_context(runs.activate(replace(run, stage=self.subcommand or "fit")))
+
+    def _allow_another_save(self, *, has_logger: bool) -> None:
+        """Let a resumed run save its config where its first start did, but never over a file of the user's.
+
+        Without a logger Lightning saves into the working directory, where a config.yaml may have become the user's.
+        """
+        if has_logger or not self.save_config_kwargs.get("save_to_log_dir", True):
+            self.save_config_kwargs = {**self.save_config_kwargs, "overwrite": True}
+        else:
+            self.save_config_callback = None
 
     def _set_output_keys(self, section: Namespace, run: runs.Run) -> None:
         """Send the output of Lightning to the run's folder, and keep its own tables and lists away."""

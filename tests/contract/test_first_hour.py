@@ -222,13 +222,15 @@ def test_a_script_is_as_quiet_as_a_command_and_shows_best_and_next(numbers: Work
     assert re.search(r"^next  python \S*train\.py test --run runs/", done.out, re.MULTILINE)
 
 
-def test_a_script_without_a_logger_never_writes_the_config_of_the_user(numbers: Workspace) -> None:
-    """Lightning's folder is the working one then, where it would write a config.yaml of its own."""
-    text = "data: {path: t.parquet, features: [a, b], num_workers: 0}\ntrainer: {max_epochs: 2, logger: false}\n"
-    numbers.write("config.yaml", text)
+def test_a_resumed_script_without_a_logger_leaves_the_config_of_the_user_alone(numbers: Workspace) -> None:
+    """Lightning's folder is the working one then: the first start saves config.yaml there, which the user goes on with."""
+    given = "data: {path: t.parquet, features: [a, b], num_workers: 0}\ntrainer: {max_epochs: 2, logger: false}\n"
+    numbers.write("mine.yaml", given)
     numbers.write("train.py", SCRIPT)
-    numbers.run("fit", "-c", "config.yaml", "--run.name=lone", script="train.py").ok()
+    numbers.run("fit", "-c", "mine.yaml", "--run.name=lone", script="train.py").ok()
     (run,) = (path for path in numbers.folder.glob("runs/lone/2*") if not path.is_symlink())
+    text = f"# mine now\n{given}"
+    numbers.write("config.yaml", text)
     longer = (f"--run.resume={run}", "--trainer.max_epochs=3")
     numbers.run("fit", "-c", "config.yaml", "--run.name=lone", *longer, script="train.py").ok()
     assert read_json(run / "summary.json")["epochs"] == 3
