@@ -8,9 +8,9 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
-from lightkit.cli.command_line import Invocation
+from lightkit.cli.command_line import Command, Invocation
 from lightkit.cli.command_table import COMMANDS, WITH_MODEL, parse
 from lightkit.cli.console import FULL_TRACEBACK, discard_output, guard_standard_output, print_error
 from lightkit.errors import PIPE_CLOSED, Interrupted, LightkitError, OutputLost, format_interruption
@@ -67,7 +67,11 @@ def _report_interruption(interruption: Interrupted) -> int:
 
 
 def _dispatch(words: list[str], watch: SignalWatch) -> int:
-    """Parse the words, and answer what needs no command's module; else run the command."""
+    """Parse the words, and answer what needs no command's module; else import it and call its function.
+
+    Raises:
+        ConfigError: If a word is wrong, and the command takes no config.
+    """
     invocation = parse(words)
     if invocation.has("traceback"):
         os.environ[FULL_TRACEBACK] = "1"
@@ -75,21 +79,29 @@ def _dispatch(words: list[str], watch: SignalWatch) -> int:
         print(f"lightkit {__version__}")
         return 0
     if not invocation.command:
-        from lightkit.cli.help import format_general_help  # here: other commands need none of its words
-
-        print(format_general_help(), end="", file=sys.stdout if words else sys.stderr)
-        return 0 if words else 2
+        return _print_general_help(is_asked=bool(words))
 
     sys.path.insert(0, str(os.getcwd()))  # noqa: PTH109 (a class_path of the user's own module is found here)
-    if invocation.topics is not None and not _asks_for_all(invocation):
+    has_model = invocation.command in WITH_MODEL
+    if has_model and invocation.topics == ("all",):  # the help of LightningCLI itself
+        invocation = invocation._replace(topics=None, passthrough=("--help",))
+    if invocation.topics is not None:
         print(_format_help(invocation), end="")
         return 0
-    return _run_command(invocation, watch)
+
+    # A command without a config has no other errors to be reported together with those of its words.
+    command = COMMANDS[invocation.command]
+    if not command.takes_config:
+        invocation.raise_errors()
+    run = _import_function(command)
+    return int(run(invocation, watch) if has_model else run(invocation))
 
 
-def _asks_for_all(invocation: Invocation) -> bool:
-    """Return whether the help of LightningCLI itself is asked for."""
-    return invocation.command in WITH_MODEL and invocation.topics == ("all",)
+def _print_general_help(*, is_asked: bool) -> int:
+    from lightkit.cli.help import format_general_help  # here: other commands need none of its words
+
+    print(format_general_help(), end="", file=sys.stdout if is_asked else sys.stderr)
+    return 0 if is_asked else 2
 
 
 def _format_help(invocation: Invocation) -> str:
@@ -102,20 +114,8 @@ def _format_help(invocation: Invocation) -> str:
     return format_command_help(COMMANDS[invocation.command])
 
 
-def _run_command(invocation: Invocation, watch: SignalWatch) -> int:
-    """Import the command's module and call its function.
-
-    Raises:
-        ConfigError: If a word is wrong, and the command takes no config, whose errors are reported together.
-    """
-    command = COMMANDS[invocation.command]
-    if _asks_for_all(invocation):
-        invocation = invocation._replace(topics=None, passthrough=("--help",))
-    if not command.takes_config:
-        invocation.raise_errors()
+def _import_function(command: Command) -> Callable[..., int]:
     name = command.name.replace("-", "_")
     module = importlib.import_module(f"lightkit.commands.{command.module or name}")
-    run = getattr(module, command.function or name)
-    if command.name in WITH_MODEL:
-        return int(run(invocation, watch))
-    return int(run(invocation))
+    function: Callable[..., int] = getattr(module, command.function or name)
+    return function
