@@ -377,15 +377,18 @@ class _Parser:
         Raises:
             ConfigError: If it is unknown, or its value is missing or wrong.
         """
-        name, equals, text = _split(word)
+        name, equals, text = word.partition("=")
         value = text if equals else None
+        if _joins_file(word):
+            name = "-c"
+            value = word[2:].removeprefix("=")
         option = self._command.find_option(name)
         if option is not None:
             self._read_option(option, word, name, value)
             return
         key = self._command.key_aliases.get(name, name.removeprefix("--"))
-        if name in _HELP or (name.startswith("--") and name.endswith(".help")):
-            self._read_help(word, has_value=bool(equals))
+        if _asks_for_help(name):
+            self._read_help(word, has_value=value is not None)
         elif word == "--" and self._command.max_inputs != 0:
             self._inputs += self._left
             self._left.clear()
@@ -491,7 +494,7 @@ class _Parser:
         return self._left.popleft()
 
     def _is_option(self, word: str) -> bool:
-        name, _, _ = _split(word)
+        name = "-c" if _joins_file(word) else word.partition("=")[0]
         return word.startswith("--") or word in _HELP or self._command.find_option(name) is not None
 
     def _is_input(self, word: str) -> bool:
@@ -522,11 +525,14 @@ class _Parser:
         return ConfigError(f"{text}: expected --OPTION, --KEY=VALUE or KEY=VALUE{hint}")
 
 
-def _split(word: str) -> tuple[str, str, str]:
-    """Split a word into a name, ``=`` and a value, also ``-cFILE``."""
-    if word.startswith("-c") and len(word) > 2 and not word.startswith("-config"):
-        return "-c", "=", word[2:].removeprefix("=")
-    return word.partition("=")
+def _asks_for_help(name: str) -> bool:
+    """Return whether an option is help: LightningCLI's own, or that of a key, such as ``--model.help``."""
+    return name in _HELP or (name.startswith("--") and name.endswith(".help"))
+
+
+def _joins_file(word: str) -> bool:
+    """Return whether a word is ``-c`` with its file, as ``-cFILE`` or ``-c=FILE``."""
+    return word.startswith("-c") and len(word) > 2 and not word.startswith("-config")
 
 
 def _mask(word: str) -> str:

@@ -1305,33 +1305,36 @@ def parse(words: Sequence[str]) -> Invocation:
     if words[:1] == [RANK]:
         return Invocation.load(words[1])
     shown = [word for word in words if word != _TRACEBACK]
-    invocation = _parse_command(shown)
-    if len(shown) == len(words):
-        return invocation
-    return invocation.with_options(traceback=True)
+    has_traceback = len(shown) < len(words)
+    if _has_help_first(shown):
+        shown = [shown[1], "--help", *shown[2:]]
+
+    at = _find_command(shown)
+    general = _parse_general(shown, is_alone=at == len(shown))
+    if general is not None:
+        return general
+    if at == len(shown):
+        raise ConfigError(f"No command among {' '.join(shown)!r}{_near_option(shown)} {_list_commands()}")
+    name = shown[at]
+    if name not in COMMANDS:
+        raise ConfigError(f"{name!r} is not a command{near(name, COMMANDS)}\n{_list_commands()}")
+    invocation = parse_command(COMMANDS[name], [*shown[:at], *shown[at + 1 :]])
+    return invocation.with_options(traceback=True) if has_traceback else invocation
 
 
-def _parse_command(words: list[str]) -> Invocation:
-    if _is_help(words[:1]) and words[1:] and not words[1].startswith("-"):
-        words = [words[1], "--help", *words[2:]]
-
-    at = _find_command(words)
-    general = _list_general(words[:1] if at < len(words) else words)
+def _parse_general(words: Sequence[str], *, is_alone: bool) -> Invocation | None:
+    """Parse what needs no command, the help and the version of lightkit itself; None for other words."""
+    general = _list_general(words if is_alone else words[:1])
     if not words or "help" in general:
         return Invocation("", tuple(words), topics=())
     if _list_general(words[:1]) == ["version"]:
         return Invocation("", tuple(words), options={"version": True})
-    if at == len(words):
-        raise ConfigError(f"No command among {' '.join(words)!r}{_near_option(words)} {_list_commands()}")
-    name = words[at]
-    if name not in COMMANDS:
-        raise ConfigError(f"{name!r} is not a command{near(name, COMMANDS)}\n{_list_commands()}")
-
-    return parse_command(COMMANDS[name], [*words[:at], *words[at + 1 :]])
+    return None
 
 
-def _is_help(words: Sequence[str]) -> bool:
-    return list(words) in (["-h"], ["--help"], ["help"])
+def _has_help_first(words: Sequence[str]) -> bool:
+    """Return whether the help stands before the command that it is asked of, as in ``lightkit help fit``."""
+    return words[:1] in (["-h"], ["--help"], ["help"]) and len(words) > 1 and not words[1].startswith("-")
 
 
 def _find_command(words: Sequence[str]) -> int:
