@@ -80,7 +80,8 @@ def retrain(invocation: Invocation) -> int:
     notifier = CommandNotifier(fit)
     junit = Path(options["junit"]).expanduser() if "junit" in options else None
     with CiReport("lightkit retrain", junit, case="retrain") as report:
-        report.code = notifier.around(lambda: _retrain(fit, options, notifier, report))
+        with notifier:
+            report.code = notifier.code = _retrain(fit, options, notifier, report)
         return report.code
 
 

@@ -80,7 +80,8 @@ def sweep(invocation: Invocation) -> int:
     notifier = CommandNotifier(fit)
     junit = Path(options["junit"]).expanduser() if "junit" in options else None
     with CiReport("lightkit sweep", junit, case="sweep") as report:
-        report.code = notifier.around(lambda: _sweep(fit, options, notifier, report))
+        with notifier:
+            report.code = notifier.code = _sweep(fit, options, notifier, report)
         return report.code
 
 
