@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from lightkit.config.accelerator.translation import translate
 from lightkit.config.interpolation import escape, interpolate
@@ -99,9 +99,8 @@ def resolve(
         node = find(result.tree, path)
         if rules.is_class_place(path) and isinstance(node, Leaf) and isinstance(node.value, str):
             references[(*path, "class_path")] = references.pop(path)
-    tree = rules.expand(result.tree, result.texts)
-    unreadable = {path for path, node in walk(tree) if isinstance(getattr(node, "value", None), UnreadableText)}
-    unresolved = result.unresolved | unreadable | _check_entries(tree, found) | _check_class_names(tree, found)
+    tree = rules.expand(result.tree, result.texts) if result.texts else result.tree
+    unresolved = result.unresolved | _check_entries(tree, found) | _check_texts(tree, found)
     if problems is None:
         found.raise_any()
     own_references, own_secrets = _find_secrets(tree, references, result.texts)
@@ -207,7 +206,7 @@ def _expand(
             with problems.noted():
                 nested.append(nest(parts, node, node.origin))
             continue
-        *lower, top = _read_section(node, problems) if key in SECTIONS else [node]
+        *lower, top = _read_section(node, problems) if key in SECTIONS and _names_file(node) else [node]
         below += [MappingNode({key: part}, part.origin) for part in lower if part is not None]
         if top is not None:
             own[key] = top
@@ -219,7 +218,7 @@ def _expand(
 def _expand_block(subcommand: str, block: Node, problems: Problems) -> list[MappingNode]:
     """List the layers that the block of a subcommand stands for."""
     layers: list[MappingNode] = []
-    for part in _read_section(block, problems):
+    for part in _read_section(block, problems) if _names_file(block) else [block]:
         if isinstance(part, MappingNode):
             layers += _expand(part, None, (), problems)
         elif part is not None and to_plain(part) is not None:
@@ -227,10 +226,13 @@ def _expand_block(subcommand: str, block: Node, problems: Problems) -> list[Mapp
     return layers
 
 
-def _read_section(node: Node, problems: Problems) -> Sequence[Node | None]:
+def _names_file(section: Node) -> TypeGuard[Leaf]:
+    """Return whether a section is the name of the file that holds it."""
+    return isinstance(section, Leaf) and isinstance(section.value, str) and section.value.endswith(NESTED_FILES)
+
+
+def _read_section(node: Leaf, problems: Problems) -> Sequence[Node | None]:
     """Read the file that a section names, next to the file that names it, else in the working directory."""
-    if not isinstance(node, Leaf) or not isinstance(node.value, str) or not node.value.endswith(NESTED_FILES):
-        return [node]
     folders = [Path()] if node.origin.file is None else [node.origin.file.parent, Path()]
     for folder in folders:
         if (folder / node.value).is_file():
@@ -267,16 +269,21 @@ def _check_entries(tree: MappingNode, problems: Problems) -> set[KeyPath]:
     return wrong
 
 
-def _check_class_names(tree: MappingNode, problems: Problems) -> set[KeyPath]:
-    """Return the places of class names that are too long to be any; to import one of a thousand parts takes minutes."""
+def _check_texts(tree: MappingNode, problems: Problems) -> set[KeyPath]:
+    """Return the places of texts that have been reported, and of class names that are too long to be any.
+
+    To import one of a thousand parts takes minutes.
+    """
     wrong: set[KeyPath] = set()
     for path, node in walk(tree):
-        if not isinstance(node, Leaf) or not isinstance(node.value, str) or len(node.value) <= _LONGEST_CLASS_NAME:
+        text = node.value if isinstance(node, Leaf) else None
+        if isinstance(text, UnreadableText):
+            wrong.add(path)
+        if not isinstance(text, str) or len(text) <= _LONGEST_CLASS_NAME:
             continue
-        is_deep = node.value.count(".") > _MOST_PACKAGES and node.value.replace(".", "").isidentifier()
+        is_deep = text.count(".") > _MOST_PACKAGES and text.replace(".", "").isidentifier()
         if path[-1:] == ("class_path",) or is_deep:
-            text = f"{dotted(path)}: expected the name of a class, got {shortened(node.value)}"
-            problems.add(error_at(text, node.origin))
+            problems.add(error_at(f"{dotted(path)}: expected the name of a class, got {shortened(text)}", node.origin))
             wrong.add(path)
     return wrong
 
