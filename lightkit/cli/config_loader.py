@@ -193,7 +193,7 @@ def resolve_settings(
     resolved = drop_paths(loaded.resolved, loaded.resolved.unresolved)
     for read in (read_settings, read_watchdog, read_gate):  # their errors first: hardware depends on launch
         _, resolved = collect_errors(resolved, read, problems)
-    if command == "fit":
+    if command == "fit" and resolved.section("sweep"):
         read_sweep(resolved, problems)
     if command == "export":  # it runs on one CPU, wherever the model was trained
         machine = None

@@ -198,8 +198,9 @@ def _expand(
     below: list[MappingNode] = []
     own: dict[Any, Node] = {}
     nested: list[MappingNode] = []
+    blocks = {subcommand, *subcommands}
     for key, node in layer.entries.items():
-        if key == subcommand or key in subcommands:
+        if key in blocks:
             continue
         parts = key.split(".") if isinstance(key, str) else []
         if len(parts) > 1 and all(parts):

@@ -13,7 +13,7 @@ from lightkit.config.interpolation import escape
 from lightkit.config.merge import CLASS_SECTIONS, NAMED_CLASSES
 from lightkit.config.origins import KeyPath, Origin, Problems
 from lightkit.config.secrets import Mask, mask
-from lightkit.config.tree import Items, MappingNode, Node, descend, find, graft, rebuild, to_plain, walk
+from lightkit.config.tree import Items, MappingNode, Node, descend, find, rebuild, to_plain, walk
 from lightkit.config.yaml_reader import read_scalar
 from lightkit.errors import ConfigError, LightkitError
 
@@ -190,9 +190,9 @@ class Resolved:
             config: Values in lightkit's form, such as `values` or what `name_entries` gives. Text that only looks like
                 an interpolation is escaped, so that reading the saved config gives it back.
         """
-        held = {path for path, _ in walk(graft(config, Origin("default")))}
         # What `key+` appended stands elsewhere in what LightningCLI dumps; it is known by its value then.
-        everywhere = dict(self.secrets) if self.references.keys() - held else {}
+        is_moved = not all(_holds(config, path) for path in self.references)
+        everywhere = dict(self.secrets) if is_moved else {}
 
         def visit(value: Any, path: KeyPath) -> Any:
             if path in self.references:
@@ -217,6 +217,18 @@ class Resolved:
 def root_in(section: Mapping[str, Any]) -> str:
     """Return the folder of all runs that a `run` section names, or the default."""
     return str(section.get("root") or DEFAULT_ROOT)
+
+
+def _holds(config: Any, path: KeyPath) -> bool:
+    """Return whether plain values have one at a path."""
+    value = config
+    for part in path:
+        if isinstance(value, (list, tuple)):
+            value = dict(enumerate(value))
+        if not isinstance(value, Mapping) or part not in value:
+            return False
+        value = value[part]
+    return True
 
 
 def _read_switch(value: Any) -> Any:

@@ -137,7 +137,8 @@ def mask(
     """
     masked: Any = value
     if isinstance(value, str):
-        masked = _mask_text(value, known, is_line=is_line, hides_users=hides_users)
+        text = value if known is None else known(value)
+        masked = _mask_line(text) if is_line else _mask_addresses(text, hides_users=hides_users)
     elif isinstance(value, Namespace):
         masked = type(value)(**mask(vars(value), known))
     elif isinstance(value, Mapping):
@@ -211,15 +212,9 @@ def _is_near_secret(key: str) -> bool:
 # -- texts -----------------------------------------------------------------------------------------------------------
 
 
-def _mask_text(text: str, known: Mask | None, *, is_line: bool, hides_users: bool) -> str:
-    if known is not None:
-        text = known(text)
+def _mask_addresses(text: str, *, hides_users: bool = False) -> str:
     if hides_users:
         text = _ANY_USER.sub(f"{HIDDEN}@", text)
-    return _mask_line(text) if is_line else _mask_addresses(text)
-
-
-def _mask_addresses(text: str) -> str:
     if "://" in text:
         text = _USER.sub(_hidden_user, text)
     return _QUERY.sub(_hidden_query, text)
