@@ -115,8 +115,7 @@ def load_config(
             return LoadedConfig(invocation, resolve(), None)
         if command == "fit":
             raise ConfigError("fit takes no --run; to continue in a run's folder, use --run.resume=RUN")
-        section = resolve().values.get("run")
-        section = section if isinstance(section, Mapping) else {}  # an error in its place is reported later
+        section = resolve().section("run")  # an error in its place is reported later
         base = runs.find(reference, root_in(section), section.get("name"))
         if not base.config_path.is_file():
             raise ConfigError(f"--run {reference}: {base.folder} has no config.yaml; it is not a run of lightkit")

@@ -155,7 +155,7 @@ class LightkitCLI(LightningCLI):
 
     def _is_set(self, section: str) -> bool:
         """Check whether the config names an optimizer, or a schedule."""
-        return self.stage_config is not None and self.stage_config.resolved.values.get(section) is not None
+        return self.stage_config is not None and self.stage_config.resolved.value_of(section) is not None
 
     @property
     def _is_script(self) -> bool:
@@ -478,7 +478,7 @@ class LightkitCLI(LightningCLI):
         trainer = section["trainer"]
         trainer["default_root_dir"] = trainer["default_root_dir"] or str(run.folder)
         if self.subcommand in ("validate", "test"):  # else Lightning prints a table of its own
-            section["verbose"] = bool(self.stage_config.resolved.values.get("verbose", False))
+            section["verbose"] = bool(self.stage_config.resolved.value_of("verbose"))
         if self.subcommand == "predict":  # they are written; kept, they would fill memory
             section["return_predictions"] = False
 
@@ -708,8 +708,7 @@ def _import_tables(stage_config: StageConfig | None) -> None:
 
     They load pyarrow, which no other class needs.
     """
-    section = None if stage_config is None else stage_config.resolved.values.get("data")
-    named = section.get("class_path") if isinstance(section, Mapping) else section
+    named = None if stage_config is None else stage_config.resolved.class_named("data")
     if str(named).removeprefix("lightkit.data.") in _WITHOUT_TABLES:
         return
     for name in _ROW_MODELS:

@@ -78,9 +78,8 @@ def _find_place(message: str, resolved: Resolved) -> tuple[KeyPath, str]:
 def _explain_missing_class(section: str, argument: str, resolved: Resolved) -> str:
     """Explain that an argument is set in a section that names no class."""
     text = f"{argument!r} is set, but no class that takes it; name one, such as --{section}={_EXAMPLES[section]}"
-    model = resolved.values.get("model")
-    class_path = str(model.get("class_path")) if isinstance(model, dict) else str(model)
-    is_own_rate = class_path.rpartition(".")[2] in ("ImageClassifier", "Regressor", "TextClassifier")
+    model = str(resolved.class_named("model")).rpartition(".")[2]
+    is_own_rate = model in ("ImageClassifier", "Regressor", "TextClassifier")
     if section == "optimizer" and argument == "lr" and is_own_rate:
         text += "; the rate of the model's own optimizer is model.init_args.learning_rate"
     return text

@@ -179,7 +179,7 @@ def _begin_early_images(stage_config: StageConfig, ranks: RankContext | None) ->
     is_alone = ranks is None and not stage_config.only_prints
     if stage_config.command != "predict" or not stage_config.images or not is_alone:
         return None
-    data = stage_config.resolved.values.get("data") or {}
+    data = stage_config.resolved.value_of("data") or {}
     size = runs.find_value(data, "init_args", "image_size")
     if type(size) is not int or size < 1:
         return None
@@ -364,7 +364,7 @@ def open_stage_config(
         stage_config = replace(stage_config, resolved=resolved, needs_imports=not result.is_final)
         if problems and (result.undescribed or full):  # more may be found in classes that must be imported
             resolved = validate_signatures(resolved, problems)
-            if command in WITH_MODEL and stage_config.resolved.values.get("model") is not None:
+            if command in WITH_MODEL and stage_config.resolved.value_of("model") is not None:
                 with problems.noted():
                     parse_config(replace(stage_config, resolved=resolved))
     problems.raise_any(loaded.resolved.masked)

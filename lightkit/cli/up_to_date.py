@@ -154,7 +154,7 @@ def _explain_unseen(stage_config: StageConfig, now: Inputs) -> str | None:
         return f"--if-changed cannot see what is behind {', '.join(now.unseen)}; name local files or folders there"
     if _sees_data(stage_config.resolved, now):
         return None
-    name = _find_class_path(stage_config.resolved, "data") or "the data module"
+    name = stage_config.resolved.class_named("data") or "the data module"
     return (
         f"--if-changed cannot see what {name} reads, as no argument of it, nor the default of one, names a file or a "
         "folder; name the file or folder as an argument of the data module"
@@ -164,7 +164,7 @@ def _explain_unseen(stage_config: StageConfig, now: Inputs) -> str | None:
 def _sees_data(resolved: Resolved, now: Inputs) -> bool:
     """Return whether all that the data module reads is compared."""
     is_named = _find_lightkit_class(resolved) is not None or any(key.startswith("data") for key in now.data or {})
-    return is_named or not resolved.values.get("data")
+    return is_named or not resolved.value_of("data")
 
 
 def select_identity_of(inputs: Inputs) -> Inputs:
@@ -257,7 +257,7 @@ def compute_code_digests(run_root: Path, class_paths: Collection[str] = ()) -> d
 def list_class_paths(resolved: Resolved) -> list[str]:
     """List the paths of the classes that a config names, without those of lightkit, Lightning and torch."""
     values = resolved.values
-    found = [_find_class_path(resolved, section) for section in ("model", "data")]
+    found = [resolved.class_named(section) for section in ("model", "data")]
     found += _list_named_classes(values)
     trainer = resolved.section("trainer")
     for key in ("callbacks", "logger", "plugins"):  # of which a class without arguments may be text
@@ -278,13 +278,6 @@ def _list_named_classes(value: Any) -> Iterator[str]:
     elif isinstance(value, (list, tuple)):
         for child in value:
             yield from _list_named_classes(child)
-
-
-def _find_class_path(resolved: Resolved, section: str) -> str | None:
-    """Return the path or name of a section's class as the config has it; None where it has none."""
-    value = resolved.values.get(section)
-    named = value.get("class_path") if isinstance(value, Mapping) else value
-    return named if isinstance(named, str) else None
 
 
 def record_inputs(stage_config: StageConfig, run: Run, previous: Mapping[str, Any] | None) -> dict[str, Any] | None:
@@ -356,13 +349,13 @@ def _find_lightkit_class(resolved: Resolved) -> str | None:
 
 def _list_data_texts(stage_config: StageConfig) -> dict[str, str]:
     """List the texts that may name data by their dotted keys, with the defaults of the data module's arguments."""
-    data = stage_config.resolved.values.get("data")
+    data = stage_config.resolved.value_of("data")
     path = _find_lightkit_class(stage_config.resolved)
     texts = dict(_list_texts("ckpt_path", stage_config.ckpt_path))
     if path is not None:
         arguments = load_schema().classes[path]["arguments"]
         texts |= _list_texts("data.init_args", {name: argument.get("default") for name, argument in arguments.items()})
-    elif (own := _find_class_path(stage_config.resolved, "data")) is not None:
+    elif (own := stage_config.resolved.class_named("data")) is not None:
         arguments = (data.get("init_args") if isinstance(data, Mapping) else None) or {}
         defaults = {name: text for name, text in list_default_texts(own).items() if name not in arguments}
         texts |= _list_texts("data.init_args", defaults)

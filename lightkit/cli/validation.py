@@ -52,7 +52,7 @@ def validate(
     findings = _findings(loaded.resolved, schema, problems)
     for _, problem in findings.problems:
         problems.add(problem)
-    if command in WITH_MODEL and not problems.is_incomplete and loaded.resolved.values.get("model") is None:
+    if command in WITH_MODEL and not problems.is_incomplete and loaded.resolved.value_of("model") is None:
         problems.add(_missing_model(loaded, command))
     return drop_paths(resolved, {path for path, _ in findings.problems}), findings
 
@@ -61,7 +61,7 @@ def _missing_model(loaded: LoadedConfig, command: str) -> ConfigError:
     """Describe how to name the model; where there is a checkpoint, by the config of its run."""
     from_files = any(origin.file is not None for origin in loaded.resolved.origins.values())
     empty = "" if from_files or not loaded.invocation.files else f"; {', '.join(loaded.invocation.files)} sets nothing"
-    checkpoint = loaded.invocation.options.get("ckpt_path", loaded.resolved.values.get("ckpt_path"))
+    checkpoint = loaded.invocation.options.get("ckpt_path", loaded.resolved.value_of("ckpt_path"))
     by_run = "" if command == "fit" else "name a run with --run, or "
     if checkpoint is not None:
         empty += f"; --ckpt_path {checkpoint} brings weights, not the config"
@@ -111,7 +111,7 @@ def _findings(resolved: Resolved, schema: ConfigSchema, problems: Problems) -> V
         path = find_section_class(section, resolved, schema)
         # torchvision's names, for one, change with torch's version
         if path is not None and (schema.is_current or path in schema.imported):
-            given = resolved.values[section].get("init_args")
+            given = resolved.section(section).get("init_args")
             if isinstance(given, dict):
                 found.problems += _find_wrong_choices(section, schema.classes[path], given, resolved)
                 found.problems += _find_excluded(section, schema.classes[path], given, resolved)
@@ -154,7 +154,7 @@ def _describe_section(section: str, resolved: Resolved) -> tuple[Mapping[str, An
         return None
     described = schema.classes[path]
     defaults = {name: argument.get("default") for name, argument in described["arguments"].items()}
-    return described, {**defaults, **(resolved.values[section].get("init_args") or {})}
+    return described, {**defaults, **(resolved.section(section).get("init_args") or {})}
 
 
 def _check_imported(
@@ -195,9 +195,7 @@ def _check_imported(
 
 def find_section_class(section: str, resolved: Resolved, schema: ConfigSchema) -> str | None:
     """Return the path of a section's class where the schema describes it."""
-    value = resolved.values.get(section)
-    named = value.get("class_path") if isinstance(value, dict) else None
-    return schema.path_of(str(named), schema.data["bases"][section])
+    return schema.path_of(str(resolved.class_named(section)), schema.data["bases"][section])
 
 
 def _find_wrong_choices(
@@ -345,7 +343,7 @@ def _check_run_paths(command: str, resolved: Resolved, option: Any, problems: Pr
     with noted_at("run.resume"):
         if command == "fit" and isinstance(section.get("resume"), str):
             _check_resume(section["resume"], str(root), name)
-    named = resolved.values.get("ckpt_path") if option is None else option
+    named = resolved.value_of("ckpt_path") if option is None else option
     with noted_at("ckpt_path" if option is None else ""):
         _check_named_checkpoint(named)
 
@@ -415,9 +413,8 @@ def _check_tracking(resolved: Resolved, problems: Problems) -> None:
 
 def _list_loggers(resolved: Resolved) -> Iterator[tuple[KeyPath, Mapping[str, Any]]]:
     """List the loggers of a config, each with its path, by the section `logger` and by the trainer's own key."""
-    trainer = resolved.values.get("trainer")
-    own = trainer.get("logger") if isinstance(trainer, dict) else None
-    sections: list[tuple[KeyPath, Any]] = [(("logger",), resolved.values.get("logger")), (("trainer", "logger"), own)]
+    own = resolved.section("trainer").get("logger")
+    sections: list[tuple[KeyPath, Any]] = [(("logger",), resolved.value_of("logger")), (("trainer", "logger"), own)]
     for path, found in sections:
         if isinstance(found, Mapping) and "class_path" in found:
             yield path, found
@@ -457,9 +454,8 @@ def find_missing_forward(resolved: Resolved) -> ConfigError | None:
     Raises:
         ConfigError: If the class cannot be imported.
     """
-    section = resolved.values.get("model")
-    path = section.get("class_path") if isinstance(section, dict) else None
-    if not isinstance(path, str) or "." not in path or path.startswith("lightkit."):
+    path = resolved.class_named("model")
+    if path is None or "." not in path or path.startswith("lightkit."):
         return None
     cls = import_class(path)
     if not isinstance(cls, type) or not lacks_forward(cls):
@@ -483,9 +479,8 @@ def require_export_hooks(resolved: Resolved, formats: Sequence[str], *, option: 
     Raises:
         ConfigError: If the class of the model lacks one of the methods.
     """
-    section = resolved.values.get("model")
-    named = section.get("class_path") if isinstance(section, dict) else None
-    if not formats or not isinstance(named, str):
+    named = resolved.class_named("model")
+    if not formats or named is None:
         return
     path = find_section_class("model", resolved, load_schema()) or named
     cls = import_class(path) if "." in path else None

@@ -19,7 +19,7 @@ def fetch(invocation: Invocation) -> int:
     """
     stage_config = open_stage_config(invocation)
     configure_console(stage_config.mode, stage_config.resolved.masked)
-    section = stage_config.resolved.values.get("data")
+    section = stage_config.resolved.value_of("data")
     if section is None:
         raise ConfigError(
             "fetch: the config names no data; give it a file, as in lightkit fetch -c configs/flowers.yaml"

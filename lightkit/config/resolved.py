@@ -60,10 +60,19 @@ class Resolved:
         values: dict[str, Any] = to_plain(self.tree)
         return values
 
+    def value_of(self, key: str) -> Any:
+        """Return the plain value of a top-level key; None where it is missing."""
+        node = self.tree.entries.get(key)
+        return None if node is None else to_plain(node)
+
+    def class_named(self, section: str) -> str | None:
+        """Return the class that a section names, as the config has it; None where it names none."""
+        return find_named_class(self.value_of(section))
+
     def section(self, name: str) -> dict[str, Any]:
         """Return a section as plain values; an empty one where it is missing, or an error is in its place."""
-        node = self.tree.entries.get(name)
-        return to_plain(node) if isinstance(node, MappingNode) else {}
+        value = self.value_of(name)
+        return value if isinstance(value, dict) else {}
 
     @property
     def run_root(self) -> Path:
@@ -117,7 +126,7 @@ class Resolved:
         """
         result = dict(config)
         for section in NAMED_CLASSES:
-            entries = self.values.get(section)
+            entries = self.value_of(section)
             if not isinstance(entries, dict):
                 continue
             trainer = result["trainer"] = dict(result.get("trainer") or {})
@@ -236,9 +245,14 @@ def _read_switch(value: Any) -> Any:
     return read_scalar(value) if isinstance(value, str) else value
 
 
+def find_named_class(value: Any) -> str | None:
+    """Return the class that a plain value names, by a word or its ``class_path``; None where it names none."""
+    named = value.get("class_path") if isinstance(value, Mapping) else value
+    return named if isinstance(named, str) else None
+
+
 def _class_name(entry: Any) -> str:
-    class_path = entry.get("class_path") if isinstance(entry, Mapping) else entry
-    return str(class_path).rpartition(".")[2]
+    return str(find_named_class(entry)).rpartition(".")[2]
 
 
 # -- a config without its errors, so that a check which stops at the first one finds the next ----------------------

@@ -157,7 +157,7 @@ def check_stepping(section: Any, resolved: Resolved) -> None:
 
 def find_long_schedules(resolved: Resolved) -> Iterator[tuple[str, KeyPath]]:
     """Find numbers that count optimizer steps where the schedule is stepped once an epoch, each with its key."""
-    section = resolved.values.get(SECTION)
+    section = resolved.value_of(SECTION)
     if not isinstance(section, dict) or section.get("interval") == "step":
         return
     planned = _count_epochs(resolved)

@@ -211,14 +211,16 @@ class _Validator:
 
     def _list_described(self, section: str) -> list[str]:
         """List the classes whose arguments a section may have: the one that it names, else any of its kind."""
-        value = self._resolved.values.get(section)
-        named = value.get("class_path") if isinstance(value, dict) else value
-        path = self._schema.path_of(str(named), self._schema.data["bases"][section])
-        if path:
+        path = self._find_class_of(section)
+        if path is not None:
             return [path]
-        if path is None and section in ("optimizer", *self._resolved.values):
+        if section in ("optimizer", *self._resolved.tree.entries):
             return [each for each in self._schema.classes if self._schema.section_of(each) == section]
         return []
+
+    def _find_class_of(self, section: str) -> str | None:
+        """Return the path of the class that a section names where the schema describes it."""
+        return self._schema.path_of(str(self._resolved.class_named(section)), self._schema.data["bases"][section])
 
     def _check_section(self, key: str, node: Node) -> None:
         if not isinstance(node, MappingNode):
@@ -604,11 +606,8 @@ class _Validator:
         """Check whether a fit builds the schedule: with an optimizer of the config, or that of lightkit's models."""
         if self._resolved.subcommand not in (None, "", "fit"):
             return False
-        values = self._resolved.values
-        model = values.get("model")
-        named = model.get("class_path") if isinstance(model, dict) else model
-        path = self._schema.path_of(str(named), self._schema.data["bases"]["model"]) or ""
-        return values.get("optimizer") is not None or path.startswith("lightkit.")
+        path = self._find_class_of("model") or ""
+        return self._resolved.value_of("optimizer") is not None or path.startswith("lightkit.")
 
     def _report_argument(self, place: KeyPath, node: Node, found: str, named: Node) -> None:
         """Report an argument that a class does not have."""
