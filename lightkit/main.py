@@ -30,40 +30,41 @@ def main(argv: Sequence[str] | None = None) -> int:
     if argv is None:
         guard_standard_output()
     watch = SignalWatch(to_the_end=argv is None)
-    watch.deferred = True  # until `_code_of` can report it
+    watch.deferred = True  # until it can be reported
     with watch:
-        watch.code = _code_of(words, watch)
-        return watch.code
-
-
-def _code_of(words: list[str], watch: SignalWatch) -> int:
-    try:
         try:
-            watch.stop_deferring()
-            code = _dispatch(words, watch)
-        finally:
-            watch.deferred = True  # the work is done, and its end is still to be printed
-        print(end="", flush=True)  # here, where a reader that has left is no news
-    except Interrupted as interruption:
-        return _report_interruption(interruption)
-    except BrokenPipeError:  # the reader of a pipe has left, as `| head` does
-        discard_output(sys.stdout)
-        return PIPE_CLOSED
-    except Exception as error:
-        if watch.received is not None and watch.explains(error):
-            return _report_interruption(Interrupted(watch.received))
-        if not isinstance(error, LightkitError):
-            raise
-        if isinstance(error, OutputLost):
-            discard_output(sys.stdout)  # which Python would try to write once more at its end
-        print_error(f"error: {error}")
-        return error.exit_code
-    return code
+            try:
+                watch.stop_deferring()
+                code = _dispatch(words, watch)
+            finally:
+                watch.deferred = True  # the work is done, and its end is still to be printed
+            print(end="", flush=True)  # here, where a reader that has left is no news
+        except Interrupted as interruption:
+            code = _report_interruption(interruption)
+        except BrokenPipeError:  # the reader of a pipe has left, as `| head` does
+            discard_output(sys.stdout)
+            code = PIPE_CLOSED
+        except Exception as error:
+            if watch.received is not None and watch.explains(error):
+                code = _report_interruption(Interrupted(watch.received))
+            elif isinstance(error, LightkitError):
+                code = _report_error(error)
+            else:
+                raise
+        watch.code = code
+        return code
 
 
 def _report_interruption(interruption: Interrupted) -> int:
     print_error(format_interruption(interruption))
     return interruption.exit_code
+
+
+def _report_error(error: LightkitError) -> int:
+    if isinstance(error, OutputLost):
+        discard_output(sys.stdout)  # which Python would try to write once more at its end
+    print_error(f"error: {error}")
+    return error.exit_code
 
 
 def _dispatch(words: list[str], watch: SignalWatch) -> int:
