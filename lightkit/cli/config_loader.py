@@ -189,7 +189,9 @@ def resolve_settings(
         problems: Collects the errors, whose keys are left out of what is returned.
         machine: Machine that must have the devices; None to check for none.
     """
-    resolved = drop_paths(loaded.resolved, loaded.resolved.unresolved)
+    resolved = loaded.resolved
+    if resolved.unresolved:  # which is reported already
+        resolved = drop_paths(resolved, resolved.unresolved)
     for read in (read_settings, read_watchdog, read_gate):  # their errors first: hardware depends on launch
         _, resolved = collect_errors(resolved, read, problems)
     if command == "fit" and resolved.section("sweep"):

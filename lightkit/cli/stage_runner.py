@@ -22,6 +22,7 @@ from lightkit.cli.stage_config import StageConfig, load_stage_config
 from lightkit.cli.up_to_date import check_up_to_date
 from lightkit.cli.validation import validate, validate_signatures
 from lightkit.config import Hardware, Problems, Resolved, error_at
+from lightkit.config.resolved import drop_paths
 from lightkit.errors import CheckpointError, ConfigError, DataChanged, Interrupted, format_interruption
 from lightkit.hardware import Machine, this_machine
 from lightkit.hardware.processor import keep_memory
@@ -360,11 +361,13 @@ def open_stage_config(
     stage_config, loaded = load_stage_config(invocation, problems, machine=machine)
     command = invocation.command
     if not stage_config.passthrough:
-        resolved, result = validate(command, loaded, stage_config.resolved, problems)
-        stage_config = replace(stage_config, resolved=resolved, needs_imports=not result.is_final)
+        result = validate(command, loaded, stage_config.resolved, problems)
+        stage_config = replace(stage_config, needs_imports=not result.is_final)
         if problems and (result.undescribed or full):  # more may be found in classes that must be imported
+            resolved = drop_paths(stage_config.resolved, {path for path, _ in result.problems})
+            has_model = resolved.value_of("model") is not None
             resolved = validate_signatures(resolved, problems)
-            if command in WITH_MODEL and stage_config.resolved.value_of("model") is not None:
+            if command in WITH_MODEL and has_model:
                 with problems.noted():
                     parse_config(replace(stage_config, resolved=resolved))
     problems.raise_any(loaded.resolved.masked)

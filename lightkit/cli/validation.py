@@ -31,9 +31,7 @@ _MOST_CHOICES = 10
 """That an error lists."""
 
 
-def validate(
-    command: str, loaded: LoadedConfig, resolved: Resolved, problems: Problems
-) -> tuple[Resolved, ValidationResult]:
+def validate(command: str, loaded: LoadedConfig, resolved: Resolved, problems: Problems) -> ValidationResult:
     """Find what is wrong with keys, values, files and folders.
 
     Args:
@@ -43,7 +41,7 @@ def validate(
         problems: Takes the errors.
 
     Returns:
-        The config without what is wrong; and what was found, with the places that only an import can judge.
+        What was found, with the places that only an import can judge.
     """
     _check_run_paths(command, resolved, loaded.invocation.options.get("ckpt_path"), problems)
     if command != "export":  # which records nothing
@@ -54,7 +52,7 @@ def validate(
         problems.add(problem)
     if command in WITH_MODEL and not problems.is_incomplete and loaded.resolved.value_of("model") is None:
         problems.add(_missing_model(loaded, command))
-    return drop_paths(resolved, {path for path, _ in findings.problems}), findings
+    return findings
 
 
 def _missing_model(loaded: LoadedConfig, command: str) -> ConfigError:
