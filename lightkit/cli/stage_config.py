@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal
@@ -16,6 +17,7 @@ from lightkit.cli.config_loader import LoadedConfig, load_config, resolve_settin
 from lightkit.cli.console import OutputMode, choose_output_mode
 from lightkit.cli.predict_options import parse_predict_options
 from lightkit.config import Hardware, error_at
+from lightkit.config.display import list_written
 from lightkit.config.loader import find_masked_values
 from lightkit.config.resolved import find_named_class
 from lightkit.errors import ConfigError
@@ -81,6 +83,11 @@ class StageConfig:
     def options(self) -> Mapping[str, Any]:
         """The command's own options."""
         return self.invocation.options
+
+    @cached_property
+    def written(self) -> tuple[Mapping[str, Any], Mapping[str, str]]:
+        """The values as written, without secrets, and the secret ones as JSON, by dotted key."""
+        return list_written(self.resolved, by_rule=self.hardware.chosen)
 
     @property
     def images(self) -> Sequence[str]:

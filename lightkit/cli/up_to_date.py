@@ -18,11 +18,9 @@ from lightkit.cli.class_sources import find_own_files, list_default_texts
 from lightkit.cli.console import print_line
 from lightkit.cli.stage_config import StageConfig
 from lightkit.cli.validation import find_section_class
-from lightkit.config import Resolved, dotted, shown_path
-from lightkit.config.display import iterate_leaves, redact_node
+from lightkit.config import Resolved, shown_path
 from lightkit.config.identity import is_in_identity, select_earlier_identity, select_identity
 from lightkit.config.schema import load_schema
-from lightkit.config.tree import to_plain
 from lightkit.errors import ConfigError, DataError
 from lightkit.images.flower_photos import flower_photos
 from lightkit.images.verdicts import compute_file_digests
@@ -290,10 +288,11 @@ def record_inputs(stage_config: StageConfig, run: Run, previous: Mapping[str, An
         run: Its run.
         previous: The run's manifest, if it is resumed.
     """
-    inputs = stage_config.inputs_now
-    if inputs is None:
+    if stage_config.inputs_now is None:
         inputs = compute_inputs(stage_config, salt=run.id, asked="if-changed" in stage_config.options)
-    inputs = replace(inputs, salt=run.id, hidden=split_values(stage_config, run.id)[1])
+    else:
+        hidden = split_values(stage_config, run.id)[1]
+        inputs = replace(stage_config.inputs_now, salt=run.id, hidden=hidden)
     if previous is not None:
         before = runs.read_inputs(run.folder)
         if before is None or select_identity_of(before).digests != inputs.digests:
@@ -320,24 +319,15 @@ def split_values(
         salt: Salt of the digests.
         select: Selects the values by dotted key.
     """
-    resolved = stage_config.resolved
-    shown: dict[str, Any] = {}
-    hidden: dict[str, str] = {}
-    for path, node in iterate_leaves(resolved.tree, ()):
-        key = dotted(path)
-        # the value that the hardware decides is no change of the config on other hardware
-        shown[key] = "auto" if key in stage_config.hardware.chosen else redact_node(resolved, node, path)
-        value = json.dumps(to_plain(node), default=str, ensure_ascii=False)
-        is_reference = any(path[: len(other)] == other[: len(path)] for other in resolved.references)
-        if is_reference or resolved.masked(value) != value:
-            hidden[key] = hashlib.sha256(json.dumps([salt, value]).encode()).hexdigest()[:32]
-
-    # named by an option, too
-    shown.pop("ckpt_path", None)
-    shown = select(shown)
-    hidden = {key: digest for key, digest in hidden.items() if key in shown}
+    written, secrets = stage_config.written
+    shown = select({key: value for key, value in written.items() if key != "ckpt_path"})  # an option names it, too
+    hidden = {
+        key: hashlib.sha256(json.dumps([salt, text]).encode()).hexdigest()[:32]
+        for key, text in secrets.items()
+        if key in shown
+    }
     if stage_config.ckpt_path is not None:
-        shown["ckpt_path"] = resolved.masked(stage_config.ckpt_path)
+        shown["ckpt_path"] = stage_config.resolved.masked(stage_config.ckpt_path)
     return json.loads(json.dumps(finite(shown), default=str)), hidden
 
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from lightkit.config.interpolation import escape
 from lightkit.config.origins import KeyPath, Origin, dotted
 from lightkit.config.resolved import Resolved
 from lightkit.config.secrets import HIDDEN
-from lightkit.config.tree import Items, Leaf, MappingNode, Node
+from lightkit.config.tree import Items, Leaf, MappingNode, Node, to_plain
 from lightkit.config.yaml_reader import dump_yaml, read_scalar
 
 _PLAIN_WORD = re.compile(r"[\w./][\w./+-]*")
@@ -177,3 +177,25 @@ def iterate_leaves(node: Node, path: KeyPath) -> Iterator[tuple[KeyPath, Node]]:
             yield from iterate_leaves(item, (*path, index))
     elif isinstance(node, (Leaf, Items, MappingNode)):
         yield path, node
+
+
+def list_written(resolved: Resolved, *, by_rule: Collection[str]) -> tuple[dict[str, Any], dict[str, str]]:
+    """List the values of a config as written, by dotted key.
+
+    Args:
+        resolved: The config.
+        by_rule: Keys whose values the hardware has decided, where ``auto`` is written.
+
+    Returns:
+        The values without secrets; and those that are secret or came from the environment, as JSON.
+    """
+    shown: dict[str, Any] = {}
+    secrets: dict[str, str] = {}
+    for path, node in iterate_leaves(resolved.tree, ()):
+        key = dotted(path)
+        shown[key] = "auto" if key in by_rule else redact_node(resolved, node, path)
+        text = json.dumps(to_plain(node), default=str, ensure_ascii=False)
+        is_reference = any(path[: len(other)] == other[: len(path)] for other in resolved.references)
+        if is_reference or resolved.masked(text) != text:
+            secrets[key] = text
+    return shown, secrets
