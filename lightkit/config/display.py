@@ -37,18 +37,13 @@ def redact_node(resolved: Resolved, node: Node, path: KeyPath | None = None) -> 
         return {key: redact_node(resolved, child, below(key)) for key, child in node.entries.items()}
     if isinstance(node, Items):
         return [redact_node(resolved, child, below(index)) for index, child in enumerate(node.items)]
-    value = _read_leaf(node)
+    value = node.value
+    if isinstance(value, str) and node.origin.kind in ("flag", "variable"):
+        value = read_scalar(value)  # people mean a number; only its argument's type decides
     if not isinstance(value, str):
         return HIDDEN if dict(resolved.secrets).get(str(value)) == HIDDEN else value
     is_as_written = path is None or path in resolved.unresolved
     return resolved.masked(str(value) if is_as_written else escape(value))
-
-
-def _read_leaf(node: Leaf) -> Any:
-    """Return a single value; text of a flag or variable as YAML reads it, since people mean a number."""
-    if isinstance(node.value, str) and node.origin.kind in ("flag", "variable"):
-        return read_scalar(str(node.value))  # only its argument's type decides
-    return node.value
 
 
 def describe_node(resolved: Resolved, node: Node, path: KeyPath | None = None) -> dict[str, Any]:
