@@ -34,7 +34,7 @@ from lightkit.cli.command_table import COMMANDS, WITH_MODEL
 from lightkit.cli.config_loader import is_yaml_text, spawns
 from lightkit.cli.console import configure_console, quiet_libraries
 from lightkit.cli.parser_errors import (
-    OTHER_WEIGHTS,
+    explain_other_weights,
     explain_parser_error,
     explain_process_limit,
     find_first_error,
@@ -603,19 +603,15 @@ class LightkitCLI(LightningCLI):
                 print_run_end(self.trainer, self.session)
         except Exception as error:
             first = find_first_error(error)
-            explained = explain_process_limit(first) or _explain_other_weights(first)
+            explained = explain_process_limit(first)
             if explained is not None:
                 raise explained from first
+            reason = explain_other_weights(first)
+            if reason is not None:
+                raise ConfigError(reason) from first
             if first is error:
                 raise
             raise first from first.__cause__
-
-
-def _explain_other_weights(error: BaseException) -> ConfigError | None:
-    """Return the error of a checkpoint whose weights are those of another model; None for any other error."""
-    if isinstance(error, RuntimeError) and str(error).startswith(OTHER_WEIGHTS):
-        return ConfigError(f"the checkpoint does not fit the model: {' '.join(str(error).split())}")
-    return None
 
 
 # For editors and for `inspect`: the arguments are LightningCLI's.
