@@ -196,11 +196,9 @@ def resolve_settings(
         _, resolved = collect_errors(resolved, read, problems)
     if command == "fit" and resolved.section("sweep"):
         read_sweep(resolved, problems)
-    if command == "export":  # it runs on one CPU, wherever the model was trained
-        machine = None
-    machine = this_machine() if machine == "this" else machine
+    checked = _choose_machine(command, machine)
     hardware, resolved = collect_errors(
-        resolved, partial(config.resolve_hardware, machine=machine, environ=os.environ), problems
+        resolved, partial(config.resolve_hardware, machine=checked, environ=os.environ), problems
     )
     if hardware is None:
         return config.Hardware(resolved), LaunchSettings()
@@ -209,3 +207,10 @@ def resolve_settings(
         with problems.noted():
             check_engine(launch, hardware.resolved, strategy=hardware.strategy)
     return hardware, launch or LaunchSettings()
+
+
+def _choose_machine(command: str, machine: Machine | Literal["this"] | None) -> Machine | None:
+    """Return the machine that must have the devices; an export runs on one CPU, wherever the model was trained."""
+    if command == "export":
+        return None
+    return this_machine() if machine == "this" else machine

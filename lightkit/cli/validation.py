@@ -111,8 +111,7 @@ def _findings(resolved: Resolved, schema: ConfigSchema, problems: Problems) -> V
         if path is not None and (schema.is_current or path in schema.imported):
             given = resolved.section(section).get("init_args")
             if isinstance(given, dict):
-                found.problems += _find_wrong_choices(section, schema.classes[path], given, resolved)
-                found.problems += _find_excluded(section, schema.classes[path], given, resolved)
+                found.problems += _find_wrong_inputs(section, schema.classes[path], given, resolved)
     for name, origin in found.outdated.items():
         text = f"{name}: written for Lightning 1.x; `lightkit upgrade {name}` lists today's words"
         problems.add(ConfigError(text, places=[origin]))
@@ -182,11 +181,9 @@ def _check_imported(
         except ConfigError as error:
             problems.add(_error_at(resolved.origin_of((section, "class_path")), ConfigError, str(error)))
             return None
-    for _, problem in _find_wrong_choices(section, described, given, resolved):
-        problems.add(problem)
-    for _, problem in _find_excluded(section, described, given, resolved):
-        problems.add(problem)
-    for _, problem in _find_wrong_numbers(section, find_bounds(cls), given, resolved):
+    wrong = [*_find_wrong_inputs(section, described, given, resolved)]
+    wrong += _find_wrong_numbers(section, find_bounds(cls), given, resolved)
+    for _, problem in wrong:
         problems.add(problem)
     return described, given
 
@@ -194,6 +191,14 @@ def _check_imported(
 def find_section_class(section: str, resolved: Resolved, schema: ConfigSchema) -> str | None:
     """Return the path of a section's class where the schema describes it."""
     return schema.path_of(str(resolved.class_named(section)), schema.data["bases"][section])
+
+
+def _find_wrong_inputs(
+    section: str, described: Mapping[str, Any], given: Mapping[str, Any], resolved: Resolved
+) -> Iterator[tuple[KeyPath, ConfigError]]:
+    """Find the values that the class itself refuses: by its choices, and by the pairs that exclude each other."""
+    yield from _find_wrong_choices(section, described, given, resolved)
+    yield from _find_excluded(section, described, given, resolved)
 
 
 def _find_wrong_choices(

@@ -24,7 +24,7 @@ from lightkit.config.accelerator.vocabulary import (
     STRATEGY_CLASSES,
     TRAINER_DEFAULTS,
 )
-from lightkit.config.merge import CLASS_SECTIONS, SPEC_KEYS, STEPPING_KEYS, is_append
+from lightkit.config.merge import CLASS_SECTIONS, NAMED_CLASSES, SPEC_KEYS, STEPPING_KEYS, is_append
 from lightkit.config.origins import NESTED_FILES, KeyPath, Origin, dotted, error_at, shortened
 from lightkit.config.resolved import Resolved, original_path
 from lightkit.config.schedule import AUTO, COUNTS, PLATEAU, SECTION, STEPPING_SCHEMAS
@@ -43,7 +43,6 @@ from lightkit.config.yaml_reader import read_scalar
 from lightkit.errors import ConfigError, cut, near
 from lightkit.lightning_namespace import real_name
 
-_ENTRIES = ("callbacks", "logger")
 _ELSEWHERE = ("accelerator", "ckpt_path", "extends", "fit", "launch", "predict", "test", "validate")
 """Top-level keys that other modules check."""
 _DROPPED = ("$schema", "__path__")
@@ -93,7 +92,8 @@ def validate_values(resolved: Resolved, schema: ConfigSchema) -> ValidationResul
         schema: What can be named.
     """
     # The module of a class that the schema lacks may bring others along, to which short names then lead.
-    is_described = not resolved.unresolved and not _names_foreign_classes(resolved, schema)
+    nodes = _list_nodes(resolved)
+    is_described = not resolved.unresolved and not _names_foreign_classes(nodes, schema)
     is_known = is_described and schema.is_current
     validator = _Validator(resolved, schema, is_known=is_known)
     for key, node in resolved.tree.entries.items():
@@ -102,26 +102,20 @@ def validate_values(resolved: Resolved, schema: ConfigSchema) -> ValidationResul
         validator.check_strategy("trainer")
         validator.check_strategy("accelerator")
     result = validator.result
-    if not is_known or result.undescribed or _has_dotted_keys(resolved):
+    has_dotted_keys = any("." in str(path[-1:]) for path, _ in nodes)
+    if not is_known or result.undescribed or has_dotted_keys:
         result.is_final = False
     return result
 
 
-def _names_foreign_classes(resolved: Resolved, schema: ConfigSchema) -> bool:
-    """Check whether a text of a config may name a class that the schema does not describe."""
-    for _, node in _walk_of_stage(resolved):
-        if isinstance(node, Leaf) and isinstance(node.value, str) and _is_foreign(node.value, schema):
-            return True
-    return False
-
-
-def _has_dotted_keys(resolved: Resolved) -> bool:
-    return any("." in str(key) for path, _ in _walk_of_stage(resolved) for key in path)
-
-
-def _walk_of_stage(resolved: Resolved) -> Iterator[tuple[KeyPath, Node]]:
+def _list_nodes(resolved: Resolved) -> list[tuple[KeyPath, Node]]:
     """List the nodes of a config without those of a search, which only describes other configs."""
-    return ((path, node) for path, node in walk(resolved.tree) if path[:1] != ("sweep",))
+    return [(path, node) for path, node in walk(resolved.tree) if path[:1] != ("sweep",)]
+
+
+def _names_foreign_classes(nodes: Sequence[tuple[KeyPath, Node]], schema: ConfigSchema) -> bool:
+    """Check whether a text of a config may name a class that the schema does not describe."""
+    return any(_is_foreign(node.value, schema) for _, node in nodes if isinstance(node, Leaf))
 
 
 class _Validator:
@@ -143,11 +137,11 @@ class _Validator:
             return
         elif key in CLASS_SECTIONS:
             self._check_class_section(key, node)
-        elif key in _ENTRIES:
+        elif key in NAMED_CLASSES:
             self._check_entries(key, node)
         elif key in self._schema.data["sections"]:
             self._check_section(key, node)
-        elif "pytorch_lightning" in self._schema.trusted and key.removesuffix("+") not in _ENTRIES:
+        elif "pytorch_lightning" in self._schema.trusted and key.removesuffix("+") not in NAMED_CLASSES:
             self._check_top_value(key, node)
 
     def _check_class_section(self, key: str, node: Node) -> None:
@@ -168,7 +162,7 @@ class _Validator:
         command = self._resolved.subcommand or None
         top = {name for name, each in data["top"].items() if command in (None, *each.get("commands", (command,)))}
         if key not in top:
-            known = {*top, *CLASS_SECTIONS, *_ENTRIES, *data["sections"], "ckpt_path", "extends"}
+            known = {*top, *CLASS_SECTIONS, *NAMED_CLASSES, *data["sections"], "ckpt_path", "extends"}
             self._report((key,), f"no such key{self._hint_at_key(key, known, node)}", node, at_key=True)
             return
         self._check_value((key,), node, data["top"][key])
@@ -689,9 +683,9 @@ def _is_loaded(name: str, bases: Collection[str]) -> bool:
     return _STRATEGY in bases and name.lower() in registered
 
 
-def _is_foreign(text: str, schema: ConfigSchema) -> bool:
-    """Check whether a text may name a class that the schema does not describe."""
-    if not _DOTTED.fullmatch(text) or Path(text).is_file():  # such as rows.csv
+def _is_foreign(text: Any, schema: ConfigSchema) -> bool:
+    """Check whether a value may be the name of a class that the schema does not describe."""
+    if not isinstance(text, str) or not _DOTTED.fullmatch(text) or Path(text).is_file():  # such as rows.csv
         return False
     return schema.path_of(text) is None or not schema.is_valid_for(text)
 
