@@ -192,9 +192,7 @@ def build_notifiers(resolved: Resolved) -> list[tuple[str, Notifier]]:
         ConfigError: If one refuses its arguments.
     """
     entries = {f"callbacks.{name}": entry for name, entry in resolved.section("callbacks").items()}
-    listed = resolved.section("trainer").get("callbacks")
-    listed = listed if isinstance(listed, list) else [listed]
-    entries |= {f"trainer.callbacks.{number}": entry for number, entry in enumerate(listed)}
+    entries |= {f"trainer.callbacks.{number}": entry for number, entry in enumerate(_list_own_callbacks(resolved))}
     found = []
     for key, entry in entries.items():
         if (path := _notifier_class(entry)) is None:
@@ -222,6 +220,12 @@ def build_notifiers(resolved: Resolved) -> list[tuple[str, Notifier]]:
         notifier.mask = resolved.masked
         found.append((key.removeprefix("callbacks."), notifier))
     return found
+
+
+def _list_own_callbacks(resolved: Resolved) -> list[Any]:
+    """List the callbacks under ``trainer``, where a single one, or none, may stand."""
+    listed = resolved.section("trainer").get("callbacks")
+    return listed if isinstance(listed, list) else [listed]
 
 
 def _notifier_class(entry: Any) -> str | None:
@@ -259,8 +263,7 @@ def pass_on_notifiers(resolved: Resolved) -> tuple[list[str], dict[str, str]]:
         if _notifier_class(entry) is not None:
             key = ("callbacks", name)
             flags.append(f"--{dotted(key)}={json.dumps(refer(entry, key))}")
-    listed = resolved.section("trainer").get("callbacks")
-    listed = listed if isinstance(listed, list) else [listed]
+    listed = _list_own_callbacks(resolved)
     if any(_notifier_class(entry) is not None for entry in listed):
         flags.append(f"--trainer.callbacks={json.dumps(refer(listed, ('trainer', 'callbacks')))}")
     return flags, environment

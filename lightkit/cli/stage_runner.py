@@ -374,6 +374,17 @@ def open_stage_config(
     return stage_config
 
 
+def open_command_config(invocation: Invocation) -> StageConfig:
+    """Load the config of a command, by which all that follows is printed, and raise every error in it.
+
+    Raises:
+        ConfigError: If anything in it is wrong.
+    """
+    stage_config = open_stage_config(invocation)
+    configure_console(stage_config.mode, stage_config.resolved.masked)
+    return stage_config
+
+
 def open_run_config(invocation: Invocation, *, is_quiet: bool = False) -> StageConfig:
     """Load the config of a finished run, for one process, wherever it was trained.
 

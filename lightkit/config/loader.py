@@ -412,14 +412,18 @@ def find_masked_values(tree: MappingNode) -> Iterator[ConfigError]:
             yield error_at(f"{text} {hint}", leaf.origin)
 
 
-def find_plain_secrets(tree: MappingNode, references: Mapping[KeyPath, str]) -> Iterator[ConfigError]:
-    """List the values that a run does not keep, and that its later stages would lack, each as an error at its place."""
+def refuse_plain_secrets(tree: MappingNode, references: Mapping[KeyPath, str]) -> None:
+    """Refuse a value that a run does not keep, and that its later stages would lack.
+
+    Raises:
+        ConfigError: At its place.
+    """
     for path, reference in references.items():
         if HIDDEN in reference and not {"webhook_url", "urls", "heartbeat_url"} & {*path}:  # stages do without these
             text = f"{dotted(path)}: {HIDDEN} is all that a run keeps of a secret, and its later stages need the value"
-            yield error_at(
-                f"{text}; write ${{oc.env:NAME}}, and set the variable", getattr(find(tree, path), "origin", None)
-            )
+            node = find(tree, path)
+            origin = None if node is None else node.origin
+            raise error_at(f"{text}; write ${{oc.env:NAME}}, and set the variable", origin)
 
 
 def _leaves(node: Node, path: KeyPath, *, is_hidden: bool) -> Iterator[tuple[KeyPath, Leaf, bool]]:

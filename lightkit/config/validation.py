@@ -148,11 +148,14 @@ class _Validator:
         if key not in self._resolved.class_sections:  # its class is fixed in Python
             self.result.undescribed.add("")
             return
-        bases = [{"class": base} for base in self._schema.data["bases"][key]]
-        self._check_value((key,), node, {"schema": {"anyOf": bases}})
+        self._check_value((key,), node, {"schema": {"anyOf": self._list_bases(key)}})
+
+    def _list_bases(self, section: str) -> list[Schema]:
+        """List the classes that may stand in a section."""
+        return [{"class": base} for base in self._schema.data["bases"][section]]
 
     def _check_entries(self, key: str, node: Node) -> None:
-        bases = [{"class": base} for base in self._schema.data["bases"][key]]
+        bases = self._list_bases(key)
         for name, entry in _entries(node).items():
             if isinstance(entry, MappingNode) and "class_path" in entry.entries:  # else `resolve` has reported it
                 self._check_class((key, name), entry, bases)
