@@ -88,14 +88,14 @@ def _run_stage(invocation: Invocation, watch: SignalWatch, notifier: CommandNoti
 
         # A rank of a launch runs the stage; so does an export, which is one process on any hardware.
         ranks = join_ranks(stage_config)
-        run_here = partial(run_in_process, stage_config, watch, notifier, ranks)
+        run = partial(run_in_process, watch=watch, notifier=notifier, ranks=ranks)
         if is_export or (ranks is not None and ranks.supervised):
-            return run_here()
+            return run(stage_config)
         for notice in stage_config.hardware.notices:
             _log.warning(notice)
         if ranks is not None:
             ranks.open()
-            return ranks.run(run_here, format_traceback)
+            return ranks.run(partial(run, stage_config), format_traceback)
 
         # Any other process decides whether the stage is needed, and who runs it.
         require_srun(stage_config)
@@ -103,12 +103,15 @@ def _run_stage(invocation: Invocation, watch: SignalWatch, notifier: CommandNoti
         if code is not None:
             notifier.code = code
             return code
+        plan = make_plan(stage_config)
+        if plan is not None:
+            run = partial(supervise, plan=plan, watch=watch, notifier=notifier)
         try:
-            return _start(replace(stage_config, inputs_now=inputs), watch, notifier)
+            return run(replace(stage_config, inputs_now=inputs))
         except DataChanged as change:
             _log.info(f"begins a new run: {change}")
             again = open_stage_config(add_words(stage_config.invocation, "--run.resume=never"))
-            return _start(replace(again, deadline=stage_config.deadline), watch, notifier)
+            return run(replace(again, deadline=stage_config.deadline))
 
 
 def _set_deadline(stage_config: StageConfig) -> StageConfig:
@@ -130,15 +133,8 @@ def add_words(invocation: Invocation, *words: str) -> Invocation:
     )
 
 
-def _start(stage_config: StageConfig, watch: SignalWatch, notifier: CommandNotifier) -> int:
-    """Start the processes that the config asks for, or run the stage in this one."""
-    if (plan := make_plan(stage_config)) is not None:
-        return supervise(stage_config, plan, watch, notifier)
-    return run_in_process(stage_config, watch, notifier)
-
-
 def run_in_process(
-    stage_config: StageConfig, watch: SignalWatch, notifier: CommandNotifier, ranks: RankContext | None = None
+    stage_config: StageConfig, *, watch: SignalWatch, notifier: CommandNotifier, ranks: RankContext | None = None
 ) -> int:
     """Run the stage in this process.
 
@@ -259,7 +255,7 @@ def require_srun(stage_config: StageConfig) -> None:
         )
 
 
-def supervise(stage_config: StageConfig, plan: Plan, watch: SignalWatch, notifier: CommandNotifier) -> int:
+def supervise(stage_config: StageConfig, *, plan: Plan, watch: SignalWatch, notifier: CommandNotifier) -> int:
     """Start all ranks and return the exit code of the launch.
 
     Raises:
