@@ -17,10 +17,10 @@ from lightkit import runs
 from lightkit.cli.class_sources import find_own_files, list_default_texts
 from lightkit.cli.console import print_line
 from lightkit.cli.stage_config import StageConfig
-from lightkit.cli.validation import find_section_class
 from lightkit.config import Resolved, shown_path
 from lightkit.config.identity import is_in_identity, select_earlier_identity, select_identity
 from lightkit.config.schema import load_schema
+from lightkit.config.validation import find_section_class
 from lightkit.errors import ConfigError, DataError
 from lightkit.images.flower_photos import flower_photos
 from lightkit.images.verdicts import compute_file_digests

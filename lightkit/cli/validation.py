@@ -19,7 +19,7 @@ from lightkit.config.bounds import describe_bounds, find_bounds, is_within
 from lightkit.config.origins import near_files, shortened, shown_path
 from lightkit.config.resolved import DEFAULT_ROOT, drop_paths
 from lightkit.config.schema import ConfigSchema, join_alternatives, load_schema
-from lightkit.config.validation import ValidationResult, validate_values
+from lightkit.config.validation import ValidationResult, find_section_class, validate_values
 from lightkit.errors import ConfigError, DataError, LightkitError
 from lightkit.export.options import describe_missing_hooks
 from lightkit.images.table_format import explain_other_format
@@ -186,11 +186,6 @@ def _check_imported(
     for _, problem in wrong:
         problems.add(problem)
     return described, given
-
-
-def find_section_class(section: str, resolved: Resolved, schema: ConfigSchema) -> str | None:
-    """Return the path of a section's class where the schema describes it."""
-    return schema.path_of(str(resolved.class_named(section)), schema.data["bases"][section])
 
 
 def _find_wrong_inputs(

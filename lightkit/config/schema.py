@@ -216,6 +216,11 @@ class ConfigSchema:
         return {*PACKAGES} == {*self.trusted}
 
     @property
+    def sections(self) -> list[str]:
+        """Every top-level key that holds other keys: those of plain values, and those of classes."""
+        return [*self.data["sections"], *self.data["bases"]]
+
+    @property
     def classes(self) -> Mapping[str, Any]:
         """Every class that is described, by its path."""
         classes: Mapping[str, Any] = self.data["classes"]

@@ -108,6 +108,11 @@ def validate_values(resolved: Resolved, schema: ConfigSchema) -> ValidationResul
     return result
 
 
+def find_section_class(section: str, resolved: Resolved, schema: ConfigSchema) -> str | None:
+    """Return the path of a section's class where the schema describes it."""
+    return schema.path_of(str(resolved.class_named(section)), schema.data["bases"][section])
+
+
 def _list_nodes(resolved: Resolved) -> list[tuple[KeyPath, Node]]:
     """List the nodes of a config without those of a search, which only describes other configs."""
     return [(path, node) for path, node in walk(resolved.tree) if path[:1] != ("sweep",)]
@@ -165,7 +170,7 @@ class _Validator:
         command = self._resolved.subcommand or None
         top = {name for name, each in data["top"].items() if command in (None, *each.get("commands", (command,)))}
         if key not in top:
-            known = {*top, *CLASS_SECTIONS, *NAMED_CLASSES, *data["sections"], "ckpt_path", "extends"}
+            known = {*top, *self._schema.sections, "ckpt_path", "extends"}
             self._report((key,), f"no such key{self._hint_at_key(key, known, node)}", node, at_key=True)
             return
         self._check_value((key,), node, data["top"][key])
@@ -208,16 +213,12 @@ class _Validator:
 
     def _list_described(self, section: str) -> list[str]:
         """List the classes whose arguments a section may have: the one that it names, else any of its kind."""
-        path = self._find_class_of(section)
+        path = find_section_class(section, self._resolved, self._schema)
         if path is not None:
             return [path]
         if section in ("optimizer", *self._resolved.tree.entries):
             return [each for each in self._schema.classes if self._schema.section_of(each) == section]
         return []
-
-    def _find_class_of(self, section: str) -> str | None:
-        """Return the path of the class that a section names where the schema describes it."""
-        return self._schema.path_of(str(self._resolved.class_named(section)), self._schema.data["bases"][section])
 
     def _check_section(self, key: str, node: Node) -> None:
         if not isinstance(node, MappingNode):
@@ -603,7 +604,7 @@ class _Validator:
         """Check whether a fit builds the schedule: with an optimizer of the config, or that of lightkit's models."""
         if self._resolved.subcommand not in (None, "", "fit"):
             return False
-        path = self._find_class_of("model") or ""
+        path = find_section_class("model", self._resolved, self._schema) or ""
         return self._resolved.value_of("optimizer") is not None or path.startswith("lightkit.")
 
     def _report_argument(self, place: KeyPath, node: Node, found: str, named: Node) -> None:
