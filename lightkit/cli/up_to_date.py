@@ -18,7 +18,7 @@ from lightkit.cli.class_sources import find_own_files, list_default_texts
 from lightkit.cli.console import print_line
 from lightkit.cli.stage_config import StageConfig
 from lightkit.config import Resolved, shown_path
-from lightkit.config.identity import is_in_identity, select_earlier_identity, select_identity
+from lightkit.config.identity import is_in_earlier_identity, is_in_identity, select_identity
 from lightkit.config.schema import load_schema
 from lightkit.config.validation import find_section_class
 from lightkit.errors import ConfigError, DataError
@@ -27,7 +27,6 @@ from lightkit.images.verdicts import compute_file_digests
 from lightkit.registry.gate import RECORD
 from lightkit.registry.promotion import digests_of_inputs
 from lightkit.runs import Inputs, Run, git_output
-from lightkit.runs.files import finite
 from lightkit.runs.index import promoted_aliases
 
 _NOTHING_TO_DO = 6
@@ -304,31 +303,31 @@ def record_inputs(stage_config: StageConfig, run: Run, previous: Mapping[str, An
 
 def _digest_earlier(stage_config: StageConfig, inputs: Inputs) -> str:
     """Return the digest of the config by the list of earlier versions, by which models were rolled back."""
-    config, hidden = split_values(stage_config, inputs.salt, select_earlier_identity)
+    config, hidden = split_values(stage_config, inputs.salt, is_in_earlier_identity)
     digest: str = replace(inputs, config=config, hidden=hidden).digests["config"]
     return digest
 
 
 def split_values(
-    stage_config: StageConfig, salt: str, select: Callable[[Mapping[str, Any]], dict[str, Any]] = select_identity
+    stage_config: StageConfig, salt: str, counts: Callable[[str, Mapping[str, Any]], bool] = is_in_identity
 ) -> tuple[dict[str, Any], dict[str, str]]:
     """Return the identity's values as written, without secrets, and salted digests of the secret ones, by dotted key.
 
     Args:
         stage_config: The invocation.
         salt: Salt of the digests.
-        select: Selects the values by dotted key.
+        counts: Whether a dotted key is in the identity, by all values.
     """
     written, secrets = stage_config.written
-    shown = select({key: value for key, value in written.items() if key != "ckpt_path"})  # an option names it, too
+    shown = {key: value for key, value in written.items() if key != "ckpt_path" and counts(key, written)}
     hidden = {
         key: hashlib.sha256(json.dumps([salt, text]).encode()).hexdigest()[:32]
         for key, text in secrets.items()
         if key in shown
     }
-    if stage_config.ckpt_path is not None:
+    if stage_config.ckpt_path is not None:  # an option names it, too
         shown["ckpt_path"] = stage_config.resolved.masked(stage_config.ckpt_path)
-    return json.loads(json.dumps(finite(shown), default=str)), hidden
+    return shown, hidden
 
 
 def _find_lightkit_class(resolved: Resolved) -> str | None:

@@ -28,7 +28,7 @@ from lightkit.cli.stage_runner import open_command_config
 from lightkit.cli.up_to_date import compare_inputs, compute_inputs, select_identity_of, split_values
 from lightkit.cli.validation import find_missing_forward, require_export_hooks
 from lightkit.config import near, shown_path
-from lightkit.config.identity import select_earlier_identity, select_identity
+from lightkit.config.identity import is_in_earlier_identity, is_in_identity, select_identity
 from lightkit.config.loader import refuse_plain_secrets
 from lightkit.errors import (
     ConfigError,
@@ -454,8 +454,8 @@ class Retrain:
     def _list_digests(self, now: runs.Inputs) -> list[dict[str, str]]:
         """List the digests of these inputs, as this version and as earlier ones compute them."""
         found = []
-        for select in (select_identity, select_earlier_identity):
-            config, hidden = split_values(self._stage_config, now.salt, select)
+        for counts in (is_in_identity, is_in_earlier_identity):
+            config, hidden = split_values(self._stage_config, now.salt, counts)
             found.append(digests_of_inputs({"inputs": replace(now, config=config, hidden=hidden).digests}))
         return found
 

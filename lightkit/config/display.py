@@ -182,7 +182,7 @@ def list_written(resolved: Resolved, *, by_rule: Collection[str]) -> tuple[dict[
         by_rule: Keys whose values the hardware has decided, where ``auto`` is written.
 
     Returns:
-        The values without secrets; and those that are secret or came from the environment, as JSON.
+        The values without secrets, as JSON has them; and those that are secret or came from the environment, as JSON.
     """
     shown: dict[str, Any] = {}
     secrets: dict[str, str] = {}
@@ -193,4 +193,4 @@ def list_written(resolved: Resolved, *, by_rule: Collection[str]) -> tuple[dict[
         is_reference = any(path[: len(other)] == other[: len(path)] for other in resolved.references)
         if is_reference or resolved.masked(text) != text:
             secrets[key] = text
-    return shown, secrets
+    return json.loads(json.dumps(shown, default=str), parse_constant=lambda _: None), secrets
