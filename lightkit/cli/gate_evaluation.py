@@ -35,6 +35,7 @@ from lightkit.cli.stage_runner import open_run_config
 from lightkit.cli.up_to_date import digest_inputs_of_scores
 from lightkit.config import Resolved, dump_yaml, near, read_file, shown_path
 from lightkit.config.accelerator.vocabulary import PRECISIONS
+from lightkit.config.bounds import is_int
 from lightkit.config.tree import to_plain
 from lightkit.errors import ConfigError, DataError, LightkitError
 from lightkit.export.bare_trainer import build_bare_trainer
@@ -244,7 +245,7 @@ class _Evaluation:
         self.folder = folder
         seed = stage_config.resolved.value_of("seed_everything")
         # of the run that is judged: it may decide which samples there are
-        self._seed = seed if isinstance(seed, int) and not isinstance(seed, bool) else 0
+        self._seed = seed if is_int(seed) else 0
         has_gpu = stage_config.hardware.kind != "cpu" and torch.cuda.is_available()
         self._device = torch.device("cuda" if has_gpu else "cpu")
         self._precision = self._choose_precision()

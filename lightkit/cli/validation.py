@@ -15,7 +15,7 @@ from lightkit.cli.argument_lookup import import_class
 from lightkit.cli.command_table import WITH_MODEL
 from lightkit.cli.config_loader import LoadedConfig
 from lightkit.config import KeyPath, Origin, Problems, Resolved, dotted, error_at, near
-from lightkit.config.bounds import describe_bounds, find_bounds, is_within
+from lightkit.config.bounds import describe_bounds, find_bounds, is_number, is_within
 from lightkit.config.origins import near_files, shortened, shown_path
 from lightkit.config.resolved import DEFAULT_ROOT, drop_paths
 from lightkit.config.schema import ConfigSchema, join_alternatives, load_schema
@@ -231,8 +231,7 @@ def _find_wrong_numbers(
     for name, limits in bounds.items():
         value: Any = given.get(name)
         path = (section, "init_args", name)
-        is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-        if is_number and not is_within(limits, value):
+        if is_number(value) and not is_within(limits, value):
             text = f"{dotted(path)}: expected {describe_bounds(limits)}, got {value}"
             yield path, error_at(text, resolved.origin_of(path))
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
-from typing import Annotated, Any, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, TypeGuard, get_args, get_origin, get_type_hints
 
 _KEYWORDS = {"ge": "minimum", "gt": "exclusiveMinimum", "le": "maximum", "lt": "exclusiveMaximum"}
 """Names of bounds in pydantic's `annotated_types`, which count in a class of the user's own too, and in JSON Schema."""
@@ -79,6 +79,16 @@ def _read_bounds(hint: Any) -> dict[str, float]:
             if isinstance(value, (int, float)):
                 keywords[keyword] = value
     return keywords
+
+
+def is_number(value: Any) -> TypeGuard[float]:
+    """Return whether a value is a number; true and false are none."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def is_int(value: Any, least: int | None = None) -> TypeGuard[int]:
+    """Return whether a value is an integer, of at least `least`; true and false are none."""
+    return isinstance(value, int) and not isinstance(value, bool) and (least is None or value >= least)
 
 
 def is_within(bounds: Mapping[str, Any], value: float) -> bool:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, TypeGuard
 
 from lightkit.config.accelerator.translation import translate
+from lightkit.config.bounds import is_number
 from lightkit.config.interpolation import escape, interpolate
 from lightkit.config.merge import CLASS_SECTIONS, NAMED_CLASSES, MergeRules
 from lightkit.config.origins import (
@@ -447,5 +448,4 @@ def _hides(key: Any, child: Node, above: KeyPath) -> bool:
         return True
     name = key.removesuffix("+")
     value = child.value if isinstance(child, Leaf) else None
-    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    return is_secret(name, value) or (not is_number and is_secret(name))
+    return is_secret(name, value) or (not is_number(value) and is_secret(name))

@@ -11,7 +11,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from lightkit.config.accelerator.setting import AUTO, Setting, contradiction, is_int, make_node
+from lightkit.config.accelerator.setting import AUTO, Setting, contradiction, make_node
+from lightkit.config.bounds import is_int
 from lightkit.config.merge import class_of
 from lightkit.config.origins import KeyPath, dotted, error_at
 from lightkit.config.resolved import Resolved
