@@ -92,8 +92,8 @@ def validate_values(resolved: Resolved, schema: ConfigSchema) -> ValidationResul
         schema: What can be named.
     """
     # The module of a class that the schema lacks may bring others along, to which short names then lead.
-    nodes = _list_nodes(resolved)
-    is_described = not resolved.unresolved and not _names_foreign_classes(nodes, schema)
+    names_foreign, has_dotted_keys = _look_through(resolved, schema)
+    is_described = not resolved.unresolved and not names_foreign
     is_known = is_described and schema.is_current
     validator = _Validator(resolved, schema, is_known=is_known)
     for key, node in resolved.tree.entries.items():
@@ -102,7 +102,6 @@ def validate_values(resolved: Resolved, schema: ConfigSchema) -> ValidationResul
         validator.check_strategy("trainer")
         validator.check_strategy("accelerator")
     result = validator.result
-    has_dotted_keys = any("." in str(path[-1:]) for path, _ in nodes)
     if not is_known or result.undescribed or has_dotted_keys:
         result.is_final = False
     return result
@@ -113,14 +112,16 @@ def find_section_class(section: str, resolved: Resolved, schema: ConfigSchema) -
     return schema.path_of(str(resolved.class_named(section)), schema.data["bases"][section])
 
 
-def _list_nodes(resolved: Resolved) -> list[tuple[KeyPath, Node]]:
-    """List the nodes of a config without those of a search, which only describes other configs."""
-    return [(path, node) for path, node in walk(resolved.tree) if path[:1] != ("sweep",)]
-
-
-def _names_foreign_classes(nodes: Sequence[tuple[KeyPath, Node]], schema: ConfigSchema) -> bool:
-    """Check whether a text of a config may name a class that the schema does not describe."""
-    return any(_is_foreign(node.value, schema) for _, node in nodes if isinstance(node, Leaf))
+def _look_through(resolved: Resolved, schema: ConfigSchema) -> tuple[bool, bool]:
+    """Return whether a text may name a class that the schema does not describe, and whether a key has dots in it."""
+    names_foreign = False
+    has_dotted_keys = False
+    for path, node in walk(resolved.tree):
+        if path[:1] == ("sweep",):  # which only describes other configs
+            continue
+        names_foreign = names_foreign or (isinstance(node, Leaf) and _is_foreign(node.value, schema))
+        has_dotted_keys = has_dotted_keys or "." in str(path[-1:])
+    return names_foreign, has_dotted_keys
 
 
 class _Validator:
