@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 FILES = ":files"
 FOLDERS = ":folders"
 """Values of an option that the shell completes: files on the disk."""
-_SECTIONS = ("config", "help", "trainer", "model", "data", "callbacks", "logger", "optimizer", "lr_scheduler")
-"""Words that a misspelt option may mean, in addition to the options of its command."""
+_SECTIONS = ("trainer", "model", "data", "callbacks", "logger", "optimizer", "lr_scheduler")
+"""Sections that a misspelt option may mean, in addition to the options of its command."""
 _KEYS = (
-    *("trainer", "model", "data", "callbacks", "logger", "optimizer", "lr_scheduler", "run", "launch", "watchdog"),
-    *("gate", "sweep", "accelerator", "seed_everything", "ckpt_path", "weights_only", "verbose", "return_predictions"),
+    *(*_SECTIONS, "run", "launch", "watchdog", "gate", "sweep", "accelerator"),
+    *("seed_everything", "ckpt_path", "weights_only", "verbose", "return_predictions"),
 )
 """Keys at the top of a config."""
 _SECTION_HELP = ("--trainer.help", "--run.help", "--launch.help", "--accelerator.help")
@@ -510,7 +510,7 @@ class _Parser:
         if not self._command.takes_config:
             return near(f"--{word}", [option.name for option in self._command.options])
         options = [option.key for option in self._command.options if len(option.key) > 1 and not option.is_internal]
-        return near(cut(word), [*options, *_SECTIONS])
+        return near(cut(word), [*options, "config", "help", *_SECTIONS])
 
     def _unexpected(self, word: str) -> ConfigError:
         """Return the error of a word that the command does not take."""

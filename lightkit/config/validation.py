@@ -30,6 +30,7 @@ from lightkit.config.resolved import Resolved, original_path
 from lightkit.config.schedule import AUTO, COUNTS, PLATEAU, SECTION, STEPPING_SCHEMAS
 from lightkit.config.schema import (
     ConfigSchema,
+    Schema,
     accepts,
     any_of,
     describe_refused_bounds,
@@ -63,7 +64,6 @@ _DOTTED = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)+")
 _MAX_SEED = 2**32 - 1  # NumPy's
 _LONGEST_WORD = 80  # a longer text is no misspelt word, and takes long to compare
 Argument = Mapping[str, Any]
-Schema = dict[str, Any]
 
 
 @dataclass
