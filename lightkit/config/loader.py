@@ -73,24 +73,23 @@ def resolve(
     paths = [Path(file) for file in files]
     rules = MergeRules(class_sections, found)
     tree = MappingNode({}, Origin("default"))
-    ranks: dict[Origin, int] = {}
+    merged_layers: list[Sequence[MappingNode]] = []
 
-    def merge(layers: Iterable[MappingNode], rank: int) -> None:
+    def merge(layers: Iterable[MappingNode]) -> None:
         """Merge layers of one rank over those before."""
         nonlocal tree
         parts = [part for layer in layers for part in _expand(layer, subcommand, subcommands, found)]
-        ranks.update((node.origin, rank) for part in parts for _, node in walk(part))
+        merged_layers.append(parts)
         for part in translate(parts, tree, environ=environ, problems=found):
             merged = rules.merge(tree, part)
             assert isinstance(merged, MappingNode)
             tree = merged
 
     seen: set[Path] = set()
-    in_files = [layer for file in paths for layer in layers_of(file, seen=seen, problems=found)]
-    for rank, layer in enumerate(in_files, 1):
-        merge([layer], rank)
-    merge(variable_layers(environ, tree, found), len(in_files) + 1)
-    merge(flag_layers(flags, found), len(in_files) + 2)
+    for layer in [layer for file in paths for layer in layers_of(file, seen=seen, problems=found)]:
+        merge([layer])
+    merge(variable_layers(environ, tree, found))
+    merge(flag_layers(flags, found))
     if "extends" in tree.entries:
         found.add(error_at("extends: stands at the top of a config file only", tree.entries["extends"].origin))
         tree = _without_extends(tree)
@@ -115,7 +114,7 @@ def resolve(
         unresolved=unresolved,
         is_incomplete=found.is_incomplete,
         texts=result.texts,
-        ranks=ranks,
+        layers=tuple(merged_layers),
     )
 
 

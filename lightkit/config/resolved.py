@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -40,7 +40,7 @@ class Resolved:
         is_incomplete: Whether a layer could not be read, so that what seems missing may be there.
         removed: Paths of what has been left out because it was wrong.
         texts: Text of every interpolation, by its path.
-        ranks: Number of the layer from which a value comes, by its origin; a higher layer has a higher number.
+        layers: The layers as they were read, lowest first, each in its parts.
     """
 
     tree: MappingNode
@@ -52,7 +52,7 @@ class Resolved:
     is_incomplete: bool = False
     removed: frozenset[KeyPath] = frozenset()
     texts: Mapping[KeyPath, str] = field(default_factory=dict, repr=False, compare=False)
-    ranks: Mapping[Origin, int] = field(default_factory=dict, repr=False, compare=False)
+    layers: Sequence[Sequence[MappingNode]] = field(default=(), repr=False, compare=False)
 
     @property
     def values(self) -> dict[str, Any]:
@@ -93,6 +93,15 @@ class Resolved:
         """
         taken, node, _ = descend(self.tree, self.lightkit_path(key) if isinstance(key, str) else key)
         return node.origin if taken else None
+
+    def rank_of(self, origin: Origin) -> int:
+        """Return the number of the layer from which a value comes; a higher layer has a higher number, from 1 on."""
+        return self._ranks.get(origin, 0)
+
+    @cached_property
+    def _ranks(self) -> dict[Origin, int]:
+        numbered = enumerate(self.layers, 1)
+        return {node.origin: rank for rank, parts in numbered for part in parts for _, node in walk(part)}
 
     # -- named entries, and the lists under ``trainer`` that LightningCLI takes in their place -------------------------
 
@@ -178,7 +187,7 @@ class Resolved:
         """List the entries that count: those that are not null, and above a ``false`` under ``trainer``."""
 
         def rank_of(node: Node) -> int:
-            return max(self.ranks.get(inner.origin, 0) for _, inner in walk(node))
+            return max(self.rank_of(inner.origin) for _, inner in walk(node))
 
         entries = self.tree.entries.get(section)
         own = find(self.tree, ("trainer", section))

@@ -222,7 +222,7 @@ def _is_overruled(resolved: Resolved, path: KeyPath, by: KeyPath) -> bool:
     """Return whether a higher layer sets the other key: a lower one was written for another engine."""
     lower = resolved.origins.get(path)
     higher = resolved.origins.get(by)
-    return lower is not None and higher is not None and resolved.ranks.get(lower, 0) < resolved.ranks.get(higher, 0)
+    return lower is not None and higher is not None and resolved.rank_of(lower) < resolved.rank_of(higher)
 
 
 _STRATEGIES_OF = {

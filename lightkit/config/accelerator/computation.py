@@ -142,7 +142,8 @@ def _counts(setting: Setting, target: KeyPath, resolved: Resolved) -> bool:
     if node is None or target == setting.path or node.origin.word == setting:
         return True
     other = Setting(target, node)
-    rank, rank_of_other = (resolved.ranks.get(each.origin, 0) for each in (setting, other))
+    rank = resolved.rank_of(setting.origin)
+    rank_of_other = resolved.rank_of(other.origin)
     if rank != rank_of_other:
         return rank > rank_of_other
     if AUTO not in (setting.value, other.value) and other.value not in (None, setting.value):

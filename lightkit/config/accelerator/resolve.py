@@ -289,8 +289,8 @@ def _choose_number(
 
     count, node = devices[0]
     by_trainer = replace(asked, count=count, count_by=_setting_of(node))
-    rank = resolved.ranks.get(node.origin, 0)
-    rank_of_launch = resolved.ranks.get(processes.origin, 0)
+    rank = resolved.rank_of(node.origin)
+    rank_of_launch = resolved.rank_of(processes.origin)
     if count_devices(count) == count_devices(processes.value):
         return by_trainer if isinstance(count, tuple) or rank >= rank_of_launch else by_launch
     if rank == rank_of_launch and not _is_weak(node):
