@@ -17,7 +17,7 @@ from lightkit.cli.config_loader import LoadedConfig, load_config, resolve_settin
 from lightkit.cli.console import OutputMode, choose_output_mode
 from lightkit.cli.predict_options import parse_predict_options
 from lightkit.config import Hardware, error_at
-from lightkit.config.display import list_written
+from lightkit.config.display import Written, list_written
 from lightkit.config.loader import find_masked_values
 from lightkit.config.resolved import find_named_class
 from lightkit.errors import ConfigError
@@ -85,8 +85,8 @@ class StageConfig:
         return self.invocation.options
 
     @cached_property
-    def written(self) -> tuple[Mapping[str, Any], Mapping[str, str]]:
-        """The values as written, without secrets, and the secret ones as JSON, by dotted key."""
+    def written(self) -> Written:
+        """The values as they are written, with their places."""
         return list_written(self.resolved, by_rule=self.hardware.chosen)
 
     @property

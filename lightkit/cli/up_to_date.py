@@ -318,11 +318,11 @@ def split_values(
         salt: Salt of the digests.
         counts: Whether a dotted key is in the identity, by all values.
     """
-    written, secrets = stage_config.written
-    shown = {key: value for key, value in written.items() if key != "ckpt_path" and counts(key, written)}
+    values = stage_config.written.values
+    shown = {key: value for key, value in values.items() if key != "ckpt_path" and counts(key, values)}
     hidden = {
         key: hashlib.sha256(json.dumps([salt, text]).encode()).hexdigest()[:32]
-        for key, text in secrets.items()
+        for key, text in stage_config.written.secrets.items()
         if key in shown
     }
     if stage_config.ckpt_path is not None:  # an option names it, too

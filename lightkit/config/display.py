@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Any
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from lightkit.config.interpolation import escape
-from lightkit.config.origins import KeyPath, Origin, dotted
+from lightkit.config.origins import KeyPath, Origin, dotted, setting_key
+from lightkit.config.packaged import PREFIX, packaged_configs
 from lightkit.config.resolved import Resolved
 from lightkit.config.secrets import HIDDEN
 from lightkit.config.tree import Items, Leaf, MappingNode, Node, to_plain
@@ -174,23 +177,40 @@ def iterate_leaves(node: Node, path: KeyPath) -> Iterator[tuple[KeyPath, Node]]:
         yield path, node
 
 
-def list_written(resolved: Resolved, *, by_rule: Collection[str]) -> tuple[dict[str, Any], dict[str, str]]:
-    """List the values of a config as written, by dotted key.
+class Written(NamedTuple):
+    """The values of a config as they are written.
+
+    Args:
+        values: Values without secrets, as JSON has them, by dotted key.
+        secrets: Values that are secret or came from the environment, as JSON, by dotted key.
+        origins: The place that set each value, by its `setting_key`; of a packaged config by its short name.
+    """
+
+    values: dict[str, Any]
+    secrets: dict[str, str]
+    origins: dict[str, str]
+
+
+def list_written(resolved: Resolved, *, by_rule: Collection[str]) -> Written:
+    """List the values of a config as they are written.
 
     Args:
         resolved: The config.
         by_rule: Keys whose values the hardware has decided, where ``auto`` is written.
-
-    Returns:
-        The values without secrets, as JSON has them; and those that are secret or came from the environment, as JSON.
     """
-    shown: dict[str, Any] = {}
+    names = {file: f"{PREFIX}{name}" for name, file in packaged_configs().items()}
+    values: dict[str, Any] = {}
     secrets: dict[str, str] = {}
+    origins: dict[str, str] = {}
     for path, node in iterate_leaves(resolved.tree, ()):
         key = dotted(path)
-        shown[key] = "auto" if key in by_rule else redact_node(resolved, node, path)
+        values[key] = "auto" if key in by_rule else redact_node(resolved, node, path)
         text = json.dumps(to_plain(node), default=str, ensure_ascii=False)
         is_reference = any(path[: len(other)] == other[: len(path)] for other in resolved.references)
         if is_reference or resolved.masked(text) != text:
             secrets[key] = text
-    return json.loads(json.dumps(shown, default=str), parse_constant=lambda _: None), secrets
+
+        name = names.get(node.origin.file or Path(), node.origin.name)
+        if node.origin.kind != "default" and name:
+            origins[setting_key(path)] = resolved.masked(format_origin(replace(node.origin, name=name)))
+    return Written(json.loads(json.dumps(values, default=str), parse_constant=lambda _: None), secrets, origins)

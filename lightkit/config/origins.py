@@ -99,6 +99,11 @@ def dotted(path: Iterable[Any]) -> str:
     return ".".join(str(key) for key in path)
 
 
+def setting_key(path: Iterable[Any]) -> str:
+    """Write a path as tables do: ``model.backbone`` for ``model.init_args.backbone``, and of a class its section."""
+    return dotted(part for part in path if part not in ("init_args", "class_path"))
+
+
 def near_files(file: Path, *, is_folder: bool = False) -> str:
     """Say which files next to a missing one look most like it; of a missing folder, which folders."""
     if not file.parent.is_dir():
