@@ -87,20 +87,24 @@ def validate_signatures(resolved: Resolved, problems: Problems) -> Resolved:
         names = {name for name in findings.undescribed if "." in name} - described.keys()
         if not names:
             break
-        for name in names:
-            described[name] = None
-            try:
-                found = import_class(name)
-                from lightkit.cli.class_descriptions import describe_class, import_path  # here: it loads torch
-
-                with suppress(Exception):  # a function, or a signature that only jsonargparse may read
-                    described[name] = {**describe_class(found), "bases": [*map(import_path, found.__mro__)]}
-            except ConfigError as error:
-                described[name] = {"error": str(error), "bases": [], "arguments": {}}
+        described |= {name: _describe_imported(name) for name in names}
         schema = schema.with_imported({name: each for name, each in described.items() if each})
     for _, problem in findings.problems:
         problems.add(problem)
     return drop_paths(resolved, {path for path, _ in findings.problems})
+
+
+def _describe_imported(name: str) -> dict[str, Any] | None:
+    """Import a class and describe it; None for a function, or a signature that only jsonargparse may read."""
+    try:
+        found = import_class(name)
+    except ConfigError as error:
+        return {"error": str(error), "bases": [], "arguments": {}}
+    from lightkit.cli.class_descriptions import describe_class, import_path  # here: it loads torch
+
+    with suppress(Exception):
+        return {**describe_class(found), "bases": [*map(import_path, found.__mro__)]}
+    return None
 
 
 def _findings(resolved: Resolved, schema: ConfigSchema, problems: Problems) -> ValidationResult:
