@@ -44,7 +44,7 @@ def redact_node(resolved: Resolved, node: Node, path: KeyPath | None = None) -> 
     if isinstance(value, str) and node.origin.kind in ("flag", "variable"):
         value = read_scalar(value)  # people mean a number; only its argument's type decides
     if not isinstance(value, str):
-        return HIDDEN if dict(resolved.secrets).get(str(value)) == HIDDEN else value
+        return HIDDEN if (str(value), HIDDEN) in resolved.secrets else value
     is_as_written = path is None or path in resolved.unresolved
     return resolved.masked(str(value) if is_as_written else escape(value))
 

@@ -13,7 +13,7 @@ from lightkit.config.interpolation import escape
 from lightkit.config.merge import CLASS_SECTIONS, NAMED_CLASSES
 from lightkit.config.origins import KeyPath, Origin, Problems
 from lightkit.config.secrets import Mask, mask
-from lightkit.config.tree import Items, MappingNode, Node, descend, find, rebuild, to_plain, walk
+from lightkit.config.tree import MappingNode, Node, descend, find, rebuild, to_plain, walk
 from lightkit.config.yaml_reader import read_scalar
 from lightkit.errors import ConfigError, LightkitError
 
@@ -170,17 +170,10 @@ class Resolved:
                 continue
             trainer = values.get("trainer")
             trainer = values["trainer"] = trainer if isinstance(trainer, dict) else {}
-            source = section if section in trainer else f"{section}+"
-            own = trainer.pop(source, None)
-            if not own or isinstance(_read_switch(own), bool):  # the named ones replace Lightning's default logger
-                own = []
-            own = own if isinstance(own, list) else [own]
-            is_list = isinstance(find(self.tree, ("trainer", source)), Items)
-            paths |= {("trainer", section, index): (section, name) for index, name in enumerate(names)}
-            for index in range(len(own)):
-                place = ("trainer", source, index) if is_list else ("trainer", source)
-                paths["trainer", section, len(names) + index] = place
-            trainer[section] = [*(entries[name] for name in names), *own]
+            listed: dict[KeyPath, Any] = {(section, name): entries[name] for name in names}
+            listed |= _take_own(trainer, section)
+            trainer[section] = [*listed.values()]
+            paths |= {("trainer", section, index): place for index, place in enumerate(listed)}
         return values, paths
 
     def _list_names(self, section: str) -> list[str]:
@@ -247,6 +240,17 @@ def _holds(config: Any, path: KeyPath) -> bool:
             return False
         value = value[part]
     return True
+
+
+def _take_own(trainer: dict[str, Any], section: str) -> dict[KeyPath, Any]:
+    """Take the user's own callbacks or loggers out of the trainer's section, by their paths."""
+    source = section if section in trainer else f"{section}+"
+    own = trainer.pop(source, None)
+    if not own or isinstance(_read_switch(own), bool):  # the named ones replace Lightning's default logger
+        return {}
+    if not isinstance(own, list):
+        return {("trainer", source): own}
+    return {("trainer", source, index): value for index, value in enumerate(own)}
 
 
 def _read_switch(value: Any) -> Any:
