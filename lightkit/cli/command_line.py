@@ -536,9 +536,9 @@ def _joins_file(word: str) -> bool:
 
 
 def _mask(word: str) -> str:
-    from lightkit.config.secrets import mask  # here: it loads PyYAML, which the help does without
+    from lightkit.config.secrets import mask_line  # here: it loads PyYAML, which the help does without
 
-    return cut(mask(word, is_line=True))
+    return cut(mask_line(word))
 
 
 def _read_number(name: str, text: str) -> float:

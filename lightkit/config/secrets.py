@@ -1,6 +1,7 @@
 """Secrets: whether the value of a key is one, what stands for it where a config is saved, and the mask of a text.
 
-`is_secret`, `choose_reference` and `mask` answer these three; `list_forms` lists what a `Mask` is made of.
+`is_secret`, `choose_reference` and `mask` answer these three, `mask_line` the last for a line of a config; `list_forms`
+lists what a `Mask` is made of.
 """
 
 from __future__ import annotations
@@ -122,7 +123,6 @@ def mask(
     known: Mask | None = None,
     *,
     key: object = "",
-    is_line: bool = False,
     hides_users: bool = False,
 ) -> _Value:
     """Return a text, or plain containers of texts, with references in the place of secrets.
@@ -133,13 +133,12 @@ def mask(
         value: The value.
         known: Secrets of a config.
         key: Key of the value.
-        is_line: Whether a text is a line of a config file or a flag, which ends where a key says that a secret begins.
         hides_users: Whether the users of addresses are hidden, too.
     """
     masked: Any = value
     if isinstance(value, str):
         text = value if known is None else known(value)
-        masked = _mask_line(text) if is_line else _mask_addresses(text, hides_users=hides_users)
+        masked = _mask_addresses(text, hides_users=hides_users)
     elif isinstance(value, Namespace):
         masked = type(value)(**mask(vars(value), known))
     elif isinstance(value, Mapping):
@@ -222,7 +221,8 @@ def _mask_addresses(text: str, *, hides_users: bool = False) -> str:
 
 
 @lru_cache(maxsize=1)  # a thousand errors in one line show it a thousand times
-def _mask_line(line: str) -> str:
+def mask_line(line: str) -> str:
+    """Return a line of a config file or a flag, which ends where a key says that a secret begins."""
     at = 0
     while setting := _SETTING.search(line, at):
         at = setting.start("value")
