@@ -117,6 +117,6 @@ def _format_help(invocation: Invocation) -> str:
 
 def _import_function(command: Command) -> Callable[..., int]:
     name = command.name.replace("-", "_")
-    module = importlib.import_module(f"lightkit.commands.{command.module or name}")
+    module = importlib.import_module(command.module or f"lightkit.commands.{name}")
     function: Callable[..., int] = getattr(module, command.function or name)
     return function

@@ -145,7 +145,7 @@ class Command(NamedTuple):
         has_other_inputs: Whether it takes other words, too.
         takes_config: Whether it takes layers of a config: ``-c FILE`` and keys.
         key_aliases: Options that stand for a key of the config.
-        module: Module of `lightkit.commands`.
+        module: Module of its function; that of its name in `lightkit.commands` if empty.
         function: Function in it, which takes the `Invocation`.
     """
 

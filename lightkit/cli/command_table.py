@@ -187,7 +187,9 @@ def _list_stage_options() -> Iterator[Option]:
                 yield option._replace(is_hidden=option.name != "-c", choices=())
 
 
-def _create_stage(name: str, summary: str, options: tuple[Option, ...], *, inputs: tuple[Input, ...] = ()) -> Command:
+def _create_stage(
+    name: str, summary: str, options: tuple[Option, ...], *, inputs: tuple[Input, ...] = (), module: str = ""
+) -> Command:
     words = "[IMAGES]... " if inputs else ""
     return Command(
         name,
@@ -200,15 +202,18 @@ def _create_stage(name: str, summary: str, options: tuple[Option, ...], *, input
         input_choices=(FILES,) if inputs else (),
         takes_config=True,
         key_aliases=KEY_ALIASES,
-        module="fit",
-        function="run",
+        module=module,
+        function="run_stage" if module else "",
     )
 
 
+_STAGE_RUNNER = "lightkit.cli.stage_runner"
 _STAGE_COMMANDS = (
-    _create_stage("fit", "train a model, or resume the run that was interrupted", FIT_OPTIONS),
-    _create_stage("validate", "score a run's best checkpoint on the validation split", _EVALUATION_OPTIONS),
-    _create_stage("test", "score a run's best checkpoint on the test split", _EVALUATION_OPTIONS),
+    _create_stage("fit", "train a model, or resume the run that was interrupted", FIT_OPTIONS, module=_STAGE_RUNNER),
+    _create_stage(
+        "validate", "score a run's best checkpoint on the validation split", _EVALUATION_OPTIONS, module=_STAGE_RUNNER
+    ),
+    _create_stage("test", "score a run's best checkpoint on the test split", _EVALUATION_OPTIONS, module=_STAGE_RUNNER),
     _create_stage(
         "predict",
         "label images, or write a run's predictions for the test split",
