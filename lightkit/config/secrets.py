@@ -107,8 +107,10 @@ def choose_reference(value: Any, *, is_secret: bool, text: str | None = None) ->
         return _DEFAULT.sub(rf"\g<head>'{HIDDEN}'}}", text) if is_hidden else text
     if is_secret and _can_be_secret(value):
         return HIDDEN
-    shown = mask(value)
-    return shown if isinstance(value, str) and shown != value else None
+    if not isinstance(value, str):
+        return None
+    shown = _mask_addresses(value)
+    return None if shown == value else shown
 
 
 def read_default(text: str) -> str | None:
