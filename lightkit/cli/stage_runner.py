@@ -173,8 +173,7 @@ def _run_in_process(
     early_images: EarlyImages | None,
 ) -> int:
     os.environ.update(stage_config.hardware.environment)
-    if stage_config.command == "fit":
-        keep_memory()
+    keep_memory()
     end_workers_that_cannot_send()
     # Late: they load torch and Lightning, which takes seconds.
     from lightkit.cli.lightning_cli import LightkitCLI
