@@ -5,11 +5,12 @@ jsonargparse 4.53 takes the number and leaves what `Annotated` adds to it to us.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
-from typing import Annotated, Any, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, TypeGuard, get_args, get_origin, get_type_hints
 
 _KEYWORDS = {"ge": "minimum", "gt": "exclusiveMinimum", "le": "maximum", "lt": "exclusiveMaximum"}
 """Names of bounds in pydantic's `annotated_types`, which count in a class of the user's own too, and in JSON Schema."""
@@ -79,6 +80,11 @@ def _read_bounds(hint: Any) -> dict[str, float]:
             if isinstance(value, (int, float)):
                 keywords[keyword] = value
     return keywords
+
+
+def is_number(value: Any) -> TypeGuard[float]:
+    """Return whether a value is a finite number, which true and false are not."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def is_within(bounds: Mapping[str, Any], value: float) -> bool:

@@ -139,16 +139,22 @@ def _keep_needed(entries: Sequence[IndexedRun], kept: dict[str, str], unknown: S
                 to_follow.append(needed)
 
 
+def _explain_protection(run: IndexedRun, promoted: Collection[str]) -> str | None:
+    """Return why no rule deletes a run, by its own state; None where one may."""
+    if run.is_locked or run.status == "running":
+        return "a process works on it"
+    if run.damage is not None:
+        return f"it cannot be read ({run.damage})"
+    if run.key in promoted:
+        return "promoted"
+    return None if run.run.manifest_path.exists() else "no run of lightkit"
+
+
 def _list_protected(job: Sequence[IndexedRun], promoted: Collection[str]) -> Iterator[tuple[IndexedRun, str]]:
     for each in job:
-        if each.is_locked or each.status == "running":
-            yield each, "a process works on it"
-        elif each.damage is not None:
-            yield each, f"it cannot be read ({each.damage})"
-        elif each.key in promoted:
-            yield each, "promoted"
-        elif not each.run.manifest_path.exists():
-            yield each, "no run of lightkit"
+        reason = _explain_protection(each, promoted)
+        if reason is not None:
+            yield each, reason
     trainings = [each for each in job if each.is_training]
     if trainings and trainings[0].status not in ("done", PRUNED):
         yield trainings[0], "the next start resumes it"
