@@ -193,8 +193,8 @@ def test_a_missing_target_is_an_error_with_its_line(tmp_path: Path) -> None:
     ("cell", "says"), [("NaN", "there is no target in column 'y'"), ("inf", "column 'y' has 'inf'")]
 )
 def test_neither_nan_nor_infinity_is_a_class(tmp_path: Path, cell: str, says: str, target_type: Any) -> None:
-    rows = [(value, at % 2) for at, (value, *_) in enumerate(draw(60))]
-    rows[40] = (0.5, cell)  # type: ignore[call-overload]
+    rows: list[tuple[Any, ...]] = [(value, at % 2) for at, (value, *_) in enumerate(draw(60))]
+    rows[40] = (0.5, cell)
     with pytest.raises(DataError, match=rf"t\.csv, line 42: {says}"):
         _ = plan(tmp_path, "a y", rows, target_type=target_type).plan
 
@@ -235,7 +235,7 @@ def test_columns_have_one_type_for_all_files_and_targets_too(tmp_path: Path) -> 
 
 def test_rows_of_weight_0_count_neither_as_a_class_nor_in_the_scale_of_the_target(tmp_path: Path) -> None:
     rows = [(value, 10 * value, "pq"[at % 2], at % 3) for at, (value, *_) in enumerate(draw(120))]
-    options = {"weight": "w", "val_fraction": 0, "test_fraction": 0}
+    options: dict[str, Any] = {"weight": "w", "val_fraction": 0, "test_fraction": 0}
     classes = plan(tmp_path, "a b y w", rows, **options).plan
     counted = [row for row in rows if row[3]]
     assert classes.class_counts == [sum(row[2] == name for row in counted) for name in "pq"]
