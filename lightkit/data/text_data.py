@@ -194,6 +194,8 @@ class TextData(SplitModule, LightningDataModule):
         check_arguments(self, batch_size=batch_size, num_workers=num_workers, prefetch_factor=prefetch_factor)
         if separator is not None and not separator:
             raise ConfigError("data.init_args.separator: expected a character between labels, got ''; null is none.")
+        if separator is not None and not isinstance(label, str):
+            raise ConfigError("data.init_args.separator: it is of one column of labels, and label names several.")
         self.path = path if is_remote(path) else str(Path(path).expanduser())
         self.text = text
         self.label = label

@@ -33,6 +33,7 @@ TopK = int | Literal["all"] | None
 """Number of classes of each image, the likeliest; ``all``: the likeliest, and a column of each class."""
 _ROW_GROUP = 4096  # rows of Parquet in memory
 _FORMULA = ("=", "+", "-", "@")
+_NUMERAL = re.compile(r"[+-]?[0-9]+(\.[0-9]+)?")
 # beginnings of the names of columns of numbers
 _PROBABILITY = "probability"
 _NUMBER = "prediction_"
@@ -93,6 +94,7 @@ class PredictionColumns:
         self.class_names = None if class_names is None else tuple(class_names)
         self.task = UNDECLARED if class_names is None else task
         self._num_values = num_values if self.class_names is None else len(self.class_names)
+        self._has_values = task.output_kind == "values"
         self._has_each = top_k == "all" and self.task.has_classes
         self._top_k = min(top_k or DEFAULT_TOP_K, self._num_values) if isinstance(top_k, int | None) else 1
         inner = self.task.name_columns(self.class_names, num_values=self._num_values, top_k=self._top_k)
@@ -101,12 +103,12 @@ class PredictionColumns:
         self.names = ["path", *inner, "error"]
 
     def find_defect(self, values: Values) -> str | None:
-        """Describe why values are not written as probabilities; None if they can be, or are to be none."""
-        if self.class_names is None:
+        """Describe why values are neither numbers nor probabilities; None if they are, or their meaning is unknown."""
+        if self.class_names is None and not self._has_values:
             return None
         if not np.isfinite(values).all():
             return "the model's output has values that are not finite"
-        if find_improbable(values[None])[0]:
+        if self.class_names is not None and find_improbable(values[None])[0]:
             return f"the model's output is not a probability: {values.min():.6g} to {values.max():.6g}, expected 0 to 1"
         return None
 
@@ -238,13 +240,15 @@ class _Csv(_TextTable):
         self._writer.writerow(map(self._format, self.names, row))
 
     def _format(self, name: str, cell: Any) -> str | None:
-        """Spreadsheets compute cells that begin with ``=``; ``./`` leaves a path what it is."""
+        """Spreadsheets compute cells that begin with ``=``; ``./`` leaves a path what it is, and a number is one."""
         if isinstance(cell, np.floating):  # else the shortest text that is exact in its precision
             return f"{cell:.6f}" if name.startswith((_PROBABILITY, SHARE_COLUMN)) else str(cell)
         if cell is None:
             return None
         text = _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode("ascii"), cell)
-        return f"{'./' if name == 'path' else chr(39)}{text}" if text.startswith(_FORMULA) else text
+        if not text.startswith(_FORMULA) or (name != "path" and _NUMERAL.fullmatch(text)):
+            return text
+        return f"{'./' if name == 'path' else chr(39)}{text}"
 
 
 class _JsonLines(_TextTable):

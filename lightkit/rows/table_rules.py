@@ -76,6 +76,12 @@ class TableRules(RowRules):
         for name, guess in guesses.items():
             if name in (*self.ignore, settings.key):
                 continue
+            typo = guess.find_typo()
+            if typo is not None:
+                notes.append(
+                    f"column {name!r} has {typo!r}, and numbers in nearly all other rows, so that it is one of "
+                    "categories. Correct such cells (0.5, not 0,5), or leave them empty."
+                )
             reason = explain_left_out(name, guess)
             if reason is None and guess.kind is not None:
                 found[name] = guess.kind
@@ -111,7 +117,7 @@ def explain_left_out(name: str, guess: TypeGuess) -> str | None:
     if not name:
         return "it has no name, as the index of a program that wrote the table"
     if guess.kind is None:
-        return "it is empty"
+        return "its cells are no single values, such as lists" if guess.num_other else "it is empty"
     has_one = not guess.is_many and len(guess.values) < 2 and guess.num_values == guess.num_rows
     if has_one:
         return "it has the same value in each row"

@@ -14,7 +14,7 @@ import pyarrow as pa
 from lightkit.errors import DataError, join_names
 from lightkit.images.label_table import LABEL_COLUMNS
 from lightkit.rows.parquet_table import is_remote
-from lightkit.rows.reader import JSON_SUFFIXES, RowBatch, RowTable, open_rows
+from lightkit.rows.reader import RowBatch, RowTable, is_json, open_rows
 from lightkit.rows.values import is_text, missing_column, plain
 from lightkit.texts.text_files import is_text_folder, read_folder
 from lightkit.texts.text_rows import Copies, TextIndex, TextRow, index_texts
@@ -177,7 +177,7 @@ def _iterate_rows(table: RowTable, columns: TextColumns) -> Iterator[TextRow]:
 
 def _convert_batch(batch: RowBatch, columns: TextColumns) -> Iterator[TextRow]:
     cells = {name: plain(column).to_pylist() for name, column in zip(batch.rows.schema.names, batch.rows, strict=True)}
-    has_json = batch.file.name.lower().endswith(JSON_SUFFIXES)
+    has_json = is_json(batch.file.name)
     has_marks = not isinstance(columns.label, str)
     for at, place in enumerate(batch.name_rows()):
         label: Any = {name: cells[name][at] for name in columns.labels}

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from lightkit.config import near
 from lightkit.errors import DataError, format_count, join_names, visible
-from lightkit.images.splits import Split, sort_classes, split_named, split_of
+from lightkit.images.splits import Split, check_spelling, sort_classes, split_named, split_of
 
 log = logging.getLogger("lightkit.data")
 
@@ -260,7 +260,7 @@ def index_texts(
     wanted: list[tuple[Split, float]] = [("train", 1.0), ("val", val_fraction)]
     _require_splits(root, splits, wanted if given else [*wanted, ("test", test_fraction)])
 
-    names = list(classes or marks or _list_classes(table.labels, assigned))
+    names = list(classes or marks or _list_classes(table.labels, assigned, root))
     targets = _number_labels(table, names, has_several=has_several)
     texts = table.join("texts")
     places = table.join("places")
@@ -414,11 +414,16 @@ def _require_splits(
             )
 
 
-def _list_classes(labels: Sequence[Sequence[str]], assigned: NDArray[np.uint8]) -> list[str]:
-    """List the classes of the training texts: whole numbers by size, other names as text."""
+def _list_classes(labels: Sequence[Sequence[str]], assigned: NDArray[np.uint8], root: str) -> list[str]:
+    """List the classes of the training texts: whole numbers by size, other names as text.
+
+    Raises:
+        DataError: If there are too many, or two of them are one value.
+    """
     names = {label for at in np.flatnonzero(assigned == 0).tolist() for label in labels[at]}
     if len(names) > _MAX_CLASSES:
-        raise DataError(f"the labels have more than {_MAX_CLASSES:,} different values, too many for classes.")
+        raise DataError(f"{root}: the labels have more than {_MAX_CLASSES:,} different values, too many for classes.")
+    check_spelling(names, place=f"{root}: the column of labels")
     return sort_classes(names)
 
 
