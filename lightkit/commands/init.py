@@ -47,7 +47,7 @@ class ImageData:
 
     Args:
         source: Class of the data module, and its arguments.
-        classes: Number of images of each class.
+        classes: Number of images of each class, in all splits.
         splits: Number of images of each split.
         sizes: Shorter side of some of the images, in pixels.
         found: One line that says it.
@@ -185,7 +185,11 @@ def summarize_images(path: Path) -> ImageData:
 def _summarize_folder(path: Path) -> ImageData:
     splits = find_split_folders(path)
     images = {split: _list_images(root) for split, root in (splits or {"train": path}).items()}
-    classes = {name: len(files) for name, files in images["train"].items() if files}
+    classes = {
+        name: sum(len(of_split.get(name, ())) for of_split in images.values())
+        for name, files in images["train"].items()
+        if files
+    }
     counts: dict[str, int] = {split: sum(map(len, found.values())) for split, found in images.items()}
     sizes = _measure_images([file for files in images["train"].values() for file in files])
 
@@ -461,9 +465,9 @@ trainer:
     if not num_test:
         return text
     metric = "test/map" if data.is_multilabel else "test/accuracy"
-    chance = f"always answering {largest!r} gives {share:.2f}"
+    chance = f"always answering {largest!r} gives {share:.2f} on all images"
     if data.is_multilabel:
-        chance = f"a random order gives {share:.2f}"
+        chance = f"a random order gives {share:.2f} on all images"
     return f"""{text}
 gate:   # for lightkit gate, promote and retrain
   metric: {metric}
