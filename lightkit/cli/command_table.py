@@ -606,14 +606,15 @@ lightkit rollback flowers --reason "roses are taken for tulips\"""",
     Command(
         "history",
         "print who promoted what, when and why",
-        usage="lightkit history NAME [--json]",
+        usage="lightkit history [NAME] [--json]",
         about="""\
 Print the promotion log of a registered model, oldest first: when, what, from which version to
-which, by whom, with which score, and why. The log is in MLflow's registry, and nothing in it is
+which, by whom, with which score, and why. Without NAME the registered models are listed, each
+with the version that is the champion. The log is in MLflow's registry, and nothing in it is
 written again. A move that it lacks, because the alias was moved outside lightkit or by a
 process that was killed, is shown as one from outside. Below it stands who holds an alias where
 it is (lightkit promote --hold).""",
-        inputs=(Input("NAME", "the registered model"),),
+        inputs=(Input("NAME", "the registered model; without it all are listed"),),
         options=(
             ROOT_OF_REGISTRY,
             REGISTRY_URI,
