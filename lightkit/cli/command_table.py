@@ -1201,7 +1201,7 @@ Write a starter project into this folder. It asks nothing and overwrites nothing
                 "--template",
                 "module (default): a config, a LightningModule and a data module, which train in seconds; "
                 "image: a config for photos in photos/, one folder per class; "
-                "ci: module, and a workflow that checks pull requests; "
+                "ci: module, and workflows that check pull requests and retrain each night, with a gate; "
                 "cron: module, and a crontab that retrains each night, with a gate",
                 value="NAME",
                 completes=("module", "image", "ci", "cron"),

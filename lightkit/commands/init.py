@@ -33,7 +33,13 @@ from lightkit.images.label_table import (
 from lightkit.images.splits import split_named
 from lightkit.images.table_format import RECIPES, explain_other_format
 
-_TEMPLATES = {"module": ("module",), "image": ("image",), "ci": ("module", "ci"), "cron": ("module", "cron")}
+_TEMPLATES = {
+    "module": ("module",),
+    "image": ("image",),
+    "ci": ("module", "gate", "ci"),
+    "cron": ("module", "gate", "cron"),
+}
+"""Folders of files of each template."""
 _JSON_SUFFIXES = (".jsonl", ".ndjson", ".json")
 _NUM_SIZES = 200  # images whose size is looked at
 _SEPARATORS = "|;,"

@@ -3,9 +3,13 @@
 
 from __future__ import annotations
 
+import re
+import shlex
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from lightkit.cli.command_line import Invocation, parse_command
 from lightkit.cli.command_table import COMMANDS, EXPORT_FORMATS, EXPORT_SUFFIXES, RANK, parse
@@ -13,6 +17,8 @@ from lightkit.cli.help import format_command_help
 from lightkit.config import Flag
 from lightkit.errors import ConfigError
 from lightkit.export.formats import FORMATS
+
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize(
@@ -192,3 +198,34 @@ def test_the_table_names_what_there_is() -> None:
 def test_the_help_of_a_command_fits_its_columns(command: object) -> None:
     text = format_command_help(command)  # type: ignore[arg-type]
     assert max(map(len, text.splitlines())) <= 102
+
+
+def list_scheduled_commands() -> dict[str, str]:
+    """List the commands of lightkit in the workflows, crontabs and services that come with it, by file and number."""
+    files = [
+        *(ROOT / "configs" / "ci").glob("*.yml"),
+        *(ROOT / "lightkit" / "templates" / "ci").rglob("*.yml"),
+        *(ROOT / "lightkit" / "templates" / "cron").glob("crontab"),
+        *(ROOT / "scripts").glob("crontab"),
+        *(ROOT / "scripts" / "systemd").glob("*.service"),
+    ]
+    found: dict[str, str] = {}
+    for file in sorted(files):
+        text = file.read_text(encoding="utf-8")
+        if file.suffix == ".yml":
+            jobs = yaml.safe_load(text)["jobs"].values()
+            lines = [step.get("run", "") for job in jobs for step in job["steps"]]
+        else:
+            lines = [line for line in text.splitlines() if not line.startswith("#")]
+        commands = [
+            match[1] for line in lines if (match := re.search(r"(?:^|[/ =@])(?:lightkit|LIGHTKIT)@? (.+)", line))
+        ]
+        found |= {f"{file.relative_to(ROOT)} {number}": command for number, command in enumerate(commands)}
+    return found
+
+
+@pytest.mark.parametrize("line", list_scheduled_commands().values(), ids=list_scheduled_commands())
+def test_a_scheduled_command_has_options_that_there_are(line: str) -> None:
+    invocation = parse(shlex.split(line))
+    assert invocation.errors == ()
+    assert invocation.command in ("check", "fit", "gc", "retrain")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import subprocess
 import sys
 import zipfile
@@ -13,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import yaml
 from PIL import Image
 
 from tests.contract.data_cases import png
@@ -100,6 +102,23 @@ def test_a_template_trains_from_the_wheel(template: str, installed: dict[str, st
         words = ["init", "--template", other]
         subprocess.run([*command, *words], cwd=folder / other, env=environ, check=True, capture_output=True)
         assert {path.name for path in (folder / other).iterdir()} >= {file, "my_model.py", "train.yaml"}
+
+
+@pytest.mark.parametrize("name", ["lightkit", pytest.param("retrain", marks=pytest.mark.long)])
+def test_the_commands_of_the_workflows_of_the_ci_template_run(name: str, workspace: Workspace) -> None:
+    workspace.run("init", "--template", "ci").ok()
+    text = (workspace.folder / ".github" / "workflows" / f"{name}.yml").read_text(encoding="utf-8")
+    (job,) = yaml.safe_load(text)["jobs"].values()
+    words = [shlex.split(step["run"]) for step in job["steps"] if step.get("run", "").startswith("lightkit ")]
+    commands = {"lightkit": ["check", "fit"], "retrain": ["retrain", "gc"]}
+    assert [command[1] for command in words] == commands[name]
+    for command in words:
+        workspace.run(*command[1:], timeout_s=400).ok()
+    if name == "retrain":
+        assert (workspace.folder / "retrain.xml").is_file()
+        assert workspace.run("history").ok().out.splitlines()[1].split() == ["train", "1"]
+        again = workspace.run(*words[0][1:]).ok()
+        assert "nothing has changed" in again.out
 
 
 def test_the_image_template_trains_on_photos(workspace: Workspace) -> None:
