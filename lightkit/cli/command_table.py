@@ -1312,6 +1312,10 @@ def parse(words: Sequence[str]) -> Invocation:
     return invocation.with_options(traceback=True)
 
 
+_OTHER_WORDS = {"train": "fit", "eval": "test", "evaluate": "test", "version": "--version"}
+"""Words of other tools, each with what it is here."""
+
+
 def _parse_command(words: list[str]) -> Invocation:
     if _is_help(words[:1]) and words[1:] and not words[1].startswith("-"):
         words = [words[1], "--help", *words[2:]]
@@ -1320,13 +1324,14 @@ def _parse_command(words: list[str]) -> Invocation:
     general = _list_general(words[:1] if at < len(words) else words)
     if not words or "help" in general:
         return Invocation("", tuple(words), topics=())
-    if _list_general(words[:1]) == ["version"]:
+    if ["version"] in (_list_general(words[:1]), _list_general(words[-1:])):  # also after a command
         return Invocation("", tuple(words), options={"version": True})
     if at == len(words):
         raise ConfigError(f"No command among {' '.join(words)!r}{_near_option(words)} {_list_commands()}")
     name = words[at]
     if name not in COMMANDS:
-        raise ConfigError(f"{name!r} is not a command{near(name, COMMANDS)}\n{_list_commands()}")
+        hint = f"; did you mean {_OTHER_WORDS[name]!r}?" if name in _OTHER_WORDS else near(name, COMMANDS)
+        raise ConfigError(f"{name!r} is not a command{hint}\n{_list_commands()}")
 
     return parse_command(COMMANDS[name], [*words[:at], *words[at + 1 :]])
 

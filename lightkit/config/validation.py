@@ -185,15 +185,18 @@ class _Validator:
         """Return what to write in place of a top-level key that there is not; empty where nothing is near."""
         if key == "trust":
             return "; --trust is given on the command line, and by no config"
+        if key in OLD_TRAINER_KEYS:
+            return f"; did you mean 'accelerator.{key}'?"
         if key in OLD_ARGUMENTS:
             return self._note_outdated(OLD_ARGUMENTS[key], node)
         if key == "config":
             return "; files below this one stand under extends"
         by_name, by_part = self._keys_by_word
-        meant = by_name.get(key) or [name for name in sorted(known) if name.startswith(f"{key}_")]
-        hint = near(key, known)
+        word = key.replace("-", "_")
+        meant = by_name.get(word) or [name for name in sorted(known) if name.startswith(f"{word}_")]
+        hint = near(word, known)
         if not meant and not hint:
-            meant = by_part.get(key, [])
+            meant = by_part.get(word, [])
         return f"; did you mean {' or '.join(map(repr, meant[:_MOST_HINTS]))}?" if meant else hint
 
     @cached_property

@@ -90,6 +90,7 @@ UNEXPECTED = "expected --OPTION, --KEY=VALUE or KEY=VALUE"
             f"unexpected argument 'configs/x.yaml': {UNEXPECTED}; a config file comes after -c: -c configs/x.yaml",
         ),
         ("test trianer", f"unexpected argument 'trianer': {UNEXPECTED}; did you mean 'trainer'?"),
+        ("test latest", f"unexpected argument 'latest': {UNEXPECTED}; a run comes after --run: --run latest"),
         ("test -q", f"unexpected argument '-q': {UNEXPECTED}"),
         ("test -config", f"unexpected argument '-config': {UNEXPECTED}; did you mean 'config' or 'print_config'?"),
         ("test --", f"unexpected argument '--': {UNEXPECTED}"),
@@ -182,6 +183,27 @@ def test_a_script_has_its_own_options_and_help() -> None:
     invocation = parse_command(COMMANDS["fit"], ["--help", "--deadlin", "x"], is_script=True)
     assert invocation.passthrough == ("--help",)
     assert [flag.key for flag in invocation.overrides] == ["deadlin"]
+
+
+def test_a_run_folder_without_its_option_is_no_folder_of_images(tmp_path: Path) -> None:
+    (tmp_path / "manifest.json").touch()
+    with pytest.raises(ConfigError) as caught:
+        parse(["test", str(tmp_path)]).raise_errors()
+    assert str(caught.value).endswith(f"; a run comes after --run: --run {tmp_path}")
+
+
+@pytest.mark.parametrize("line", ["--version", "-V", "fit --version", "-c x.yaml fit -V"])
+def test_the_version_can_be_asked_for_before_and_after_a_command(line: str) -> None:
+    assert parse(line.split())[:2] == ("", tuple(line.split()))
+    assert parse(line.split()).options == {"version": True}
+
+
+@pytest.mark.parametrize(
+    ("word", "meant"), [("train", "fit"), ("evaluate", "test"), ("version", "--version"), ("tset", "test")]
+)
+def test_a_word_of_another_tool_is_answered_with_the_command(word: str, meant: str) -> None:
+    with pytest.raises(ConfigError, match=f"^{word!r} is not a command; did you mean {meant!r}\\?\nCommands: fit, "):
+        parse([word])
 
 
 def test_an_unknown_command_is_an_error() -> None:
