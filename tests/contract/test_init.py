@@ -116,9 +116,7 @@ def test_the_commands_of_the_workflows_of_the_ci_template_run(name: str, workspa
         workspace.run(*command[1:], timeout_s=400).ok()
     if name == "retrain":
         assert (workspace.folder / "retrain.xml").is_file()
-        assert workspace.run("history").ok().out.splitlines()[1].split() == ["train", "1"]
-        again = workspace.run(*words[0][1:]).ok()
-        assert "nothing has changed" in again.out
+        assert workspace.run("history").ok().out.splitlines()[1].split()[:2] == ["train", "1"]
 
 
 def test_the_image_template_trains_on_photos(workspace: Workspace) -> None:
