@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from lightkit.cli.command_line import Invocation
 from lightkit.cli.command_table import COMMANDS, WITH_MODEL, parse
-from lightkit.cli.console import FULL_TRACEBACK, discard_output, guard_standard_output, print_error
+from lightkit.cli.console import FULL_TRACEBACK, discard_output, flush_or_discard, guard_standard_output, print_error
 from lightkit.errors import PIPE_CLOSED, Interrupted, LightkitError, OutputLost, format_interruption
 from lightkit.runs.signals import SignalWatch
 from lightkit.version import __version__
@@ -32,7 +32,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     watch = SignalWatch(to_the_end=argv is None)
     watch.deferred = True  # until `_code_of` can report it
     with watch:
-        watch.code = _code_of(words, watch)
+        try:
+            watch.code = _code_of(words, watch)
+        finally:  # a reader may have left while an error was on its way
+            flush_or_discard(sys.stdout)
+            flush_or_discard(sys.stderr)
         return watch.code
 
 
@@ -54,8 +58,9 @@ def _code_of(words: list[str], watch: SignalWatch) -> int:
             return _report_interruption(Interrupted(watch.received))
         if not isinstance(error, LightkitError):
             raise
+        flush_or_discard(sys.stdout)  # above the error, where both go to one place
         if isinstance(error, OutputLost):
-            discard_output(sys.stdout)  # which Python would try to write once more at its end
+            discard_output(sys.stdout)
         print_error(f"error: {error}")
         return error.exit_code
     return code

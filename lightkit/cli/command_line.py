@@ -517,6 +517,8 @@ class _Parser:
             return self._command.error(f"{text}{hint}")
         if word.endswith(_NESTED_FILES):
             hint = f"; a config file comes after -c: -c {cut(word)}"
+        elif word == "latest" or os.path.isfile(os.path.join(word, "manifest.json")):  # noqa: PTH113, PTH118 (as below)
+            hint = f"; a run comes after --run: --run {cut(word)}"
         elif os.path.isdir(word):  # noqa: PTH112 (pathlib raises for a word that is too long)
             hint = f"; `lightkit init --data {cut(word)}` writes a config for the images in it"
         return ConfigError(f"{text}: expected --OPTION, --KEY=VALUE or KEY=VALUE{hint}")

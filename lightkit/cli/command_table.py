@@ -606,14 +606,15 @@ lightkit rollback flowers --reason "roses are taken for tulips\"""",
     Command(
         "history",
         "print who promoted what, when and why",
-        usage="lightkit history NAME [--json]",
+        usage="lightkit history [NAME] [--json]",
         about="""\
 Print the promotion log of a registered model, oldest first: when, what, from which version to
-which, by whom, with which score, and why. The log is in MLflow's registry, and nothing in it is
+which, by whom, with which score, and why. Without NAME the registered models are listed, each
+with the version that is the champion. The log is in MLflow's registry, and nothing in it is
 written again. A move that it lacks, because the alias was moved outside lightkit or by a
 process that was killed, is shown as one from outside. Below it stands who holds an alias where
 it is (lightkit promote --hold).""",
-        inputs=(Input("NAME", "the registered model"),),
+        inputs=(Input("NAME", "the registered model; without it all are listed"),),
         options=(
             ROOT_OF_REGISTRY,
             REGISTRY_URI,
@@ -1200,7 +1201,7 @@ Write a starter project into this folder. It asks nothing and overwrites nothing
                 "--template",
                 "module (default): a config, a LightningModule and a data module, which train in seconds; "
                 "image: a config for photos in photos/, one folder per class; "
-                "ci: module, and a workflow that checks pull requests; "
+                "ci: module, and workflows that check pull requests and retrain each night, with a gate; "
                 "cron: module, and a crontab that retrains each night, with a gate",
                 value="NAME",
                 completes=("module", "image", "ci", "cron"),
@@ -1311,6 +1312,10 @@ def parse(words: Sequence[str]) -> Invocation:
     return invocation.with_options(traceback=True)
 
 
+_OTHER_WORDS = {"train": "fit", "eval": "test", "evaluate": "test", "version": "--version"}
+"""Words of other tools, each with what it is here."""
+
+
 def _parse_command(words: list[str]) -> Invocation:
     if _is_help(words[:1]) and words[1:] and not words[1].startswith("-"):
         words = [words[1], "--help", *words[2:]]
@@ -1319,13 +1324,14 @@ def _parse_command(words: list[str]) -> Invocation:
     general = _list_general(words[:1] if at < len(words) else words)
     if not words or "help" in general:
         return Invocation("", tuple(words), topics=())
-    if _list_general(words[:1]) == ["version"]:
+    if ["version"] in (_list_general(words[:1]), _list_general(words[-1:])):  # also after a command
         return Invocation("", tuple(words), options={"version": True})
     if at == len(words):
         raise ConfigError(f"No command among {' '.join(words)!r}{_near_option(words)} {_list_commands()}")
     name = words[at]
     if name not in COMMANDS:
-        raise ConfigError(f"{name!r} is not a command{near(name, COMMANDS)}\n{_list_commands()}")
+        hint = f"; did you mean {_OTHER_WORDS[name]!r}?" if name in _OTHER_WORDS else near(name, COMMANDS)
+        raise ConfigError(f"{name!r} is not a command{hint}\n{_list_commands()}")
 
     return parse_command(COMMANDS[name], [*words[:at], *words[at + 1 :]])
 

@@ -14,7 +14,7 @@ from lightkit.cli.command_line import Invocation
 from lightkit.cli.command_table import STAGES
 from lightkit.cli.config_loader import LoadedConfig, load_config, resolve_settings, spawns
 from lightkit.cli.console import OutputMode, choose_output_mode
-from lightkit.cli.predict_options import parse_predict_options
+from lightkit.cli.predict_options import explain_numbers, parse_predict_options
 from lightkit.config import Hardware, error_at
 from lightkit.config.loader import find_masked_values
 from lightkit.errors import ConfigError
@@ -163,6 +163,8 @@ def load_stage_config(
     with problems.noted():
         if command == "predict":
             takes_rows = names_row_data(resolved, loaded.base)
+            if invocation.inputs:
+                _refuse_numbers(resolved, invocation.inputs[0])
             parse_predict_options(invocation.options, invocation.inputs, takes_rows=takes_rows)
         elif command == "export":
             ExportOptions.parse(invocation.options)
@@ -253,6 +255,19 @@ def names_row_data(resolved: config.Resolved, base: runs.Run | None) -> bool:
     manifest = None if base is None else runs.read_json(base.folder / "manifest.json")
     described = runs.find_value(manifest, "data")
     return isinstance(described, Mapping) and bool(described.get("row_kind"))
+
+
+def _refuse_numbers(resolved: config.Resolved, word: str) -> None:
+    """Refuse a table on the command line where the data of a config is numbers in a table, of which it is a split.
+
+    Raises:
+        ConfigError: With the command that predicts the rows of the table ``word``.
+    """
+    arguments = runs.find_value(resolved.values, "data", "init_args")
+    named = str(runs.find_value(resolved.values, "data", "class_path"))
+    if named.rpartition(".")[2] == "Table" and isinstance(arguments, Mapping) and arguments.get("features"):
+        trained = arguments.get("path") or arguments.get("train")
+        raise error_at(explain_numbers(word, trained=trained), resolved.origin_of("data"))
 
 
 def _refuse_spawning(resolved: config.Resolved, problems: config.Problems) -> None:

@@ -87,7 +87,7 @@ def compose_row_config(path: Path, name: str, *, format_comparison: Callable[[in
     if is_class and num_test:
         share = num_largest / guess.num_values
         bound = round((1 + share) / 2, 2)
-        chance = f"always answering {largest!r} gives {share:.2f}; halfway from there to 1"
+        chance = f"always answering {largest!r} gives {share:.2f} on all rows; halfway from there to 1"
         gate = f"""\
 gate:   # for lightkit gate, promote and retrain
   metric: test/accuracy

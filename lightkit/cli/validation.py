@@ -267,13 +267,13 @@ def _check_paths(
 
 
 def _describe_wrong_folders(folder: Path) -> str | None:
-    """Describe why a folder's folders are not those of splits and classes; None where they are."""
+    """Describe why a folder's folders are not those of splits and classes with images; None where they are."""
     if not folder.is_dir():
         return None
-    from lightkit.images.image_index import find_split_folders  # here: it loads Pillow, for few configs
+    from lightkit.images.image_index import check_class_folders  # here: it loads Pillow, for few configs
 
     try:
-        find_split_folders(folder)
+        check_class_folders(folder)
     except DataError as error:
         return str(error)
     return None
@@ -287,7 +287,7 @@ def _error_at(origin: Origin | None, kind: type[LightkitError], text: str) -> Li
 def _describe_missing(value: str, kind: str) -> str | None:
     """Describe what is missing of a ``folder``, a ``file`` or ``any`` of both; None where nothing is.
 
-    ``class_folders`` is a folder whose content is checked too, by `find_split_folders`, and ``table`` a file or folder
+    ``class_folders`` is a folder whose content is checked too, by `check_class_folders`, and ``table`` a file or folder
     that may be a table.
     """
     is_table = kind == "table"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import os
-import sys
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +12,7 @@ from typing import Any
 
 from lightkit.cli.command_line import Invocation
 from lightkit.cli.command_table import COMMANDS
-from lightkit.cli.console import configure_console
+from lightkit.cli.console import configure_console, print_error
 from lightkit.cli.monitors import list_mode_warnings
 from lightkit.cli.row_check import check_rows_data
 from lightkit.cli.session import join_ranks
@@ -53,7 +52,7 @@ def _check(invocation: Invocation, ci_report: CiReport) -> int:
     try:
         _find_mistakes(invocation)
     except LightkitError as raised:
-        print(f"error: {raised}", file=sys.stderr)
+        print_error(f"error: {raised}")
         error = raised
         if invocation.has("json"):
             print(json.dumps({"stage": _get_stage(invocation), "mistakes": _list_mistakes(raised)}))

@@ -415,6 +415,18 @@ def find_split_folders(root: Path) -> dict[Split, Path]:
     return found
 
 
+def check_class_folders(root: Path) -> None:
+    """Check that folders are those of splits and classes, and that each class of the training has an image by its name.
+
+    Raises:
+        DataError: As `find_split_folders` and `class_files` do.
+    """
+    folder = find_split_folders(root).get("train", root)
+    for class_folder in _list_classes(folder):
+        if not any(Path(path).suffix.lower() in IMAGE_SUFFIXES for path in walk_files(str(class_folder))):
+            class_files(folder, Counter(), [])
+
+
 def _warn_of_other_folders(root: Path, given: Mapping[Split, Path]) -> None:
     """Warn of folders next to the splits, which may be splits under unusual names, or of splits within classes."""
     if not given:

@@ -224,7 +224,7 @@ class Score(NamedTuple):
         value: Its value.
         interval: Bounds of its 95 % interval; None where the samples do not give one.
         num_samples: Samples that it is computed on; None where unknown.
-        chance: Value of a model that does not look at its input; None where unknown.
+        chance: Value of a model that does not look at its input, on the same samples; None where unknown.
         is_loss: Whether small values are good.
     """
 
@@ -316,9 +316,7 @@ def _score_logged(facts: RunFacts, metric: str, value: float, *, num_samples: in
     num_right = round(value * num_samples)
     if num_samples == 0 or abs(value * num_samples - num_right) > max(_SHARE_ERROR, num_samples * _ROUNDING):
         return Score(metric, value, num_samples=num_samples, is_loss=is_loss)  # a mean over classes, or over batches
-    num_classes = len(facts.data.get("class_names") or ())
-    interval = wilson_interval(num_right, num_samples)
-    return Score(metric, value, interval, num_samples, 1 / num_classes if num_classes else None)
+    return Score(metric, value, wilson_interval(num_right, num_samples), num_samples)
 
 
 def is_metric(name: str) -> bool:
@@ -355,7 +353,7 @@ def describe_verdict(facts: RunFacts) -> str:
         text += f" (95 % interval {low:.3g} to {high:.3g}, {format_count(score.num_samples or 0, 'sample')})"
         if score.chance is not None:
             beats_chance = high < score.chance if score.is_loss else low > score.chance
-            text += f", {'better' if beats_chance else 'not better'} than chance ({score.chance:.3g})"
+            text += f", {'better' if beats_chance else 'not better'} than chance ({score.chance:.3g} on these samples)"
     return f"{state}: so far {text}{compared}." if state else f"{text}{compared}."
 
 

@@ -10,6 +10,7 @@ import hashlib
 import io
 import json
 import sys
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
@@ -153,8 +154,8 @@ def open_rows(place: str, *, setting: str = "data.init_args.path", **state: Any)
         if len(kinds) > 1:
             raise DataError(f"{place}: this folder has files of CSV and of JSON lines; expected one kind. Part them.")
         return _join_files(place, [_open_text(filesystem, each, each) for each in texts])
-    if not is_remote(place) and local_path(place).is_file() and not _is_parquet(local_path(place)):
-        raise DataError(f"{place}: a {suffix or 'plain'} file is not read ({setting}); expected {_KINDS}.")
+    if not is_remote(place):
+        _check_kind(local_path(place), place, setting)
     return _of_snapshot(place, open_table(place, **state))
 
 
@@ -205,6 +206,25 @@ def _list_texts(filesystem: fs.FileSystem, path: str) -> list[str]:
         if info.type == fs.FileType.File and not any(part[:1] in "._" for part in name.split("/"))
     ]
     return sorted(each for each in visible if _suffix(each) in (*CSV_SUFFIXES, *JSON_SUFFIXES))
+
+
+def _check_kind(path: Path, place: str, setting: str) -> None:
+    """Check that a file or folder without files of text may be a table.
+
+    Raises:
+        DataError: If it is another file, or has other files alone.
+    """
+    if path.is_file():
+        if not _is_parquet(path):
+            kind = _suffix(str(path)) or "plain"
+            raise DataError(f"{place}: a {kind} file is not read ({setting}); expected {_KINDS}.")
+        return
+    if (path / "_delta_log").is_dir():
+        return
+    suffixes = Counter(file.suffix.lower() or "plain" for file in path.rglob("*") if file.is_file())
+    if suffixes.keys().isdisjoint(PARQUET_SUFFIXES):
+        found = join_names([f"{number:,} {suffix}" for suffix, number in suffixes.most_common()]) or "no files"
+        raise DataError(f"{place}: this folder has no table ({setting}), but {found}; expected {_KINDS}.")
 
 
 def _is_parquet(file: Path) -> bool:

@@ -248,6 +248,21 @@ def test_a_run_of_values_is_tested_on_a_table_of_a_few_whole_ones(made_once: Onc
     assert logged == pytest.approx(expected, rel=1e-5)
 
 
+@pytest.mark.parametrize("words", [("--run", "latest"), ("--model",)], ids=["run", "file"])
+def test_a_folder_of_photos_for_a_model_of_rows_is_reported_by_its_name(
+    words: tuple[str, ...], made_once: Once, workspace: Workspace
+) -> None:
+    workspace = copy_of(make_promoted("rows", made_once), workspace)
+    if words == ("--model",):
+        words = ("--model", str(next(workspace.only_run.glob("export/*.onnx"))))
+    for name in ("1.jpg", "2.jpg", "notes.md"):
+        workspace.write(f"photos/{name}", "no table")
+    result = workspace.run("predict", *words, "photos")
+    assert result.code == 3, result.err
+    assert "error: photos: this folder has no table (FILE of lightkit predict), but 2 .jpg, 1 .md; " in result.err
+    assert "data.init_args" not in result.err
+
+
 @pytest.fixture(scope="module")
 def texts(made_once: Once) -> Path:
     return make_promoted("texts", made_once)

@@ -134,6 +134,20 @@ def test_files_of_a_folder_are_one_table(tmp_path: Path) -> None:
         open_rows(str(tmp_path / "t"))
 
 
+def test_a_folder_without_a_table_is_reported_with_what_it_has_and_where_it_was_named(tmp_path: Path) -> None:
+    for name in ("photos/1.jpg", "photos/2.JPG", "photos/notes"):
+        write(tmp_path, name, b"")
+    with pytest.raises(DataError) as caught:
+        open_rows(str(tmp_path / "photos"), setting="FILE of lightkit predict")
+    assert str(caught.value) == (
+        f"{tmp_path}/photos: this folder has no table (FILE of lightkit predict), but 2 .jpg, 1 plain; expected CSV "
+        "(.csv, .tsv, .txt), JSON lines (.jsonl, .ndjson), Parquet, or a Delta table."
+    )
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(DataError, match=r"empty: this folder has no table \(data\.init_args\.path\), but no files; "):
+        open_rows(str(tmp_path / "empty"))
+
+
 def test_parquet_has_the_values_of_the_same_text(tmp_path: Path) -> None:
     columns = {
         "a": pa.array([1.0, None, float("nan")]),
