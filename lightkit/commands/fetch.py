@@ -21,9 +21,7 @@ def fetch(invocation: Invocation) -> int:
     configure_console(stage_config.mode, stage_config.resolved.masked)
     section = stage_config.resolved.values.get("data")
     if section is None:
-        raise ConfigError(
-            "fetch: the config names no data; give it a file, as in lightkit fetch -c configs/flowers.yaml"
-        )
+        raise ConfigError("fetch: the config names no data; give it a file, as in lightkit fetch -c lightkit:flowers")
     from pytorch_lightning import LightningDataModule  # here: these load torch
     from pytorch_lightning.cli import LightningArgumentParser
 
