@@ -166,7 +166,7 @@ _EXPORT_OPTIONS = (
     Option("--num-samples", "validation samples that verify it; default 64", value="N"),
     Option("--rtol", "how far outputs may be off, relative; default by precision", value="X"),
     Option("--atol", "the same, absolute", value="X"),
-    Option("--opset", "of ONNX; default the newest that is tested", value="N"),
+    Option("--opset", "of ONNX, 18 to 23; default 20", value="N"),
     Option("--half", "also model.half.onnx, with weights in float16"),
     Option("--int8", "also model.int8.onnx, quantised"),
     CONFIG,
