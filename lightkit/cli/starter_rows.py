@@ -19,6 +19,7 @@ _TARGETS = ("target", "label", "class", "y", "outcome")
 """Usual names of the column of what is predicted; without one it is the last column."""
 _NUM_CLASSES = 10  # that are named
 _TEST_FRACTION = 0.1  # default of TableData
+_LEAST_WORDS = 3.0  # of a cell on average, in a column of texts
 
 
 class RowSummary(NamedTuple):
@@ -96,12 +97,37 @@ gate:   # for lightkit gate, promote and retrain
     return f"""\
 # {found}; the target has {kind}.
 #   lightkit fit -c {shlex.quote(name)}
-extends: [lightkit:tabular]
+{_format_notes(path, summary)}extends: [lightkit:tabular]
 data:
   init_args:
     path: {json.dumps(path.as_posix(), ensure_ascii=False)}
     target: {json.dumps(summary.target, ensure_ascii=False)}{reason}
 {gate}"""
+
+
+def _format_notes(path: Path, summary: RowSummary) -> str:
+    """Write comments on the columns that the model does not have, and on those of texts; each a line."""
+    lines = []
+    for name, guess in summary.guesses.items():
+        reason = explain_left_out(name, guess)
+        if name in (summary.target, "split") or (reason is None and not _has_texts(guess)):
+            continue
+        if _has_texts(guess):
+            arguments = {"path": path.as_posix(), "text": name, "label": summary.target}
+            given = ", ".join(f"{key}: {json.dumps(value, ensure_ascii=False)}" for key, value in arguments.items())
+            lines.append(f"# Column {name!r} has texts, of which this model reads nothing. To learn from them alone:")
+            lines.append("#   model: TextClassifier")
+            lines.append(f"#   data: {{class_path: TextData, init_args: {{{given}}}}}")
+        else:
+            lines.append(f"# Column {name!r} is left out: {reason}.")
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _has_texts(guess: TypeGuess) -> bool:
+    """Return whether a column has texts of several words, most of them different."""
+    num_words = sum(len(value.split()) for value in guess.values)
+    are_different = guess.is_many or 2 * len(guess.values) > guess.num_values
+    return guess.kind == "category" and are_different and num_words >= _LEAST_WORDS * len(guess.values)
 
 
 def _count_test_rows(summary: RowSummary) -> int:
