@@ -29,7 +29,7 @@ class RowSummary(NamedTuple):
         target: Column of what is predicted.
         is_usual: Whether it has a usual name.
         guesses: Of all columns.
-        types: Types of the columns that can say something of the target.
+        types: Types of the columns that may have information on the target.
         target_type: ``class`` or ``value``.
     """
 
@@ -56,7 +56,7 @@ def summarize_rows(path: Path) -> RowSummary:
     types = {name: str(guess.kind) for name, guess in others.items() if explain_left_out(name, guess) is None}
     if not types:
         raise DataError(
-            f"--data {path}: expected columns that say something of the target {target!r}; it has {join_names(names)}."
+            f"--data {path}: expected columns with information on the target {target!r}; it has {join_names(names)}."
         )
     return RowSummary(target, usual is not None, guesses, types, choose_target_type(target, guesses[target]))
 
