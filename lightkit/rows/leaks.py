@@ -1,4 +1,4 @@
-"""Columns that leak the target: equal to it, a sum with others that is, or a border that parts the classes. No torch."""
+"""Columns that leak the target: equal to it, a sum that is, or a border that parts the classes. No torch."""
 
 from __future__ import annotations
 
