@@ -263,8 +263,8 @@ def test_init_data_says_of_texts_among_other_columns_how_to_learn_from_them(work
     workspace.write("t.csv", "note,author,label\n" + "".join(rows))
     workspace.run("init", "--data", "t.csv").ok()
     text = (workspace.folder / "t.yaml").read_text(encoding="utf-8")
-    assert text.startswith("# 40 rows with 1 category; the target has classes: a 20, b 20.\n")
-    assert "# Column 'note' has texts, of which this model reads nothing." in text
+    assert text.startswith("# 40 rows with 2 categories; the target has classes: a 20, b 20.\n")
+    assert "# Column 'note' has texts, whose words this model does not read." in text
     shown = [line.removeprefix("#   ") for line in text.splitlines() if line.startswith(("#   model", "#   data"))]
     workspace.write("notes.yaml", "\n".join(["extends: [lightkit:base]", *shown, "trainer: {max_epochs: 1}", ""]))
     workspace.run("fit", "-c", "notes.yaml").ok()
