@@ -514,6 +514,8 @@ class _Parser:
         hint = self._near_option(word.lstrip("-").partition("=")[0])
         text = f"unexpected argument {_mask(word)!r}"
         if not self._command.takes_config:
+            if self._command.find_option("--data") is not None and os.path.exists(word):  # noqa: PTH110 (as below)
+                hint = f"; did you mean --data {cut(word)}?"
             return self._command.error(f"{text}{hint}")
         if word.endswith(_NESTED_FILES):
             hint = f"; a config file comes after -c: -c {cut(word)}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal
@@ -309,8 +309,10 @@ def _find_named_checkpoint(options: Mapping[str, Any], resolved: config.Resolved
 
 def read_run_settings(stage_config: StageConfig) -> RunSettings:
     """Read the `run` section of a config that jsonargparse has not parsed, in which values of flags are text."""
-    given = {
-        key: config.read_scalar(value) if isinstance(value, str) and key in ("wait_s", "stale_s", "report") else value
-        for key, value in stage_config.resolved.section("run").items()
-    }
+    given = stage_config.resolved.section("run")
+    for setting in fields(RunSettings):
+        value = given.get(setting.name)
+        takes_text = str(setting.type).startswith("str")  # the annotation as it is written
+        if isinstance(value, str) and not takes_text:
+            given[setting.name] = config.read_scalar(value)
     return RunSettings(**{**given, "name": stage_config.job_name})

@@ -22,7 +22,7 @@ from lightkit.cli.sweep_check import check_space, read_plan
 from lightkit.cli.validation import check_inputs, find_missing_forward, require_export_hooks
 from lightkit.config import Origin, Problems, error_at
 from lightkit.config.schedule import find_long_schedules
-from lightkit.errors import ConfigError, LightkitError
+from lightkit.errors import ConfigError, LightkitError, OutputLost
 from lightkit.export.options import ExportOptions, parse_formats
 from lightkit.hardware import Machine, this_machine
 from lightkit.hardware.gpus import Gpu
@@ -51,6 +51,8 @@ def _check(invocation: Invocation, ci_report: CiReport) -> int:
     error = None
     try:
         _find_mistakes(invocation)
+    except OutputLost:  # no mistake of the config
+        raise
     except LightkitError as raised:
         print_error(f"error: {raised}")
         error = raised

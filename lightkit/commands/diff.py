@@ -14,7 +14,7 @@ from lightkit import runs
 from lightkit.cli.argument_lookup import find_default
 from lightkit.cli.command_line import Invocation
 from lightkit.cli.config_loader import load_config
-from lightkit.config import PREFIX, RESERVED_VARIABLES, KeyPath, Problems, Resolved, dotted, resolve_hardware
+from lightkit.config import PREFIX, RESERVED_VARIABLES, KeyPath, Problems, Resolved, dotted, packaged, resolve_hardware
 from lightkit.config.display import describe_node, format_column, iterate_leaves
 from lightkit.config.origins import NESTED_FILES, shown_path
 from lightkit.config.resolved import collect_errors
@@ -69,7 +69,8 @@ def _read_input(name: str, root: Path) -> tuple[str, MappingNode, _Values, bool]
     Raises:
         ConfigError: If it is missing, or cannot be read.
     """
-    is_run = not (name.endswith(NESTED_FILES) or Path(name).is_file())
+    is_file = name.endswith(NESTED_FILES) or Path(name).is_file()
+    is_run = not (is_file or name.startswith(packaged.PREFIX))
     invocation = Invocation("fit", files=(name,))
     recorded = dict[KeyPath, Any]()
     if is_run:

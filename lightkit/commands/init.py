@@ -41,6 +41,7 @@ _TEMPLATES = {
 }
 """Folders of files of each template."""
 _JSON_SUFFIXES = (".jsonl", ".ndjson", ".json")
+_SPREADSHEETS = (".ods", ".xls", ".xlsx")
 _NUM_SIZES = 200  # images whose size is looked at
 _SEPARATORS = "|;,"
 _LABELS = ("label", "class", "target", "category", "y")
@@ -172,7 +173,9 @@ def summarize_images(path: Path) -> ImageData:
         DataError: If there is neither, or fewer than two classes.
     """
     if not path.exists():
-        raise DataError(f"--data {path}: no such folder{near_files(path)}")
+        raise DataError(f"--data {path}: no such file or folder{near_files(path)}")
+    if path.suffix.lower() in _SPREADSHEETS:
+        raise DataError(f"--data {path}: spreadsheets are not read; save it as CSV, and name that file")
     if path.is_file() and path.suffix.lower() in CSV_SUFFIXES:
         return _summarize_csv(path)
     has_folders = path.is_dir() and bool(_subfolders(path))  # next to class folders a licence or a list is no table

@@ -24,7 +24,7 @@ from lightkit.config.origins import (
     shown_path,
 )
 from lightkit.config.overrides import Flag, flag_layers, nest, variable_layers
-from lightkit.config.packaged import PREFIX, find_config
+from lightkit.config.packaged import PREFIX, find_config, suggest_packaged
 from lightkit.config.resolved import Resolved, root_in
 from lightkit.config.secrets import HIDDEN, choose_reference, is_secret, list_forms, read_default
 from lightkit.config.tree import Items, Leaf, MappingNode, Node, find, to_plain, walk
@@ -185,7 +185,9 @@ def _find_extended(name: str, origin: Origin, chain: Sequence[Path]) -> Path:
     found = [*folder.glob("*.yaml"), *folder.glob("*/*.yaml")]  # not all below: it may hold data and environments
     layers = sorted(file.relative_to(folder).with_suffix("").as_posix() for file in found)
     beside = f"; files next to it: {', '.join(layers[:10])}" if layers else ""
-    raise error_at(f"{text}{near(name.removesuffix('.yaml'), layers) or beside}", origin)
+    stem = name.removesuffix(".yaml")
+    hint = suggest_packaged(Path(f"{stem}.yaml")) or near(stem, layers) or beside
+    raise error_at(f"{text}{hint}", origin)
 
 
 def _expand(

@@ -29,7 +29,7 @@ from lightkit.rows.values import ColumnType, TypeGuess, missing_column, read_col
 
 TargetType = Literal["auto", "class", "value"]
 _MOST_CLASSES = 20  # of whole numbers that are classes
-_SAMPLE_ROWS = 20_000  # of the training split, in which columns that say the target are looked for
+_SAMPLE_ROWS = 20_000  # of the training split, in which columns that leak the target are looked for
 _HASH_BYTES = 8  # of a digest, the first ones
 TARGET_COLUMN = "\0target"
 """Name of the column of targets among those of the model; no column of a table has it."""
@@ -117,7 +117,7 @@ class RowRules(ABC):
         """Fit the preparation on the rows of the training split."""
 
     def describe_rows(self, rows: pa.Table, target: pa.ChunkedArray) -> list[str]:
-        """List what is worth knowing of some training rows, such as columns that say the target; each a sentence."""
+        """List what is worth knowing of some training rows, such as columns that leak the target; each a sentence."""
         return []
 
     def advise(self, column: str) -> str:

@@ -89,7 +89,7 @@ class TableRules(RowRules):
                 notes.append(f"columns: auto leaves out column {name!r}: {reason}.")
         if not found:
             raise DataError(
-                f"data.init_args.columns: no column of {settings.name} can say anything of the target "
+                f"data.init_args.columns: no column of {settings.name} has information on the target "
                 f"{settings.target!r}; the others are {join_names(list(guesses)) or 'none'}."
             )
         return found, notes
@@ -102,7 +102,7 @@ class TableRules(RowRules):
         return fitted.finish()
 
     def describe_rows(self, rows: pa.Table, target: pa.ChunkedArray) -> list[str]:
-        """List the columns that say the target."""
+        """List the columns that leak the target."""
         return find_leaks(rows, target)
 
     def advise(self, column: str) -> str:

@@ -290,6 +290,18 @@ def test_init_data_writes_a_config_of_at_most_12_lines_for_a_table_of_rows(works
     assert "column 'label' has one value in all rows (x)" in failed.err
 
 
+def test_init_data_says_of_texts_among_other_columns_how_to_learn_from_them(workspace: Workspace) -> None:
+    rows = [f"word {at} of a text of class {'ab'[at % 2]},me{at % 3},{'ab'[at % 2]}\n" for at in range(40)]
+    workspace.write("t.csv", "note,author,label\n" + "".join(rows))
+    workspace.run("init", "--data", "t.csv").ok()
+    text = (workspace.folder / "t.yaml").read_text(encoding="utf-8")
+    assert text.startswith("# 40 rows with 2 categories; the target has classes: a 20, b 20.\n")
+    assert "# Column 'note' has texts, whose words this model does not read." in text
+    shown = [line.removeprefix("#   ") for line in text.splitlines() if line.startswith(("#   model", "#   data"))]
+    workspace.write("notes.yaml", "\n".join(["extends: [lightkit:base]", *shown, "trainer: {max_epochs: 1}", ""]))
+    workspace.run("fit", "-c", "notes.yaml").ok()
+
+
 def test_init_data_writes_a_config_of_at_most_12_lines_for_texts(workspace: Workspace) -> None:
     texts = [f"word {at} of a text of class {'ab'[at % 2]}" for at in range(40)]
     lines = [json.dumps({"id": at, "note": text, "label": "ab"[at % 2]}) + "\n" for at, text in enumerate(texts)]
@@ -335,16 +347,18 @@ def test_a_folder_in_the_place_of_a_config_offers_init(words: list[str], workspa
 @pytest.mark.parametrize(
     ("words", "code", "says"),
     [
-        (["--data", "nowhere"], 3, "no such folder"),
+        (["--data", "nowhere"], 3, "no such file or folder"),
+        (["--data", "t.xlsx"], 3, "spreadsheets are not read; save it as CSV"),
         (["--data", "empty"], 3, "expected one folder per class"),
         (["--data", "flat"], 3, "--data flat: 2 images, not in the folder of a class; expected one folder per class"),
         (["--template", "modul"], 2, "choose from module, image, ci, cron"),
-        (["photos"], 2, "unexpected argument 'photos'"),
+        (["photos"], 2, "unexpected argument 'photos'; did you mean --data photos?"),
     ],
-    ids=["no_folder", "no_images", "no_class_folder", "no_template", "positional"],
+    ids=["no_folder", "spreadsheet", "no_images", "no_class_folder", "no_template", "positional"],
 )
 def test_init_says_what_it_expected(words: list[str], code: int, says: str, workspace: Workspace) -> None:
     (workspace.folder / "empty").mkdir()
+    workspace.write("t.xlsx", "a spreadsheet")
     write_photos(workspace.folder / "photos", number=1)
     (workspace.folder / "flat").mkdir()
     for number, photo in enumerate(sorted(workspace.folder.glob("photos/*/*.*"))[:2]):
