@@ -115,7 +115,9 @@ def _format_notes(path: Path, summary: RowSummary) -> str:
         if _has_texts(guess):
             arguments = {"path": path.as_posix(), "text": name, "label": summary.target}
             given = ", ".join(f"{key}: {json.dumps(value, ensure_ascii=False)}" for key, value in arguments.items())
-            lines.append(f"# Column {name!r} has texts, whose words this model does not read. To learn from them alone:")
+            lines.append(
+                f"# Column {name!r} has texts, whose words this model does not read. To learn from them alone:"
+            )
             lines.append("#   model: TextClassifier")
             lines.append(f"#   data: {{class_path: TextData, init_args: {{{given}}}}}")
         else:
