@@ -67,19 +67,22 @@ def plan_deletions(
     *,
     name: str | None = None,
     promoted: Collection[str] = (),
+    of_sweeps: Collection[str] = (),
     now: float,
 ) -> DeletionPlan:
     """Decide which runs are deleted.
 
     Never one that a process works on, that cannot be read, was promoted or has no manifest, the newest good training of
-    a job, an interrupted one that the next start would resume, one from whose checkpoint a kept run started or which
-    its config names, nor one that is older than a run whose manifest cannot be read.
+    a job, an interrupted one that the next start would resume, one that an unfinished sweep needs, one from whose
+    checkpoint a kept run started or which its config names, nor one that is older than a run whose manifest cannot be
+    read.
 
     Args:
         entries: All runs of all jobs, the newest first: any may have started from a run of the job.
         rules: Rules that keep more.
         name: Job whose runs may be deleted; all if None. Only they are in the plan.
         promoted: Runs that a registry needs, or may need, as ``NAME/ID``.
+        of_sweeps: Runs that unfinished sweeps need, as ``NAME/ID``.
         now: Seconds since 1970.
 
     Raises:
@@ -93,7 +96,7 @@ def plan_deletions(
         else:
             kept[each.key] = "of another job"
     for job in jobs.values():
-        for each, reason in [*_list_protected(job, promoted), *_apply_rules(job, rules, now)]:
+        for each, reason in [*_list_protected(job, promoted, of_sweeps), *_apply_rules(job, rules, now)]:
             kept.setdefault(each.key, reason)
     unknown = [each for each in entries if has_unknown_needs(each)]
     _keep_needed(entries, kept, unknown)
@@ -139,7 +142,9 @@ def _keep_needed(entries: Sequence[IndexedRun], kept: dict[str, str], unknown: S
                 to_follow.append(needed)
 
 
-def _list_protected(job: Sequence[IndexedRun], promoted: Collection[str]) -> Iterator[tuple[IndexedRun, str]]:
+def _list_protected(
+    job: Sequence[IndexedRun], promoted: Collection[str], of_sweeps: Collection[str]
+) -> Iterator[tuple[IndexedRun, str]]:
     for each in job:
         if each.is_locked or each.status == "running":
             yield each, "a process works on it"
@@ -147,6 +152,8 @@ def _list_protected(job: Sequence[IndexedRun], promoted: Collection[str]) -> Ite
             yield each, f"it cannot be read ({each.damage})"
         elif each.key in promoted:
             yield each, "promoted"
+        elif each.key in of_sweeps:
+            yield each, "its sweep is not finished"
         elif not each.run.manifest_path.exists():
             yield each, "no run of lightkit"
     trainings = [each for each in job if each.is_training]
@@ -207,7 +214,8 @@ def _has_good_checkpoint(each: IndexedRun) -> bool:
 def delete_runs(root: Path, jobs: Collection[str], planned: Sequence[IndexedRun]) -> list[IndexedRun]:
     """Delete runs. Each is renamed first, so that no start can find half of one; links are removed, never followed.
 
-    No lock is needed: a start goes on with the newest training of its job alone, which no plan deletes.
+    No lock is needed: a start goes on with the newest training of its job, or with trials of its sweep, which no plan
+    deletes.
 
     Args:
         root: Folder that holds the runs of all jobs.
