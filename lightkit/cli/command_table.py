@@ -760,9 +760,10 @@ Delete the runs that no rule keeps, and print what they were. Never deleted are:
 process works on; one with a record that cannot be read; one whose model an alias in MLflow's
 registry points to, or which a rollback would bring back; one that was promoted in another
 registry, which is not read; the newest good training of each job; one that the next start would
-resume; one from whose checkpoint a kept run began, or which its config names; a folder without
-manifest.json; and all runs that are older than one whose manifest.json cannot be read, which may
-have begun from them.""",
+resume; one of a sweep that is not finished, unless it was stopped early; one from whose
+checkpoint a kept run began, or which its config names; a folder without manifest.json; and all
+runs that are older than one whose manifest.json cannot be read, which may have begun from
+them.""",
         inputs=(Input("NAME", "runs of this job only"),),
         options=(
             Option("--keep-last", "keep the newest N of each job", value="N", kind="count"),

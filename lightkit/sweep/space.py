@@ -405,20 +405,23 @@ def _find_impossible(dimension: Dimension, dimensions: Mapping[str, Dimension]) 
         if other is None:
             known = [key for key in dimensions if key != dimension.key]
             return f"{head}: {name} is not searched{near(name, known)}; searched are {', '.join(known) or 'no others'}"
-        wrong = [value for value in values if _find_value(other, value) is None]
+        wrong = [value for value in values if not _find_values(other, value)]
         if wrong:
             return f"{head}: it never holds: {name} is never {', '.join(map(str, wrong))}"
     return None
 
 
-def _find_value(dimension: Dimension, value: Any) -> Any:
-    """Return the value of a dimension that a condition names: for a layer its path; None without it."""
-    if dimension.kind == "layers":
-        return next((each for each in dimension.choices if str(each).endswith(str(value))), None)
-    return value if dimension.contains(value) else None
+def _find_values(dimension: Dimension, value: Any) -> list[Any]:
+    """Return the values of a dimension that one in a condition stands for: layers by the end of their paths."""
+    if dimension.kind == "layers" and isinstance(value, str):
+        return [each for each in dimension.choices if each == value or str(each).endswith(f"/{value}")]
+    return [dimension.clean(value)] if dimension.contains(value) else []
 
 
 def _complete_conditions(dimension: Dimension, dimensions: Mapping[str, Dimension]) -> Dimension:
-    """Put the paths of layers in the place of the names by which a condition has them."""
-    when = [(name, tuple(_find_value(dimensions[name], value) for value in values)) for name, values in dimension.when]
+    """Put the values of the other keys, as they are proposed, in the place of those that a condition has."""
+    when = []
+    for name, values in dimension.when:
+        found = [each for value in values for each in _find_values(dimensions[name], value)]
+        when.append((name, tuple(found)))
     return replace(dimension, when=tuple(when))
