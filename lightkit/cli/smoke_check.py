@@ -324,7 +324,8 @@ class _SmokeCheck(ModelBuilder):
         if downloads and arguments.get("weights") == "default" and arguments.get("backbone") != SMALL_CNN:
             arguments["weights"] = None  # they change no shape, and training fetches them
             self._not_tried["model.init_args.weights"] = "default, which the first fit downloads unless it has them"
-        self.datamodule, self.model = self._build("data", self._section.get("data")), self._build("model", model)
+        self.datamodule = self._build("data", self._section.get("data"))
+        self.model = self._build("model", model)
         callbacks = self._build_entries("callbacks")
         if stage == "fit":
             callbacks += list_checkpoint_callbacks(self._resolved, self._trainer_section, callbacks)

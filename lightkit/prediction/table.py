@@ -380,13 +380,14 @@ def write_predictions(
         ConfigError: If a file cannot be created, or predictions that are no rows cannot be in it.
         LightkitError: If one cannot be written, as on a full disk.
     """
-    columns = PredictionColumns(class_names, top_k, num_values, task=task) if has_rows else _NamedParts()
-    if has_rows and task.form.has_masks and class_names is not None:
-        is_stdout = output == STANDARD_OUTPUT
-        folder = Path(f"predictions{FOLDER_ENDING}") if is_stdout else output.with_name(f"{output.stem}{FOLDER_ENDING}")
-        columns = _MaskColumns(class_names, task=task, folder=folder, base=Path() if is_stdout else output.parent)
+    columns: PredictionColumns
     if not has_rows:
+        columns = _NamedParts()
         _refuse_rows(output, contact_sheet)
+    elif task.form.has_masks and class_names is not None:
+        columns = _make_mask_columns(output, class_names, task)
+    else:
+        columns = PredictionColumns(class_names, top_k, num_values, task=task)
     with ExitStack() as files:
         asides: dict[Path, Path] = {}
         for path in {output, contact_sheet} - {None, STANDARD_OUTPUT}:
@@ -413,6 +414,14 @@ def write_predictions(
             page = writer.render_sheet()
             with _translate_write_errors(contact_sheet):
                 asides[contact_sheet].write_text(page, encoding="utf-8")
+
+
+def _make_mask_columns(output: Path, class_names: Sequence[str], task: Task) -> _MaskColumns:
+    """Make the columns of masks, whose files are in a folder next to the table."""
+    if output == STANDARD_OUTPUT:
+        return _MaskColumns(class_names, task=task, folder=Path(f"predictions{FOLDER_ENDING}"), base=Path())
+    folder = output.with_name(f"{output.stem}{FOLDER_ENDING}")
+    return _MaskColumns(class_names, task=task, folder=folder, base=output.parent)
 
 
 def _refuse_rows(output: Path, contact_sheet: Path | None) -> None:

@@ -380,21 +380,23 @@ def _warn_of_copies(table: _Table, assigned: NDArray[np.uint8]) -> None:
     for at, digest in enumerate(table.digests):
         same[digest].append(at)
     groups = [numbers for numbers in same.values() if len(numbers) > 1]
-    places: Any = table.join("places") if groups else None
     across = [group for group in groups if len({int(assigned[at]) for at in group}) > 1]
     unlike = [group for group in groups if len({tuple(table.labels[at]) for at in group}) > 1]
-    for found, effect in (
-        (across, "in more than one split, which makes results look better than they are"),
-        (unlike, "there with different labels, of which at most one is right"),
-    ):
-        if not found:
-            continue
-        shown = [" = ".join(places[at].as_py() for at in group[:_NUM_SHOWN]) for group in found]
-        log.warning(
-            "%s %s: %s. data.init_args.copies: drop leaves out all but one of equal texts",
-            format_count(len(found), "text is", "texts are"), effect,
-            join_names([visible(each, in_line=True) for each in shown], most=_NUM_SHOWN),
-        )  # fmt: skip
+    _warn_of_groups(table, across, "in more than one split, which makes results look better than they are")
+    _warn_of_groups(table, unlike, "there with different labels, of which at most one is right")
+
+
+def _warn_of_groups(table: _Table, groups: Sequence[Sequence[int]], effect: str) -> None:
+    """Warn of equal texts, each with its places; of none without any."""
+    if not groups:
+        return
+    places: Any = table.join("places")
+    shown = [" = ".join(places[at].as_py() for at in group[:_NUM_SHOWN]) for group in groups]
+    log.warning(
+        "%s %s: %s. data.init_args.copies: drop leaves out all but one of equal texts",
+        format_count(len(groups), "text is", "texts are"), effect,
+        join_names([visible(each, in_line=True) for each in shown], most=_NUM_SHOWN),
+    )  # fmt: skip
 
 
 def _require_splits(
