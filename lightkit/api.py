@@ -157,7 +157,7 @@ def fit(config: Files, overrides: Mapping[str, Any] | None = None, *, quiet: boo
 
     Example:
         ```python
-        run = lightkit.fit("configs/flowers.yaml", {"trainer.max_epochs": 3, "data.batch_size": 64})
+        run = lightkit.fit("lightkit:flowers", {"trainer.max_epochs": 3, "data.batch_size": 64})
         run.summary["best"]
         ```
     """
@@ -223,7 +223,7 @@ def load_config(config: Files, overrides: Mapping[str, Any] | None = None) -> di
 
     Example:
         ```python
-        lightkit.load_config(["configs/flowers.yaml", "lightkit:logger/csv"])["trainer"]
+        lightkit.load_config(["lightkit:flowers", "lightkit:logger/csv"])["trainer"]
         ```
     """
     with _command():

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 
 from lightkit.cli.command_line import Command, Invocation
 from lightkit.cli.command_table import COMMANDS, WITH_MODEL, parse
-from lightkit.cli.console import FULL_TRACEBACK, discard_output, guard_standard_output, print_error
+from lightkit.cli.console import FULL_TRACEBACK, discard_output, flush_or_discard, guard_standard_output, print_error
 from lightkit.errors import PIPE_CLOSED, Interrupted, LightkitError, OutputLost, format_interruption
 from lightkit.runs.signals import SignalWatch
 from lightkit.version import __version__
@@ -39,20 +39,23 @@ def main(argv: Sequence[str] | None = None) -> int:
             finally:
                 watch.deferred = True  # the work is done, and its end is still to be printed
             print(end="", flush=True)  # here, where a reader that has left is no news
+            watch.code = code
         except Interrupted as interruption:
-            code = _report_interruption(interruption)
+            watch.code = _report_interruption(interruption)
         except BrokenPipeError:  # the reader of a pipe has left, as `| head` does
             discard_output(sys.stdout)
-            code = PIPE_CLOSED
+            watch.code = PIPE_CLOSED
         except Exception as error:
             if watch.received is not None and watch.explains(error):
-                code = _report_interruption(Interrupted(watch.received))
+                watch.code = _report_interruption(Interrupted(watch.received))
             elif isinstance(error, LightkitError):
-                code = _report_error(error)
+                watch.code = _report_error(error)
             else:
                 raise
-        watch.code = code
-        return code
+        finally:  # a reader may have left while an error was on its way
+            flush_or_discard(sys.stdout)
+            flush_or_discard(sys.stderr)
+        return watch.code
 
 
 def _report_interruption(interruption: Interrupted) -> int:
@@ -61,8 +64,9 @@ def _report_interruption(interruption: Interrupted) -> int:
 
 
 def _report_error(error: LightkitError) -> int:
+    flush_or_discard(sys.stdout)  # above the error, where both go to one place
     if isinstance(error, OutputLost):
-        discard_output(sys.stdout)  # which Python would try to write once more at its end
+        discard_output(sys.stdout)
     print_error(f"error: {error}")
     return error.exit_code
 

@@ -2,7 +2,7 @@ r"""Write constraints.txt from what pip resolves under several Python versions.
 
 for v in 3.11 3.12 3.13 3.14; do
     python$v -m pip install --dry-run --ignore-installed --report /tmp/$v.json \
-        '.[dev,docs,bench,comet,wandb,apprise,timm,spark,ray,text]'
+        '.[dev,docs,bench,onnx,delta,comet,wandb,apprise,timm,spark,ray,serve,sweep,text]'
 done
 python scripts/constraints.py /tmp/3.11.json /tmp/3.12.json /tmp/3.13.json /tmp/3.14.json > constraints.txt
 

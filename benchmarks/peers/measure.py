@@ -62,11 +62,13 @@ def run(
     """
     folder.mkdir(parents=True, exist_ok=True)
     pattern = None if epoch is None else re.compile(epoch)
+    variables = {**os.environ, "PYTHONUNBUFFERED": "1", "CUDA_VISIBLE_DEVICES": "", **(environ or {})}
+    variables.pop("PYTHONDONTWRITEBYTECODE", None)  # else what pip has not compiled is compiled at each start
     start_s = time.monotonic()
     process = subprocess.Popen(
         command,
         cwd=folder,
-        env={**os.environ, "PYTHONUNBUFFERED": "1", "CUDA_VISIBLE_DEVICES": "", **(environ or {})},
+        env=variables,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

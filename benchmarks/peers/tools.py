@@ -153,8 +153,8 @@ def _make_timm(setting: Setting, *, equal: bool) -> Job:
     ]  # fmt: skip
     if equal:
         command += [
-            "-j", "1", "--sched", "none", "--warmup-epochs", "0", "--weight-decay", "0.01", "--smoothing", "0",
-            "--scale", "0.35", "1.0", "--color-jitter", "0", "--crop-pct", "0.875",
+            "-j", "1", "--sched", "step", "--decay-epochs", "1000", "--warmup-epochs", "0", "--weight-decay", "0.01",
+            "--smoothing", "0", "--scale", "0.35", "1.0", "--color-jitter", "0", "--crop-pct", "0.875",
         ]  # fmt: skip
     return Job("timm 1.0.31", command, r"Current checkpoints", read_table("out/*/summary.csv", "eval_top1", scale=0.01))
 
@@ -174,7 +174,7 @@ def _make_ultralytics(setting: Setting, *, equal: bool) -> Job:
     if equal:
         words += [
             "optimizer=AdamW", f"lr0={RATE}", "lrf=1.0", "warmup_epochs=0", "weight_decay=0.01", "nbs=32", "workers=1",
-            "scale=0.65", "hsv_h=0", "hsv_s=0", "hsv_v=0", "erasing=0", "auto_augment=null", "amp=False",
+            "scale=0.65", "hsv_h=0", "hsv_s=0", "hsv_v=0", "erasing=0", "auto_augment=None", "amp=False",
         ]  # fmt: skip
     return Job(
         "Ultralytics 8.4.190",

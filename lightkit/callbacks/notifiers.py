@@ -400,22 +400,24 @@ def _details(message: Message) -> list[tuple[str, bool]]:
     if metrics:
         width = max(map(len, metrics))
         lines = [f"{name:<{width}}  {_format_number(value)}" for name, value in metrics.items()]
-        more = [f"and {len(lines) - _MAX_METRICS} more"] if len(lines) > _MAX_METRICS else []
-        parts.append(("\n".join([*lines[:_MAX_METRICS], *more]), True))
+        if len(lines) > _MAX_METRICS:
+            lines[_MAX_METRICS:] = [f"and {len(lines) - _MAX_METRICS} more"]
+        parts.append(("\n".join(lines), True))
     if gate.get("baseline"):
         parts.append((f"against {str(gate['baseline'])[:_MAX_NAME]}", False))
     checks = sorted(gate.get("checks") or [], key=lambda check: bool(check.get("passed")))  # failures first
-    lines = [
-        f"{'passed' if check.get('passed') else 'FAILED'}  {check.get('name')} "
-        f"{_format_number(check.get('challenger'))}, asked: {check.get('asks')}"
-        for check in checks
-    ]
-    parts += [("\n".join(lines), True)] if lines else []
+    if checks:
+        parts.append(("\n".join(map(_format_check, checks)), True))
     if best is not None and message["kind"] in ("epoch", "end"):
         parts.append((f"best {best.get('monitor')}: {_format_number(best.get('value'))}", False))
     if message["error"] and message["status"] != "preempted" and not checks:
         parts.append((message["error"], True))
     return parts
+
+
+def _format_check(check: Mapping[str, Any]) -> str:
+    verdict = "passed" if check.get("passed") else "FAILED"
+    return f"{verdict}  {check.get('name')} {_format_number(check.get('challenger'))}, asked: {check.get('asks')}"
 
 
 def _origin(message: Message) -> list[str]:

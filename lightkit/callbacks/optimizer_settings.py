@@ -6,7 +6,7 @@ import copy
 import logging
 import math
 import warnings
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -201,14 +201,12 @@ class OptimizerSettings(Callback):
                 for number, config in enumerate(trainer.lr_scheduler_configs)
                 if getattr(config.scheduler, "optimizer", None) is optimizer
             ]
-            differs = [_differing(old, new) for old, new in zip(before["groups"], _list_groups(settings), strict=False)]
-            if before["class"] != type(optimizer).__name__:
-                differs = [set(group) for group in _list_groups(settings)]
+            first = _list_groups(settings)
+            differs = _list_differing(before, {"class": type(optimizer).__name__, "groups": first})
             if _was_scheduled(recorded, index, now=bool(scheduled)):
                 differs = [{*keys, "lr"} for keys in differs]
 
             # Rates that no schedule moves, and what is no rate.
-            first = _list_groups(settings)
             for group, fresh, keys in zip(optimizer.param_groups, first, differs, strict=False):
                 for key in keys - ({*_RATES} if scheduled else set()):
                     _set_value(group, key, fresh[key])
@@ -227,12 +225,13 @@ class OptimizerSettings(Callback):
         settings = self._optimizers[index]
         optimizer = trainer.optimizers[index]
         first = _list_groups(settings)
-        is_same_kind = old is not None and old["class"] == type(schedule).__name__
+        if old is not None and old["class"] != type(schedule).__name__:
+            old = None
 
         # A plateau schedule goes by metrics, which are gone: what it has reached stays, its settings change.
         if isinstance(schedule, ReduceLROnPlateau):
             state = fresh.state_dict()
-            if is_same_kind and old is not None:
+            if old is not None:
                 keys = _differing(old["state"], state)
                 schedule.load_state_dict({key: state[key] for key in keys})
                 for group, then, now in zip(optimizer.param_groups, before, first, strict=False):
@@ -244,12 +243,9 @@ class OptimizerSettings(Callback):
             return
 
         # Any other one depends on the number of its steps alone.
-        is_same_pace = (
-            is_same_kind
-            and old is not None
-            and all(old[key] == getattr(config, key) for key in ("interval", "frequency"))
-        )
-        position = getattr(schedule, "last_epoch", None) if is_same_pace else None
+        position = None
+        if old is not None and (old["interval"], old["frequency"]) == (config.interval, config.frequency):
+            position = getattr(schedule, "last_epoch", None)
         if position is None:
             position = _count_done(trainer, config.interval) // config.frequency
         with warnings.catch_warnings():
@@ -355,6 +351,13 @@ def _differing(old: Mapping[str, Any], new: Mapping[str, Any]) -> set[str]:
     return {key for key in old.keys() & new.keys() if not _is_same(old[key], new[key])}
 
 
+def _list_differing(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[set[str]]:
+    """Return the keys of each group of an optimizer whose values differ: all of another class."""
+    if old["class"] != new["class"]:
+        return [set(group) for group in new["groups"]]
+    return [_differing(then, group) for then, group in zip(old["groups"], new["groups"], strict=False)]
+
+
 def _is_same(old: Any, new: Any) -> bool:
     if isinstance(old, torch.Tensor) or isinstance(new, torch.Tensor):
         return bool(torch.equal(torch.as_tensor(old).cpu(), torch.as_tensor(new).cpu()))
@@ -369,26 +372,40 @@ def _compare(recorded: Mapping[str, Any], now: Mapping[str, Any]) -> list[tuple[
     """List what differs: section, name, old and new value. What a schedule has derived from others is left out."""
     found: list[tuple[str, str, Any, Any]] = []
     for old, new in zip(recorded["optimizers"], now["optimizers"], strict=False):
-        if old["class"] != new["class"]:
-            found.append(("optimizer", "class", old["class"], new["class"]))
-            continue
-        for then, group in zip(old["groups"], new["groups"], strict=False):
-            keys = _differing(then, group)
-            shown = keys - {"lr", "max_lr", "min_lr"} if "initial_lr" in keys else keys
-            found += [("optimizer", key, then[key], group[key]) for key in sorted(shown)]
+        found += [("optimizer", *difference) for difference in _compare_optimizer(old, new)]
     olds = recorded["schedules"]
     news = now["schedules"]
     if len(olds) != len(news):
         names = [", ".join(each["class"] for each in those) or "none" for those in (olds, news)]
         found.append(("lr_scheduler", "class", names[0], names[1]))
     for old, new in zip(olds, news, strict=False):
-        keys = _differing({**old, "state": None}, {**new, "state": None})
-        found += [("lr_scheduler", key, old[key], new[key]) for key in sorted(keys)]
-        if old["class"] == new["class"]:
-            states = _differing(old["state"], new["state"])
-            shown = {key for key in states if key[0] != "_" and key != "base_lrs"} or states - {"base_lrs", "_last_lr"}
-            found += [("lr_scheduler", key, old["state"][key], new["state"][key]) for key in sorted(shown)]
+        found += [("lr_scheduler", *difference) for difference in _compare_schedule(old, new)]
     return found
+
+
+def _compare_optimizer(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:
+    """List the settings of an optimizer that differ: name, old and new value."""
+    if old["class"] != new["class"]:
+        yield "class", old["class"], new["class"]
+        return
+    for then, group in zip(old["groups"], new["groups"], strict=False):
+        keys = _differing(then, group)
+        if "initial_lr" in keys:
+            keys -= {"lr", "max_lr", "min_lr"}
+        for key in sorted(keys):
+            yield key, then[key], group[key]
+
+
+def _compare_schedule(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:
+    """List the settings of a schedule that differ: name, old and new value."""
+    for key in sorted(_differing({**old, "state": None}, {**new, "state": None})):
+        yield key, old[key], new[key]
+    if old["class"] != new["class"]:
+        return
+    states = _differing(old["state"], new["state"])
+    shown = {key for key in states if key[0] != "_" and key != "base_lrs"} or states - {"base_lrs", "_last_lr"}
+    for key in sorted(shown):
+        yield key, old["state"][key], new["state"][key]
 
 
 def _was_scheduled(recorded: Mapping[str, Any], index: int, *, now: bool) -> bool:

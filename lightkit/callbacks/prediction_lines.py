@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterable, Mapping, Sized
+from collections.abc import Iterable, Mapping, Sequence, Sized
 from pathlib import Path
 from typing import Any
 
@@ -24,24 +24,28 @@ def split_samples(prediction: Any, num_samples: int | None) -> list[Any] | None:
         prediction: Returned by `predict_step`.
         num_samples: Of the batch; None where the loader does not tell, and the prediction's own length counts.
     """
-    if isinstance(prediction, list):
-        return list(prediction) if _fits(prediction, num_samples) else None
-    if isinstance(prediction, (Tensor, np.ndarray)):
-        return _list_rows(prediction) if prediction.ndim and _fits(prediction, num_samples) else None
-
-    # columns
+    if isinstance(prediction, (list, Tensor, np.ndarray)):
+        return _list_rows(prediction) if _is_column(prediction) and _fits(prediction, num_samples) else None
     named = _list_fields(prediction)
-    columns = list(prediction) if named is None and isinstance(prediction, tuple) else list((named or {}).values())
-    are_long = bool(columns) and all(_is_column(each) for each in columns)
-    lengths = {len(each) for each in columns} if are_long else set()
-    if len(lengths) == 1 and _fits(columns[0], num_samples):
-        rows = zip(*map(_list_rows, columns), strict=True)
-        return [dict(zip(named, row, strict=True)) if named is not None else list(row) for row in rows]
-
+    if named is not None:
+        rows = _join_columns([*named.values()], num_samples)
+        return None if rows is None else [dict(zip(named, row, strict=True)) for row in rows]
+    if not isinstance(prediction, tuple):
+        return None
+    rows = _join_columns(prediction, num_samples)
+    if rows is not None:
+        return [list(row) for row in rows]
     # a tuple of what each sample has
-    if isinstance(prediction, tuple) and named is None and num_samples == len(prediction):
-        return list(prediction)
-    return None
+    return list(prediction) if num_samples == len(prediction) else None
+
+
+def _join_columns(columns: Sequence[Any], num_samples: int | None) -> list[tuple[Any, ...]] | None:
+    """Return the rows of columns; None where these are no columns as long as the batch."""
+    if not columns or not all(map(_is_column, columns)):
+        return None
+    if any(len(each) != len(columns[0]) for each in columns) or not _fits(columns[0], num_samples):
+        return None
+    return list(zip(*map(_list_rows, columns), strict=True))
 
 
 def _fits(values: Sized, num_samples: int | None) -> bool:
@@ -94,10 +98,7 @@ def to_plain(value: Any) -> Any:
     if value is None or isinstance(value, (str, bool, int, float)):
         return value
     if isinstance(value, Tensor):
-        detached = value.detach().cpu()
-        # numpy has no bfloat16
-        is_half = detached.is_floating_point() and detached.element_size() < 4
-        return to_plain((detached.float() if is_half else detached).numpy())
+        return to_plain(to_numpy(value))
     if isinstance(value, (np.ndarray, np.generic)):
         return _list_numbers(np.asarray(value))
     fields = _list_fields(value)
@@ -108,6 +109,14 @@ def to_plain(value: Any) -> Any:
     if isinstance(value, Path):
         return str(value)
     raise TypeError(f"a {type(value).__name__} has no form in JSON")
+
+
+def to_numpy(values: Tensor) -> np.ndarray[Any, np.dtype[Any]]:
+    """Return a tensor as an array; narrow floating point, of which numpy has no bfloat16, as float32."""
+    detached = values.detach()
+    is_narrow = detached.is_floating_point() and detached.element_size() < 4
+    array: np.ndarray[Any, np.dtype[Any]] = (detached.float() if is_narrow else detached).cpu().numpy()
+    return array
 
 
 def _list_numbers(array: np.ndarray[Any, np.dtype[Any]]) -> Any:

@@ -368,9 +368,7 @@ class PredictionRecorder(Callback):
             fingerprint = describe().get("fingerprint")
         epoch: int | None = evaluation.epoch
         if trainer.state.fn != TrainerFn.FITTING:
-            epoch = None
-            if checkpoint and not Path(checkpoint).is_dir():  # of shards
-                epoch = read_checkpoint(checkpoint, mmap=True).get("epoch")
+            epoch = _read_epoch(checkpoint)
         task = evaluation.task
         kind = None if task is None or task.form in _BY_NAMES else task.output_kind
         is_own = task is not None and type(task.form) is not type(task_of_kind(task.output_kind).form)
@@ -398,6 +396,14 @@ class PredictionRecorder(Callback):
             level = logging.DEBUG if self._has_warned else logging.WARNING
             log.log(level, "predictions cannot be recorded: %s: %s", type(error).__name__, error)
             self._has_warned = True
+
+
+def _read_epoch(checkpoint: str | Path | None) -> int | None:
+    """Return the epoch of a checkpoint; None where it is none, or one of shards."""
+    if not checkpoint or Path(checkpoint).is_dir():
+        return None
+    epoch: int | None = read_checkpoint(checkpoint, mmap=True).get("epoch")
+    return epoch
 
 
 def _join_shares(

@@ -21,7 +21,7 @@ from pytorch_lightning.utilities.model_helpers import is_overridden
 from torch import Tensor
 
 from lightkit.callbacks.class_names import names_of_outputs
-from lightkit.callbacks.prediction_lines import name_parts, split_samples, to_plain, write_lines
+from lightkit.callbacks.prediction_lines import name_parts, split_samples, to_numpy, to_plain, write_lines
 from lightkit.callbacks.resume import gather
 from lightkit.errors import ConfigError, DataError
 from lightkit.images.progress import ProgressLines
@@ -43,6 +43,13 @@ class _Batch(NamedTuple):
     indices: NDArray[np.int64]
     kind: Literal["named", "numbers", "samples", "whole"]
     rows: Any
+
+    def find_bad(self) -> NDArray[np.bool_]:
+        """Return which rows have no prediction; numbers without names may be anything."""
+        if self.kind == "numbers":
+            return np.zeros(len(self.rows), np.bool_)
+        finite: NDArray[np.bool_] = np.isfinite(self.rows).all(axis=1)
+        return ~finite
 
 
 _ROW_KINDS = ("named", "numbers")
@@ -189,11 +196,8 @@ class PredictionTable(BasePredictionWriter):
         kinds = {batch.kind for batch in batches}
         names = ["path"] if paths else []
         names += [name for kind, own in columns.items() if kind in kinds for name in own]
-        is_bad = [
-            ~np.isfinite(batch.rows).all(axis=1) if batch.kind != "numbers" else np.zeros(len(batch.rows), np.bool_)
-            for batch in batches
-        ]
-        num_bad = sum(int(np.count_nonzero(each)) for each in is_bad)
+        is_bad = [batch.find_bad() for batch in batches]
+        num_bad = int(sum(map(np.count_nonzero, is_bad)))
         if num_bad:
             names.append("error")
             _log.warning("%d rows have no prediction: %s", num_bad, _DEFECT)
@@ -421,10 +425,7 @@ def _read_rows(
         names: Of the classes or labels.
         is_checked: An earlier batch was what the model declares; a row of this one that is not is its own error.
     """
-    # numpy has no bfloat16
-    own = outputs.detach()
-    is_half = own.is_floating_point() and own.dtype not in (torch.float32, torch.float64)
-    array = as_floats((own.float() if is_half else own).cpu().numpy())
+    array = as_floats(to_numpy(outputs))
 
     # probabilities, where these are outputs of ``forward`` that become some
     task = task_of(module)

@@ -13,7 +13,7 @@ from pytorch_lightning import LightningModule, Trainer
 from pytorch_lightning.callbacks import ProgressBar
 from pytorch_lightning.trainer.states import RunningStage
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TextColumn
+from rich.progress import BarColumn, Progress, Task, TaskID, TextColumn
 from rich.table import Column
 from rich.text import Text
 
@@ -191,8 +191,18 @@ class RichProgress(SilentProgress):
         self._moved_s = now
         self._progress.update(self._bars[bar], completed=done)
         task = next(each for each in self._progress.tasks if each.id == self._bars[bar])
+        parts = self._describe_task(bar, done, task, now)
+        room = self._progress.console.width - max(10, len(task.description)) - _BAR_WIDTH - 2
+        while parts[1:] and len("  ".join(parts)) > room:
+            parts.pop()
+        self._progress.update(self._bars[bar], text="  ".join(parts))
+        self._progress.refresh()
+
+    def _describe_task(self, bar: str, done: int, task: Task, now: float) -> list[str]:
+        """List the texts next to a bar, the most important first: batches, time that is left, speed and metrics."""
         parts = [f"{done}" if task.total is None else f"{done}/{task.total:.0f}"]
-        (began_s, first), share = self._began[bar], self._share(bar, done, task.total)
+        began_s, first = self._began[bar]
+        share = self._share(bar, done, task.total)
         if first is not None and share is not None and share > first:
             left_s = round((now - began_s) * (1 - share) / (share - first))
             parts.append(f"{timedelta(seconds=left_s)} left")
@@ -200,11 +210,7 @@ class RichProgress(SilentProgress):
             parts.append(f"{task.speed:.3g} batches/s")
         if bar == "train":
             parts += [f"{name} {value:.3g}" for name, value in self._metrics.items() if name != "v_num"]
-        room = self._progress.console.width - max(10, len(task.description)) - _BAR_WIDTH - 2
-        while parts[1:] and len("  ".join(parts)) > room:
-            parts.pop()
-        self._progress.update(self._bars[bar], text="  ".join(parts))
-        self._progress.refresh()
+        return parts
 
     def _share(self, bar: str, done: int, total: float | None) -> float | None:
         """Compute the part of the work that is done, of a fit that of all its epochs; None if it is unknown."""

@@ -137,7 +137,8 @@ class EpochMeter:
         self.num_batches = 0
         self._num_samples = 0
         self.is_validated = False
-        self._began_s, self._validation_s = time.monotonic(), self.phases.get("validation", 0.0)
+        self._began_s = time.monotonic()
+        self._validation_s = self.phases.get("validation", 0.0)
 
     def list_logged(self, trainer: Trainer) -> list[str]:
         """List the metrics that were logged in the epoch so far; for all ranks."""
@@ -228,7 +229,9 @@ class RunRecorder(Callback):
         self._sizes_of_validations = _read_sizes(run)
         self._loaded_sha256: str | None = None
         self._score: StageScore | None = None
-        self._meter, self._bad_images, self._epoch = EpochMeter(), _BadImages(run, events), 0
+        self._meter = EpochMeter()
+        self._bad_images = _BadImages(run, events)
+        self._epoch = 0
         self._has_mosaic = False
         self._restored: dict[str, Any] = {}
         self._trainer: Trainer | None = None
@@ -637,19 +640,11 @@ class RunRecorder(Callback):
             return
         rows = self._table.rows
         keeper = trainer.checkpoint_callback
-        best: dict[str, float] = {} if rows == [] else rows[-1]
+        latest: dict[str, float] = rows[-1] if rows else {}
+        best = latest
         chosen = None
         if isinstance(keeper, ModelCheckpoint) and keeper.monitor is not None:
-            scored = self._find_best(keeper)
-            best = {} if scored is None else scored.find_row(rows)
-            if scored is not None:
-                chosen = {
-                    "monitor": keeper.monitor,
-                    "mode": keeper.mode,
-                    "value": scored.value,
-                    "epoch": scored.epoch,
-                    "step": scored.step,
-                }
+            best, chosen = self._describe_best(keeper, rows)
         run = self.run
         keepers = trainer.checkpoint_callbacks
         last = next((path for each in keepers if (path := getattr(each, "last_model_path", ""))), "")
@@ -662,15 +657,31 @@ class RunRecorder(Callback):
             "metrics": run.metrics_path,
         }
         self._write_summary(
-            epochs=int(rows[-1]["epoch"]) + 1 if rows else 0,
+            epochs=int(latest["epoch"]) + 1 if latest else 0,
             steps=trainer.global_step,
             throughput=self._describe_throughput(trainer),
             phases={name: round(seconds, 3) for name, seconds in self._meter.phases.items()},
-            metrics={"best": best, "last": rows[-1] if rows else {}},
+            metrics={"best": best, "last": latest},
             best=chosen,
             notes=list(self._notes.values()),
             paths={name: str(path) for name, path in paths.items() if path.exists()},
         )
+
+    def _describe_best(
+        self, keeper: ModelCheckpoint, rows: Sequence[dict[str, float]]
+    ) -> tuple[dict[str, float], dict[str, Any] | None]:
+        """Return the metrics of the best checkpoint, and its entry in the summary; none where there is none yet."""
+        scored = self._find_best(keeper)
+        if scored is None:
+            return {}, None
+        chosen = {
+            "monitor": keeper.monitor,
+            "mode": keeper.mode,
+            "value": scored.value,
+            "epoch": scored.epoch,
+            "step": scored.step,
+        }
+        return scored.find_row(rows), chosen
 
     def _describe_throughput(self, trainer: Trainer) -> dict[str, float | None]:
         """Return the rate of the training; of features that were computed before it, as such too."""

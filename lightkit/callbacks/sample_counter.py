@@ -58,9 +58,9 @@ class SampleCounter:
         listed = list(loaders) if isinstance(loaders, Sequence) else [loaders]
         for loader in {number for share in shares for number in share}:
             counts_of_ranks = [share.get(loader, 0) for share in shares]
-            if any(count is None for count in counts_of_ranks):
+            if None in counts_of_ranks:
                 return None
-            number = sum(count for count in counts_of_ranks if count is not None)
+            number = sum(filter(None, counts_of_ranks))
             size = _count_stored(listed[loader]) if loader < len(listed) else None
             total += number if size is None else min(number, size)
         return total

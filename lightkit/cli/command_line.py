@@ -517,9 +517,13 @@ class _Parser:
         hint = self._near_option(word.lstrip("-").partition("=")[0])
         text = f"unexpected argument {_mask(word)!r}"
         if not self._command.takes_config:
+            if self._command.find_option("--data") is not None and os.path.exists(word):  # noqa: PTH110 (as below)
+                hint = f"; did you mean --data {cut(word)}?"
             return self._command.error(f"{text}{hint}")
         if word.endswith(_NESTED_FILES):
             hint = f"; a config file comes after -c: -c {cut(word)}"
+        elif word == "latest" or os.path.isfile(os.path.join(word, "manifest.json")):  # noqa: PTH113, PTH118 (as below)
+            hint = f"; a run comes after --run: --run {cut(word)}"
         elif os.path.isdir(word):  # noqa: PTH112 (pathlib raises for a word that is too long)
             hint = f"; `lightkit init --data {cut(word)}` writes a config for the images in it"
         return ConfigError(f"{text}: expected --OPTION, --KEY=VALUE or KEY=VALUE{hint}")

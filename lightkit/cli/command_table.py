@@ -115,7 +115,7 @@ _PREDICT_OPTIONS = (
     ),
     Option(
         "--output",
-        "predictions.csv, .parquet or .jsonl; - for CSV here",
+        "predictions.csv, .parquet or .jsonl; -: CSV on stdout",
         value="FILE",
         aliases=("-o",),
         completes=("json", FILES),
@@ -166,7 +166,7 @@ _EXPORT_OPTIONS = (
     Option("--num-samples", "validation samples that verify it; default 64", value="N"),
     Option("--rtol", "how far outputs may be off, relative; default by precision", value="X"),
     Option("--atol", "the same, absolute", value="X"),
-    Option("--opset", "of ONNX; default the newest that is tested", value="N"),
+    Option("--opset", "of ONNX, 18 to 23; default 20", value="N"),
     Option("--half", "also model.half.onnx, with weights in float16"),
     Option("--int8", "also model.int8.onnx, quantised"),
     CONFIG,
@@ -270,7 +270,8 @@ Exit code 0: registered; 2: wrong arguments, or MLflow refuses; 5: the model can
 so that it answers as before; 75: MLflow does not answer, try again later.
 
 lightkit register --run latest --name flowers
-mlflow models serve -m models:/flowers@challenger --env-manager local""",
+MLFLOW_TRACKING_URI=sqlite:///runs/mlflow.db mlflow models serve \\
+    -m models:/flowers@challenger --env-manager local""",
         max_inputs=1,
         input_choices=("latest", FOLDERS),
         takes_config=True,
@@ -408,7 +409,7 @@ rolled back before; 6: nothing has changed; 75: interrupted, out of time, or ano
 runs the job: the same command goes on; another: that of the stage that failed, at which the
 same command goes on until it has failed three times.
 
-lightkit retrain -c configs/flowers.yaml --gate.metric test/accuracy --gate.min 0.8 --deadline 05:30""",
+lightkit retrain -c lightkit:flowers --gate.metric test/accuracy --gate.min 0.8 --deadline 05:30""",
         takes_config=True,
         key_aliases=KEY_ALIASES,
     ),
@@ -477,7 +478,7 @@ Exit code 0: done; 1: no trial is within all bounds, or too many have failed for
 2: the config is wrong; 3: the data is; 75: interrupted, out of time, or another process runs the
 job: the same command goes on.
 
-lightkit sweep -c configs/flowers.yaml --space model.learning_rate=1e-4,1e-3,1e-2""",
+lightkit sweep -c lightkit:flowers --space model.learning_rate=1e-4,1e-3,1e-2""",
         takes_config=True,
         key_aliases=KEY_ALIASES,
     ),
@@ -611,14 +612,15 @@ lightkit rollback flowers --reason "roses are taken for tulips\"""",
     Command(
         "history",
         "print who promoted what, when and why",
-        usage="lightkit history NAME [--json]",
+        usage="lightkit history [NAME] [--json]",
         about="""\
 Print the promotion log of a registered model, oldest first: when, what, from which version to
-which, by whom, with which score, and why. The log is in MLflow's registry, and nothing in it is
+which, by whom, with which score, and why. Without NAME the registered models are listed, each
+with the version that is the champion. The log is in MLflow's registry, and nothing in it is
 written again. A move that it lacks, because the alias was moved outside lightkit or by a
 process that was killed, is shown as one from outside. Below it stands who holds an alias where
 it is (lightkit promote --hold).""",
-        inputs=(Input("NAME", "the registered model"),),
+        inputs=(Input("NAME", "the registered model; without it all are listed"),),
         options=(
             ROOT_OF_REGISTRY,
             REGISTRY_URI,
@@ -761,11 +763,12 @@ lightkit ui latest""",
         about="""\
 Delete the runs that no rule keeps, and print what they were. Never deleted are: a run that a
 process works on; one with a record that cannot be read; one whose model an alias in MLflow's
-registry points to, or which a rollback would bring back; one that was promoted in a registry
-that is not asked; the newest good training of each job; one that the next start would resume;
-one from whose checkpoint a kept run began, or which its config names; a folder without
-manifest.json; and all runs that are older than one whose manifest.json cannot be read, which may
-have begun from them.""",
+registry points to, or which a rollback would bring back; one that was promoted in another
+registry, which is not read; the newest good training of each job; one that the next start would
+resume; one of a sweep that is not finished, unless it was stopped early; one from whose
+checkpoint a kept run began, or which its config names; a folder without manifest.json; and all
+runs that are older than one whose manifest.json cannot be read, which may have begun from
+them.""",
         inputs=(Input("NAME", "runs of this job only"),),
         options=(
             Option("--keep-last", "keep the newest N of each job", value="N", kind="count"),
@@ -850,9 +853,9 @@ lightkit reproduce flowers/latest""",
         usage="lightkit notify-test -c FILE... [--kind KIND]... [--key=value]...",
         about="""\
 Send one message of each kind through every notifier of a config, such as callbacks.slack and
-callbacks.webhook, and each sign of its dead-man's switch (run.heartbeat_url), and wait for the
-answers. The messages say that they are tests. Neither model nor data are built, and nothing is
-written. What the events of a notifier leave out is not sent.""",
+callbacks.webhook, and each request to its monitor (run.heartbeat_url), and wait for the answers.
+The messages say that they are tests. Neither model nor data are built, and nothing is written.
+What the events of a notifier leave out is not sent.""",
         options=(
             CONFIG,
             Option("--run", "a run, in the place of files", value="RUN", completes=("latest", FOLDERS)),
@@ -867,11 +870,11 @@ written. What the events of a notifier leave out is not sent.""",
             Option("--quiet", "print only what did not arrive"),
         ),
         ending="""\
-A switch gets start, failure and end, in this order, so that it ends well. Each message is tried
+A monitor gets start, failure and end, in this order, so that it ends well. Each message is tried
 once.
 Exit code 0: all have arrived; 1: some have not; 2: the config is wrong, or has no receiver.
 
-lightkit notify-test -c configs/flowers.yaml -c configs/notify/slack.yaml""",
+lightkit notify-test -c lightkit:flowers -c lightkit:notify/slack""",
         takes_config=True,
         key_aliases=KEY_ALIASES,
     ),
@@ -914,8 +917,8 @@ Nothing is trained and no run is left. Use what was found with another -c.
 Exit code 0: measured; 1: the model raises an error; 2: the config is wrong; 3: the data is
 wrong or missing.
 
-lightkit tune -c configs/flowers.yaml
-lightkit fit -c configs/flowers.yaml -c tuned.yaml""",
+lightkit tune -c lightkit:flowers
+lightkit fit -c lightkit:flowers -c tuned.yaml""",
         takes_config=True,
         key_aliases=KEY_ALIASES,
     ),
@@ -978,8 +981,8 @@ that train by themselves.
 Where GITHUB_STEP_SUMMARY is set, the errors are added to that file too.
 Exit code 0: no errors; 2: errors.
 
-lightkit check -c configs/flowers.yaml
-lightkit check -c configs/flowers.yaml --deep""",
+lightkit check -c lightkit:flowers
+lightkit check -c lightkit:flowers --deep""",
         takes_config=True,
         key_aliases=KEY_ALIASES,
         max_inputs=1,
@@ -1012,7 +1015,7 @@ KEY, print the whole config as YAML with the place of each value in a comment.""
         ending="""\
 Exit code 0: explained; 2: there is no such key, or the config cannot be read.
 
-lightkit explain -c configs/flowers.yaml trainer.max_epochs""",
+lightkit explain -c lightkit:flowers trainer.max_epochs""",
         takes_config=True,
         key_aliases=KEY_ALIASES,
         max_inputs=None,
@@ -1027,7 +1030,10 @@ Print what differs between two configs: the keys that were changed, taken out (-
 each value with its place. Of two runs also what differs in versions, commit, data, seed and
 hardware, and in the last metrics.""",
         inputs=(
-            Input("A, B", ("a config file, with what it extends; or a run: its folder, its id, NAME, NAME/ID, latest")),
+            Input(
+                "A, B",
+                "a config file, with what it extends; lightkit:NAME; or a run: a folder, an id, NAME, NAME/ID, latest",
+            ),
         ),
         options=(
             ROOT,
@@ -1041,7 +1047,7 @@ your own too, for the others. LIGHTKIT_ variables do not count.
 Exit code 0: compared; 1: something differs, with --exit-code; 2: wrong arguments, or a config
 that cannot be read.
 
-lightkit diff runs/flowers/latest configs/flowers.yaml""",
+lightkit diff latest mine.yaml""",
         max_inputs=None,
         input_choices=(FILES,),
     ),
@@ -1162,7 +1168,7 @@ job that is preempted, or reaches its time limit, saves, goes back into the queu
             Input("--launch.slurm.OPTION=VALUE", "options of sbatch: partition, time, account, mem, ..."),
         ),
         ending="""\
-lightkit submit -c configs/flowers.yaml --launch.slurm.time=2:00:00""",
+lightkit submit -c lightkit:flowers --launch.slurm.time=2:00:00""",
         takes_config=True,
         key_aliases=KEY_ALIASES,
         function="submit_fit",
@@ -1197,7 +1203,7 @@ lightkit fit -c lightkit:flowers -c lightkit:accelerator/ddp""",
     Command(
         "init",
         "write a starter project, or a config for your data",
-        usage="lightkit init [--template NAME]\n       lightkit init --data FOLDER [--output FILE]",
+        usage="lightkit init [--template NAME]\n       lightkit init --data PATH [--output FILE]",
         about="""\
 Write a starter project into this folder. It asks nothing and overwrites nothing.""",
         options=(
@@ -1205,7 +1211,7 @@ Write a starter project into this folder. It asks nothing and overwrites nothing
                 "--template",
                 "module (default): a config, a LightningModule and a data module, which train in seconds; "
                 "image: a config for photos in photos/, one folder per class; "
-                "ci: module, and a workflow that checks pull requests; "
+                "ci: module, and workflows that check pull requests and retrain each night, with a gate; "
                 "cron: module, and a crontab that retrains each night, with a gate",
                 value="NAME",
                 completes=("module", "image", "ci", "cron"),
@@ -1217,10 +1223,15 @@ Write a starter project into this folder. It asks nothing and overwrites nothing
                     "their masks, or at a table of images, numbers or texts (CSV, JSON lines, Parquet, "
                     "Delta), and write a config for them, each setting with its reason as a comment"
                 ),
-                value="FOLDER",
-                completes=(FOLDERS,),
+                value="PATH",
+                completes=(FILES,),
             ),
-            Option("--output", "name of that config, in place of FOLDER.yaml", value="FILE", completes=(FILES,)),
+            Option(
+                "--output",
+                "name of that config; default: that of the data, such as photos.yaml",
+                value="FILE",
+                completes=(FILES,),
+            ),
         ),
         ending="""\
 lightkit init --data photos
@@ -1257,7 +1268,7 @@ paths and arguments of Lightning's classes. Each change has its line and its rea
 diff. The file is not written. A key without an equivalent is an error that says what to do
 instead. The exit code is 6 where nothing is to be changed.""",
         ending="""\
-lightkit upgrade configs/old.yaml""",
+lightkit upgrade old.yaml""",
         max_inputs=1,
         input_choices=(FILES,),
     ),
@@ -1296,6 +1307,8 @@ GENERAL_OPTIONS = (
 _GENERAL = Command("", options=GENERAL_OPTIONS)
 _TRACEBACK = "--traceback"
 """The only option that may stand anywhere."""
+_OTHER_WORDS = {"train": "fit", "eval": "test", "evaluate": "test", "version": "--version"}
+"""Words of other tools, each with what it is here."""
 
 
 def parse(words: Sequence[str]) -> Invocation:
@@ -1322,7 +1335,8 @@ def parse(words: Sequence[str]) -> Invocation:
         raise ConfigError(f"No command among {' '.join(shown)!r}{_near_option(shown)} {_list_commands()}")
     name = shown[at]
     if name not in COMMANDS:
-        raise ConfigError(f"{name!r} is not a command{near(name, COMMANDS)}\n{_list_commands()}")
+        hint = f"; did you mean {_OTHER_WORDS[name]!r}?" if name in _OTHER_WORDS else near(name, COMMANDS)
+        raise ConfigError(f"{name!r} is not a command{hint}\n{_list_commands()}")
     invocation = parse_command(COMMANDS[name], [*shown[:at], *shown[at + 1 :]])
     return invocation.with_options(traceback=True) if has_traceback else invocation
 
@@ -1332,7 +1346,7 @@ def _parse_general(words: Sequence[str], *, is_alone: bool) -> Invocation | None
     general = _list_general(words if is_alone else words[:1])
     if not words or "help" in general:
         return Invocation("", tuple(words), topics=())
-    if _list_general(words[:1]) == ["version"]:
+    if ["version"] in (_list_general(words[:1]), _list_general(words[-1:])):  # also after a command
         return Invocation("", tuple(words), options={"version": True})
     return None
 

@@ -11,6 +11,7 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, TextIO
 
@@ -202,8 +203,15 @@ _LIBRARIES = (os.path.dirname(os.path.dirname(__file__)) + os.sep, os.path.dirna
 def guard_standard_output() -> None:
     """Make `print` raise `OutputLost` where standard output cannot be written, as on a full disk.
 
-    Only at the stream itself an error of the system is known to be about standard output, and about no other file.
+    Only at the stream itself an error of the system is known to be about standard output, and about no other file. A
+    stream that was closed from the start, as by `>&-`, is None in Python; what is written to it goes nowhere.
     """
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            nowhere = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 (until the process ends)
+            os.set_inheritable(nowhere.fileno(), True)  # for the processes of ranks, in place of the closed one
+            setattr(sys, name, nowhere)
+            setattr(sys, f"__{name}__", nowhere)  # which holds it where another stream takes its place
     if isinstance(sys.stdout, io.TextIOWrapper) and not isinstance(sys.stdout, _GuardedOutput):  # no stand-in
         sys.stdout = _GuardedOutput(sys.stdout)
 
@@ -212,6 +220,16 @@ def discard_output(stream: TextIO) -> None:
     """Discard what a stream still holds, and all that is written to it later."""
     with suppress(OSError, ValueError):  # it is no file of the system
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+def flush_or_discard(stream: TextIO | None) -> None:
+    """Write what a stream still holds, or discard it where that fails, which Python would report at its end."""
+    if stream is None:
+        return
+    try:
+        stream.flush()
+    except (OSError, ValueError, OutputLost):
+        discard_output(stream)
 
 
 class _GuardedOutput(io.TextIOWrapper):

@@ -569,7 +569,8 @@ class _Evaluation:
         """
         print_line(f"scores {name}", self.stage_config.mode)
         metric = str(self.settings.metric)
-        data.model_name, data.model_classes = name, read_trained_classes(checkpoint).numbering
+        data.model_classes = read_trained_classes(checkpoint).numbering
+        data.model_name = name
         accelerator = "gpu" if self._device.type == "cuda" else "cpu"
         trainer = build_bare_trainer(VerifiedCheckpointIO(), accelerator=accelerator, precision=self._precision)
         block = self.stage_config.resolved.section("accelerator")

@@ -32,7 +32,7 @@ _KEYS = {
     "launch.processes=null": "number of processes, each with one device",
     "callbacks.NAME": "early_stopping, swa, ...; null takes it out",
     "callbacks.checkpoint.monitor=auto": "metric that decides which epoch is best",
-    "logger.NAME": "tensorboard, csv, mlflow, comet",
+    "logger.NAME": "tensorboard, csv, mlflow, comet, wandb",
     "optimizer, lr_scheduler": "a class: --optimizer=SGD --optimizer.lr=0.1",
     "run.name=null": "name of the job; null: the first file's name",
     "run.root=runs": "folder of all runs",
@@ -62,7 +62,7 @@ def format_general_help() -> str:
     return (
         "usage: lightkit COMMAND [-c FILE]... [--key=value]... [key=value]...\n\n"
         "Train PyTorch Lightning models from layered YAML files.\n\n"
-        f"commands:\n{commands}\n\n{options}\nlightkit fit -c configs/flowers.yaml\n"
+        f"commands:\n{commands}\n\n{options}\nlightkit fit -c lightkit:flowers\n"
     )
 
 

@@ -463,7 +463,7 @@ class LightkitCLI(LightningCLI):
         process.stack.enter_context(runs.activate(replace(run, stage=self.subcommand or "fit")))
 
     def _allow_another_save(self, *, has_logger: bool) -> None:
-        """Let a resumed run save its config where its first start did, but never over a file of the user's.
+        """Allow a resumed run to save its config where its first start did, but never over a file of the user's.
 
         Without a logger Lightning saves into the working directory, where a config.yaml may have become the user's.
         """

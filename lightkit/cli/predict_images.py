@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import shlex
 from collections.abc import Sequence
 from functools import partial
 
@@ -12,7 +11,7 @@ from pytorch_lightning import LightningDataModule, LightningModule
 
 from lightkit.callbacks.class_names import read_trained_classes
 from lightkit.callbacks.predictions import ListedPredictions
-from lightkit.cli.predict_options import parse_predict_options, print_predict_end
+from lightkit.cli.predict_options import explain_numbers, parse_predict_options, print_predict_end
 from lightkit.cli.stage_config import StageConfig
 from lightkit.config import error_at
 from lightkit.data.listed import ListedImages
@@ -100,13 +99,7 @@ def _load_names(stage_config: StageConfig, model: LightningModule, start: RunSta
 def _explain_preparation(images: Sequence[str], data: LightningDataModule | None) -> str:
     """Explain why images cannot be prepared for a model, and what to do."""
     if getattr(data, "source", None) == "table":  # of numbers: one of images has a preprocessing
-        table = shlex.quote(images[0])
-        trained = shlex.quote(str(next(iter(getattr(data, "places", {}).values()), "TABLE")))
-        return (
-            "data: the model was trained on rows of numbers, and predict takes IMAGES after its options. To predict "
-            f"the rows of another Parquet file or Delta table, name it as the test split of the data, without IMAGES: "
-            f"lightkit predict --run RUN --data.path=null --data.train={trained} --data.test={table}"
-        )
+        return explain_numbers(images[0], trained=next(iter(getattr(data, "places", {}).values()), None))
     found = "the config has no data" if data is None else f"{type(data).__name__} has no `preprocessing`"
     return (
         f"data: {found}, which says how an image is prepared for the model. Set it on the data module: "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -98,6 +99,21 @@ def parse_predict_options(
     if not takes_rows:
         find_images(inputs)
     return parsed
+
+
+def explain_numbers(table: str, *, trained: object) -> str:
+    """Explain how the rows of another table are predicted by a model of numbers in a table.
+
+    Args:
+        table: The other table.
+        trained: Table of the training; None where it is unknown.
+    """
+    settings = f"--data.train={shlex.quote(str(trained or 'TABLE'))} --data.test={shlex.quote(table)}"
+    return (
+        "data: the model was trained on rows of numbers, and predict takes IMAGES after its options. To predict the "
+        "rows of another Parquet file or Delta table, name it as the test split of the data, without IMAGES: lightkit "
+        f"predict --run RUN --data.path=null {settings}"
+    )
 
 
 def _check_tables(parsed: PredictOptions, inputs: Sequence[str]) -> PredictOptions:

@@ -13,7 +13,7 @@ import time
 import traceback
 import urllib.request
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, redirect_stdout, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -324,7 +324,8 @@ class _SmokeCheck(ModelBuilder):
         if downloads and arguments.get("weights") == "default" and arguments.get("backbone") != SMALL_CNN:
             arguments["weights"] = None  # they change no shape, and training fetches them
             self._not_tried["model.init_args.weights"] = "default, which the first fit downloads unless it has them"
-        self.datamodule, self.model = self._build("data", self._section.get("data")), self._build("model", model)
+        self.datamodule = self._build("data", self._section.get("data"))
+        self.model = self._build("model", model)
         callbacks = self._build_entries("callbacks")
         if stage == "fit":
             callbacks += list_checkpoint_callbacks(self._resolved, self._trainer_section, callbacks)
@@ -510,9 +511,19 @@ class _SmokeCheck(ModelBuilder):
         named = self._resolved.section("gate").get("metric")
         if isinstance(named, str) and self._stage == "fit" and "test" not in self._not_tried:
             yield ("gate", "metric"), named, ""
-        searched = self._resolved.section("sweep").get("metric")
-        if isinstance(searched, str) and self._stage == "fit":
-            yield ("sweep", "metric"), searched, ""
+        if self._stage == "fit":
+            yield from self._list_monitors_of_sweep()
+
+    def _list_monitors_of_sweep(self) -> Iterator[tuple[KeyPath, str, str]]:
+        """List the metric that is searched, and those that are bounded."""
+        sweep = self._resolved.section("sweep")
+        if isinstance(sweep.get("metric"), str):
+            yield ("sweep", "metric"), sweep["metric"], ""
+        bounded = sweep.get("constraints")
+        for name in bounded if isinstance(bounded, Mapping) else ():
+            is_tried = "test" not in self._not_tried or not str(name).startswith("test/")
+            if name != "params" and is_tried:
+                yield ("sweep", "constraints", str(name)), str(name), ""
 
     def _check_slices(self) -> None:
         """Check that the data has each class of the gate's slices, and that a class has the metric."""

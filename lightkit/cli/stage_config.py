@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
@@ -15,7 +15,7 @@ from lightkit.cli.command_line import Invocation
 from lightkit.cli.command_table import STAGES
 from lightkit.cli.config_loader import LoadedConfig, load_config, resolve_settings, spawns
 from lightkit.cli.console import OutputMode, choose_output_mode
-from lightkit.cli.predict_options import parse_predict_options
+from lightkit.cli.predict_options import explain_numbers, parse_predict_options
 from lightkit.config import Hardware, error_at
 from lightkit.config.display import Written, list_written
 from lightkit.config.loader import find_masked_values
@@ -171,6 +171,8 @@ def load_stage_config(
     with problems.noted():
         if command == "predict":
             takes_rows = names_row_data(resolved, loaded.base)
+            if invocation.inputs:
+                _refuse_numbers(resolved, invocation.inputs[0])
             parse_predict_options(invocation.options, invocation.inputs, takes_rows=takes_rows)
         elif command == "export":
             ExportOptions.parse(invocation.options)
@@ -255,6 +257,19 @@ def names_row_data(resolved: config.Resolved, base: runs.Run | None) -> bool:
     return isinstance(described, Mapping) and bool(described.get("row_kind"))
 
 
+def _refuse_numbers(resolved: config.Resolved, word: str) -> None:
+    """Refuse a table on the command line where the data of a config is numbers in a table, of which it is a split.
+
+    Raises:
+        ConfigError: With the command that predicts the rows of the table ``word``.
+    """
+    arguments = resolved.section("data").get("init_args")
+    named = str(resolved.class_named("data"))
+    if named.rpartition(".")[2] == "Table" and isinstance(arguments, Mapping) and arguments.get("features"):
+        trained = arguments.get("path") or arguments.get("train")
+        raise error_at(explain_numbers(word, trained=trained), resolved.origin_of("data"))
+
+
 def _refuse_spawning(resolved: config.Resolved, problems: config.Problems) -> None:
     """Refuse a strategy that starts its processes from within the trainer."""
     if spawns(resolved.section("trainer").get("strategy")):
@@ -294,8 +309,10 @@ def _find_named_checkpoint(options: Mapping[str, Any], resolved: config.Resolved
 
 def read_run_settings(stage_config: StageConfig) -> RunSettings:
     """Read the `run` section of a config that jsonargparse has not parsed, in which values of flags are text."""
-    given = {
-        key: config.read_scalar(value) if isinstance(value, str) and key in ("wait_s", "stale_s", "report") else value
-        for key, value in stage_config.resolved.section("run").items()
-    }
+    given = stage_config.resolved.section("run")
+    for setting in fields(RunSettings):
+        value = given.get(setting.name)
+        takes_text = str(setting.type).startswith("str")  # the annotation as it is written
+        if isinstance(value, str) and not takes_text:
+            given[setting.name] = config.read_scalar(value)
     return RunSettings(**{**given, "name": stage_config.job_name})

@@ -144,8 +144,7 @@ def run_in_process(
     early_images = _begin_early_images(stage_config, ranks)
     with nullcontext() if early_images is None else closing(early_images):
         os.environ.update(stage_config.hardware.environment)
-        if stage_config.command == "fit":
-            keep_memory()
+        keep_memory()
         end_workers_that_cannot_send()
         # Late: they load torch and Lightning, which takes seconds.
         from lightkit.cli.lightning_cli import LightkitCLI

@@ -179,7 +179,7 @@ def _format_gate(num_test: int, shares: Mapping[str, float]) -> str:
     least = round((1 + chance) / 2, 2)
     reasons = [
         "The gate, for lightkit gate, promote and retrain.",
-        f"min: {largest!r} for each pixel gives {chance:.2f}; halfway from there to 1.",
+        f"min: {largest!r} for each pixel gives {chance:.2f} on all images; halfway from there to 1.",
     ]
     margin = suggest_mean_margin(num_test, deviation=_DEVIATION)
     rules = f"metric: test/iou, min: {least}"

@@ -19,6 +19,7 @@ _TARGETS = ("target", "label", "class", "y", "outcome")
 """Usual names of the column of what is predicted; without one it is the last column."""
 _NUM_CLASSES = 10  # that are named
 _TEST_FRACTION = 0.1  # default of TableData
+_LEAST_WORDS = 3.0  # of a cell on average, in a column of texts
 
 
 class RowSummary(NamedTuple):
@@ -28,7 +29,7 @@ class RowSummary(NamedTuple):
         target: Column of what is predicted.
         is_usual: Whether it has a usual name.
         guesses: Of all columns.
-        types: Types of the columns that can say something of the target.
+        types: Types of the columns that may have information on the target.
         target_type: ``class`` or ``value``.
     """
 
@@ -55,7 +56,7 @@ def summarize_rows(path: Path) -> RowSummary:
     types = {name: str(guess.kind) for name, guess in others.items() if explain_left_out(name, guess) is None}
     if not types:
         raise DataError(
-            f"--data {path}: expected columns that say something of the target {target!r}; it has {join_names(names)}."
+            f"--data {path}: expected columns with information on the target {target!r}; it has {join_names(names)}."
         )
     return RowSummary(target, usual is not None, guesses, types, choose_target_type(target, guesses[target]))
 
@@ -87,7 +88,7 @@ def compose_row_config(path: Path, name: str, *, format_comparison: Callable[[in
     if is_class and num_test:
         share = num_largest / guess.num_values
         bound = round((1 + share) / 2, 2)
-        chance = f"always answering {largest!r} gives {share:.2f}; halfway from there to 1"
+        chance = f"always answering {largest!r} gives {share:.2f} on all rows; halfway from there to 1"
         gate = f"""\
 gate:   # for lightkit gate, promote and retrain
   metric: test/accuracy
@@ -96,12 +97,39 @@ gate:   # for lightkit gate, promote and retrain
     return f"""\
 # {found}; the target has {kind}.
 #   lightkit fit -c {shlex.quote(name)}
-extends: [lightkit:tabular]
+{_format_notes(path, summary)}extends: [lightkit:tabular]
 data:
   init_args:
     path: {json.dumps(path.as_posix(), ensure_ascii=False)}
     target: {json.dumps(summary.target, ensure_ascii=False)}{reason}
 {gate}"""
+
+
+def _format_notes(path: Path, summary: RowSummary) -> str:
+    """Write comments on the columns that the model does not have, and on those of texts; each a line."""
+    lines = []
+    for name, guess in summary.guesses.items():
+        reason = explain_left_out(name, guess)
+        if name in (summary.target, "split") or (reason is None and not _has_texts(guess)):
+            continue
+        if _has_texts(guess):
+            arguments = {"path": path.as_posix(), "text": name, "label": summary.target}
+            given = ", ".join(f"{key}: {json.dumps(value, ensure_ascii=False)}" for key, value in arguments.items())
+            lines.append(
+                f"# Column {name!r} has texts, whose words this model does not read. To learn from them alone:"
+            )
+            lines.append("#   model: TextClassifier")
+            lines.append(f"#   data: {{class_path: TextData, init_args: {{{given}}}}}")
+        else:
+            lines.append(f"# Column {name!r} is left out: {reason}.")
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _has_texts(guess: TypeGuess) -> bool:
+    """Return whether a column has texts of several words, most of them different."""
+    num_words = sum(len(value.split()) for value in guess.values)
+    are_different = guess.is_many or 2 * len(guess.values) > guess.num_values
+    return guess.kind == "category" and are_different and num_words >= _LEAST_WORDS * len(guess.values)
 
 
 def _count_test_rows(summary: RowSummary) -> int:

@@ -202,9 +202,9 @@ trainer: {{max_epochs: 10}}
         return text
     metric = "test/map" if summary.is_multilabel else "test/accuracy"
     largest = max(summary.classes, key=lambda each: summary.classes[each])
-    chance = f"always answering {largest!r} gives {summary.share:.2f}"
+    chance = f"always answering {largest!r} gives {summary.share:.2f} on all texts"
     if summary.is_multilabel:
-        chance = f"a random order gives {summary.share:.2f}"
+        chance = f"a random order gives {summary.share:.2f} on all texts"
     return f"""{text}
 gate:   # for lightkit gate, promote and retrain
   metric: {metric}

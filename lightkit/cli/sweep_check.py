@@ -16,7 +16,7 @@ from lightkit.config.tree import descend, to_plain
 from lightkit.config.validation import find_section_class
 from lightkit.errors import LightkitError
 from lightkit.sweep.settings import Plan, list_shadowed, read_sweep
-from lightkit.sweep.space import Params, Space
+from lightkit.sweep.space import Params, Space, find_choice
 
 _MOST_PROBES = 64
 
@@ -117,7 +117,8 @@ def read_own_values(resolved: Resolved, space: Space) -> dict[str, Any]:
             continue
         known, value = _find_value(resolved, dimension.key)
         if known:
-            found[dimension.key] = _shorten_class(value, dimension.choices)
+            value = _shorten_class(value, dimension.choices)
+            found[dimension.key] = dimension.clean(value) if dimension.contains(value) else value
     return found
 
 
@@ -125,7 +126,7 @@ def _may_be_active(space: Space, key: str, params: Mapping[str, Any]) -> bool:
     """Return whether a key is in effect, where a layer that is searched counts as any."""
     dimension = space[key]
     known = [each for each in dimension.when if space[each[0]].kind != "layers"]
-    return all(name in params and params[name] in values for name, values in known)
+    return all(name in params and find_choice(values, params[name]) is not None for name, values in known)
 
 
 def _find_value(resolved: Resolved, key: str) -> tuple[bool, Any]:

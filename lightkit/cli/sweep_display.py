@@ -12,6 +12,7 @@ from dataclasses import asdict
 from typing import Any
 
 from lightkit.cli.console import OutputMode, print_line
+from lightkit.errors import visible
 from lightkit.reports.text_table import format_table
 from lightkit.runs.deadline import format_duration
 from lightkit.runs.files import finite
@@ -59,7 +60,10 @@ class Display:
         if self._live is None or now_s - self._shown_s < _EVERY_S:
             return
         self._shown_s = now_s
-        self._live.update(self.format_status(trials, metric, mode), refresh=True)
+        from rich.text import Text  # here: a pipe needs none of it
+
+        status = visible(self.format_status(trials, metric, mode))
+        self._live.update(Text(status), refresh=True)  # a text with brackets, as in a list, is no markup
 
     def finish(self, trial: Trial, trials: Sequence[Trial], metric: str | None, mode: str | None) -> None:
         """Show the end of a trial: a line in a pipe, an object in JSON."""

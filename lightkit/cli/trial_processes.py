@@ -27,7 +27,6 @@ FATAL = (2, 3, 74)
 """Exit codes that each further trial would have, too: the config or the data is wrong, or the output is lost."""
 _STALLED = 70
 _INTERRUPTED = 75
-_INTERRUPTIONS = (75, 129, 130, 138, 143)
 _MOST_RESUMES = 3  # of a trial that ends with 75 though nobody has asked it to
 _LOOK_S = 0.2  # between two looks for the run of a trial
 _MEMORY_S = 0.5
@@ -174,6 +173,9 @@ class TrialProcesses:
         run = active.run
         if run is not None and runs.last_good(run.checkpoints) is None:
             run = active.run = None  # nothing is lost, and nothing to go on from
+        if run is None:  # those that are there are of other trials, or of earlier starts of this one
+            there = {each.id for each in runs.list_runs(self._job.root, self._job.job)}
+            self._runs_of_others[active.trial.number] = there
         active.follower = None if run is None else EventFollower(run.events_path)
         resume = "never" if run is None else str(run.folder)
         trial = active.trial
@@ -235,9 +237,10 @@ class TrialProcesses:
         if status < 0:
             reason = describe_kill(-status, reason)
         is_stopped = self.is_stopping or self._processes.received is not None
+        was_interrupted = code in (_STALLED, _INTERRUPTED) or code > 128
         if code == 0:
             self._end_well(active)
-        elif is_stopped and code in _INTERRUPTIONS:
+        elif is_stopped and was_interrupted:
             return
         elif code in FATAL:
             self.fatal = self.fatal or (code, reason or f"exit code {code}")
@@ -246,7 +249,7 @@ class TrialProcesses:
             self._go_on(active)
         elif code == _INTERRUPTED:
             self.fatal = self.fatal or (code, reason)
-        elif (code == _STALLED or code > 128) and not active.has_retried and not is_stopped:
+        elif was_interrupted and not active.has_retried:
             active.has_retried = True
             self._go_on(active)
         else:
@@ -306,9 +309,9 @@ class TrialProcesses:
             raise TrialFailed(text)
         if not math.isfinite(value):
             raise TrialFailed(f"{self.metric} was not finite")
-        if self._plan.needs_test and not active.is_tested and "test" not in (summary.get("stages") or {}):
-            active.is_tested = True
-            self._start_test(active)
+        if self._needs_test(active, summary):
+            if not self.is_stopping:  # else the next start tests it
+                self._start_test(active)
             return
         trial.values = dict(active.values)
         trial.constraints = self._measure_constraints(trial, summary)
@@ -365,8 +368,13 @@ class TrialProcesses:
             found[name] = float(value)
         return found
 
+    def _needs_test(self, active: Active, summary: Mapping[str, Any]) -> bool:
+        """Return whether something of the test split is bounded, and the trial was not tested yet."""
+        return self._plan.needs_test and not active.is_tested and "test" not in (summary.get("stages") or {})
+
     def _start_test(self, active: Active) -> None:
         assert active.run is not None
+        active.is_tested = True
         words = ["test", f"--run={active.run.folder}", f"--trial={self._job.name_trial(active.trial)}"]
         self._start_command(active, [*words, *self._job.words_of_test])
 

@@ -15,7 +15,7 @@ from lightkit.cli.argument_lookup import import_class
 from lightkit.cli.command_table import WITH_MODEL
 from lightkit.cli.config_loader import LoadedConfig
 from lightkit.config import KeyPath, Origin, Problems, Resolved, dotted, error_at, near
-from lightkit.config.bounds import describe_bounds, find_bounds, is_number, is_within
+from lightkit.config.bounds import describe_bounds, find_bounds, is_any_number, is_within
 from lightkit.config.origins import near_files, shortened, shown_path
 from lightkit.config.resolved import DEFAULT_ROOT, drop_paths
 from lightkit.config.schema import ConfigSchema, join_alternatives, load_schema
@@ -235,7 +235,7 @@ def _find_wrong_numbers(
     for name, limits in bounds.items():
         value: Any = given.get(name)
         path = (section, "init_args", name)
-        if is_number(value) and not is_within(limits, value):
+        if is_any_number(value) and not is_within(limits, value):
             text = f"{dotted(path)}: expected {describe_bounds(limits)}, got {value}"
             yield path, error_at(text, resolved.origin_of(path))
 
@@ -266,13 +266,13 @@ def _check_paths(
 
 
 def _describe_wrong_folders(folder: Path) -> str | None:
-    """Describe why a folder's folders are not those of splits and classes; None where they are."""
+    """Describe why a folder's folders are not those of splits and classes with images; None where they are."""
     if not folder.is_dir():
         return None
-    from lightkit.images.image_index import find_split_folders  # here: it loads Pillow, for few configs
+    from lightkit.images.image_index import check_class_folders  # here: it loads Pillow, for few configs
 
     try:
-        find_split_folders(folder)
+        check_class_folders(folder)
     except DataError as error:
         return str(error)
     return None
@@ -286,7 +286,7 @@ def _error_at(origin: Origin | None, kind: type[LightkitError], text: str) -> Li
 def _describe_missing(value: str, kind: str) -> str | None:
     """Describe what is missing of a ``folder``, a ``file`` or ``any`` of both; None where nothing is.
 
-    ``class_folders`` is a folder whose content is checked too, by `find_split_folders`, and ``table`` a file or folder
+    ``class_folders`` is a folder whose content is checked too, by `check_class_folders`, and ``table`` a file or folder
     that may be a table.
     """
     is_table = kind == "table"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import os
-import sys
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +12,7 @@ from typing import Any
 
 from lightkit.cli.command_line import Invocation
 from lightkit.cli.command_table import COMMANDS
-from lightkit.cli.console import configure_console
+from lightkit.cli.console import configure_console, print_error
 from lightkit.cli.monitors import list_mode_warnings
 from lightkit.cli.row_check import check_rows_data
 from lightkit.cli.session import join_ranks
@@ -23,7 +22,7 @@ from lightkit.cli.sweep_check import check_space, read_plan
 from lightkit.cli.validation import check_inputs, find_missing_forward, require_export_hooks
 from lightkit.config import Origin, Problems, error_at
 from lightkit.config.schedule import find_long_schedules
-from lightkit.errors import ConfigError, LightkitError
+from lightkit.errors import ConfigError, LightkitError, OutputLost
 from lightkit.export.options import ExportOptions, parse_formats
 from lightkit.hardware import Machine, this_machine
 from lightkit.hardware.gpus import Gpu
@@ -52,8 +51,10 @@ def _check(invocation: Invocation, ci_report: CiReport) -> int:
     error = None
     try:
         _find_mistakes(invocation)
+    except OutputLost:  # no mistake of the config
+        raise
     except LightkitError as raised:
-        print(f"error: {raised}", file=sys.stderr)
+        print_error(f"error: {raised}")
         error = raised
         if invocation.has("json"):
             print(json.dumps({"stage": _get_stage(invocation), "mistakes": _list_mistakes(raised)}))

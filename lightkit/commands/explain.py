@@ -35,6 +35,8 @@ from lightkit.hardware import this_machine
 
 _MOST_CHOICES = 25
 """More keys are not listed in an error."""
+_MOST_HINTS = 3
+"""Longer keys that an error suggests."""
 _HARDWARE_KEYS: list[KeyPath] = [("accelerator", key) for key in BLOCK_KEYS]
 _HARDWARE_KEYS += [("trainer", key) for key in (*OLD_TRAINER_KEYS, *TRAINER_DEFAULTS)]
 
@@ -321,10 +323,16 @@ def _unknown_key(key: str, complete: Resolved, path: KeyPath, rest: KeyPath) -> 
     if not siblings:
         everywhere = {_shorten_key(each) for each in complete.origins}
         return ConfigError(f"{text}{near(_shorten_key((*path, *rest)), everywhere)}")
-    hint = near(word, siblings)
+    hint = near(word, siblings) or _suggest_longer_keys(word, complete)
     if not hint and len(siblings) < _MOST_CHOICES:
         return ConfigError(f"{text}\nKeys {where}: {', '.join(siblings)}.")
     return ConfigError(f"{text}{hint}")
+
+
+def _suggest_longer_keys(word: str, complete: Resolved) -> str:
+    """Return the hint at the keys that end in a word: ``data.batch_size`` for ``batch_size``."""
+    found = sorted({_shorten_key(path) for path in complete.origins if path and path[-1] == word})
+    return f"; did you mean {' or '.join(map(repr, found[:_MOST_HINTS]))}?" if found else ""
 
 
 def _has_children(node: Node) -> bool:

@@ -24,6 +24,8 @@ from lightkit.runs.deadline import parse_duration
 from lightkit.runs.files import in_bytes
 from lightkit.runs.index import PROMOTED, IndexedRun, index_runs
 from lightkit.runs.retention import DeletionPlan, RetentionRules, delete_runs, plan_deletions
+from lightkit.runs.trial import find_trial
+from lightkit.sweep.record import FILE, SweepRecord, find_sweeps
 
 _RULES = ("keep-last", "keep-best", "max-size", "older-than")
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)b?", re.IGNORECASE)
@@ -96,13 +98,39 @@ def _plan(invocation: Invocation, rules: RetentionRules, root: Path, name: str |
     entries = index_runs(root, metric=rules.metric)
     if rules.metric is not None:
         check_names(invocation, "--metric", [rules.metric], list_known_metrics(entries))
-    plan = plan_deletions(entries, rules, name=name, now=now)
+    of_sweeps = _list_trials_in_need(root, entries)
+    plan = plan_deletions(entries, rules, name=name, of_sweeps=of_sweeps, now=now)
     if not plan.deleted:
         return plan
     # Each run that the registry keeps may let another go, for --max-size.
     of_jobs = [each for each in entries if name in (None, each.run.name)]
     promoted = _ask_registries(root, invocation.options.get("tracking-uri"), of_jobs)
-    return plan_deletions(entries, rules, name=name, promoted=promoted, now=now)
+    return plan_deletions(entries, rules, name=name, promoted=promoted, of_sweeps=of_sweeps, now=now)
+
+
+def _list_trials_in_need(root: Path, entries: Sequence[IndexedRun]) -> set[str]:
+    """List the runs that unfinished sweeps need, as ``NAME/ID``; one whose record cannot be read may need each."""
+    records: dict[str, SweepRecord | None] = {}
+    needed = set()
+    for each in entries:
+        sweep, _, number = (find_trial(each.run) or "").rpartition("/")
+        if not number.isdecimal():
+            continue
+        if sweep not in records:
+            records[sweep] = _read_sweep(find_sweeps(root) / sweep / FILE)
+        record = records[sweep]
+        if record is None or (record.head and record.needs_run(int(number))):
+            needed.add(each.key)
+    return needed
+
+
+def _read_sweep(path: Path) -> SweepRecord | None:
+    """Read the record of a sweep; None, with a warning, where it cannot be read."""
+    try:
+        return SweepRecord(path).read()
+    except ConfigError as error:
+        _log.warning("%s Until then its runs are kept.", error)
+        return None
 
 
 def _format_sum(num_deleted: int, freed_bytes: int, num_left: int, left_bytes: int, *, is_dry: bool) -> str:

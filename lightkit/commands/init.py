@@ -33,8 +33,15 @@ from lightkit.images.label_table import (
 from lightkit.images.splits import split_named
 from lightkit.images.table_format import RECIPES, explain_other_format
 
-_TEMPLATES = {"module": ("module",), "image": ("image",), "ci": ("module", "ci"), "cron": ("module", "cron")}
+_TEMPLATES = {
+    "module": ("module",),
+    "image": ("image",),
+    "ci": ("module", "gate", "ci"),
+    "cron": ("module", "gate", "cron"),
+}
+"""Folders of files of each template."""
 _JSON_SUFFIXES = (".jsonl", ".ndjson", ".json")
+_SPREADSHEETS = (".ods", ".xls", ".xlsx")
 _NUM_SIZES = 200  # images whose size is looked at
 _SEPARATORS = "|;,"
 _LABELS = ("label", "class", "target", "category", "y")
@@ -47,7 +54,7 @@ class ImageData:
 
     Args:
         source: Class of the data module, and its arguments.
-        classes: Number of images of each class.
+        classes: Number of images of each class, in all splits.
         splits: Number of images of each split.
         sizes: Shorter side of some of the images, in pixels.
         found: One line that says it.
@@ -166,7 +173,9 @@ def summarize_images(path: Path) -> ImageData:
         DataError: If there is neither, or fewer than two classes.
     """
     if not path.exists():
-        raise DataError(f"--data {path}: no such folder{near_files(path)}")
+        raise DataError(f"--data {path}: no such file or folder{near_files(path)}")
+    if path.suffix.lower() in _SPREADSHEETS:
+        raise DataError(f"--data {path}: spreadsheets are not read; save it as CSV, and name that file")
     if path.is_file() and path.suffix.lower() in CSV_SUFFIXES:
         return _summarize_csv(path)
     has_folders = path.is_dir() and bool(_subfolders(path))  # next to class folders a licence or a list is no table
@@ -185,7 +194,11 @@ def summarize_images(path: Path) -> ImageData:
 def _summarize_folder(path: Path) -> ImageData:
     splits = find_split_folders(path)
     images = {split: _list_images(root) for split, root in (splits or {"train": path}).items()}
-    classes = {name: len(files) for name, files in images["train"].items() if files}
+    classes = {
+        name: sum(len(of_split.get(name, ())) for of_split in images.values())
+        for name, files in images["train"].items()
+        if files
+    }
     counts: dict[str, int] = {split: sum(map(len, found.values())) for split, found in images.items()}
     sizes = _measure_images([file for files in images["train"].values() for file in files])
 
@@ -461,9 +474,9 @@ trainer:
     if not num_test:
         return text
     metric = "test/map" if data.is_multilabel else "test/accuracy"
-    chance = f"always answering {largest!r} gives {share:.2f}"
+    chance = f"always answering {largest!r} gives {share:.2f} on all images"
     if data.is_multilabel:
-        chance = f"a random order gives {share:.2f}"
+        chance = f"a random order gives {share:.2f} on all images"
     return f"""{text}
 gate:   # for lightkit gate, promote and retrain
   metric: {metric}

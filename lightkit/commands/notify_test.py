@@ -47,7 +47,7 @@ def notify_test(invocation: Invocation) -> int:
     tests = list(_list_tests(loaded.resolved, kinds, f"{loaded.job_name} (test of lightkit notify-test)"))
     if not tests:
         raise ConfigError(
-            "notify-test: the config has no receiver of such messages. Add configs/notify/slack.yaml, an entry "
+            "notify-test: the config has no receiver of such messages. Add -c lightkit:notify/slack, an entry "
             "callbacks.slack or callbacks.webhook with its webhook_url, or set run.heartbeat_url."
         )
     width = max(len(receiver) for receiver, _, _ in tests)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import logging
 import os
@@ -37,7 +38,8 @@ from lightkit.runs.ci_report import Case, CiReport, markdown_table
 from lightkit.runs.deadline import Deadline, parse_deadline
 from lightkit.runs.index import flatten
 from lightkit.runs.signals import SignalWatch
-from lightkit.sweep.record import FILE, SweepRecord, Trial
+from lightkit.runs.trial import find_trial
+from lightkit.sweep.record import FILE, SweepRecord, Trial, find_sweeps
 from lightkit.sweep.results import (
     choose_best,
     describe_result,
@@ -52,7 +54,6 @@ from lightkit.sweep.settings import Plan, find_mode, read_seed, require_space
 from lightkit.sweep.space import Space
 
 _log = logging.getLogger("lightkit")
-_FOLDER = "sweeps"
 _CHECKPOINTS = ("Checkpoint", "ModelCheckpoint")
 _INTERRUPTED = 75
 _POLL_S = 0.01
@@ -93,13 +94,15 @@ def _add_space(fit: Invocation, options: Mapping[str, Any]) -> Invocation:
     """
     if "space" not in options:
         return fit
+    if "seeds" in options:
+        raise ConfigError("--space and --seeds: a sweep of seeds searches no values; leave one of them out")
     space: dict[str, list[str]] = {}
     key = ""
     for word in options["space"]:  # which the commas have split
         name, is_pair, value = word.partition("=")
         if is_pair:
             key = name
-            space[key] = []
+            space.setdefault(key, [])
         elif not key:
             raise ConfigError(f"--space: expected KEY=VALUE,VALUE, such as model.learning_rate=1e-3,1e-2, got {word!r}")
         space[key].append(value if is_pair else word)
@@ -177,6 +180,14 @@ def describe_search(plan: Plan) -> dict[str, Any]:
     }
 
 
+def _compute_digest(stage_config: StageConfig, search: Mapping[str, Any]) -> str:
+    """Compute the digest of a search and of what its config can change in a weight."""
+    values = stage_config.resolved.with_references(stage_config.resolved.values)
+    identity = select_identity({".".join(map(str, path)): value for path, value in flatten(values)})
+    text = json.dumps([stage_config.ckpt_path, search, identity], sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
 def find_record(stage_config: StageConfig, plan: Plan, root: Path, job: str, *, creates: bool = True) -> SweepRecord:
     """Find the record of a sweep, or begin one: ``sweeps/NAME``, or ``sweeps/NAME-2`` next to that of another search.
 
@@ -191,29 +202,28 @@ def find_record(stage_config: StageConfig, plan: Plan, root: Path, job: str, *, 
         ConfigError: If a record is damaged, or cannot be written.
     """
     search = describe_search(plan)
-    values = stage_config.resolved.with_references(stage_config.resolved.values)
-    identity = select_identity({".".join(map(str, path)): value for path, value in flatten(values)})
-    text = json.dumps([stage_config.ckpt_path, search, identity], sort_keys=True, default=str)
-    digest = hashlib.sha256(text.encode()).hexdigest()
-    folder = root.absolute().parent / _FOLDER
-    number = 1
-    while (path := folder / (job if number == 1 else f"{job}-{number}") / FILE).is_file():
-        record = SweepRecord(path)
+    digest = _compute_digest(stage_config, search)
+    folder = find_sweeps(root)
+    named = {(find_trial(run) or "").rpartition("/")[0] for run in runs.list_runs(root, job)}
+    newest = SweepRecord(folder / job / FILE)
+    for number in itertools.count(1):
+        name = job if number == 1 else f"{job}-{number}"
+        record = SweepRecord(folder / name / FILE)
         if creates:  # under the job's lock: of another process's record the last line may just be written
             record.trim()
         record.read()
-        if record.head.get("digest") == digest or not record.head:
+        if record.head.get("digest") == digest:
+            return record
+        if record.head:
+            newest = record
+        elif name not in named:  # a folder may have been deleted, and its runs are no trials of another sweep
             break
-        number += 1
-    else:
-        if not creates:
-            newest = folder / (job if number == 2 else f"{job}-{number - 1}") / FILE
-            return SweepRecord(newest).read()
-        record = SweepRecord(path)
-        if number > 1:
-            _log.info(f"begins a new sweep, {shown_path(path.parent)}: those before it searched something else")
-    if not record.head:
-        record.write_head(search, digest)
+    if not creates:
+        return newest
+    if number > 1:
+        reason = "one before it searched something else, or was deleted"
+        _log.info(f"begins a new sweep, {shown_path(record.path.parent)}: {reason}")
+    record.write_head(search, digest)
     return record
 
 
@@ -257,6 +267,11 @@ class Sweep:
         self._is_exhausted = False
         self._has_advanced = False  # in this process
         self._failures: list[str] = []  # of the newest trials, one after another
+        for trial in record.trials:
+            if trial.is_finished:
+                self._failures = _add_failure(self._failures, trial)
+            if self._has_failed_often:  # which has ended an earlier start
+                self._failures = []
         environment = {**lock.delegate(), IN_RETRAIN: "1"}
         self._job = Job(self._folder.name, self._root, job, self._folder, environment, self._build_words, ["--quiet"])
         self._trials = TrialProcesses(self._job, plan, processes)
@@ -456,17 +471,15 @@ class Sweep:
         """Record the end of a trial, and write what is known so far."""
         if self._record.head.get("found_metric") is None and self._trials.metric is not None:
             self._learn_mode(trial)
-        if self._trials.search is None:
-            self._prepare_search()
         self._record.end(trial)
         self._has_advanced = True
         recorded = self._record.trials[trial.number]
-        if self._trials.search is not None and recorded.kind == "search":
+        if self._trials.search is None:
+            self._prepare_search()  # which adds each trial of the record
+        elif recorded.kind == "search":
             self._trials.search.finish(recorded)
         remove_verdict(self._root, recorded.run)
-        self._failures = [*self._failures, str(recorded.reason)] if recorded.state == "failed" else []
-        if len({_without_numbers(reason) for reason in self._failures}) > 1:
-            self._failures = self._failures[-1:]
+        self._failures = _add_failure(self._failures, recorded)
         self._write_outputs()
         self._display.finish(recorded, self._record.trials, self._trials.metric, self._mode)
 
@@ -514,6 +527,7 @@ class Sweep:
         if error is not None:
             raise error
         lines = describe_result(self._record.trials, self._plan, str(self._trials.metric), str(self._mode))
+        self._record.note_done()
         page = self._write_page()
         self._record_in_mlflow()
         self._report.add_page(f"### lightkit sweep: {self._folder.name}\n\n{self._format_page()}")
@@ -637,6 +651,15 @@ def _list_visible(number: int) -> list[str]:
     return named or [str(index) for index in range(number)]
 
 
+def _add_failure(failures: list[str], trial: Trial) -> list[str]:
+    """Return the reasons of equal failures, one after another, after the end of one more trial."""
+    if trial.state != "failed":
+        return []
+    reason = str(trial.reason)
+    is_equal = bool(failures) and _without_numbers(failures[-1]) == _without_numbers(reason)
+    return [*failures, reason] if is_equal else [reason]
+
+
 def _without_numbers(reason: str) -> str:
     """Return a reason without what differs from trial to trial: numbers of steps, ids and values."""
     return re.sub(r"\w*\d[\w.+-]*", "#", reason)
@@ -667,7 +690,7 @@ def _show_status(fit: Invocation, options: Mapping[str, Any]) -> int:
         raise ConfigError("sweep: --status of which sweep? The config has no section `sweep`; add its file with -c")
     record = find_record(stage_config, plan, root, job, creates=False)
     if not record.head:
-        raise ConfigError(f"sweep: there is no sweep of {job!r} in {shown_path(root.absolute().parent / _FOLDER)}")
+        raise ConfigError(f"sweep: there is no sweep of {job!r} in {shown_path(find_sweeps(root))}")
     mode = record.head.get("found_mode") or plan.mode
     metric = record.head.get("found_metric") or plan.metric
     if stage_config.mode == "json":

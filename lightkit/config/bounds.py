@@ -5,6 +5,7 @@ jsonargparse 4.53 takes the number and leaves what `Annotated` adds to it to us.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -82,7 +83,12 @@ def _read_bounds(hint: Any) -> dict[str, float]:
 
 
 def is_number(value: Any) -> TypeGuard[float]:
-    """Return whether a value is a number; true and false are none."""
+    """Return whether a value is a finite number, which true and false are not."""
+    return is_any_number(value) and math.isfinite(value)
+
+
+def is_any_number(value: Any) -> TypeGuard[float]:
+    """Return whether a value is a number, an infinite one and NaN included; true and false are none."""
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 

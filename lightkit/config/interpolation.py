@@ -6,16 +6,18 @@ import re
 import threading
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
 from typing import Any
 
 from lightkit.config.origins import KeyPath, Problems, dotted, error_at, shortened
 from lightkit.config.tree import Items, Leaf, MappingNode, Node, find, graft, rebuild, to_plain, walk
 from lightkit.config.yaml_reader import MAX_DEPTH, MAX_NODES, TOO_LARGE
-from lightkit.errors import ConfigError, near
+from lightkit.errors import ConfigError
 
 _REFERENCE = re.compile(r"\$\{\s*(\.*)([^${}:,\s]+)\s*\}")
 _SHORTEST_SECRET = 4  # characters; masking "3" in a log would mask half of its numbers
 _MAX_CYCLE_PLACES = 5
+_NEAR_VARIABLE = 0.8  # least likeness, from 0 to 1: some of the many variables of a machine are always a bit alike
 _NO_DEFAULT = object()
 _RESOLVER_LOCK = threading.Lock()  # OmegaConf's resolvers are global
 
@@ -231,7 +233,7 @@ def _resolve(
                     if isinstance(error, RecursionError) or "Recursive interpolation" in str(error):
                         found.cycle.append((path, leaf))
                     elif not (problems.is_incomplete and isinstance(error, InterpolationKeyError)):
-                        found.failures.append(_explain(tree, path, leaf, error, used))
+                        found.failures.append(_explain(tree, path, leaf, error, used, environ=environ))
                     continue
                 found.values[path] = value
                 if used:
@@ -253,7 +255,13 @@ def _read_value(container: Any, path: KeyPath) -> Any:
 
 
 def _explain(
-    tree: MappingNode, path: KeyPath, leaf: Leaf, error: Exception, variables: Collection[str]
+    tree: MappingNode,
+    path: KeyPath,
+    leaf: Leaf,
+    error: Exception,
+    variables: Collection[str],
+    *,
+    environ: Collection[str],
 ) -> tuple[bool, ConfigError]:
     """Word OmegaConf's error, and tell whether the text is itself the cause, and not another that it refers to."""
     from omegaconf.errors import InterpolationKeyError, UnsupportedInterpolationType  # late, as above
@@ -265,11 +273,39 @@ def _explain(
     if name is not None:
         is_cause = name in text
         message = f"the environment variable {name} is not set; set it, or give a default: ${{oc.env:{name},...}}"
+        if close := get_close_matches(name, environ, n=1, cutoff=_NEAR_VARIABLE):
+            message += f"; did you mean {close[0]!r}?"
     elif isinstance(error, InterpolationKeyError):
         key = (re.findall(r"'(.*?)' not found", message) or ["?"])[0]
         is_cause = key in text
-        hint = near(key, [dotted(known) for known, _ in walk(tree) if known])
-        message = f"it refers to {key}, which is not set{hint}"
+        message = f"it refers to {key}, which is not set{_hint_at_reference(key, tree, path)}"
     elif isinstance(error, UnsupportedInterpolationType):
         message = f"there is no {message.rpartition(' ')[2]}; ${{key}} is another key, ${{oc.env:NAME}} a variable"
     return is_cause, error_at(f"{dotted(path)}: cannot resolve {shortened(text)}: {message}", leaf.origin)
+
+
+def _hint_at_reference(key: str, tree: MappingNode, path: KeyPath) -> str:
+    """Return the keys that a reference to none may mean; empty where nothing is near.
+
+    Args:
+        key: The reference, which may lack ``init_args``, or be relative, with dots in front.
+        tree: The config.
+        path: Of the text with the reference, which cannot mean itself.
+    """
+    wanted = [part for part in key.split(".") if part not in ("", "init_args")]
+    alike: dict[str, str] = {}
+    by_name: dict[str, str] = {}
+    for known, _ in walk(tree):
+        parts = [str(part) for part in known if part != "init_args"]
+        if not parts or known[-1] == "init_args" or known == path:
+            continue
+        by_name.setdefault(parts[-1], dotted(known))
+        if len(parts) == len(wanted):
+            alike[".".join(parts)] = dotted(known)
+
+    # A key of as many parts is nearer than one elsewhere of a near name.
+    close = get_close_matches(".".join(wanted), alike)
+    meant = [alike[each] for each in close]
+    if not meant:
+        meant = [by_name[each] for each in get_close_matches(wanted[-1] if wanted else "", by_name)]
+    return f"; did you mean {' or '.join(map(repr, meant))}?" if meant else ""

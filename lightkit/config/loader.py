@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, TypeGuard
 
 from lightkit.config.accelerator.translation import translate
-from lightkit.config.bounds import is_number
+from lightkit.config.bounds import is_any_number
 from lightkit.config.interpolation import escape, interpolate
 from lightkit.config.merge import CLASS_SECTIONS, NAMED_CLASSES, MergeRules
 from lightkit.config.origins import (
@@ -25,7 +25,7 @@ from lightkit.config.origins import (
     shown_path,
 )
 from lightkit.config.overrides import Flag, flag_layers, nest, variable_layers
-from lightkit.config.packaged import PREFIX, find_config
+from lightkit.config.packaged import PREFIX, find_config, suggest_packaged
 from lightkit.config.resolved import Resolved, root_in
 from lightkit.config.secrets import HIDDEN, choose_reference, is_secret, list_forms, read_default
 from lightkit.config.tree import Items, Leaf, MappingNode, Node, find, to_plain, walk
@@ -184,7 +184,9 @@ def _find_extended(name: str, origin: Origin, chain: Sequence[Path]) -> Path:
     found = [*folder.glob("*.yaml"), *folder.glob("*/*.yaml")]  # not all below: it may hold data and environments
     layers = sorted(file.relative_to(folder).with_suffix("").as_posix() for file in found)
     beside = f"; files next to it: {', '.join(layers[:10])}" if layers else ""
-    raise error_at(f"{text}{near(name.removesuffix('.yaml'), layers) or beside}", origin)
+    stem = name.removesuffix(".yaml")
+    hint = suggest_packaged(Path(f"{stem}.yaml")) or near(stem, layers) or beside
+    raise error_at(f"{text}{hint}", origin)
 
 
 def _expand(
@@ -447,4 +449,4 @@ def _hides(key: Any, child: Node, above: KeyPath) -> bool:
         return True
     name = key.removesuffix("+")
     value = child.value if isinstance(child, Leaf) else None
-    return is_secret(name, value) or (not is_number(value) and is_secret(name))
+    return is_secret(name, value) or (not is_any_number(value) and is_secret(name))

@@ -17,6 +17,17 @@ def packaged_configs() -> dict[str, Path]:
     return {file.relative_to(folder).with_suffix("").as_posix(): file for file in sorted(folder.rglob("*.yaml"))}
 
 
+def suggest_packaged(file: Path) -> str:
+    """Return the hint at the packaged config that a missing file may mean: ``lightkit:flowers`` for ``flowers.yaml``.
+
+    ``configs/flowers.yaml``, its path in a checkout, means it, too. Empty where none has this name.
+    """
+    name = file.with_suffix("").as_posix().removeprefix("configs/")
+    if file.suffix != ".yaml" or name not in packaged_configs():
+        return ""
+    return f"; the packaged config of this name is {PREFIX}{name}"
+
+
 def find_config(name: str) -> Path:
     """Return the path of a config file; ``lightkit:NAME`` is a packaged one.
 

@@ -17,7 +17,7 @@ from functools import cache, lru_cache
 from typing import Any, TypeVar
 from urllib.parse import quote, quote_plus, unquote, urlsplit
 
-from lightkit.config.bounds import is_number
+from lightkit.config.bounds import is_any_number
 from lightkit.errors import LightkitError
 
 HIDDEN = "***"
@@ -174,7 +174,7 @@ def _can_be_secret(value: Any) -> bool:
     """Return whether a value is a text or a number, and no reference."""
     if isinstance(value, str):
         return value.strip() != "" and "${" not in value
-    return is_number(value)
+    return is_any_number(value)
 
 
 def _names_secret(key: str, value: Any) -> bool:

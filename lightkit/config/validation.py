@@ -44,6 +44,9 @@ from lightkit.config.yaml_reader import read_scalar
 from lightkit.errors import ConfigError, cut, near
 from lightkit.lightning_namespace import real_name
 
+_OF_ANY_JOB = ("trainer", "run")
+"""Sections that each job has, also where the config sets nothing in them."""
+_MOST_HINTS = 3  # keys that an unknown one may mean
 _ELSEWHERE = ("accelerator", "ckpt_path", "extends", "fit", "launch", "predict", "test", "validate")
 """Top-level keys that other modules check."""
 _DROPPED = ("$schema", "__path__")
@@ -185,41 +188,63 @@ class _Validator:
         """Return what to write in place of a top-level key that there is not; empty where nothing is near."""
         if key == "trust":
             return "; --trust is given on the command line, and by no config"
+        if key in OLD_TRAINER_KEYS:
+            return f"; did you mean 'accelerator.{key}'?"
         if key in OLD_ARGUMENTS:
             return self._note_outdated(OLD_ARGUMENTS[key], node)
         if key == "config":
             return "; files below this one stand under extends"
-        hint = near(key, known)
-        if hint:
-            return hint
-        inside = self._keys_by_word.get(key)
-        return f"; did you mean {' or '.join(map(repr, inside))}?" if inside else ""
+        by_name, by_part = self._keys_by_word
+        word = key.replace("-", "_")
+        meant = by_name.get(word) or [name for name in sorted(known) if name.startswith(f"{word}_")]
+        hint = near(word, known)
+        if not meant and not hint:
+            meant = by_part.get(word, [])
+        return f"; did you mean {' or '.join(map(repr, meant[:_MOST_HINTS]))}?" if meant else hint
 
     @cached_property
-    def _keys_by_word(self) -> dict[str, list[str]]:
-        """The keys in sections and classes that a word alone may mean: ``lr``, ``epochs``, ``batch_size``."""
-        sections = self._schema.data["sections"]
-        keys = [f"{name}.{key}" for name, section in sections.items() for key in section["arguments"]]
-        for name in CLASS_SECTIONS:
-            for path in self._list_described(name):
-                keys += [f"{name}.init_args.{key}" for key in self._schema.classes[path]["arguments"]]
-        found = defaultdict[str, list[str]](list)
-        for key in dict.fromkeys(keys):
-            last = key.rpartition(".")[2]
-            parts = last.split("_")
-            initials = "".join(part[:1] for part in parts)
-            for word in {last, *parts, initials}:
-                found[word].append(key)
-        return {word: sorted(each, key=lambda key: not key.endswith(f".{word}"))[:3] for word, each in found.items()}
+    def _keys_by_word(self) -> tuple[Mapping[str, list[str]], Mapping[str, list[str]]]:
+        """The keys in sections, classes and entries that a word alone may mean: ``lr``, ``epochs``, ``early_stopping``.
 
-    def _list_described(self, section: str) -> list[str]:
-        """List the classes whose arguments a section may have: the one that it names, else any of its kind."""
+        By their names and initials; and those that are less likely: by parts of their names, and in sections that the
+        config does not have.
+        """
+        by_name = defaultdict[str, list[str]](list)
+        by_part = defaultdict[str, list[str]](list)
+        keys = []
+        for name, section in self._schema.data["sections"].items():
+            if name in (*_OF_ANY_JOB, *self._resolved.tree.entries):
+                keys += [f"{name}.{key}" for key in section["arguments"]]
+            else:
+                for key in section["arguments"]:
+                    by_part[key].append(f"{name}.{key}")
+        for name in CLASS_SECTIONS:
+            keys += [f"{name}.init_args.{key}" for key in self._list_arguments(name)]
+        keys += [f"{section}.{name}" for section, names in NAMED_CLASSES.items() for name in names]
+
+        for key in dict.fromkeys(self._list_optimizer_keys()):
+            by_name[key.rpartition(".")[2]].append(key)
+        for key in keys:
+            last = key.rpartition(".")[2]
+            by_name[last].append(key)
+            parts = last.split("_")
+            if len(parts) > 1:
+                by_name["".join(part[:1] for part in parts)].append(key)
+                for part in parts:
+                    by_part[part].append(key)
+        return by_name, by_part
+
+    def _list_arguments(self, section: str) -> Collection[str]:
+        """List the arguments of the class that a section names; none of a class that is not described."""
         path = find_section_class(section, self._resolved, self._schema)
-        if path is not None:
-            return [path]
-        if section in ("optimizer", *self._resolved.tree.entries):
-            return [each for each in self._schema.classes if self._schema.section_of(each) == section]
-        return []
+        return () if path is None else self._schema.classes[path]["arguments"]
+
+    def _list_optimizer_keys(self) -> list[str]:
+        """List the arguments of all optimizers where none is named; each of them is meant by its whole name alone."""
+        if self._resolved.value_of("optimizer") is not None:
+            return []
+        optimizers = [path for path in self._schema.classes if self._schema.section_of(path) == "optimizer"]
+        return [f"optimizer.init_args.{key}" for path in optimizers for key in self._schema.classes[path]["arguments"]]
 
     def _check_section(self, key: str, node: Node) -> None:
         if not isinstance(node, MappingNode):

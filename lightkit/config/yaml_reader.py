@@ -11,6 +11,7 @@ from typing import Any
 import yaml
 
 from lightkit.config.origins import Origin, Problems, UnreadableText, error_at, near_files, shortened, shown_path
+from lightkit.config.packaged import suggest_packaged
 from lightkit.config.tree import Items, Leaf, MappingNode, Node
 from lightkit.errors import ConfigError
 
@@ -180,7 +181,8 @@ def read_file(file: Path, problems: Problems | None = None) -> MappingNode:
         with file.open("rb") as stream:
             content = stream.read(_MAX_SIZE_BYTES + 1)
     except FileNotFoundError:
-        raise ConfigError(f"{name}: no such file{near_files(file)}") from None
+        hint = suggest_packaged(Path(name)) or near_files(file)
+        raise ConfigError(f"{name}: no such file{hint}") from None
     except IsADirectoryError:
         raise ConfigError(
             f"{name}: expected a YAML file, got a folder; `lightkit init --data {name}` writes a config for the images "

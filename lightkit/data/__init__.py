@@ -16,7 +16,7 @@ sample to sample. Data modules with loaders of another kind resume at the start 
 A data module or a model may say what its arguments can be, and has that checked before anything is built; ``lightkit
 check`` shows a wrong one with its line. ``input_folders = ("root",)`` names arguments that are folders which exist,
 ``input_files`` files, ``input_paths`` either, ``input_tables`` tables (Delta or Parquet), ``class_folders`` those of
-the folders that hold one folder a class, or splits with such folders, and ``input_choices = {"kind": ("cube",
+the folders that hold images in one folder a class, or splits with such folders, and ``input_choices = {"kind": ("cube",
 "ball_*")}`` gives the values of an argument (``*`` stands for any text; an argument that ``input_files`` names too may
 be a file instead). ``excluded_inputs = (("weight", "mixup", "augment"),)`` names pairs of arguments that exclude each
 other, unless the third one is false. Files of a model are needed where training starts without a checkpoint. Likewise a

@@ -7,11 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from lightkit.data.bad_samples import Defects, check_bad_samples
-from lightkit.data.image_module import SPLIT_OF_STAGE, ImageModule, warn_idle_fractions
+from lightkit.data.image_module import SPLIT_OF_STAGE, ImageModule, IndexedSplits, warn_idle_fractions
 from lightkit.errors import DataError
 from lightkit.images.image_index import ImageIndex
 from lightkit.images.mask_index import MaskIndex
-from lightkit.images.splits import Split
 
 IndexT = TypeVar("IndexT", ImageIndex, MaskIndex)
 
@@ -22,7 +21,7 @@ else:
     _Module = object  # it is no data module by itself, so that no config can name it
 
 
-class CheckedImages(Generic[IndexT], _Module):
+class CheckedImages(IndexedSplits, Generic[IndexT], _Module):
     """Image files by split; a subclass finds and checks them."""
 
     source: str
@@ -67,21 +66,6 @@ class CheckedImages(Generic[IndexT], _Module):
             self.setup()
         assert self._index is not None
         return self._index
-
-    @property
-    def counts(self) -> dict[Split, int]:
-        """Number of images of each split."""
-        return self.index.counts
-
-    @property
-    def class_names(self) -> list[str]:
-        """Names of the classes; a label, or a pixel of a mask, counts into this list."""
-        return self.index.class_names
-
-    @property
-    def num_classes(self) -> int:
-        """Number of classes."""
-        return len(self.class_names)
 
     def describe(self) -> dict[str, Any]:
         """Return the data's entry in a run's manifest."""

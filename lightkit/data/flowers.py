@@ -556,7 +556,8 @@ def _background(rng: Random, side: int) -> Image.Image:
     image = Image.new("RGB", (small, small), _shade(_color(rng, _GROUND_HUES, 0.1, 0.1), 1.0))
     draw = ImageDraw.Draw(image)
     for _ in range(int(rng.integers(4, 26))):
-        (x, y), radius = rng.uniform(0, small, 2).tolist(), small * rng.uniform(0.03, 0.3)
+        x, y = rng.uniform(0, small, 2).tolist()
+        radius = small * rng.uniform(0.03, 0.3)
         color = _shade(_color(rng, _GROUND_HUES, 0.1, 0.15), rng.uniform(0.7, 1.2))
         draw.ellipse((x - radius, y - radius, x + radius, y + radius), fill=color)
     image = image.filter(ImageFilter.GaussianBlur(rng.uniform(0.8, 3.0)))

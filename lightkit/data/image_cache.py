@@ -22,7 +22,7 @@ import tempfile
 import time
 import weakref
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from multiprocessing.util import Finalize
@@ -49,6 +49,8 @@ log = logging.getLogger("lightkit.data")
 
 Bytes = npt.NDArray[np.uint8]
 Cache = Literal["auto", "none", "memory", "disk"]
+_PLACES: Mapping[Cache, tuple[str, ...]] = {"auto": ("memory", "disk"), "memory": ("memory",), "disk": ("disk",)}
+"""Where images are kept decoded, the first place that has room."""
 _CRC_BYTES = 4
 _SHARE_OF_MEMORY = 0.25
 _SHARE_OF_DISK = 0.5
@@ -149,9 +151,8 @@ def open_rows(
         raise FileNotFoundError(errno.ENOENT, "no folder for it can be written")
     folder.mkdir(parents=True, exist_ok=True)
     with FileLock(folder / ".lock"):
-        for other in folder.glob("*.rows") if in_memory else ():
-            if _is_abandoned(other):
-                other.unlink(missing_ok=True)
+        if in_memory:
+            _remove_abandoned(folder)
         found = [other for other in folder.glob(f"{key[:40]}*.rows") if other.stat().st_size == num_bytes]
         name = f"{key[:40]}-{secrets.token_hex(8)}" if in_memory else key[:40]  # no maker removes another's
         path = found[0] if found else folder / f"{name}.rows"
@@ -210,6 +211,12 @@ def _hold(file: Path) -> int:
     fcntl.flock(descriptor, fcntl.LOCK_EX)
     _HELD.add(descriptor)
     return descriptor
+
+
+def _remove_abandoned(folder: Path) -> None:
+    """Remove the files in memory that killed processes have made."""
+    for file in filter(_is_abandoned, folder.glob("*.rows")):
+        file.unlink(missing_ok=True)
 
 
 def _is_abandoned(file: Path) -> bool:
@@ -278,16 +285,11 @@ def open_sources(
         kept["val"] = ResizedPhotos(splits["val"], shorter)
     limit_bytes = None if cache_limit_gb is None else cache_limit_gb * 1e9
     reasons = []
-    for place in ("memory", "disk") if cache == "auto" else (cache,):
+    for place in _PLACES[cache]:
         try:
-            for photos in kept.values():
-                photos.open_rows(in_memory=place == "memory", limit_bytes=limit_bytes)
-            for photos in kept.values():
-                photos.decode(announce)
+            _decode_into(kept.values(), announce, in_memory=place == "memory", limit_bytes=limit_bytes)
         except OSError as error:
             reasons.append(f"{place}: {error.strerror or error}")
-            for photos in kept.values():
-                photos.rows = None
         else:
             return {**sources, **kept}, {"kept": place, "size": shorter}
     announce = announce if cache == "auto" else log.warning
@@ -296,6 +298,25 @@ def open_sources(
         "data.init_args.cache to auto", "; ".join(reasons),
     )  # fmt: skip
     return sources, {"kept": "nowhere", "size": shorter}
+
+
+def _decode_into(
+    kept: Collection[ResizedPhotos], announce: Callable[..., None], *, in_memory: bool, limit_bytes: float | None
+) -> None:
+    """Decode photos into memory or onto disk.
+
+    Raises:
+        OSError: If there is no room for all of them; none of them is kept then.
+    """
+    try:
+        for photos in kept:
+            photos.open_rows(in_memory=in_memory, limit_bytes=limit_bytes)
+        for photos in kept:
+            photos.decode(announce)
+    except OSError:
+        for photos in kept:
+            photos.rows = None
+        raise
 
 
 def count_planned_reads(trainer: Trainer | None, num_images: int, batch_size: int) -> float:

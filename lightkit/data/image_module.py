@@ -138,6 +138,42 @@ class SplitModule(_Module):
         return {name: getattr(self, name) for name in own} | {"num_workers": num_workers, "seed": seed_of(self)}
 
 
+class SplitIndex(Protocol):
+    """Samples by split, with the classes of their labels."""
+
+    @property
+    def counts(self) -> dict[Split, int]:
+        """Number of samples of each split."""
+
+    @property
+    def class_names(self) -> list[str]:
+        """Names of the classes."""
+
+
+class IndexedSplits:
+    """Counts and classes of data that has an index; a subclass builds it."""
+
+    @property
+    def index(self) -> SplitIndex:
+        """All samples by split."""
+        raise NotImplementedError
+
+    @property
+    def counts(self) -> dict[Split, int]:
+        """Number of samples of each split."""
+        return self.index.counts
+
+    @property
+    def class_names(self) -> list[str]:
+        """Names of the classes or labels, into which a label counts; empty for values."""
+        return self.index.class_names
+
+    @property
+    def num_classes(self) -> int:
+        """Number of classes or labels; 0 for values."""
+        return len(self.class_names)
+
+
 class LoadingModule(SplitModule, LightningDataModule):
     """Data that is loaded in batches, and whose images are augmented in training.
 
@@ -453,7 +489,10 @@ class ImageModule(LoadingModule):
         Returns:
             The features; None, with a warning, where the disk has no room for them on one of the ranks.
         """
-        (backbone, example), strategy, ranks, num = frozen, trainer.strategy, local_ranks(trainer), len(samples)
+        backbone, example = frozen
+        strategy = trainer.strategy
+        ranks = local_ranks(trainer)
+        num = len(samples)
         decided_by = "\0".join((backbone.digest(), str(self.preprocessing), samples.source.digest()))
         key = hashlib.sha256(decided_by.encode()).hexdigest()
         rows: RowCache | None = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -186,6 +187,12 @@ class RowData(SplitModule, LightningDataModule):
             if stage == "fit" and (self.trainer is None or self.trainer.is_global_zero):
                 for note in self._rows.plan.notes:
                     log.warning("data: %s", note)
+        if stage == "fit" and self.mean_weight == 0:
+            raise DataError(
+                f"{self.row_settings.name}: each row of the training split has the weight 0 in column "
+                f"{self.row_settings.weight!r}, so that nothing is trained on. Set data.init_args.weight to another "
+                "column, or leave it out."
+            )
         split = SPLIT_OF_STAGE.get(stage)
         if split is not None and not self.counts[split]:
             raise DataError(
@@ -296,7 +303,9 @@ class RowData(SplitModule, LightningDataModule):
         names = list(state["class_names"])
         if names != self.class_names:
             self._classes = names
-            self._rows = PlannedRows(self.row_settings, self.rules, names)
+            # a few whole numbers in this table may be values in that of the training
+            settings = replace(self.row_settings, target_type="class" if names else "value")
+            self._rows = PlannedRows(settings, self.rules, names)
         trainer = self.trainer
         is_training = trainer is not None and trainer.is_global_zero and trainer.state.fn == TrainerFn.FITTING
         if is_training and state.get("fingerprint") not in (None, self.rows.source.fingerprint):

@@ -16,8 +16,8 @@ class TableData(RowData):
     """Rows of a table of numbers, categories and dates.
 
     Args:
-        columns: Columns of the model: `auto` takes all that can say anything, and names those that it leaves out; or a
-            list of names; or a type for each name: number, category, date, or auto.
+        columns: Columns of the model: `auto` takes all but empty ones, constant ones and text that differs in most
+            rows, and names those; or a list of names; or a type for each name: number, category, date, or auto.
         ignore: Columns that `auto` leaves out.
         scaling: ``quantile`` maps each column of numbers to a normal distribution by its quantiles, ``standard`` to
             mean 0 and standard deviation 1; by the training split alone.

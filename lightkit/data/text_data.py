@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from lightkit.config.bounds import NonNegativeInt, Part, PositiveInt
-from lightkit.data.image_module import SPLIT_OF_STAGE, SplitModule, check_arguments, warn_idle_fractions
+from lightkit.data.image_module import SPLIT_OF_STAGE, IndexedSplits, SplitModule, check_arguments, warn_idle_fractions
 from lightkit.data.loader import Pinning, eval_loader, predict_loader, train_loader
 from lightkit.data.sampler import SampleKey
 from lightkit.errors import ConfigError, DataError
@@ -119,7 +119,7 @@ def _encode(texts: Sequence[str], preprocessing: TextPreprocessing) -> tuple[Ten
     return tuple(map(torch.from_numpy, preprocessing.encode_texts(texts)))
 
 
-class TextData(SplitModule, LightningDataModule):
+class TextData(IndexedSplits, SplitModule, LightningDataModule):
     """Texts with one label or several: a column of a table, or text files in one folder a class.
 
     A table is a file of CSV, JSON lines or Parquet, a folder of such files, or a Delta table. A folder of text files
@@ -194,6 +194,8 @@ class TextData(SplitModule, LightningDataModule):
         check_arguments(self, batch_size=batch_size, num_workers=num_workers, prefetch_factor=prefetch_factor)
         if separator is not None and not separator:
             raise ConfigError("data.init_args.separator: expected a character between labels, got ''; null is none.")
+        if separator is not None and not isinstance(label, str):
+            raise ConfigError("data.init_args.separator: it is of one column of labels, and label names several.")
         self.path = path if is_remote(path) else str(Path(path).expanduser())
         self.text = text
         self.label = label
@@ -253,21 +255,6 @@ class TextData(SplitModule, LightningDataModule):
         )  # fmt: skip
         self.text_column, index = settings.read()
         return index
-
-    @property
-    def counts(self) -> dict[Split, int]:
-        """Number of texts of each split."""
-        return self.index.counts
-
-    @property
-    def class_names(self) -> list[str]:
-        """Names of the classes or labels; a label counts into this list."""
-        return self.index.class_names
-
-    @property
-    def num_classes(self) -> int:
-        """Number of classes or labels."""
-        return len(self.class_names)
 
     @property
     def is_multilabel(self) -> bool:

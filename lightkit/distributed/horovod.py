@@ -65,7 +65,9 @@ class HorovodEnvironment(LightningEnvironment):
             raise LightkitError("Horovod was shut down after an error, and does not start again in the same process.")
         with waiting("start of all ranks"):
             hvd.init()
-        self._local_rank, self._node_rank, self._local_size = hvd.local_rank(), hvd.cross_rank(), hvd.local_size()
+        self._local_rank = hvd.local_rank()
+        self._node_rank = hvd.cross_rank()
+        self._local_size = hvd.local_size()
         self.set_world_size(hvd.size())
         self.set_global_rank(hvd.rank())
 

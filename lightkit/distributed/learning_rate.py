@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import Any
 
 from pytorch_lightning import Callback, LightningModule, Trainer
@@ -53,20 +54,7 @@ class ScaledLearningRate(Callback):
         Raises:
             ConfigError: If rates cannot be scaled, or the warm-up has no length.
         """
-        more = trainer.world_size / self._factor
-        if more != 1:
-            if any(isinstance(each, LearningRateFinder) for each in trainer.callbacks):  # type: ignore[attr-defined]
-                raise error_at(
-                    "ScaledLearningRate would scale the rate that LearningRateFinder finds, which is that of all ranks "
-                    "together already. Leave out one of the callbacks scale_lr and lr_finder."
-                )
-            for optimizer in trainer.optimizers:
-                for group in optimizer.param_groups:
-                    for key in _RATES:
-                        if isinstance(group.get(key), int | float | Tensor):
-                            _set_rate(group, key, group[key] * more)
-            for config in trainer.lr_scheduler_configs:
-                _scale_scheduler(config.scheduler, more)
+        self._scale(trainer, trainer.world_size / self._factor)
         self._factor = float(trainer.world_size)
         if not self.warmup_epochs or trainer.world_size == 1:
             return
@@ -85,6 +73,22 @@ class ScaledLearningRate(Callback):
         for optimizer in trainer.optimizers:
             self._hooks.append(optimizer.register_step_pre_hook(lower))
             self._hooks.append(optimizer.register_step_post_hook(self._restore))
+
+    def _scale(self, trainer: Trainer, factor: float) -> None:
+        """Multiply all rates of optimizers and schedulers by a factor."""
+        if factor == 1:
+            return
+        if any(isinstance(each, LearningRateFinder) for each in trainer.callbacks):  # type: ignore[attr-defined]
+            raise error_at(
+                "ScaledLearningRate would scale the rate that LearningRateFinder finds, which is that of all ranks "
+                "together already. Leave out one of the callbacks scale_lr and lr_finder."
+            )
+        for group in chain.from_iterable(optimizer.param_groups for optimizer in trainer.optimizers):
+            for key in _RATES:
+                if isinstance(group.get(key), int | float | Tensor):
+                    _set_rate(group, key, group[key] * factor)
+        for config in trainer.lr_scheduler_configs:
+            _scale_scheduler(config.scheduler, factor)
 
     def warmup_factor(self, trainer: Trainer) -> float:
         """Return the factor of the next step's rate: 1 / ranks at first, 1 after the warm-up."""

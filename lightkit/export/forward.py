@@ -88,14 +88,7 @@ def _select_inputs(module: nn.Module, value: Any, origin: str, *, takes_all: boo
     """Select the inputs in a batch or an example, of which nothing may be left over if ``takes_all``."""
     if not takes_all and isinstance(value, (tuple, list)) and value and isinstance(value[0], (tuple, list, Mapping)):
         return _select_inputs(module, value[0], origin, takes_all=False)  # ((a, b), target) or ({...}, target)
-    parameters = _positional_parameters(module)
-    found: Sequence[Any] = ()
-    if isinstance(value, Tensor):
-        found = (value,)
-    elif isinstance(value, Mapping):
-        found = [value[name] for name in takewhile(value.__contains__, (each.name for each in parameters))]
-    elif isinstance(value, (tuple, list)):
-        found = value if takes_all else value[: max(1, sum(each.default is each.empty for each in parameters))]
+    found = _select_leading(module, value, takes_all=takes_all)
     is_batch = all(isinstance(each, Tensor) and each.ndim and len(each) == len(found[0]) > 0 for each in found)
     if not (found and is_batch and _takes(module, found)):
         raise ConfigError(
@@ -105,6 +98,21 @@ def _select_inputs(module: nn.Module, value: Any, origin: str, *, takes_all: boo
             "can give forward's inputs instead."
         )
     return tuple(tensor.detach().cpu() for tensor in found)
+
+
+def _select_leading(module: nn.Module, value: Any, *, takes_all: bool) -> Sequence[Any]:
+    """Select the parts of a batch that ``forward`` needs: by the names of its arguments, or as many as have no default.
+
+    None of other values than tensors, mappings, tuples and lists.
+    """
+    if isinstance(value, Tensor):
+        return (value,)
+    parameters = _positional_parameters(module)
+    if isinstance(value, Mapping):
+        return [value[name] for name in takewhile(value.__contains__, (each.name for each in parameters))]
+    if not isinstance(value, (tuple, list)):
+        return ()
+    return value if takes_all else value[: max(1, sum(each.default is each.empty for each in parameters))]
 
 
 def _positional_parameters(module: nn.Module) -> list[inspect.Parameter]:

@@ -192,16 +192,23 @@ def compare(
                 first[size] = f"{sample}{_name_element(place, at[1:], metadata)} is {values}"
         figures["max_rel"] = figures["max_abs"] / largest if largest else 0.0
     if first:
-        size, *others = first
-        figures = parity[str(size)]
-        also = f" (at batch {' and '.join(map(str, others))} too)" if others else ""
-        raise Mismatch(
-            f"{metadata.file_name} does not match its model: {figures['outside']} of {figures['outputs']} outputs "
-            f"differ at batch size {size}{also}, by up to {max(parity[str(each)]['max_abs'] for each in first):.2e} "
-            f"({tolerance}); first {first[size]}. If such a gap is expected, allow for it with --rtol and --atol; they "
-            "do not count for whole numbers, booleans, NaN and infinity."
-        )
+        raise _explain_mismatch(parity, first, metadata, tolerance)
     return parity
+
+
+def _explain_mismatch(
+    parity: Mapping[str, Mapping[str, Any]], first: Mapping[int, str], metadata: Metadata, tolerance: Tolerance
+) -> Mismatch:
+    """Describe how far outputs are outside the tolerance, by the first one of each batch size that has some."""
+    size, *others = first
+    figures = parity[str(size)]
+    also = f" (at batch {' and '.join(map(str, others))} too)" if others else ""
+    return Mismatch(
+        f"{metadata.file_name} does not match its model: {figures['outside']} of {figures['outputs']} outputs "
+        f"differ at batch size {size}{also}, by up to {max(parity[str(each)]['max_abs'] for each in first):.2e} "
+        f"({tolerance}); first {first[size]}. If such a gap is expected, allow for it with --rtol and --atol; they "
+        "do not count for whole numbers, booleans, NaN and infinity."
+    )
 
 
 def _compare_output(wanted: Array, given: Array, tolerance: Tolerance) -> tuple[Array, float, Array]:

@@ -44,7 +44,7 @@ def write(target: ExportTarget, metadata: Metadata, path: Path) -> Metadata:
 def _list_dimensions(target: ExportTarget) -> Iterator[dict[int, Any]]:
     """List the dimensions of any length of each input: the batch, those of rows, and others of their own."""
     batch = Dim("batch", min=1)
-    preprocessing = find_preprocessing(target.module)
+    preprocessing = find_preprocessing(target.module) or target.metadata.row_preprocessing  # of a registered graph
     most = {} if preprocessing is None else preprocessing.open_axes
     shared = {axis: Dim(f"length_{axis}", min=1, max=limit) for axis, limit in most.items()}
     for spec in target.metadata.inputs:

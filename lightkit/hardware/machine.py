@@ -21,6 +21,7 @@ class Machine:
         platform: Its operating system, and version.
         python: Version of Python.
         cpu: The CPU's model.
+        cpu_vendor: Its maker where it is an x86 one, such as ``GenuineIntel``.
         cores: Cores that this process may use, by its affinity and its control group.
         instruction_sets: Those of the CPU that matter to torch, such as ``avx2``, ``avx512f``, ``amx_bf16``, ``neon``.
         memory_bytes: Memory of the machine, or what the control group allows of it.
@@ -36,6 +37,7 @@ class Machine:
     platform: str = ""
     python: str = ""
     cpu: str | None = None
+    cpu_vendor: str | None = None
     cores: int | None = None
     instruction_sets: tuple[str, ...] = ()
     memory_bytes: int | None = None
@@ -62,6 +64,7 @@ def this_machine(environ: Mapping[str, str] | None = None) -> Machine:
         platform=platform.platform(),
         python=platform.python_version(),
         cpu=processor.cpu_model(),
+        cpu_vendor=processor.cpu_vendor(),
         cores=processor.num_cores(),
         instruction_sets=processor.instruction_sets(),
         memory_bytes=processor.memory_bytes(),

@@ -15,7 +15,8 @@ _INSTRUCTION_SETS = (
 )
 """Instruction sets that change how fast, or how exactly, torch computes; as the kernel spells them."""
 _BF16 = frozenset({"avx512_bf16", "amx_bf16", "bf16"})  # the last one is ARM's
-_ISAS_WITH_BF16 = ("ALL", "DEFAULT", "AVX512_CORE_BF16", "AVX512_CORE_FP16", "AVX512_CORE_AMX", "AVX10")
+_ISAS_WITH_AMX = ("ALL", "DEFAULT", "AVX512_CORE_AMX", "AVX10")
+_ISAS_WITH_BF16 = (*_ISAS_WITH_AMX, "AVX512_CORE_BF16", "AVX512_CORE_FP16")
 """How values of oneDNN's ``ONEDNN_MAX_CPU_ISA`` begin that leave its kernels the instructions for bf16."""
 _NO_LIMIT_BYTES = 1 << 60  # version 1 of control groups writes a huge number where there is no limit
 _CPUINFO = Path("/proc/cpuinfo")
@@ -32,6 +33,11 @@ _LARGEST_THRESHOLD_BYTES = 32 << 20  # glibc refuses more (HEAP_MAX_SIZE / 2)
 def cpu_model(cpuinfo: Path = _CPUINFO) -> str | None:
     """Return the CPU's name."""
     return _read_field(cpuinfo, "model name") or platform.processor() or platform.machine() or None
+
+
+def cpu_vendor(cpuinfo: Path = _CPUINFO) -> str | None:
+    """Return the maker of an x86 CPU, such as ``GenuineIntel``; None of another CPU, or where it is not known."""
+    return _read_field(cpuinfo, "vendor_id")
 
 
 def instruction_sets(cpuinfo: Path = _CPUINFO) -> tuple[str, ...]:
@@ -51,6 +57,27 @@ def has_bf16(instruction_sets: Collection[str], environ: Mapping[str, str] = os.
     if limit and not limit.startswith(_ISAS_WITH_BF16):
         return False
     return not _BF16.isdisjoint(instruction_sets)
+
+
+def is_bf16_fast(
+    instruction_sets: Collection[str], vendor: str | None, environ: Mapping[str, str] = os.environ
+) -> bool:
+    """Return whether a training step in bf16 is faster than in float32: docs/hardware.md has the measurements.
+
+    AMD's cores multiply twice as many numbers a cycle with AVX-512's bf16 instructions as in float32. Intel's, which
+    have them in one of two units, are faster with AMX alone, which a virtual machine may hide.
+
+    Args:
+        instruction_sets: Those of the CPU, as `instruction_sets` lists them.
+        vendor: Of the CPU, as `cpu_vendor` returns it.
+        environ: Environment variables: ``ONEDNN_MAX_CPU_ISA`` may hide instructions from oneDNN.
+    """
+    if not has_bf16(instruction_sets, environ):
+        return False
+    if vendor != "GenuineIntel":
+        return True
+    limit = environ.get("ONEDNN_MAX_CPU_ISA", "").upper()
+    return "amx_bf16" in instruction_sets and (not limit or limit.startswith(_ISAS_WITH_AMX))
 
 
 def num_cores(control_groups: Path = _CGROUPS, process: Path = _OWN_CGROUP) -> int | None:
@@ -88,7 +115,7 @@ def available_memory_bytes(control_groups: Path = _CGROUPS, process: Path = _OWN
 
 
 def keep_memory(environ: Mapping[str, str] = os.environ) -> bool:
-    """Make glibc keep the memory of a training step for the next one, in place of giving it back to the system.
+    """Make glibc keep the memory of a step for the next one, in place of giving it back to the system.
 
     Else each step asks for its pages anew, and the kernel fills them with zeros, which costs a convolutional network on
     the CPU up to a quarter of its time. Variables that say otherwise (``MALLOC_TRIM_THRESHOLD_``,

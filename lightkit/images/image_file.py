@@ -250,15 +250,8 @@ def load_frame(image: Image.Image) -> Image.Image:
         ValueError: If its pixels have 32 bits, of which nobody knows the value of white, or colours in planes of 16
             bits, of which Pillow 13.0 takes each byte for a pixel.
     """
-    tags = getattr(image, "tag_v2", {})
-    bits = tags.get(_BITS_PER_SAMPLE, (32,))  # Pillow has some of 16 bits in mode I as well
-    if image.mode == "F" or (image.mode == "I" and image.format not in _SIXTEEN_BITS and 16 not in bits):
-        raise ValueError("32-bit pixels have no agreed range; save it with 8 or 16 bits")
-
+    _refuse_unknown_pixels(image)
     tile = getattr(image, "tile", None)
-    if tile and tile[0][0] == "raw" and tags.get(_PLANAR_CONFIGURATION) == _PLANES and 16 in bits and len(bits) > 1:
-        raise ValueError("Pillow reads 16-bit colours in planes wrongly; save it with 8 bits, or with whole pixels")
-
     transparent = image.info.get("transparency")
     raw_mode = tile[0].args if image.format == "PNG" and tile else None
     low_bytes = None
@@ -270,6 +263,22 @@ def load_frame(image: Image.Image) -> Image.Image:
     elif low_bytes is not None and isinstance(transparent, tuple):
         _make_transparent(image, low_bytes, transparent)
     return image
+
+
+def _refuse_unknown_pixels(image: Image.Image) -> None:
+    """Refuse an open image whose pixels Pillow reads wrongly, or whose white is unknown.
+
+    Raises:
+        ValueError: If it is one.
+    """
+    tags = getattr(image, "tag_v2", {})
+    bits = tags.get(_BITS_PER_SAMPLE, (32,))  # Pillow has some of 16 bits in mode I as well
+    if image.mode == "F" or (image.mode == "I" and image.format not in _SIXTEEN_BITS and 16 not in bits):
+        raise ValueError("32-bit pixels have no agreed range; save it with 8 or 16 bits")
+    tile = getattr(image, "tile", None)
+    is_raw = tile and tile[0][0] == "raw"
+    if is_raw and tags.get(_PLANAR_CONFIGURATION) == _PLANES and 16 in bits and len(bits) > 1:
+        raise ValueError("Pillow reads 16-bit colours in planes wrongly; save it with 8 bits, or with whole pixels")
 
 
 def _low_bytes(image: Image.Image) -> Image.Image:

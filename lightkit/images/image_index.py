@@ -389,13 +389,11 @@ def find_split_folders(root: Path) -> dict[Split, Path]:
         DataError: If the folder cannot be read, two folders hold one split, or all are named after splits and none
             holds the training split's classes.
     """
-    folders = list_folders(root)
-    named = [(split_named(folder.name), folder) for folder in folders]
-    words = [folder for split, folder in named if split is not None]
+    named = [(split_named(folder.name), folder) for folder in list_folders(root)]
     trained = [folder for split, folder in named if split == "train" and list_folders(folder)]
     if not trained:
-        if len(words) > 1 and len(words) == len(folders):
-            names = join_names([f"{visible(folder.name, in_line=True)}/" for folder in words])
+        if len(named) > 1 and all(split is not None for split, _ in named):
+            names = join_names([f"{visible(folder.name, in_line=True)}/" for _, folder in named])
             raise DataError(
                 f"{root}: its folders {names} are named after splits, and none of them is a training split with one "
                 f"folder a class. Expected train/, and val/ or test/ if there are any, each with the class folders "
@@ -413,6 +411,18 @@ def find_split_folders(root: Path) -> dict[Split, Path]:
         found[split] = folder
 
     return found
+
+
+def check_class_folders(root: Path) -> None:
+    """Check that folders are those of splits and classes, and that each class of the training has an image by its name.
+
+    Raises:
+        DataError: As `find_split_folders` and `class_files` do.
+    """
+    folder = find_split_folders(root).get("train", root)
+    for class_folder in _list_classes(folder):
+        if not any(Path(path).suffix.lower() in IMAGE_SUFFIXES for path in walk_files(str(class_folder))):
+            class_files(folder, Counter(), [])
 
 
 def _warn_of_other_folders(root: Path, given: Mapping[Split, Path]) -> None:
@@ -641,17 +651,29 @@ def check_defects(
             f"that is {num / num_samples:.1%}, and data.init_args.max_bad_fraction allows {max_fraction:.4g}. "
             f"{repair}, or allow more"
         )
+    file = _list_defects(defects)
+    shown = defects[: most_shown if file is None else _NUM_SHOWN]
+    lines = [f"  {visible(defect.name, in_line=True)}: {visible(defect.reason, in_line=True)}" for defect in shown]
+    others = []
+    if num > len(shown):
+        others.append(f"and {num - len(shown)} more")
+    if file is not None:
+        listed = "all" if len(defects) == num else f"the first {len(defects):,}"
+        others.append(f"{listed} are listed in {shown_path(file)}")
+    if others:
+        lines.append(f"  {'; '.join(others)}")
+    raise DataError("\n".join([f"{num} of {num_samples} {what} cannot be used; {advice}:", *lines]))
+
+
+def _list_defects(defects: Sequence[Defect]) -> Path | None:
+    """Write the samples into the folder of a run's job and return the file; None without a run, or where that fails."""
     run = runs.current()
-    file = None if run is None else run.folder.parent / "bad_images.csv"  # the run's folder goes
-    if file is not None and is_first_rank():
+    if run is None:
+        return None
+    file = run.folder.parent / "bad_images.csv"  # the run's folder goes
+    if is_first_rank():
         try:
             write_bad_images(file, [BadImage(defect.name, defect.reason, "scan") for defect in defects])
         except OSError:
-            file = None
-    shown = defects[: most_shown if file is None else _NUM_SHOWN]
-    lines = [f"  {visible(defect.name, in_line=True)}: {visible(defect.reason, in_line=True)}" for defect in shown]
-    others = [f"and {num - len(shown)} more"] if num > len(shown) else []
-    listed = "all" if len(defects) == num else f"the first {len(defects):,}"
-    others += [] if file is None else [f"{listed} are listed in {shown_path(file)}"]
-    lines += [f"  {'; '.join(others)}"] if others else []
-    raise DataError("\n".join([f"{num} of {num_samples} {what} cannot be used; {advice}:", *lines]))
+            return None
+    return file

@@ -16,7 +16,7 @@ from urllib.parse import unquote, urlsplit
 
 from lightkit.config import near
 from lightkit.config.origins import near_files
-from lightkit.errors import ConfigError, DataError
+from lightkit.errors import ConfigError, DataError, cut
 from lightkit.images.delta_table import DeltaFiles, has_deletion_vectors, refuse_unreadable
 from lightkit.images.image_file import IMAGE_SUFFIXES, walk_files
 
@@ -139,9 +139,9 @@ def _find_matches(pattern: Path) -> Iterator[str]:
 def open_path_table(path: Path) -> _Source:
     """Find a table's column of paths, and return what reads it in pieces: the path of each row, empty if it has none.
 
-    It is the first of `COLUMNS` that the table has, in small or capital letters, else its only column of text. A CSV
-    file of one column may do without a header. A relative path counts from the folder of the table, or from the working
-    directory if the file is only there.
+    It is the first of `COLUMNS` that the table has, in small or capital letters, else its only column of text, if the
+    first one is a path of an image. A CSV file of one column may do without a header. A relative path counts from the
+    folder of the table, or from the working directory if the file is only there.
 
     Raises:
         DataError: If the table is damaged, has no such column, or holds images in place of their paths.
@@ -162,7 +162,11 @@ def _locate(cell: str | None, folder: Path) -> str:
 
 
 def _open_csv_column(path: Path) -> _Source:
-    """Find the column of paths of a CSV file, and return what reads its cells."""
+    """Find the column of paths of a CSV file, and return what reads its cells.
+
+    Raises:
+        DataError: If it has none.
+    """
     with _open_csv(path) as rows:
         header = next(rows, [])
         first = next(rows, header)
@@ -171,13 +175,16 @@ def _open_csv_column(path: Path) -> _Source:
         raise DataError(f"{path}: its first row is data; put a row with the columns' names, such as path, first.")
     has_header = are_images != [True]
     texts = [name for name, cell in zip(header, first, strict=False) if not _is_number(cell)]
-    at = header.index(_choose_column(path, header, texts)) if has_header else 0
+    column = _choose_column(path, header, texts) if has_header else header[0]
+    at = header.index(column)
 
     def read() -> Iterator[str]:
         with _open_csv(path) as rows:
             for row in islice(rows, int(has_header), None):
                 yield row[at] if len(row) > at else ""
 
+    if has_header:
+        _check_paths(path, header, column, read)
     return read
 
 
@@ -185,7 +192,7 @@ def _open_dataset_column(path: Path) -> _Source:
     """Find the column of paths of a Parquet file or a Delta table, and return what reads its cells.
 
     Raises:
-        DataError: If it holds images in place of their paths.
+        DataError: If it has none, or holds images in place of their paths.
     """
     with _open_dataset(path) as dataset:
         schema = dataset.schema
@@ -204,6 +211,7 @@ def _open_dataset_column(path: Path) -> _Source:
 
     if images and not os.path.exists(_locate(next(read(), ""), path.parent)):  # noqa: PTH110
         raise _explain_images(path, images[0])
+    _check_paths(path, list(kinds), column, read)
     return read
 
 
@@ -231,9 +239,30 @@ def _choose_column(path: Path, names: Sequence[str], texts: Sequence[str]) -> st
     if found:
         return found[0]
     guess = next(filter(None, (near(name.lower(), COLUMNS) for name in names)), "")
-    raise DataError(
-        f"{path}: expected a column of paths named {', '.join(COLUMNS[:-1])} or {COLUMNS[-1]}, or one column of text; "
-        f"it has {', '.join(map(repr, names)) or 'no columns'}{guess or '.'}"
+    raise _explain_columns(path, names, guess or ".")
+
+
+def _check_paths(path: Path, names: Sequence[str], column: str, read: _Source) -> None:
+    """Check that the first text in a column without a usual name is a path of an image.
+
+    Raises:
+        DataError: If it is another text, as in a table of rows.
+    """
+    if column.strip().lower() in COLUMNS:
+        return
+    first = next(filter(None, read()), "")
+    is_image = Path(first).suffix.lower() in IMAGE_SUFFIXES or os.path.exists(_locate(first, path.parent))  # noqa: PTH110
+    if is_image or not first:
+        return
+    raise _explain_columns(path, names, f", and {column!r} has {cut(first)!r}, which is no path of an image.")
+
+
+def _explain_columns(path: Path, names: Sequence[str], found: str) -> DataError:
+    """Return the error of a table without a column of paths; ``found`` ends its sentence."""
+    return DataError(
+        f"{path}: expected images: folders, files, or a table with their paths in a column named "
+        f"{', '.join(COLUMNS[:-1])} or {COLUMNS[-1]}, or in its one column of text; "
+        f"it has {', '.join(map(repr, names)) or 'no columns'}{found}"
     )
 
 

@@ -7,6 +7,7 @@ import logging
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
 
@@ -196,28 +197,28 @@ def index_masks(
     folders = find_pairs_of_folders(root, images, masks)
     pairs = {split: pair_files(*each) for split, each in folders.items()}
     given = {split: each[0] for split, each in folders.items() if split is not None}
-    files = [mask for of_split in pairs.values() for _, mask in of_split]
+    mask_of = dict(chain.from_iterable(pairs.values()))
+    files = [*mask_of.values()]
     verdicts, values = _judge_masks(files, known)
     defects = [Defect(str(path), found.defect) for path, found in verdicts.items() if found.defect is not None]
     check_defects(defects, len(files), what=f"masks in {root}", on_bad=on_bad_image, max_fraction=max_bad_fraction)
     if known is None:
         number: int | Literal["auto"] | None = ignore_index  # type: ignore[assignment]  # a colour was refused
-        known = number_classes(sorted({value for each in values.values() for value in each}), number, root=root)
+        known = number_classes(sorted({*chain.from_iterable(values.values())}), number, root=root)
     else:
         _refuse_values(values, known)
 
     # the images, but for those whose mask is lost
-    mask_of = {image: mask for of_split in pairs.values() for image, mask in of_split}
     listed: dict[Split, list[tuple[Path, Any]]] = {}
     for split, of_split in pairs.items():
-        usable = [(image, _LABEL) for image, mask in of_split if verdicts[mask].defect is None]
-        listed["train" if split is None else split] = usable
+        listed[split or "train"] = [(image, _LABEL) for image, mask in of_split if verdicts[mask].defect is None]
     index = index_files(
         root, ["image"], listed, given=given, val_fraction=val_fraction, test_fraction=test_fraction,
         on_bad_image=on_bad_image, max_bad_fraction=max_bad_fraction, locate=lambda _: str(root / images),
     )  # fmt: skip
     _refuse_sizes(index.splits, mask_of, verdicts)
-    digests = {photo.path: verdicts[mask_of[photo.path]].digest for each in index.splits.values() for photo in each}
+    photos = chain.from_iterable(index.splits.values())
+    digests = {photo.path: verdicts[mask_of[photo.path]].digest for photo in photos}
     return MaskIndex(known, index.splits, mask_of, digests, [*defects, *index.defects], [*given])
 
 

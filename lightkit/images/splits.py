@@ -1,12 +1,12 @@
-"""Which split a file belongs to, by the name of its folder or by nothing but its bytes; the order of classes."""
+"""Which split a file belongs to, by the name of its folder or by nothing but its bytes; names of classes."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING, Literal
 
-from lightkit.errors import ConfigError
+from lightkit.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -33,6 +33,7 @@ _WORDS: dict[str, Split] = {
 }
 # such as Training_Set, val-images, test data, train2017
 _ENDINGS = re.compile(r"(?<=[a-z])(set|split|data|dataset|images?|photos?)$")
+_DECIMAL = re.compile(r"-?(?:0|[1-9][0-9]*)\.[0-9]+")
 
 
 def split_named(name: str) -> Split | None:
@@ -104,3 +105,38 @@ def sort_classes(names: Collection[str]) -> list[str]:
     """Sort the names of classes: whole numbers by size, other names as text."""
     are_numbers = all(name.lstrip("-").isdecimal() for name in names)
     return sorted(names, key=int) if are_numbers else sorted(names)
+
+
+def respell(name: str) -> str:
+    """Return the usual spelling of a boolean or a decimal number; any other name as it is.
+
+    A column of CSV that says True and 1.50 has true and 1.5 where pandas, Parquet or JSON hold it.
+    """
+    if name.lower() in ("true", "false"):
+        return name.lower()
+    if _DECIMAL.fullmatch(name):
+        return name.rstrip("0").rstrip(".")
+    return name
+
+
+def check_spelling(names: Iterable[str], *, place: str) -> None:
+    """Refuse whole numbers and booleans of which two are one value, such as 1 and 1.0, or True and true.
+
+    Programs write them so in one file and otherwise in another, and they would be two classes. Other names may be
+    codes, of which 1.1 and 1.10 are two.
+
+    Args:
+        names: Of the classes.
+        place: The table, and where it is known the column, for the error.
+
+    Raises:
+        DataError: If there are two.
+    """
+    by_value: dict[str, list[str]] = {}
+    for name in sorted(names):
+        by_value.setdefault(respell(name), []).append(name)
+    are_plain = all(value.removeprefix("-").isdecimal() or value in ("true", "false") for value in by_value)
+    twice = [spellings for spellings in by_value.values() if len(spellings) > 1]
+    if are_plain and twice:
+        shown = " and ".join(map(repr, twice[0]))
+        raise DataError(f"{place} has the classes {shown}, which are one value. Spell them alike in all rows.")

@@ -13,6 +13,8 @@ RECIPES = "docs/recipes.md"
 _TEXT_SUFFIXES = (".csv", ".tsv", ".txt")
 _OTHER_SUFFIXES = (".arrow", ".db", ".feather", ".h5", ".hdf5", ".json", ".jsonl", ".npy", ".npz", ".orc", ".sqlite")
 _SHEETS = (".xls", ".xlsx", ".ods")
+_OTHERS = frozenset({*_TEXT_SUFFIXES, *_OTHER_SUFFIXES, *_SHEETS})
+_KINDS = dict.fromkeys(_TEXT_SUFFIXES, "CSV") | dict.fromkeys(_SHEETS, "a spreadsheet")
 _MAGIC = b"PAR1"
 
 
@@ -22,28 +24,25 @@ def explain_other_format(place: Path) -> str | None:
     Args:
         place: Path of this machine.
     """
-    file = place
-    if place.is_dir():
-        beside = sorted(path for path in place.iterdir() if path.is_file())
-        is_table = (place / "_delta_log").is_dir() or any(place.rglob("*.pa*rq*")) or any(place.rglob("*.pq"))
-        others = [path for path in beside if path.suffix.lower() in (*_TEXT_SUFFIXES, *_OTHER_SUFFIXES, *_SHEETS)]
-        if is_table or not others:
-            return None
-        file = others[0]
-    elif _is_parquet(place):
+    file = _find_other_file(place) if place.is_dir() else place
+    if file is None or (file == place and _is_parquet(place)):
         return None
     suffix = file.suffix.lower()
     if suffix in PARQUET_SUFFIXES:
         return None  # a damaged one, of which the reader says what is wrong
-    kind = f"a {suffix or 'plain'} file"
-    if suffix in _TEXT_SUFFIXES:
-        kind = "CSV"
-    elif suffix in _SHEETS:
-        kind = "a spreadsheet"
+    kind = _KINDS.get(suffix, f"a {suffix or 'plain'} file")
     return (
         f"{file} is {kind}, which is not read; expected a Delta table, or a file or folder of Parquet. "
         f'{RECIPES}, "Numbers in a table", turns a CSV file into Parquet and trains on it'
     )
+
+
+def _find_other_file(folder: Path) -> Path | None:
+    """Find the first file of another kind in a folder; None where there is none, or the folder is a table."""
+    if (folder / "_delta_log").is_dir() or any(folder.rglob("*.pa*rq*")) or any(folder.rglob("*.pq")):
+        return None
+    others = (path for path in sorted(folder.iterdir()) if path.suffix.lower() in _OTHERS and path.is_file())
+    return next(others, None)
 
 
 def _is_parquet(file: Path) -> bool:

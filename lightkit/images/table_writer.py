@@ -124,8 +124,17 @@ class TableTarget:
             )
         if self.images.is_dir() and table.absolute().resolve().is_relative_to(self.images.resolve()):
             raise ConfigError(f"{table} is in the folder of images {self.images}. Choose another place for the table.")
-        if not os.path.lexists(table) or _is_empty(table):
-            return
+        if os.path.lexists(table) and not _is_empty(table):
+            self._check_existing()
+
+    def _check_existing(self) -> None:
+        """Refuse what is there, unless it is a table that may be overwritten.
+
+        Raises:
+            ConfigError: If it must stay.
+            DataError: If it is a Delta table that cannot be read.
+        """
+        table = self.table
         was_delta = is_delta(table)
         if not was_delta and not is_converted_parquet(table):
             raise ConfigError(

@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -75,16 +75,21 @@ class _Moments:
         looked_s: The last look at the states of the ranks.
         start: Start of the ranks that was seen last.
         asked_s: The first signal, when the ranks were asked to save.
-        failed_s: The first look at which a rank had failed.
-        done_s: The first look at which all ranks had ended well.
+        since_s: The first look at which a condition held that has held ever since, by its name.
     """
 
     began_s: float
     looked_s: float
     start: object = None
     asked_s: float | None = None
-    failed_s: float | None = None
-    done_s: float | None = None
+    since_s: dict[str, float] = field(default_factory=dict)
+
+    def lasts_s(self, name: str, *, holds: bool, now_s: float) -> float:
+        """Return for how long a condition has held; 0 where it does not hold."""
+        if not holds:
+            self.since_s.pop(name, None)
+            return 0.0
+        return now_s - self.since_s.setdefault(name, now_s)
 
 
 class Supervisor:
@@ -219,17 +224,14 @@ class Supervisor:
 
         # A failed rank takes the others with it, or is started again.
         has_failed = any(status.has_failed for status in ranks)
-        moments.failed_s = (moments.failed_s or now_s) if has_failed else None
         restarts = self._is_elastic or settings.max_restarts + settings.max_failures > 0
         peers_s = max(_RESTART_S, settings.timeout_s) if restarts else _PEERS_S
-        if moments.failed_s is not None and now_s - moments.failed_s > peers_s:
+        if moments.lasts_s("failed", holds=has_failed, now_s=now_s) > peers_s:
             return 1
 
         # All have ended well, but the launcher waits.
-        have_succeeded = all(status.code == 0 and status.has_ended for status in ranks)
-        is_done = len(ranks) >= self._size and have_succeeded
-        moments.done_s = (moments.done_s or now_s) if is_done else None
-        if moments.done_s is not None and now_s - moments.done_s > _EXIT_S:
+        is_done = len(ranks) >= self._size and all(status.code == 0 and status.has_ended for status in ranks)
+        if moments.lasts_s("done", holds=is_done, now_s=now_s) > _EXIT_S:
             return 0
 
         # A machine that may be one too many waits for as long as the others train.
@@ -340,61 +342,73 @@ def collect_result(folder: Path, *, launcher_code: int, size: int | None) -> Lau
     """
     ranks = list_ranks(folder)
     failed = [status for status in ranks if status.state == "began" or status.code != 0]
-    if launcher_code == 0 and ranks and not failed and len(ranks) >= (size or 0):
-        return LaunchResult(0)
-    if failed and all(status.kind == "Interrupted" for status in failed):
-        return LaunchResult(failed[0].code or 130, failed[0].message, None, failed[0].rank)
     if failed:
+        if all(status.kind == "Interrupted" for status in failed):
+            return LaunchResult(failed[0].code or 130, failed[0].message, None, failed[0].rank)
         return _describe_failure(folder, failed)
-    log = _read_log(folder / "launcher.log")
+    if launcher_code == 0 and ranks and len(ranks) >= (size or 0):
+        return LaunchResult(0)
+    summary = f"{len(ranks)} of {size or 'all'} ranks have arrived, and none has failed"
+    return _describe_launcher(_read_log(folder / "launcher.log"), launcher_code, summary)
+
+
+def _describe_launcher(log: str, launcher_code: int, summary: str) -> LaunchResult:
+    """Describe the end of a launcher without a rank that failed: its own error, else what it left of the ranks."""
     if launcher_code and (error := re.search(r"^error:(?!.*^error:).*", log, re.MULTILINE | re.DOTALL)):
         # Of a launcher of lightkit's own: a package is missing, ...
         return LaunchResult(2 if launcher_code == 2 else 1, error[0].rstrip("\n"), error[0].splitlines()[0])
-    summary = f"{len(ranks)} of {size or 'all'} ranks have arrived, and none has failed"
     message = f"error: {summary}; the launcher ended with code {launcher_code}{_format_tail(log)}"
     return LaunchResult(1, message, summary)
 
 
 def _describe_failure(folder: Path, failed: Sequence[RankStatus]) -> LaunchResult:
     """Describe the rank that failed first: an error of its own, a hang, an end without a message, a consequence."""
+    first, *others = sorted(failed, key=_order_failure)
+    code, message, summary = _describe_first(folder, first, others)
+    for status in failed if code not in _MISTAKES else ():
+        if status is not first and status.state == "ended" and status.message != first.message:
+            message += f"\n{status} ended because of it{f': {status.kind}' if status.kind else ''}"
+    return LaunchResult(code, message, summary, first.rank, first.kind)
 
-    def order(status: RankStatus) -> tuple[int, float, int]:
-        if status.state == "ended":
-            is_lost_peer = status.kind == "RuntimeError" and _LOST_PEER.search(_last_line(status.message))
-            place = 4 if status.kind in _CONSEQUENCES or is_lost_peer else 0
-        else:
-            place = 2 if status.state == "began" else 3 if status.waits_for else 1
-        return place, status.at_s, status.rank
 
-    first, *others = sorted(failed, key=order)
+def _order_failure(status: RankStatus) -> tuple[int, float, int]:
+    """Order failed ranks: causes before consequences, then by time and number."""
+    if status.state == "ended":
+        is_lost_peer = status.kind == "RuntimeError" and _LOST_PEER.search(_last_line(status.message))
+        place = 4 if status.kind in _CONSEQUENCES or is_lost_peer else 0
+    elif status.state == "began":
+        place = 2
+    else:
+        place = 3 if status.waits_for else 1
+    return place, status.at_s, status.rank
+
+
+def _describe_first(folder: Path, first: RankStatus, others: Sequence[RankStatus]) -> tuple[int, str, str]:
+    """Return code, message and summary of the rank that failed first, which another may have waited for."""
     text = first.message.rstrip()
     code = first.code or 1
-    waiting = next((status for status in others if status.state == "stalled"), None)
     if first.state == "stalled":
         waits = "" if first.waits_for is None else f"; it waits for the others in {first.waits_for}"
         message = f"error: {first} hangs{waits}. Its stacks:\n{text}"
         summary = f"rank {first.rank} hung{f' at {first.line}' if first.line else ''}"
-    elif first.state == "ended":
+        return code, message, summary
+    if first.state == "ended":
         message = text if first.rank == 0 and text.startswith("error:") else f"{first}:\n{text}"
-        summary = f"rank {first.rank}: {_last_line(text)}"
-    elif waiting is not None:
-        message = (
-            f"error: {first} did not answer: it was stopped, or hung where even its watchdog could not run; "
-            f"{waiting} waited for it in {waiting.waits_for or 'its own code'}:\n{waiting.message.rstrip()}"
-        )
-        summary = f"rank {first.rank} hung"
-        code = waiting.code or 1
-    else:
-        message = (
-            f"error: {first} ended without a message: it was killed (kill -9, or by the kernel for want of memory), "
-            f"or native code has crashed{_format_tail(_read_log(log_path(folder, first.rank)))}"
-        )
-        summary = f"rank {first.rank} was killed or crashed"
-    for status in failed:
-        is_news = status.state == "ended" and status.message != first.message and code not in _MISTAKES
-        if status is not first and is_news:
-            message += f"\n{status} ended because of it{f': {status.kind}' if status.kind else ''}"
-    return LaunchResult(code, message, summary, first.rank, first.kind)
+        return code, message, f"rank {first.rank}: {_last_line(text)}"
+
+    # without a message of its own: another that waited for it saw it stop, or it ended
+    for waiting in others:
+        if waiting.state == "stalled":
+            message = (
+                f"error: {first} did not answer: it was stopped, or hung where even its watchdog could not run; "
+                f"{waiting} waited for it in {waiting.waits_for or 'its own code'}:\n{waiting.message.rstrip()}"
+            )
+            return waiting.code or 1, message, f"rank {first.rank} hung"
+    message = (
+        f"error: {first} ended without a message: it was killed (kill -9, or by the kernel for want of memory), "
+        f"or native code has crashed{_format_tail(_read_log(log_path(folder, first.rank)))}"
+    )
+    return code, message, f"rank {first.rank} was killed or crashed"
 
 
 def _read_log(path: Path) -> str:

@@ -51,13 +51,7 @@ def complete_settings(
     """
     if NUM_NODES not in environ or settings.engine not in (None, "torchrun") or settings.hosts:
         return settings
-    for name, (pattern, expected) in _PATTERNS.items():
-        if name in environ and re.fullmatch(pattern, environ[name]) is None:
-            raise ConfigError(
-                f"the environment has {name}={environ[name]!r}; expected {expected}. The cluster sets it for torchrun; "
-                "launch.engine: local ignores it"
-            )
-
+    _check_variables(environ)
     num_processes = environ.get(_NUM_PROCESSES, "1")
     if environ[NUM_NODES] == num_processes == "1":
         return settings
@@ -76,6 +70,20 @@ def complete_settings(
             "machine, nor launch.rendezvous says where they meet"
         )
     return replace(completed, rendezvous=rendezvous)
+
+
+def _check_variables(environ: Mapping[str, str]) -> None:
+    """Check the node's variables.
+
+    Raises:
+        ConfigError: If torchrun would not take the value of one.
+    """
+    for name, (pattern, expected) in _PATTERNS.items():
+        if name in environ and re.fullmatch(pattern, environ[name]) is None:
+            raise ConfigError(
+                f"the environment has {name}={environ[name]!r}; expected {expected}. The cluster sets it for torchrun; "
+                "launch.engine: local ignores it"
+            )
 
 
 def _find_rendezvous(environ: Mapping[str, str]) -> str | None:

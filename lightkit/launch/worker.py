@@ -280,20 +280,31 @@ class RankContext:
         deadline_s = time.monotonic() + timeout_s
         since_s = self._began_s - _CLOCK_SKEW_S
         while time.monotonic() < deadline_s:
-            # With several machines rank 0 may have a supervisor of its own, and so another folder next to this one.
-            for path in self.folder.parent.glob("*/run.json"):
-                run = read_json(path)
-                if run is None or run["start"] != self._start or run["at_s"] < since_s or is_gone(run["process"]):
-                    continue
-                if path.parent != self.folder:
-                    write_json(self.folder / "run.json", run)
+            run = self._find_run(since_s)
+            if run is not None:
                 return run
-            firsts = [read_json(path) for path in self.folder.parent.glob("*/rank-0.json")]
-            ended = [first for first in firsts if first is not None and first["state"] != "began"]
-            if any(first["start"] == self._start and first["at_s"] >= since_s for first in ended):
+            if self._has_first_ended(since_s):
                 break
             time.sleep(_POLL_S)
         raise LeftAlone(f"rank 0 has begun no run within {timeout_s:g} s, or has ended; rank {self.rank.rank} ends too")
+
+    def _find_run(self, since_s: float) -> dict[str, Any] | None:
+        """Return the run that rank 0 of this start has announced; None where it has not yet."""
+        # With several machines rank 0 may have a supervisor of its own, and so another folder next to this one.
+        for path in self.folder.parent.glob("*/run.json"):
+            run = read_json(path)
+            if run is None or run["start"] != self._start or run["at_s"] < since_s or is_gone(run["process"]):
+                continue
+            if path.parent != self.folder:
+                write_json(self.folder / "run.json", run)
+            return run
+        return None
+
+    def _has_first_ended(self, since_s: float) -> bool:
+        """Return whether rank 0 of this start has ended."""
+        firsts = [read_json(path) for path in self.folder.parent.glob("*/rank-0.json")]
+        ended = [first for first in firsts if first is not None and first["state"] != "began"]
+        return any(first["start"] == self._start and first["at_s"] >= since_s for first in ended)
 
     def keep_log(self, folder: Path) -> None:
         """Move the output of this rank, also later output, into the run's folder; a link stays in the launch's."""

@@ -45,7 +45,7 @@ from lightkit.loggers.mlflow_address import (
     send_model_files,
 )
 from lightkit.loggers.mlflow_database import prepare_database
-from lightkit.loggers.mlflow_errors import can_pass
+from lightkit.loggers.mlflow_errors import can_pass, find_status
 from lightkit.runs.fence import check_fences
 from lightkit.runs.index import flatten
 from lightkit.runs.metrics import is_of_last_step
@@ -285,6 +285,25 @@ class MLflow(Logger):
         """Continue the MLflow run of this run's folder, or start one."""
         if self._client is not None:
             return self._client
+        client, is_continued = self._connect()
+        self._client = client
+        self._sender = BackgroundSender(f"MLflow at {self._address.shown}", retries=math.inf)
+        if is_continued:
+            self._put(client.update_run, self._run_id, "RUNNING")
+            self._put_tags(self._tags)
+        if self._run is not None:
+            self._put_run(self._run, client)
+            if is_continued:
+                self._put_missing_epochs(self._run)
+        return client
+
+    def _connect(self) -> tuple[Any, bool]:
+        """Return a client whose server has the MLflow run, and whether that run is continued.
+
+        Raises:
+            ServerAway: If the server does not answer, or takes nothing for now.
+            ConfigError: If it does not take this run.
+        """
         from mlflow.tracking import MlflowClient  # mlflow takes 2 s to import
 
         has_timeout = _TIMEOUT in os.environ
@@ -311,22 +330,23 @@ class MLflow(Logger):
         finally:
             if not has_timeout:
                 del os.environ[_TIMEOUT]  # MLflow's own is longer, since an answer comes when a file is stored
-        self._client = client
-        self._sender = BackgroundSender(f"MLflow at {self._address.shown}", retries=math.inf)
-        if is_continued:
-            self._put(client.update_run, self._run_id, "RUNNING")
-            self._put_tags(self._tags)
-        if self._run is not None:
-            manifest = runs.read_json(self._run.manifest_path) or {}
-            self._put_tags({**manifest_tags(manifest), "run_folder": str(self._run.folder)})
-            if self._run.config_path.is_file():
-                self._put(client.log_artifact, self._run_id, str(self._run.config_path))
-            if is_continued and (rows := runs.MetricsTable(self._run.metrics_path).rows):
-                names = dict.fromkeys(name for row in rows for name in sorted({*row} - {"epoch", "step"}))
-                # of a metric that is logged by step alone, the server has the steps themselves
-                keys = {name: self._key_of(name) for name in names if not is_of_last_step(name, names)}
-                self._put(self._send_missing_epochs, rows, keys)
-        return client
+        return client, is_continued
+
+    def _put_run(self, run: runs.Run, client: Any) -> None:
+        """Send the manifest as tags, and the config."""
+        manifest = runs.read_json(run.manifest_path) or {}
+        self._put_tags({**manifest_tags(manifest), "run_folder": str(run.folder)})
+        if run.config_path.is_file():
+            self._put(client.log_artifact, self._run_id, str(run.config_path))
+
+    def _put_missing_epochs(self, run: runs.Run) -> None:
+        """Send the epochs of the run that the server lacks."""
+        rows = runs.MetricsTable(run.metrics_path).rows
+        if rows:
+            names = dict.fromkeys(name for row in rows for name in sorted({*row} - {"epoch", "step"}))
+            # of a metric that is logged by step alone, the server has the steps themselves
+            keys = {name: self._key_of(name) for name in names if not is_of_last_step(name, names)}
+            self._put(self._send_missing_epochs, rows, keys)
 
     def _continue_run(self, client: Any) -> bool:
         kept = runs.read_json(self._run.folder / "mlflow.json") if self._run else None
@@ -480,13 +500,8 @@ def _deliver(send: Callable[..., Any], *arguments: Any) -> None:
 
 def _is_temporary(error: Exception) -> bool:
     """Return whether the server may take later a request that failed with ``error``."""
-    from mlflow.exceptions import MlflowException  # mlflow takes 2 s to import
-
-    if isinstance(error, MlflowException):
-        status = int(error.get_http_status_code())  # type: ignore[no-untyped-call]
-    elif (response := getattr(error, "response", None)) is not None:  # an HTTPError of requests
-        status = response.status_code
-    else:  # a connection, or files: one that is gone stays gone, a full disk does not
+    status = find_status(error)
+    if status is None:  # a connection, or files: one that is gone stays gone, a full disk does not
         return isinstance(error, OSError) and not isinstance(error, FileNotFoundError)
     return status >= 500 or status in _TEMPORARY
 

@@ -21,7 +21,7 @@ def can_pass(error: Exception, address: Address) -> bool:
         error: Of MLflow, its connection, its database or its storage.
         address: Address of MLflow.
     """
-    from mlflow.exceptions import InvalidUrlException, MlflowException  # 2 s
+    from mlflow.exceptions import InvalidUrlException  # 2 s
     from requests import exceptions as of_requests
     from sqlalchemy import exc as of_database
 
@@ -50,14 +50,18 @@ def can_pass(error: Exception, address: Address) -> bool:
         return isinstance(error, connects) and not re.search(_REFUSED_LOGINS, str(error), re.IGNORECASE)
 
     # A server that answers: 5xx is its own failure, 4xx a refusal of this request.
-    status = 0
+    status = find_status(error)
+    return isinstance(error, OSError) if status is None else status >= 500 or status in _WAITS
+
+
+def find_status(error: Exception) -> int | None:
+    """Return the HTTP status with which a server has refused; None of another error."""
+    from mlflow.exceptions import MlflowException  # 2 s
+
     if isinstance(error, MlflowException):
-        status = int(error.get_http_status_code())  # type: ignore[no-untyped-call]
-    elif (response := getattr(error, "response", None)) is not None:  # an HTTPError of requests
-        status = int(response.status_code)
-    if status:
-        return status >= 500 or status in _WAITS
-    return isinstance(error, OSError)
+        return int(error.get_http_status_code())  # type: ignore[no-untyped-call]
+    response = getattr(error, "response", None)  # of an HTTPError of requests
+    return None if response is None else int(response.status_code)
 
 
 def is_busy(error: BaseException) -> bool:

@@ -8,7 +8,7 @@ import re
 import textwrap
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 from urllib.error import HTTPError
 
 import torch
@@ -254,8 +254,7 @@ def _read_file(path: Path) -> Mapping[str, Tensor]:
         content = load_file(path, kind="state dict", key=f"{_WEIGHTS_KEY}: ", map_location="cpu")
     is_checkpoint = isinstance(content, dict) and "pytorch-lightning_version" in content
     state = content.get("state_dict", {}) if is_checkpoint else content
-    is_right = isinstance(state, Mapping) and state and all(isinstance(value, Tensor) for value in state.values())
-    if not is_right:
+    if not _is_state_dict(state):
         keys = join_names(sorted(map(str, content)), most=_MOST_SHOWN) if isinstance(content, Mapping) else ""
         raise ConfigError(
             f"{_WEIGHTS_KEY}: {path} holds a {type(content).__name__}{f' of {keys}' if keys else ''}, not a state "
@@ -263,6 +262,10 @@ def _read_file(path: Path) -> Mapping[str, Tensor]:
         )
     own = {name.removeprefix(_PREFIX): tensor for name, tensor in state.items() if str(name).startswith(_PREFIX)}
     return own if is_checkpoint or len(own) == len(state) else state
+
+
+def _is_state_dict(value: Any) -> TypeGuard[Mapping[str, Tensor]]:
+    return isinstance(value, Mapping) and bool(value) and all(isinstance(each, Tensor) for each in value.values())
 
 
 def _read_safetensors(path: Path) -> dict[str, Tensor]:

@@ -437,30 +437,43 @@ def find_factors(
     """
     if factors is None:
         return None
-    key = f"model.init_args.{'pos_weight' if is_multilabel else 'class_weight'}"
+    key = _name_factors(is_multilabel=is_multilabel)
     if not names:
         raise ConfigError(f"{key}: the target is a value, and has no classes. Leave it out.")
     if factors == "auto":
-        data: Any = getattr(trainer, "datamodule", None)
-        counts = getattr(data, "label_counts", None)
-        if counts is None:
-            raise ConfigError(
-                f"{key}: auto needs the number of training {noun}s of each class, and {type(data).__name__} has no "
-                f"label_counts. Set {len(names)} factors."
-            )
-        missing = [name for name, count in zip(names, counts, strict=True) if not count]
-        if missing and trainer is not None and trainer.is_global_zero:
-            log.warning("model: no training %s has %s, so that its factor is 1", noun, join_names(missing))
-        if is_multilabel:
-            factors = [(data.counts["train"] - count) / count if count else 1.0 for count in counts]
-        else:
-            factors = [sum(counts) / (len(counts) * count) if count else 1.0 for count in counts]
+        factors = _balance(names, trainer, noun, is_multilabel=is_multilabel)
     if len(factors) != len(names) or not all(0 <= factor < math.inf for factor in factors):
         raise ConfigError(
             f"{key}: expected {len(names)} factors of 0 or more, one for each of "
             f"{join_names(names, most=10)}; got {factors}."
         )
     return torch.tensor(factors, dtype=torch.float32)
+
+
+def _name_factors(*, is_multilabel: bool) -> str:
+    """Return the key of the factors in a config."""
+    return f"model.init_args.{'pos_weight' if is_multilabel else 'class_weight'}"
+
+
+def _balance(names: Sequence[str], trainer: Trainer | None, noun: str, *, is_multilabel: bool) -> list[float]:
+    """Return the automatic factors; 1 for a class without a training sample.
+
+    Raises:
+        ConfigError: If the data does not count its labels.
+    """
+    data: Any = getattr(trainer, "datamodule", None)
+    counts = getattr(data, "label_counts", None)
+    if counts is None:
+        raise ConfigError(
+            f"{_name_factors(is_multilabel=is_multilabel)}: auto needs the number of training {noun}s of each class, "
+            f"and {type(data).__name__} has no label_counts. Set {len(names)} factors."
+        )
+    missing = [name for name, count in zip(names, counts, strict=True) if not count]
+    if missing and trainer is not None and trainer.is_global_zero:
+        log.warning("model: no training %s has %s, so that its factor is 1", noun, join_names(missing))
+    if is_multilabel:
+        return [(data.counts["train"] - count) / count if count else 1.0 for count in counts]
+    return [sum(counts) / (len(counts) * count) if count else 1.0 for count in counts]
 
 
 def find_picture_loggers(trainer: Trainer) -> list[Any]:

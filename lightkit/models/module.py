@@ -72,9 +72,13 @@ class MeanLoss(Metric):
 
     torchmetrics' MeanMetric either looks for NaN at each step, which waits for the device, or (1.9.0, with
     ``nan_strategy="disable"``) forgets the weights. Here a NaN stays a NaN, so that early stopping sees it.
+
+    Attributes:
+        has_counted: Whether the examples of the last value, on all processes, had a weight.
     """
 
     full_state_update = False
+    has_counted = False
     total: Tensor
     num_examples: Tensor
     block_total: Tensor
@@ -100,7 +104,9 @@ class MeanLoss(Metric):
 
     def compute(self) -> Tensor:
         """Return the mean over all examples so far."""
-        return (self.total + self.block_total) / (self.num_examples + self.block_examples)
+        num_examples = self.num_examples + self.block_examples
+        self.has_counted = bool(num_examples > 0)
+        return (self.total + self.block_total) / num_examples
 
 
 def build_metrics(task: Task, num_outputs: int) -> MetricCollection:
@@ -304,7 +310,14 @@ class ScoredModule(_Module):
         self._log_scores("test")
 
     def _log_scores(self, stage: Stage) -> None:
-        for name, value in self.scores.finish(stage).items():
+        values = self.scores.finish(stage)
+        is_due = bool(values) and stage != "train" and not self.trainer.sanity_checking
+        if is_due and not cast(MeanLoss, self.scores.of(stage)["loss"]).has_counted:  # torchmetrics computes 0 of none
+            raise DataError(
+                f"each sample of the {stage} split has the weight 0, so that nothing is scored. Set "
+                "data.init_args.weight to another column, or leave it out."
+            )
+        for name, value in values.items():
             # the value is that of all processes already; sync_dist only keeps Lightning from warning
             self.log(name, value, prog_bar=name in self._in_bar, sync_dist=True)
 

@@ -26,7 +26,7 @@ from lightkit.launch.watchdog import heartbeat
 from lightkit.rank_zero import make_on_rank_zero
 
 _MAX_BATCHES = 1000  # of a stream that does not say how long it is
-_MIN_STD = 1e-6
+_MIN_STD = 1e-12  # of the mean: what rounding makes of a constant
 Tables = Sequence[tuple[Tensor, Tensor | None]]
 """Tables of a batch, ``(batch, columns)`` each, with the weights of the rows ``(batch,)``; None where all count."""
 
@@ -85,7 +85,7 @@ class RunningScale:
         if not self.count.any():
             raise DataError("The training split has no row that counts, so that inputs and targets have no scale.")
         std = (self.squares / self.count.clamp_min(1)).sqrt()
-        return self.mean, torch.where(std > _MIN_STD, std, 1.0)
+        return self.mean, torch.where(std > _MIN_STD * self.mean.abs(), std, 1.0)
 
 
 def measure_scales(

@@ -275,11 +275,14 @@ class TabularModel(ScoredModule, LightningModule):
             return
         assert isinstance(preprocessing, TablePreprocessing)
         rows = data.encoded("test")
-        inputs, target, *_ = rows.__getitems__(space_evenly(len(rows), MOST_ROWS))
+        inputs, target, weights = split_batch(rows.__getitems__(space_evenly(len(rows), MOST_ROWS)))
+        counts = torch.ones(len(target), dtype=torch.bool) if weights is None else weights > 0  # as in the metrics
+        if not counts.any():
+            return
         found = measure_importance(
             lambda parts: self(*parts),
-            [each.to(self.device) for each in inputs],
-            target.to(self.device),
+            [each[counts].to(self.device) for each in inputs],
+            target[counts].to(self.device),
             preprocessing,
         )
         checkpoint = self.trainer.ckpt_path

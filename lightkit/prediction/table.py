@@ -33,6 +33,7 @@ TopK = int | Literal["all"] | None
 """Number of classes of each image, the likeliest; ``all``: the likeliest, and a column of each class."""
 _ROW_GROUP = 4096  # rows of Parquet in memory
 _FORMULA = ("=", "+", "-", "@")
+_NUMERAL = re.compile(r"[+-]?[0-9]+(\.[0-9]+)?")
 # beginnings of the names of columns of numbers
 _PROBABILITY = "probability"
 _NUMBER = "prediction_"
@@ -93,6 +94,7 @@ class PredictionColumns:
         self.class_names = None if class_names is None else tuple(class_names)
         self.task = UNDECLARED if class_names is None else task
         self._num_values = num_values if self.class_names is None else len(self.class_names)
+        self._has_values = task.output_kind == "values"
         self._has_each = top_k == "all" and self.task.has_classes
         self._top_k = min(top_k or DEFAULT_TOP_K, self._num_values) if isinstance(top_k, int | None) else 1
         inner = self.task.name_columns(self.class_names, num_values=self._num_values, top_k=self._top_k)
@@ -101,12 +103,12 @@ class PredictionColumns:
         self.names = ["path", *inner, "error"]
 
     def find_defect(self, values: Values) -> str | None:
-        """Describe why values are not written as probabilities; None if they can be, or are to be none."""
-        if self.class_names is None:
+        """Describe why values are neither numbers nor probabilities; None if they are, or their meaning is unknown."""
+        if self.class_names is None and not self._has_values:
             return None
         if not np.isfinite(values).all():
             return "the model's output has values that are not finite"
-        if find_improbable(values[None])[0]:
+        if self.class_names is not None and find_improbable(values[None])[0]:
             return f"the model's output is not a probability: {values.min():.6g} to {values.max():.6g}, expected 0 to 1"
         return None
 
@@ -238,13 +240,15 @@ class _Csv(_TextTable):
         self._writer.writerow(map(self._format, self.names, row))
 
     def _format(self, name: str, cell: Any) -> str | None:
-        """Spreadsheets compute cells that begin with ``=``; ``./`` leaves a path what it is."""
+        """Spreadsheets compute cells that begin with ``=``; ``./`` leaves a path what it is, and a number is one."""
         if isinstance(cell, np.floating):  # else the shortest text that is exact in its precision
             return f"{cell:.6f}" if name.startswith((_PROBABILITY, SHARE_COLUMN)) else str(cell)
         if cell is None:
             return None
         text = _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode("ascii"), cell)
-        return f"{'./' if name == 'path' else chr(39)}{text}" if text.startswith(_FORMULA) else text
+        if not text.startswith(_FORMULA) or (name != "path" and _NUMERAL.fullmatch(text)):
+            return text
+        return f"{'./' if name == 'path' else chr(39)}{text}"
 
 
 class _JsonLines(_TextTable):
@@ -376,13 +380,14 @@ def write_predictions(
         ConfigError: If a file cannot be created, or predictions that are no rows cannot be in it.
         LightkitError: If one cannot be written, as on a full disk.
     """
-    columns = PredictionColumns(class_names, top_k, num_values, task=task) if has_rows else _NamedParts()
-    if has_rows and task.form.has_masks and class_names is not None:
-        is_stdout = output == STANDARD_OUTPUT
-        folder = Path(f"predictions{FOLDER_ENDING}") if is_stdout else output.with_name(f"{output.stem}{FOLDER_ENDING}")
-        columns = _MaskColumns(class_names, task=task, folder=folder, base=Path() if is_stdout else output.parent)
+    columns: PredictionColumns
     if not has_rows:
+        columns = _NamedParts()
         _refuse_rows(output, contact_sheet)
+    elif task.form.has_masks and class_names is not None:
+        columns = _make_mask_columns(output, class_names, task)
+    else:
+        columns = PredictionColumns(class_names, top_k, num_values, task=task)
     with ExitStack() as files:
         asides: dict[Path, Path] = {}
         for path in {output, contact_sheet} - {None, STANDARD_OUTPUT}:
@@ -409,6 +414,14 @@ def write_predictions(
             page = writer.render_sheet()
             with _translate_write_errors(contact_sheet):
                 asides[contact_sheet].write_text(page, encoding="utf-8")
+
+
+def _make_mask_columns(output: Path, class_names: Sequence[str], task: Task) -> _MaskColumns:
+    """Make the columns of masks, whose files are in a folder next to the table."""
+    if output == STANDARD_OUTPUT:
+        return _MaskColumns(class_names, task=task, folder=Path(f"predictions{FOLDER_ENDING}"), base=Path())
+    folder = output.with_name(f"{output.stem}{FOLDER_ENDING}")
+    return _MaskColumns(class_names, task=task, folder=folder, base=output.parent)
 
 
 def _refuse_rows(output: Path, contact_sheet: Path | None) -> None:

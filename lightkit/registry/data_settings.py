@@ -42,7 +42,8 @@ def choose_data_settings(own: Any, *, of_gate: Any, of_run: Any, kind: type) -> 
         of_run: That of the run's saved config.
         kind: Class of the run's data module.
     """
-    (own_class, own_arguments), (gate_class, gate_arguments) = _split(own), _split(of_gate)
+    own_class, own_arguments = _split(own)
+    gate_class, gate_arguments = _split(of_gate)
     run_class, run_arguments = _split(of_run)
     if not _is_same_class(own_class, gate_class):
         if _is_same_class(gate_class, run_class):

@@ -5,11 +5,11 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, fields, replace
-from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, TypeGuard
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any, Literal
 
 from lightkit.config import Resolved, error_at, read_scalar, shown_path
+from lightkit.config.bounds import is_number
 from lightkit.errors import ConfigError
 from lightkit.runs.folder import Run
 from lightkit.runs.metric_mode import Mode, infer_mode
@@ -21,6 +21,7 @@ _log = logging.getLogger("lightkit")
 RECORD = "gate.json"
 """Name of the file in the run folder that holds the decision."""
 _NUMBERS = ("min", "max", "max_drop", "margin", "confidence")
+_STEPS = {"val": "validation_step", "test": "test_step"}
 _ROUNDING = 2e-7  # relative: scores are float32, so that 0.7 may arrive as 0.69999999
 
 
@@ -89,10 +90,6 @@ def _first_part(metric: str) -> str:
     return metric.replace("_", "/").partition("/")[0]
 
 
-def _is_number(value: Any) -> TypeGuard[float]:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
-
-
 def read_gate(resolved: Resolved) -> GateSettings:
     """Read the `gate` block of a config, whose keys and types are checked with all others.
 
@@ -125,7 +122,7 @@ def read_gate(resolved: Resolved) -> GateSettings:
 
 def _find_contradictions(settings: GateSettings) -> Iterator[tuple[str, ...]]:
     """Find values that contradict each other, in words, each with the keys."""
-    if _is_number(settings.min) and _is_number(settings.max) and settings.min > settings.max:
+    if is_number(settings.min) and is_number(settings.max) and settings.min > settings.max:
         text = f"gate.min: {settings.min:g} is above gate.max, which is {settings.max:g}: nothing passes both"
         yield text, "min", "max"
     of_baseline = [rule for rule in settings.rules if rule in ("max_drop", "margin")]
@@ -158,12 +155,12 @@ def _find_out_of_range(settings: GateSettings) -> Iterator[tuple[str, str]]:
     """Find the keys whose value is out of its range, each with what is expected."""
     if _first_part(str(settings.metric)) == "train":
         yield "metric", "a metric of the test or the validation split, such as test/accuracy"
-    if _is_number(settings.max_drop) and settings.max_drop < 0:
+    if is_number(settings.max_drop) and settings.max_drop < 0:
         yield "max_drop", "a number of at least 0"
-    if _is_number(settings.margin) and settings.margin <= 0:
+    if is_number(settings.margin) and settings.margin <= 0:
         yield "margin", "a number above 0, such as 0.02"
     least = 0 if settings.margin is None else 0.5
-    if _is_number(settings.confidence) and not least < settings.confidence < 1:
+    if is_number(settings.confidence) and not least < settings.confidence < 1:
         yield "confidence", f"a number between {least:g} and 1, such as 0.95"
     if not _is_drift(settings.drift):
         yield "drift", "a number of promoted models and a drop, such as {window: 5, max_drop: 0.03}"
@@ -172,7 +169,7 @@ def _find_out_of_range(settings: GateSettings) -> Iterator[tuple[str, str]]:
 def _is_drift(drift: Any) -> bool:
     if not isinstance(drift, Mapping):  # null, or reported with all other types
         return True
-    if {*drift} != {"window", "max_drop"} or not all(map(_is_number, drift.values())):
+    if {*drift} != {"window", "max_drop"} or not all(map(is_number, drift.values())):
         return False
     return bool(drift["window"] >= 1 and drift["window"] % 1 == 0 and drift["max_drop"] >= 0)
 
@@ -243,6 +240,94 @@ class ModelScores:
     unit: tuple[float, ...] | None = None
 
 
+@dataclass(frozen=True)
+class _Comparison:
+    """A model and its baseline, by the judged metric.
+
+    Args:
+        settings: The conditions.
+        mode: Whether large or small values are good.
+        candidate: Scores of the model.
+        baseline: Scores of the model to compare with; None where there is none.
+    """
+
+    settings: GateSettings
+    mode: Mode
+    candidate: ModelScores
+    baseline: ModelScores | None
+
+    @property
+    def metric(self) -> str:
+        """Name of the judged metric."""
+        return str(self.settings.metric)
+
+    @property
+    def other(self) -> ModelScores:
+        """Scores of the baseline, of which there are none without one."""
+        return self.baseline or ModelScores("", {})
+
+    @property
+    def value(self) -> float | None:
+        """The metric of the model."""
+        return self.candidate.metrics.get(self.metric)
+
+    @property
+    def reference(self) -> float | None:
+        """The metric of the baseline."""
+        return self.other.metrics.get(self.metric)
+
+    @property
+    def confidence(self) -> float:
+        """Confidence of intervals and tests."""
+        return self.settings.confidence or 0.95
+
+    def drops_at_most(self, allowed: float, reference: float | None) -> bool:
+        """Return whether the model is worse than a reference by no more than an allowed drop."""
+        value = self.value
+        if not is_number(value):
+            return False
+        if not is_number(reference):  # a baseline that gives NaN is no measure; the thresholds are
+            return reference is not None and (self.settings.min is not None or self.settings.max is not None)
+        drop = reference - value if self.mode == "max" else value - reference
+        return drop <= allowed + _ROUNDING * max(abs(value), abs(reference), abs(allowed))
+
+
+@dataclass(frozen=True)
+class _Check:
+    """A condition and its outcome.
+
+    Args:
+        name: Name of the score.
+        value: The score of the model.
+        other: The score of the baseline.
+        asks: The condition in words.
+        passed: Whether the model meets it.
+        against: Words on the baseline for the reason of a refusal.
+    """
+
+    name: str
+    value: float | None
+    other: float | None
+    asks: str
+    passed: bool
+    against: str = ""
+
+    def describe(self) -> dict[str, Any]:
+        """Return the entry in ``gate.json``."""
+        return {
+            "name": self.name,
+            "challenger": self.value,
+            "baseline": self.other,
+            "asks": self.asks,
+            "passed": self.passed,
+        }
+
+    def explain(self) -> str:
+        """Write why the condition is not met."""
+        found = "has no value" if self.value is None else f"is {self.value:.6g}"
+        return f"{self.name} {found}, expected {self.asks}{self.against}"
+
+
 def decide(
     settings: GateSettings,
     candidate: ModelScores,
@@ -277,88 +362,33 @@ def decide(
         ConfigError: If there is a margin, but no prediction of each sample.
     """
     # here: it loads numpy, which no command needs that reads a config
-    from lightkit.reports.statistics import (
-        compare_on_same_samples,
-        compute_class_interval,
-        compute_interval,
-        format_difference,
-        select_class,
-        smallest_drop,
-    )
+    from lightkit.reports.statistics import compare_on_same_samples, compute_interval, smallest_drop
 
-    metric = str(settings.metric)
-    confidence = settings.confidence or 0.95
-    mode = infer_mode(metric, explicit=settings.mode)
-    settings = replace(settings, mode=mode or "max")
-    other = ModelScores("", {}) if baseline is None else baseline
-    value = candidate.metrics.get(metric)
-    reference = other.metrics.get(metric)
-    compute = partial(compute_interval, metric, confidence=confidence)
+    mode = infer_mode(str(settings.metric), explicit=settings.mode)
+    compared = _Comparison(settings, mode or "max", candidate, baseline)
+    metric = compared.metric
+    confidence = compared.confidence
+    value = compared.value
+    reference = compared.reference
+    other = compared.other
     significance = None
     if baseline is not None:
         significance = compare_on_same_samples(
             metric, (value, reference), candidate.predictions, other.predictions, confidence=confidence
         )
-    checks: list[dict[str, Any]] = []
-    reasons: list[str] = []
+    non_inferiority = _test_non_inferiority(compared)
 
-    def add(name: str, value: float | None, other: float | None, asks: str, passed: bool, *, against: str = "") -> None:
-        checks.append({"name": name, "challenger": value, "baseline": other, "asks": asks, "passed": passed})
-        if not passed:
-            found = "has no value" if value is None else f"is {value:.6g}"
-            reasons.append(f"{name} {found}, expected {asks}{against}")
-
-    def add_bound(name: str, value: float | None, other: float | None, bound: float, *, is_least: bool) -> None:
-        passed = _is_number(value)
-        if _is_number(value):
-            passed = (bound - value if is_least else value - bound) <= _ROUNDING * max(abs(value), abs(bound))
-        add(name, value, other, f"at {'least' if is_least else 'most'} {bound:g}", passed)
-
-    def drops_at_most(reference: float | None, allowed: float) -> bool:
-        if not _is_number(value):
-            return False
-        if not _is_number(reference):  # a baseline that gives NaN is no measure; the thresholds are
-            return reference is not None and (settings.min is not None or settings.max is not None)
-        drop = reference - value if settings.mode == "max" else value - reference
-        return drop <= allowed + _ROUNDING * max(abs(value), abs(reference), abs(allowed))
-
-    if settings.min is not None:
-        add_bound(metric, value, reference, settings.min, is_least=True)
-    if settings.max is not None:
-        add_bound(metric, value, reference, settings.max, is_least=False)
-    if settings.max_drop is not None and baseline is not None:
-        asks = f"at most {settings.max_drop:g} worse than {baseline.name}"
-        against = "" if reference is None else f" (that has {reference:.6g})"
-        if _is_number(value) and _is_number(reference) and value != reference:
-            against += f"; it is {format_difference(value - reference, 0.0, None, mode=settings.mode)}"
-        is_noise = settings.confidence is not None and significance is not None and not significance["counts"]
-        if settings.confidence is not None:
-            asks += f", or no different with {settings.confidence:.4g} confidence"
-        add(metric, value, reference, asks, is_noise or drops_at_most(reference, settings.max_drop), against=against)
-    non_inferiority = _test_non_inferiority(settings, candidate, baseline)
-    if settings.margin is not None and baseline is not None:
-        asks = f"less than {settings.margin:g} worse than {baseline.name}, with {confidence:.4g} confidence"
-        # as for a drop: a baseline that gives NaN is no measure, and the thresholds are
-        passed = drops_at_most(reference, 0.0) if non_inferiority is None else non_inferiority["passed"]
-        add(metric, value, reference, asks, passed, against=_describe_bound(settings, non_inferiority, reference))
+    # each rule of the settings adds its checks; a metric that no rule judges must at least be a number
+    checks = [
+        *_check_thresholds(compared),
+        *_check_drop(compared, significance),
+        *_check_margin(compared, non_inferiority),
+    ]
     if settings.metric is not None and not checks:
-        add(metric, value, reference, "a finite number", _is_number(value))
-    for name, bound in (settings.slices or {}).items():
-        scores = candidate.slices.get(name), other.slices.get(name)
-        add_bound(f"{metric} of {name}", *scores, bound, is_least=settings.mode == "max")
-    if settings.drift is not None and drift is not None and drift["best"] is not None:
-        window = drift["window"]
-        best = drift["best"]
-        allowed = settings.drift["max_drop"]
-        last = "the last promoted model" if window == 1 else f"the best of the last {window} promoted models"
-        asks = f"at most {allowed:g} worse than {last} (version {drift['version']}: {best:.6g})"
-        add(f"{metric} of late", value, best, asks, drops_at_most(best, allowed))
-    slices: dict[str, dict[str, Any]] = {}
-    for name, score in candidate.slices.items():
-        found = select_class(candidate.predictions, name)
-        slices[name] = {"challenger": score, "baseline": other.slices.get(name)}
-        interval = compute_class_interval(metric, name, score, candidate.predictions, confidence=confidence)
-        slices[name] |= {"num_samples": None if found is None else len(found), "interval": interval}
+        checks.append(_Check(metric, value, reference, "a finite number", is_number(value)))
+    checks += [*_check_slices(compared), *_check_drift(compared, drift)]
+    reasons = [check.explain() for check in checks if not check.passed]
+
     is_share = metric.endswith(("accuracy", "error"))
     return {
         "schema": 1,
@@ -366,11 +396,11 @@ def decide(
         "metric": settings.metric,
         "mode": mode,
         "scores": {"challenger": {**candidate.metrics}, "baseline": baseline and {**baseline.metrics}},
-        "slices": slices,
+        "slices": _describe_slices(compared),
         "intervals": {
             "confidence": confidence,
-            "challenger": compute(value, candidate.predictions),
-            "baseline": compute(reference, other.predictions),
+            "challenger": compute_interval(metric, value, candidate.predictions, confidence=confidence),
+            "baseline": compute_interval(metric, reference, other.predictions, confidence=confidence),
         },
         "significance": significance,
         "non_inferiority": non_inferiority,
@@ -380,74 +410,169 @@ def decide(
         "baseline": baseline and baseline.name,
         "num_samples": num_samples,
         "run": run,
-        "checks": checks,
+        "checks": [check.describe() for check in checks],
     }
 
 
-def _test_non_inferiority(
-    settings: GateSettings, candidate: ModelScores, baseline: ModelScores | None
-) -> dict[str, Any] | None:
+def _check_bound(name: str, value: float | None, other: float | None, bound: float, *, is_least: bool) -> _Check:
+    """Check a score against its smallest or largest value."""
+    passed = False
+    if is_number(value):
+        gap = bound - value if is_least else value - bound
+        passed = gap <= _ROUNDING * max(abs(value), abs(bound))
+    return _Check(name, value, other, f"at {'least' if is_least else 'most'} {bound:g}", passed)
+
+
+def _check_thresholds(compared: _Comparison) -> Iterator[_Check]:
+    """Check `gate.min` and `gate.max`."""
+    for bound, is_least in ((compared.settings.min, True), (compared.settings.max, False)):
+        if bound is not None:
+            yield _check_bound(compared.metric, compared.value, compared.reference, bound, is_least=is_least)
+
+
+def _check_drop(compared: _Comparison, significance: Mapping[str, Any] | None) -> Iterator[_Check]:
+    """Check `gate.max_drop`, where a difference that is noise is none if there is a confidence."""
+    from lightkit.reports.statistics import format_difference  # here: numpy
+
+    settings = compared.settings
+    value = compared.value
+    reference = compared.reference
+    if settings.max_drop is None or significance is None:
+        return
+    asks = f"at most {settings.max_drop:g} worse than {compared.other.name}"
+    passed = compared.drops_at_most(settings.max_drop, reference)
+    if settings.confidence is not None:
+        asks += f", or no different with {settings.confidence:.4g} confidence"
+        passed = passed or not significance["counts"]
+    against = _describe_reference(reference)
+    if is_number(value) and is_number(reference) and value != reference:
+        against += f"; it is {format_difference(value - reference, 0.0, None, mode=compared.mode)}"
+    yield _Check(compared.metric, value, reference, asks, passed, against)
+
+
+def _check_margin(compared: _Comparison, found: Mapping[str, Any] | None) -> Iterator[_Check]:
+    """Check `gate.margin`, by what `_test_non_inferiority` has found."""
+    margin = compared.settings.margin
+    if margin is None or compared.baseline is None:
+        return
+    asks = f"less than {margin:g} worse than {compared.baseline.name}, with {compared.confidence:.4g} confidence"
+    # as for a drop: a baseline that gives NaN is no measure, and the thresholds are
+    passed = compared.drops_at_most(0.0, compared.reference) if found is None else found["passed"]
+    against = _describe_reference(compared.reference) + _describe_bound(margin, found)
+    yield _Check(compared.metric, compared.value, compared.reference, asks, passed, against)
+
+
+def _check_slices(compared: _Comparison) -> Iterator[_Check]:
+    """Check `gate.slices`: the bound of each class."""
+    for name, bound in (compared.settings.slices or {}).items():
+        yield _check_bound(
+            f"{compared.metric} of {name}",
+            compared.candidate.slices.get(name),
+            compared.other.slices.get(name),
+            bound,
+            is_least=compared.mode == "max",
+        )
+
+
+def _check_drift(compared: _Comparison, drift: Mapping[str, Any] | None) -> Iterator[_Check]:
+    """Check `gate.drift`, where a model was promoted before."""
+    settings = compared.settings
+    if settings.drift is None or drift is None or drift["best"] is None:
+        return
+    window = drift["window"]
+    best = drift["best"]
+    allowed = settings.drift["max_drop"]
+    last = "the last promoted model" if window == 1 else f"the best of the last {window} promoted models"
+    asks = f"at most {allowed:g} worse than {last} (version {drift['version']}: {best:.6g})"
+    yield _Check(f"{compared.metric} of late", compared.value, best, asks, compared.drops_at_most(allowed, best))
+
+
+def _describe_slices(compared: _Comparison) -> dict[str, dict[str, Any]]:
+    """Return the scores of each class, with their samples and interval, for ``gate.json``."""
+    from lightkit.reports.statistics import compute_class_interval, select_class  # here: numpy
+
+    predictions = compared.candidate.predictions
+    slices: dict[str, dict[str, Any]] = {}
+    for name, score in compared.candidate.slices.items():
+        found = select_class(predictions, name)
+        slices[name] = {
+            "challenger": score,
+            "baseline": compared.other.slices.get(name),
+            "num_samples": None if found is None else len(found),
+            "interval": compute_class_interval(
+                compared.metric, name, score, predictions, confidence=compared.confidence
+            ),
+        }
+    return slices
+
+
+def _test_non_inferiority(compared: _Comparison) -> dict[str, Any] | None:
     """Bound the difference of a model to its baseline; None without both, or where a score is not finite.
 
     Raises:
         ConfigError: If predictions of each sample are missing, also where there is no baseline yet: the next night
             there is one.
     """
-    from lightkit.reports.statistics import bound_difference, reproduces_score, smallest_margin  # here: numpy
+    from lightkit.reports.statistics import reproduces_score, smallest_margin  # here: numpy
 
-    if settings.margin is None:
+    margin = compared.settings.margin
+    if margin is None:
         return None
-    metric = str(settings.metric)
-    confidence = settings.confidence or 0.95
-    models = [candidate, *([baseline] if baseline is not None else [])]
-    scores = [model.metrics.get(metric) for model in models]
-    if not all(map(_is_number, scores)):
+    models = [compared.candidate]
+    if compared.baseline is not None:
+        models.append(compared.baseline)
+    scores = [model.metrics.get(compared.metric) for model in models]
+    if not all(map(is_number, scores)):
         return None
     for model, score in zip(models, scores, strict=True):
-        if not reproduces_score(metric, score, model.predictions):
+        if not reproduces_score(compared.metric, score, model.predictions):
             raise ConfigError(
-                f"gate.margin: {model.name} has no prediction of each sample that gives {metric}, which a paired "
-                f"interval is made of. Return logits or prediction, and target, from {split_of(metric)}"
-                f"{'idation' if split_of(metric) == 'val' else ''}_step (docs/your-lightningmodule.md), or set "
-                f"gate.max_drop in its place."
+                f"gate.margin: {model.name} has no prediction of each sample that gives {compared.metric}, which a "
+                f"paired interval is made of. Return logits or prediction, and target, from "
+                f"{_STEPS[split_of(compared.metric)]} (docs/your-lightningmodule.md), or set gate.max_drop in its "
+                f"place."
             )
-    if baseline is None:
+    if compared.baseline is None:
         return None
 
-    found: dict[str, Any] | None
-    if candidate.predictions is baseline.predictions:  # the model itself
-        found = {"difference": 0.0, "low": 0.0, "high": 0.0, "method": "the same model"}
-        found["num_samples"] = len(candidate.predictions or ())
-    else:
-        found = bound_difference(
-            metric,
-            scores,
-            candidate.predictions,
-            baseline.predictions,
-            mode=settings.mode or "max",
-            confidence=confidence,
-        )
+    found = _bound_difference(compared)
     if found is None:
         raise ConfigError(
-            f"gate.margin: {candidate.name} and {baseline.name} were not scored on the same samples, which a paired "
-            f"interval is made of. Set gate.max_drop in its place."
+            f"gate.margin: {compared.candidate.name} and {compared.baseline.name} were not scored on the same samples, "
+            f"which a paired interval is made of. Set gate.max_drop in its place."
         )
-    found |= {"margin": settings.margin, "confidence": confidence, "passed": found["low"] > -settings.margin}
+    found |= {"margin": margin, "confidence": compared.confidence, "passed": found["low"] > -margin}
     if found["method"] == "paired score interval":
-        found["smallest_margin"] = smallest_margin(found["num_samples"], confidence=confidence)
+        found["smallest_margin"] = smallest_margin(found["num_samples"], confidence=compared.confidence)
     return found
 
 
-def _describe_bound(settings: GateSettings, found: Mapping[str, Any] | None, reference: float | None) -> str:
+def _bound_difference(compared: _Comparison) -> dict[str, Any] | None:
+    """Compute the interval of the difference, see `bound_difference`; of a model to itself it has no width."""
+    from lightkit.reports.statistics import bound_difference  # here: numpy
+
+    mine = compared.candidate.predictions
+    theirs = compared.other.predictions
+    if mine is not None and mine is theirs:
+        return {"difference": 0.0, "low": 0.0, "high": 0.0, "method": "the same model", "num_samples": len(mine)}
+    scores = (compared.value, compared.reference)
+    return bound_difference(compared.metric, scores, mine, theirs, mode=compared.mode, confidence=compared.confidence)
+
+
+def _describe_reference(reference: float | None) -> str:
+    return "" if reference is None else f" (that has {reference:.6g})"
+
+
+def _describe_bound(margin: float, found: Mapping[str, Any] | None) -> str:
     """Write why a model is not shown to be good enough: the interval, and whether the samples could show it at all."""
     from lightkit.reports.statistics import format_difference  # here: numpy
 
     if found is None:
-        return "" if reference is None else f" (that has {reference:.6g})"
+        return ""
     words = format_difference(found["difference"], found["low"], found["high"], mode="max")  # positive is better
-    text = f" (that has {reference:.6g}); it is {words}"
+    text = f"; it is {words}"
     least = found.get("smallest_margin", 0.0)
-    if settings.margin is not None and settings.margin <= least:
+    if margin <= least:
         text += f"; {found['num_samples']} samples show no margin of {least:.2g} or less"
     return text
 

@@ -133,15 +133,13 @@ def list_rejections(moves: Sequence[Move], alias: str, versions: Sequence[Any] =
                 weights=(logged and logged.weights) or known.get(WEIGHTS),
                 inputs=(logged and logged.inputs) or _read_inputs(known.get("run_folder")),
             )
+        # what the alias points to is wanted again, and so is the same model as another version
+        rejected.pop(move.to, None)
         if move.kind == "promote":
             promoted[move.to] = move
-        # what the alias points to is wanted again, and so is the same model as another version
-        rejected = {
-            version: each
-            for version, each in rejected.items()
-            if version != move.to
-            and not (move.kind == "promote" and match_rejection([each], weights=move.weights, inputs=move.inputs))
-        }
+            for version, each in list(rejected.items()):
+                if match_rejection([each], weights=move.weights, inputs=move.inputs):
+                    del rejected[version]
     return list(rejected.values())
 
 

@@ -27,6 +27,7 @@ KEPT = "checkpoint_artifact"
 """Tag of a version: address of its checkpoint and its config in MLflow."""
 WEIGHTS = "weights_sha256"
 """Tag of a version: digest of its weights alone, as `digest_weights` computes it."""
+NO_MODELS = "there is none yet; `lightkit register` makes one"
 _MAX_CHARS = 300  # of an error of MLflow's
 _OPTION = "--tracking-uri"
 
@@ -202,8 +203,8 @@ def open_registry(address: Address, *, option: str = _OPTION, creates: bool = Tr
     """
     if not creates and address.database is not None and not address.database.is_file():
         raise ConfigError(
-            f"There is no database of MLflow at {address.database}; its place comes from {address.origin}. Name "
-            f"another with {option}."
+            f"There is no database of MLflow at {address.database}; its place comes from {address.origin}. "
+            f"`lightkit register` makes one, or name another with {option}."
         )
     import mlflow  # 2 s
     from mlflow.tracking import MlflowClient
@@ -287,12 +288,19 @@ def check_model(registry: Registry, name: str) -> None:
     """
     if read_aliases(registry, name) is not None:
         return
-    with registry.attempt("list its registered models"):
-        names = [model.name for model in registry.client.search_registered_models(max_results=1000)]
-    known = (
-        f"registered models: {', '.join(names[:10])}" if names else "there is none yet; `lightkit register` makes one"
-    )
+    names = list(list_models(registry))
+    known = f"registered models: {', '.join(names[:10])}" if names else NO_MODELS
     raise ConfigError(f"There is no registered model {name!r} at {registry.address.shown}{near(name, names)}\n{known}")
+
+
+def list_models(registry: Registry) -> dict[str, Mapping[str, str]]:
+    """List the registered models by name, each with the version that an alias of it points to."""
+    with registry.attempt("list its registered models"):
+        models: list[Any] = registry.client.search_registered_models(max_results=1000)
+    return {
+        model.name: {alias: str(version) for alias, version in model.aliases.items()}
+        for model in sorted(models, key=lambda model: str(model.name))
+    }
 
 
 def read_aliases(registry: Registry, name: str) -> Mapping[str, str] | None:

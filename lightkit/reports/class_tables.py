@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from lightkit.errors import visible
-from lightkit.reports.predictions import Predictions, confusion_counts, score_classes
+from lightkit.reports.predictions import ClassScores, Predictions, confusion_counts, score_classes
 from lightkit.reports.text_table import format_table
 
 _MAX_CLASSES = 20
@@ -31,21 +31,7 @@ def format_class_tables(predictions: Predictions, *, width: int) -> list[str]:
     if len(scores) < len(names):
         texts.append(f"the {len(scores)} classes of the lowest f1, of {len(names)}")
 
-    has_masks = predictions.task.form.has_masks
-    head: tuple[str, ...] = ("class", "precision", "recall", "f1", "pixels" if has_masks else "samples")
-    rows = []
-    for each in scores:
-        numbers = [f"{value:.3f}" for value in (each.precision, each.recall, each.f1)]
-        rows.append([visible(each.name, in_line=True), *numbers, str(each.num_samples)])
-    if any(each.average_precision is not None for each in scores):
-        head = (*head, "average precision")
-        for row, each in zip(rows, scores, strict=True):
-            row.append("no sample" if each.average_precision is None else f"{each.average_precision:.3f}")
-    if has_masks:
-        head = (*head, "iou")
-        for row, each in zip(rows, scores, strict=True):
-            row.append("nowhere" if each.iou is None else f"{each.iou:.3f}")
-    texts.append(format_table(head, rows, right=head[1:]))
+    texts.append(_format_scores(scores, has_masks=predictions.task.form.has_masks))
 
     if "confusions" not in predictions.task.report_blocks:
         return texts
@@ -53,6 +39,29 @@ def format_class_tables(predictions: Predictions, *, width: int) -> list[str]:
     if len(scores) == len(names) and max(map(len, matrix.splitlines())) <= width:
         texts += ["confusion matrix: labels in rows, predictions in columns", matrix]
     return texts
+
+
+def _format_scores(scores: Sequence[ClassScores], *, has_masks: bool) -> str:
+    has_averages = any(each.average_precision is not None for each in scores)
+    head = ["class", "precision", "recall", "f1", "pixels" if has_masks else "samples"]
+    if has_averages:
+        head.append("average precision")
+    if has_masks:
+        head.append("iou")
+    rows = []
+    for each in scores:
+        row = [visible(each.name, in_line=True), *map(_format_share, (each.precision, each.recall, each.f1))]
+        row.append(str(each.num_samples))
+        if has_averages:
+            row.append(_format_share(each.average_precision, "no sample"))
+        if has_masks:
+            row.append(_format_share(each.iou, "nowhere"))
+        rows.append(row)
+    return format_table(head, rows, right=head[1:])
+
+
+def _format_share(value: float | None, otherwise: str = "") -> str:
+    return otherwise if value is None else f"{value:.3f}"
 
 
 def _format_confusions(predictions: Predictions, names: Sequence[str]) -> str:

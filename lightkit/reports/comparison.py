@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
-from itertools import chain, product
+from itertools import chain
 from string import ascii_uppercase
 from typing import Any, TypeVar
 
@@ -24,7 +23,7 @@ from lightkit.reports.facts import (
     score_predictions,
     split_order,
 )
-from lightkit.reports.pages import PageFigure, PageSample, Thumbnails, render_page, shorten
+from lightkit.reports.pages import PageFigure, PageSample, Thumbnails, name_file, render_page, shorten
 from lightkit.reports.predictions import Predictions
 from lightkit.reports.statistics import (
     choose_deciding_samples,
@@ -38,6 +37,9 @@ T = TypeVar("T")
 _LEVEL = 0.05  # of the tests, together
 _MAX_CURVES = 12
 _MAX_POINTS = 20_000  # of all curves
+_FIRST = ("val/loss", "train/loss", "val/accuracy", "train/accuracy", "val/mae", "train/mae")
+_ORDER = {metric: position for position, metric in enumerate(_FIRST)}
+"""Positions of the metrics whose curves come first."""
 _RECORDS = {
     "Data": ("data",),
     "Code": ("git",),
@@ -65,23 +67,35 @@ def match_samples(
     """
     if first.task != second.task:
         return None
-    both = (first, second)
-    have_paths = all(None not in each.paths and len({*each.paths}) == len(each) for each in both)
-    if not have_paths and (first.fingerprint is None or first.fingerprint != second.fingerprint):
-        return None
-    keys = [
-        [each.name_sample(at, root) for at in range(len(each))] if have_paths else each.index.tolist()
-        for each, root in zip(both, roots, strict=True)
-    ]
-    places = {key: at for at, key in enumerate(keys[1])}
-    pairs = [(at, places[key]) for at, key in enumerate(keys[0]) if key in places]
-    rows = np.array(pairs, dtype=np.int64).reshape(-1, 2)
-    labels = [each.take(rows[:, at]).labels for at, each in enumerate(both)]
-    is_same = np.array([one == other for one, other in zip(*labels, strict=True)], dtype=bool)
-    if not len(rows) or not (is_same.any() if have_paths else is_same.all()):
+    keys: list[Any] | None = _list_paths(first, roots[0])
+    others: list[Any] | None = _list_paths(second, roots[1])
+    have_paths = keys is not None and others is not None
+    if keys is None or others is None:
+        if first.fingerprint is None or first.fingerprint != second.fingerprint:
+            return None
+        keys = first.index.tolist()
+        others = second.index.tolist()
+    rows = _pair_equal(keys, others)
+    labels = zip(first.take(rows[:, 0]).labels, second.take(rows[:, 1]).labels, strict=True)
+    is_same = np.array([one == other for one, other in labels], dtype=bool)
+    if not is_same.any() or not (have_paths or is_same.all()):
         return None
     same: NDArray[np.int64] = rows[is_same]
     return same
+
+
+def _list_paths(predictions: Predictions, root: str) -> list[str] | None:
+    """List the path of each sample below the folder of the data; None where not each sample has a path of its own."""
+    if None in predictions.paths or len({*predictions.paths}) != len(predictions):
+        return None
+    return [predictions.name_sample(at, root) for at in range(len(predictions))]
+
+
+def _pair_equal(first: Sequence[Any], second: Sequence[Any]) -> NDArray[np.int64]:
+    """Return the positions of equal values in two lists, ``(pairs, 2)``, in the order of the first."""
+    places = {value: at for at, value in enumerate(second)}
+    pairs = [(at, places[value]) for at, value in enumerate(first) if value in places]
+    return np.array(pairs, dtype=np.int64).reshape(-1, 2)
 
 
 def pair_predictions(first: RunFacts, second: RunFacts) -> tuple[Predictions, Predictions] | None:
@@ -120,48 +134,66 @@ def describe_difference(
         level: Probability that equal models are said to differ in any of the metrics.
         logged: Scores of the first model and of the second, by their names.
     """
-    prefix = SPLITS[first.split]
-    main = [score_predictions(prefix, each) for each in (second, first)]
-    compared = {main[0].metric: main}
-    for name in first.task.metrics:
-        metric = f"{prefix}/{name}"
-        both = [scores.get(metric) for scores in (logged[1], logged[0])]
-        if metric in compared or None in both or name in first.task.form.own_units:
-            continue
-        compared[metric] = [score for score in both if score is not None]
+    pairs = _pair_scores(first, second, logged)
+    main = next(iter(pairs))
     tests: dict[str, dict[str, Any]] = {}
-    for metric, scores in compared.items():
+    for metric, scores in pairs.items():
         values = [score.value for score in scores]
         found = compare_on_same_samples(metric, values, second, first, confidence=1 - level)
-        if found["test"] is not None or metric == main[0].metric:
+        if found["test"] is not None or metric == main:
             tests[metric] = found
     tested = {metric: found for metric, found in tests.items() if found["test"] is not None}
     mark_differences([*tested.values()], level=level)
-    modes = {metric: "min" if scores[0].is_loss else "max" for metric, scores in compared.items()}
-    detail = "\n".join(
-        describe_significance(found, f"{metric} of {names[1]}", names[0], mode=modes[metric], model=names[1])
-        for metric, found in tests.items()
-    )
+
+    lines = []
+    for metric, found in tests.items():
+        mode = "min" if pairs[metric][0].is_loss else "max"
+        name = f"{metric} of {names[1]}"
+        lines.append(describe_significance(found, name, names[0], mode=mode, model=names[1]))
+    detail = "\n".join(lines)
     if not tested:
         return f"Whether {names[0]} and {names[1]} differ is unknown.", detail
-    better: list[str] = []
-    worse: list[str] = []
-    for metric, found in tested.items():
-        if found["counts"]:
-            is_better = (found["difference"] < 0) == compared[metric][0].is_loss
-            (better if is_better else worse).append(metric)
-    return _summarize_differences(better, worse, names, main=main[0].metric), detail
+    is_better = {
+        metric: (found["difference"] < 0) == pairs[metric][0].is_loss
+        for metric, found in tested.items()
+        if found["counts"]
+    }
+    return _summarize_differences(is_better, names, main=main), detail
 
 
-def _summarize_differences(better: Sequence[str], worse: Sequence[str], names: Sequence[str], *, main: str) -> str:
+def _pair_scores(
+    first: Predictions, second: Predictions, logged: Sequence[Mapping[str, Score]]
+) -> dict[str, tuple[Score, Score]]:
+    """Return the scores of the second model and of the first by metric; the one that the task is judged by first.
+
+    Args:
+        first: Predictions of a model.
+        second: Those of another.
+        logged: Scores of the first model and of the second, by their names.
+    """
+    prefix = SPLITS[first.split]
+    mine = score_predictions(prefix, second)
+    pairs = {mine.metric: (mine, score_predictions(prefix, first))}
+    for name in first.task.metrics:
+        metric = f"{prefix}/{name}"
+        one = logged[1].get(metric)
+        other = logged[0].get(metric)
+        # what each model counts in a unit of its own cannot be compared
+        if one is not None and other is not None and name not in first.task.form.own_units:
+            pairs.setdefault(metric, (one, other))
+    return pairs
+
+
+def _summarize_differences(is_better: Mapping[str, bool], names: Sequence[str], *, main: str) -> str:
     """Write in one sentence in which metrics the second model is better, and in which it is worse.
 
     Args:
-        better: Metrics in which it is better beyond noise.
-        worse: Those in which it is worse.
+        is_better: Whether it is better, by each metric in which it differs beyond noise.
         names: Of the first model and of the second.
         main: The metric that the task is judged by, which needs no name if no other contradicts it.
     """
+    better = [metric for metric, is_gain in is_better.items() if is_gain]
+    worse = [metric for metric, is_gain in is_better.items() if not is_gain]
     if not better and not worse:
         return f"No difference beyond noise between {names[0]} and {names[1]}."
     if better and worse:
@@ -247,26 +279,45 @@ def _list_records(manifest: Mapping[str, Any]) -> dict[str, Setting]:
 
 def _draw_curves(compared: Sequence[RunFacts], names: Sequence[str]) -> list[PageFigure]:
     """Draw each metric that at least one run logged, one line a run."""
-    metrics = dict.fromkeys(key for facts in compared for row in facts.rows for key in row if is_metric(key))
-    order = [f"{prefix}/{name}" for name, prefix in product(("loss", "accuracy", "mae"), ("val", "train"))]
-    shown = sorted(metrics, key=lambda key: order.index(key) if key in order else len(order))[:_MAX_CURVES]
-    epochs = sorted({int(row["epoch"]) for facts in compared for row in facts.rows})
+    runs = dict(zip(names, compared, strict=True))
+    logged = [*chain.from_iterable(facts.rows for facts in compared)]
+    metrics = dict.fromkeys(filter(is_metric, chain.from_iterable(logged)))
+    shown = sorted(metrics, key=lambda key: _ORDER.get(key, len(_ORDER)))[:_MAX_CURVES]
+
+    # of long runs each so many epochs, and the last
+    epochs = sorted({int(row["epoch"]) for row in logged})
     stride = 1 + len(epochs) * len(compared) * len(shown) // _MAX_POINTS
+    epochs = [epoch for epoch in epochs if epoch % stride == 0 or epoch == epochs[-1]]
+
     drawn = []
     for number, key in enumerate(shown):
-        by_epoch = [{int(row["epoch"]): row[key] for row in facts.rows if key in row} for facts in compared]
-        lines = {name: values for name, values in zip(names, by_epoch, strict=True) if values}
-        rows = [
-            {"epoch": epoch, **{name: values[epoch] for name, values in lines.items() if epoch in values}}
-            for epoch in epochs
-            if epoch % stride == 0 or epoch == epochs[-1]
-        ]
-        label = f"{key}; at the end: {', '.join(f'{name} {each[max(each)]:.4g}' for name, each in lines.items())}"
-        name = f"curve-{number}-{re.sub('[^a-z0-9]+', '-', key.lower()).strip('-')[:40]}"
-        has_log_axis = choose_log_axis([value for values in lines.values() for value in values.values()])
-        drawing = figures.draw_curves(rows, names, has_log_axis=has_log_axis)
-        drawn.append(PageFigure(name, drawing, key, label, _make_chart(name, key, compared, names)))
+        lines = _list_values(runs, key)
+        values = [*chain.from_iterable(each.values() for each in lines.values())]
+        drawing = figures.draw_curves(_join_lines(lines, epochs), names, has_log_axis=choose_log_axis(values))
+        ends = ", ".join(f"{name} {each[max(each)]:.4g}" for name, each in lines.items())
+        file = f"curve-{number}-{name_file(key)}"
+        chart = _make_chart(file, key, compared, names)
+        drawn.append(PageFigure(file, drawing, key, f"{key}; at the end: {ends}", chart))
     return drawn
+
+
+def _list_values(runs: Mapping[str, RunFacts], key: str) -> dict[str, dict[int, float]]:
+    """Return the values of a metric by epoch, of each run that logged it."""
+    lines = {}
+    for name, facts in runs.items():
+        values = {int(row["epoch"]): row[key] for row in facts.rows if key in row}
+        if values:
+            lines[name] = values
+    return lines
+
+
+def _join_lines(lines: Mapping[str, Mapping[int, float]], epochs: Sequence[int]) -> list[dict[str, float]]:
+    """Return a row for each epoch, with the value of each run that has one."""
+    rows = []
+    for epoch in epochs:
+        values = {name: each[epoch] for name, each in lines.items() if epoch in each}
+        rows.append({"epoch": epoch, **values})
+    return rows
 
 
 def _make_chart(name: str, key: str, compared: Sequence[RunFacts], names: Sequence[str]) -> Chart:

@@ -139,9 +139,6 @@ def read_facts(run: Run) -> RunFacts:
 
     config: dict[str, Any] = attempt("config.yaml", read_config, {}) if run.config_path.is_file() else {}
     manifest = read_object("manifest.json")
-    origins = manifest.get("origins") or {}
-    values = {setting_key(path): value for path, value in flatten(config)}
-    settings = [Setting(key, value, origins.get(key)) for key, value in values.items()]
     artefacts = read_object("export/export.json").get("artefacts") or {}
 
     # what belongs to other weights, or to other data, is not the best checkpoint's
@@ -155,8 +152,7 @@ def read_facts(run: Run) -> RunFacts:
             predictions[split] = found
     importance = _select_importance(read_object("importance.json"), manifest, sha256)
     gate = read_object("gate.json")
-    judged = find_value(gate, "checkpoint", "sha256")
-    if None not in (judged, sha256) and judged != sha256:
+    if find_value(gate, "checkpoint", "sha256") not in (None, sha256) and sha256 is not None:
         problems.append("gate.json is of another checkpoint than the best, and is not shown; `lightkit gate` judges it")
         gate = {}
     own_scores = {each.stage: each for each in list_own_scores(run, summary, manifest)}
@@ -168,7 +164,7 @@ def read_facts(run: Run) -> RunFacts:
         summary=summary,
         rows=attempt("metrics.csv", lambda: MetricsTable(run.metrics_path).rows, []),
         events=attempt("events.jsonl", lambda: mask(list(read_events(run.events_path))), []),
-        settings=sorted(settings, key=lambda each: (each.place is None, str(each.place).startswith("lightkit:"))),
+        settings=_list_settings(config, manifest.get("origins") or {}),
         predictions=predictions,
         bad_images=attempt("bad_images.csv", lambda: read_bad_images(run.folder / "bad_images.csv"), []),
         gate=gate,
@@ -180,6 +176,13 @@ def read_facts(run: Run) -> RunFacts:
         other_scores=other_scores,
         usage=attempt("resources.csv", lambda: read_resources(run.folder / "resources.csv"), []),
     )
+
+
+def _list_settings(config: Mapping[str, Any], origins: Mapping[str, str]) -> list[Setting]:
+    """List the values of a config: those of the user's, then those of packaged configs, then defaults."""
+    values = {setting_key(path): value for path, value in flatten(config)}
+    settings = [Setting(key, value, origins.get(key)) for key, value in values.items()]
+    return sorted(settings, key=lambda each: (each.place is None, str(each.place).startswith("lightkit:")))
 
 
 def _is_own(found: Predictions, manifest: Mapping[str, Any], sha256: str | None) -> bool:
@@ -217,7 +220,7 @@ class Score(NamedTuple):
         value: Its value.
         interval: Bounds of its 95 % interval; None where the samples do not give one.
         num_samples: Samples that it is computed on; None where unknown.
-        chance: Value of a model that does not look at its input; None where unknown.
+        chance: Value of a model that does not look at its input, on the same samples; None where unknown.
         is_loss: Whether small values are good.
     """
 
@@ -255,17 +258,15 @@ def list_scores(facts: RunFacts) -> dict[str, Score]:
             score = score_predictions(prefix, found)
             scores[score.metric] = score
     logged = find_value(facts.summary, "metrics", "best") or {}
-    validated = find_value(facts.summary, "samples", "val")
-    for key, value in logged.items():
-        if is_metric(key) and isinstance(value, (int, float)):
-            scores.setdefault(key, _score_logged(facts, key, float(value), num_samples=validated))
     tested = facts.own_scores.get("test")
     if tested is None and "scores" not in facts.summary:  # of an earlier version, which did not say of what it is
         tested = StageScore("test", find_value(facts.summary, "stages", "test") or {})
     tested = tested or StageScore("test", {})
-    for key, value in tested.metrics.items():
-        if is_metric(key) and isinstance(value, (int, float)):
-            scores.setdefault(key, _score_logged(facts, key, float(value), num_samples=tested.num_samples))
+    validated = find_value(facts.summary, "samples", "val")
+    for metrics, num_samples in ((logged, validated), (tested.metrics, tested.num_samples)):
+        for key, value in metrics.items():
+            if is_metric(key) and isinstance(value, (int, float)):
+                scores.setdefault(key, _score_logged(facts, key, float(value), num_samples=num_samples))
     return {key: scores[key] for key in sorted(scores, key=split_order)}
 
 
@@ -311,9 +312,7 @@ def _score_logged(facts: RunFacts, metric: str, value: float, *, num_samples: in
     num_right = round(value * num_samples)
     if num_samples == 0 or abs(value * num_samples - num_right) > max(_SHARE_ERROR, num_samples * _ROUNDING):
         return Score(metric, value, num_samples=num_samples, is_loss=is_loss)  # a mean over classes, or over batches
-    num_classes = len(facts.data.get("class_names") or ())
-    interval = wilson_interval(num_right, num_samples)
-    return Score(metric, value, interval, num_samples, 1 / num_classes if num_classes else None)
+    return Score(metric, value, wilson_interval(num_right, num_samples), num_samples)
 
 
 def is_metric(name: str) -> bool:
@@ -350,7 +349,7 @@ def describe_verdict(facts: RunFacts) -> str:
         text += f" (95 % interval {low:.3g} to {high:.3g}, {format_count(score.num_samples or 0, 'sample')})"
         if score.chance is not None:
             beats_chance = high < score.chance if score.is_loss else low > score.chance
-            text += f", {'better' if beats_chance else 'not better'} than chance ({score.chance:.3g})"
+            text += f", {'better' if beats_chance else 'not better'} than chance ({score.chance:.3g} on these samples)"
     return f"{state}: so far {text}{compared}." if state else f"{text}{compared}."
 
 

@@ -152,17 +152,20 @@ def draw_curves(
         below.set_xlabel(axis)
         if axis == "epoch":
             below.xaxis.get_major_locator().set_params(integer=True)
-        share = axes.get_xaxis_transform()  # of the height of the axes, at an epoch
-        if best_epoch is not None:
-            axes.axvline(best_epoch, color=_COLORS["dim"], linewidth=1, linestyle=(0, (2, 2)))
-            axes.text(best_epoch, 1.01, "best", transform=share, ha="center", color=_COLORS["dim"], fontsize=9)
-        marks = ((resumed_at, "^", "c2", "resumed"), (skipped_at, "x", "c3", "skipped batch"))
-        for epochs, marker, role, label in marks:
-            if epochs:
-                style: Any = {"color": _COLORS[role], "markersize": 5, "label": label, "clip_on": False}
-                axes.plot(epochs, [0.02] * len(epochs), marker, transform=share, **style)
+        _mark_epochs(axes, best_epoch, resumed_at=resumed_at, skipped_at=skipped_at)
         _add_legend(figure, axes)
     return figure
+
+
+def _mark_epochs(axes: Axes, best_epoch: int | None, *, resumed_at: Sequence[int], skipped_at: Sequence[int]) -> None:
+    share = axes.get_xaxis_transform()  # of the height of the axes, at an epoch
+    if best_epoch is not None:
+        axes.axvline(best_epoch, color=_COLORS["dim"], linewidth=1, linestyle=(0, (2, 2)))
+        axes.text(best_epoch, 1.01, "best", transform=share, ha="center", color=_COLORS["dim"], fontsize=9)
+    for epochs, marker, role, label in ((resumed_at, "^", "c2", "resumed"), (skipped_at, "x", "c3", "skipped batch")):
+        if epochs:
+            style: Any = {"color": _COLORS[role], "markersize": 5, "label": label, "clip_on": False}
+            axes.plot(epochs, [0.02] * len(epochs), marker, transform=share, **style)
 
 
 def _add_legend(figure: Figure, axes: Axes) -> None:
@@ -215,7 +218,8 @@ def draw_confusion_matrix(counts: NDArray[np.integer], class_names: Sequence[str
             padded[:num, :num] = share
             cells = padded.reshape(len(padded) // step, step, -1, step).max(axis=(1, 3))
             image = np.zeros((*cells.shape, 4))
-            image[..., :3], image[..., 3] = to_rgb(_COLORS["c0"]), np.sqrt(cells)
+            image[..., :3] = to_rgb(_COLORS["c0"])
+            image[..., 3] = np.sqrt(cells)
             axes.imshow(image, extent=(0, len(padded), len(padded), 0), interpolation="nearest")
             axes.add_patch(Rectangle((0, 0), num, num, fill=False, edgecolor=_COLORS["line"]))
             return figure

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,16 @@ from lightkit.runs.index import PROMOTED
 
 _MAX_ROWS = 100
 _MAX_SAMPLES = 40
+_EMPTY: Mapping[str, Any] = {
+    "checks": [],
+    "intervals": {},
+    "non_inferiority": {},
+    "notices": [],
+    "settings": {},
+    "significance": {},
+    "slices": {},
+}
+"""Parts of a decision that may be null, or missing in one of an earlier version."""
 
 
 def write_gate_page(run: Run) -> None:
@@ -38,37 +49,49 @@ def render_gate(run: Run, decision: Mapping[str, Any], promoted: Mapping[str, An
         decision: Content of ``gate.json``.
         promoted: Content of ``promoted.json``; empty if the run is not promoted.
     """
+    parts = {**_EMPTY, **{key: value for key, value in decision.items() if value}}
     metric = decision.get("metric")
-    intervals = decision.get("intervals") or {}
-    checks = sorted(decision.get("checks") or [], key=lambda check: bool(check.get("passed")))
-    of_slices = {check.get("name"): check for check in checks}
-    slices = [
-        {**of_slices.get(f"{metric} of {name}", {}), **found, "name": name}
-        for name, found in (decision.get("slices") or {}).items()
-    ]
-    slices.sort(key=lambda row: row.get("passed") is not False)
-    shown = [row.get("interval") for row in slices] + [intervals.get(which) for which in ("challenger", "baseline")]
-    bounds = [bound for interval in shown for bound in interval or []]
-    is_share = all(0 <= bound <= 1 for bound in bounds)
+    checks = sorted(parts["checks"], key=lambda check: bool(check.get("passed")))
+    slices = _list_slices(metric, checks, parts["slices"])
+    intervals = [row.get("interval") for row in slices]
+    intervals += [parts["intervals"].get(which) for which in ("challenger", "baseline")]
     significance = describe_significance(
-        decision.get("significance") or {}, str(metric), decision.get("baseline"), mode=decision.get("mode")
+        parts["significance"], str(metric), decision.get("baseline"), mode=decision.get("mode")
     )
-    alias = str((decision.get("settings") or {}).get("baseline") or "champion")
+    alias = str(parts["settings"].get("baseline") or "champion")
     return render_page(
         "gate.html",
         title=f"{run.name}/{run.id}: gate",
         run=run,
         decision=decision,
         significance=significance,
-        difference=_describe_margin(decision.get("non_inferiority") or {}),
+        difference=_describe_margin(parts["non_inferiority"]),
         checks=checks[:_MAX_ROWS],
         slices=slices[:_MAX_ROWS],
-        axis=(0, 1) if is_share else (min(bounds), max(bounds)),
-        notices=[each for each in decision.get("notices") or [] if each != significance],
+        axis=_choose_axis(intervals),
+        notices=[each for each in parts["notices"] if each != significance],
         samples_by_kind=_describe_samples(run, decision),
         alias=alias,
         promoted=promoted if alias in (promoted.get("aliases") or []) else {},
     )
+
+
+def _list_slices(
+    metric: Any, checks: Sequence[Mapping[str, Any]], slices: Mapping[str, Mapping[str, Any]]
+) -> list[dict[str, Any]]:
+    """List the classes with their scores and conditions, those that are not met first."""
+    check_of = {check.get("name"): check for check in checks}
+    rows = [{**check_of.get(f"{metric} of {name}", {}), **found, "name": name} for name, found in slices.items()]
+    rows.sort(key=lambda row: row.get("passed") is not False)
+    return rows
+
+
+def _choose_axis(intervals: Sequence[Sequence[float] | None]) -> tuple[float, float]:
+    """Return the ends of the axis on which all intervals are drawn: 0 and 1 for shares."""
+    bounds = [*chain.from_iterable(filter(None, intervals))]
+    if all(0 <= bound <= 1 for bound in bounds):
+        return 0, 1
+    return min(bounds), max(bounds)
 
 
 def _describe_margin(found: Mapping[str, Any]) -> str:

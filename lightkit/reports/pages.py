@@ -316,7 +316,6 @@ def render_run(facts: RunFacts, drawn: Mapping[str, PageFigure]) -> str:
     folder = facts.run.folder
     predictions: Predictions | None = described["predictions"]
     class_rates = {} if predictions is None else compute_class_thresholds(predictions)
-    blocks = frozenset() if predictions is None else predictions.task.report_blocks
     began_in = str(facts.manifest.get("working_directory") or "")
     warnings = Counter(str(each.get("message")) for each in facts.events if each["event"] == "warning")
     shown = [each for each in facts.events if each["event"] not in ("epoch", "checkpoint", "warning")]
@@ -328,8 +327,8 @@ def render_run(facts: RunFacts, drawn: Mapping[str, PageFigure]) -> str:
         **described,
         class_rates=class_rates,
         figures=drawn,
-        confusions=list_confusions(predictions, 10) if predictions is not None and "confusions" in blocks else [],
-        groups=[] if predictions is None else _choose_samples(facts, predictions),
+        confusions=_list_confusions(predictions),
+        groups=_choose_samples(facts, predictions),
         bad_reasons=Counter(each.reason for each in facts.bad_images).most_common(20),
         warnings=warnings.most_common(_MAX_EVENTS),
         others=_list_other_scores(facts),
@@ -375,8 +374,16 @@ def _list_other_scores(facts: RunFacts) -> list[tuple[str, str, str, str]]:
     return rows[:_MAX_OTHERS]
 
 
-def _choose_samples(facts: RunFacts, predictions: Predictions) -> list[tuple[str, str, list[PageSample]]]:
+def _list_confusions(predictions: Predictions | None) -> list[tuple[str, str, int]]:
+    if predictions is None or "confusions" not in predictions.task.report_blocks:
+        return []
+    return list_confusions(predictions, 10)
+
+
+def _choose_samples(facts: RunFacts, predictions: Predictions | None) -> list[tuple[str, str, list[PageSample]]]:
     """Choose the samples that are worth a look, in groups with an id and a title."""
+    if predictions is None:
+        return []
     thumbnails = Thumbnails()
 
     def describe(at: int) -> PageSample:
@@ -411,24 +418,30 @@ def make_card_metadata(facts: RunFacts) -> dict[str, Any]:
     predictions = next(iter(facts.predictions.values()), None)
     tag, title = (CLASSIFICATION if predictions is None else predictions.task).form.hub_task
     metadata["pipeline_tag"] = tag
-    scores = list_scores(facts)
     name = PurePath(str(facts.data.get("root") or facts.data.get("source") or facts.run.name)).name or "data"
     dataset = {"name": " ".join(name.split()), "type": re.sub(r"[^\w.-]+", "-", name).strip("-.") or "data"}
     results: list[dict[str, Any]] = []
-    for split, prefix in SPLITS.items():
-        metrics = [
-            {"type": metric, "value": round(score.value, 6), "name": f"{split} {metric}"}
-            for metric in _HUB_METRICS
-            if (score := scores.get(f"{prefix}/{metric}")) is not None
-        ]
-        if metrics:
-            task = {"type": tag, "name": title}
-            results.append({"task": task, "dataset": {**dataset, "split": split}, "metrics": metrics})
+    for split, metrics in _list_hub_scores(facts).items():
+        task = {"type": tag, "name": title}
+        results.append({"task": task, "dataset": {**dataset, "split": split}, "metrics": metrics})
     if results:
         found = {each["type"] for result in results for each in result["metrics"]}
         metadata["metrics"] = [metric for metric in _HUB_METRICS if metric in found]
         metadata["model-index"] = [{"name": facts.run.name, "results": results}]
     return metadata
+
+
+def _list_hub_scores(facts: RunFacts) -> dict[str, list[dict[str, Any]]]:
+    """Return the scores that the Hub knows, of each split that has some."""
+    scores = list_scores(facts)
+    results: dict[str, list[dict[str, Any]]] = {}
+    for split, prefix in SPLITS.items():
+        for metric in _HUB_METRICS:
+            score = scores.get(f"{prefix}/{metric}")
+            if score is not None:
+                entry = {"type": metric, "value": round(score.value, 6), "name": f"{split} {metric}"}
+                results.setdefault(split, []).append(entry)
+    return results
 
 
 def describe_model(facts: RunFacts) -> str:
@@ -444,39 +457,59 @@ def draw_metric_curves(facts: RunFacts) -> list[PageFigure]:
         latest |= row
     stems: dict[str, list[str]] = {}
     for name in filter(is_metric, latest):
-        stem = _SPLIT_PREFIX.sub("", name) or name
+        stem = _remove_split(name)
         stems.setdefault(_SHARES[0] if stem in _SHARES else stem, []).append(name)
-    best = find_value(facts.summary, "best", "epoch")
-    marks = {
-        kind: sorted({int(each["epoch"]) for each in facts.events if each["event"] == event and "epoch" in each})
-        for kind, event in (("resumed_at", "resume"), ("skipped_at", "nonfinite"))
-    }
-    drawn: list[PageFigure] = []
     order = sorted(stems, key=lambda stem: (stem != "loss", stem != "accuracy"))
+    best = find_value(facts.summary, "best", "epoch")
+    resumed_at = _list_epochs(facts, "resume")
+    skipped_at = _list_epochs(facts, "nonfinite")
+
+    drawn: dict[str, PageFigure] = {}
     for index, stem in enumerate(order[:_MAX_CURVES]):
         names = sorted(stems[stem])
-        values = [row[name] for row in facts.rows for name in names if name in row]
         drawing = figures.draw_curves(
             facts.rows,
             names,
             best_epoch=best,
-            resumed_at=marks["resumed_at"],
-            skipped_at=marks["skipped_at"],
+            resumed_at=resumed_at,
+            skipped_at=skipped_at,
             with_learning_rate=index == 0,
-            has_log_axis=choose_log_axis(values),
+            has_log_axis=choose_log_axis([row[name] for row in facts.rows for name in names if name in row]),
         )
-        last = ", ".join(f"{name} {format_number(latest[name])}" for name in names)
-        caption = ", ".join(dict.fromkeys(_SPLIT_PREFIX.sub("", name) or name for name in names))
-        if all(is_of_last_step(name, latest) for name in names):
-            caption += " (the value of the last step of each epoch)"
-        file = re.sub("[^a-z0-9]+", "-", stem.lower()).strip("-")[:40] or str(index)
-        name = f"curve-{file}" if f"curve-{file}" not in {each.name for each in drawn} else f"curve-{file}-{index}"
-        label = f"{caption} over {format_count(len(facts.rows), 'epoch')}; at the end: {last}"
+        file = f"curve-{name_file(stem) or index}"
+        if file in drawn:
+            file = f"{file}-{index}"
+        caption = _describe_metrics(names, latest)
+        ends = ", ".join(f"{name} {format_number(latest[name])}" for name in names)
+        label = f"{caption} over {format_count(len(facts.rows), 'epoch')}; at the end: {ends}"
         lines = [
-            Curve(each, facts.rows, each, color=at, dash=at // len(figures.SERIES)) for at, each in enumerate(names)
+            Curve(name, facts.rows, name, color=at, dash=at // len(figures.SERIES)) for at, name in enumerate(names)
         ]
-        drawn.append(PageFigure(name, drawing, caption, label, Chart(name, lines, best=best)))
-    return drawn
+        drawn[file] = PageFigure(file, drawing, caption, label, Chart(file, lines, best=best))
+    return [*drawn.values()]
+
+
+def _remove_split(metric: str) -> str:
+    """Return the name of a metric without its split."""
+    return _SPLIT_PREFIX.sub("", metric) or metric
+
+
+def _list_epochs(facts: RunFacts, event: str) -> list[int]:
+    """List the epochs in which an event occurred."""
+    return sorted({int(each["epoch"]) for each in facts.events if each["event"] == event and "epoch" in each})
+
+
+def _describe_metrics(names: Sequence[str], latest: Mapping[str, float]) -> str:
+    """Write the caption of the curves of some metrics."""
+    caption = ", ".join(dict.fromkeys(map(_remove_split, names)))
+    if all(is_of_last_step(name, latest) for name in names):
+        caption += " (the value of the last step of each epoch)"
+    return caption
+
+
+def name_file(metric: str) -> str:
+    """Return the part of a figure's name that a metric gives it; empty without a letter or digit."""
+    return re.sub("[^a-z0-9]+", "-", metric.lower()).strip("-")[:40]
 
 
 def draw_figures(facts: RunFacts) -> dict[str, PageFigure]:

@@ -313,6 +313,15 @@ def _recompute(metric: str, score: float | None, predictions: Predictions | None
     return found
 
 
+def _recompute_both(
+    metric: str, scores: Sequence[float | None], candidate: Predictions | None, baseline: Predictions | None
+) -> tuple[Array, Array, Statistic] | None:
+    """Return the values of each sample of both models, and the metric of them; None where one gives no such score."""
+    mine = _recompute(metric, scores[0], candidate)
+    theirs = _recompute(metric, scores[1], baseline)
+    return None if mine is None or theirs is None else (mine[0], theirs[0], mine[1])
+
+
 def _count_exclusive(candidate: Predictions, baseline: Predictions) -> tuple[int, int] | None:
     """Count the samples that one of two models alone predicts right; None where nothing is right or wrong."""
     mine = candidate.is_correct
@@ -415,13 +424,12 @@ def compare_on_same_samples(
         and the difference counts.
     """
     result: dict[str, Any] = {"confidence": confidence, "test": None, "p_value": None, "counts": True}
-    mine, theirs = (_recompute(metric, score, each) for score, each in zip(scores, (candidate, baseline), strict=True))
-    if candidate is None or baseline is None or mine is None or theirs is None:
+    found = _recompute_both(metric, scores, candidate, baseline)
+    if candidate is None or baseline is None or found is None:
         return result | {"reason": f"the predictions of each sample are not there, or do not give {metric}"}
     if candidate.labels != baseline.labels:
         return result | {"reason": "the predictions are not for the same samples"}
-    (values, statistic) = mine
-    (others, _) = theirs
+    values, others, statistic = found
     result |= paired_bootstrap(others, values, statistic, confidence=confidence)
     result |= {"test": "paired bootstrap", "num_samples": len(candidate)}
     exclusive = _count_exclusive(candidate, baseline)
@@ -465,8 +473,8 @@ def bound_difference(
         ``method`` and ``num_samples``; None where the predictions have no such scores, or are not for the same
         samples.
     """
-    mine, theirs = (_recompute(metric, score, each) for score, each in zip(scores, (candidate, baseline), strict=True))
-    if candidate is None or baseline is None or mine is None or theirs is None or candidate.labels != baseline.labels:
+    recomputed = _recompute_both(metric, scores, candidate, baseline)
+    if candidate is None or baseline is None or recomputed is None or candidate.labels != baseline.labels:
         return None
 
     two_sided = 2 * confidence - 1
@@ -479,10 +487,11 @@ def bound_difference(
         difference = (only_mine - only_theirs) / len(candidate)
         method = "paired score interval"
     else:
-        (values, statistic) = mine
-        (others, _) = theirs
+        values, others, statistic = recomputed
         found = paired_bootstrap(others, values, statistic, confidence=two_sided)
-        difference, low, high = found["difference"], found["low"], found["high"]
+        difference = found["difference"]
+        low = found["low"]
+        high = found["high"]
         if mode == "min":
             difference, low, high = 0.0 - difference, 0.0 - high, 0.0 - low
         if len(candidate) < _MIN_SAMPLES_OF_MARGIN:  # drawn again and again, a few samples seem to differ too little
@@ -589,6 +598,16 @@ def _compare_each(candidate: Predictions, baseline: Predictions) -> tuple[Array,
     return gains, theirs & ~mine, mine & ~theirs
 
 
+def _list_changes(candidate: Predictions, baseline: Predictions) -> list[tuple[str, int]]:
+    """List the samples that a model has lost against another, and those that it has won, the largest changes first."""
+    gains, is_lost, is_won = _compare_each(candidate, baseline)
+    chosen: list[tuple[str, int]] = []
+    for kind, sign, matches in (("lost", 1, is_lost), ("won", -1, is_won)):
+        order = np.argsort(sign * gains, kind="stable")
+        chosen += [(kind, at) for at in order[matches[order]][:_MAX_SAMPLES].tolist()]
+    return chosen
+
+
 def choose_deciding_samples(
     candidate: Predictions | None, baseline: Predictions | None, slices: Sequence[str]
 ) -> list[dict[str, Any]]:
@@ -603,16 +622,13 @@ def choose_deciding_samples(
     """
     if candidate is None or not len(candidate):
         return []
-    chosen: list[tuple[str, int]] = []
     if baseline is not None and candidate.labels != baseline.labels:  # not of the same samples
         baseline = None
+    chosen: list[tuple[str, int]]
     if baseline is None:
-        chosen += [("wrong", int(at)) for at in worst_errors(candidate, _MAX_SAMPLES)]
+        chosen = [("wrong", at) for at in worst_errors(candidate, _MAX_SAMPLES).tolist()]
     else:
-        gains, is_lost, is_won = _compare_each(candidate, baseline)
-        for kind, sign, matches in (("lost", 1, is_lost), ("won", -1, is_won)):
-            order = np.argsort(sign * gains, kind="stable")
-            chosen += [(kind, int(at)) for at in order[matches[order]][:_MAX_SAMPLES]]
+        chosen = _list_changes(candidate, baseline)
     for name in slices:
         of_class = select_class(candidate, name)
         known = {at for _, at in chosen}

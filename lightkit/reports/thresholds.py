@@ -25,8 +25,8 @@ _NAMED = (0.5, 0.9)
 _MAX_POINTS = 400
 _MAX_POINTS_OF_PAGE = 4000
 """Points of the curves of all classes of a page, of about 17 bytes each."""
-_FEWEST_POINTS, _MOST_POINTS = 40, 120
-"""Of one class; a curve is about 230 pixels wide."""
+_FEWEST_POINTS = 40  # of one class; a curve is about 230 pixels wide
+_MOST_POINTS = 120  # likewise
 _LONGEST_NAME = 60
 Rates = NDArray[np.float64]
 Counts = NDArray[np.int64]

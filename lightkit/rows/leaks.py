@@ -1,4 +1,4 @@
-"""Columns that say the target: equal to it, a sum with others that is, or a border that parts the classes. No torch."""
+"""Columns that leak the target: equal to it, a sum that is, or a border that parts the classes. No torch."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _REMEDY = "Where it is not known before the target is, leave it out: data.init_a
 
 
 def find_leaks(rows: pa.Table, target: pa.ChunkedArray) -> list[str]:
-    """Find columns that say the target of rows.
+    """Find columns that leak the target of rows.
 
     Args:
         rows: Columns of their types.

@@ -404,10 +404,15 @@ def _read_partitions(names: Sequence[str]) -> list[dict[str, Any]]:
         partitions.append({unquote(name): None if value == _NULL else unquote(value) for name, _, value in pairs})
     for name in {name for partition in partitions for name in partition}:
         values: set[Any] = {partition.setdefault(name, None) for partition in partitions} - {None}
-        if all(value.removeprefix("-").isdecimal() and value == str(int(value)) for value in values):
+        if all(map(_is_whole, values)):
+            numbers = {None: None, **{value: int(value) for value in values}}
             for partition in partitions:
-                partition[name] = None if partition[name] is None else int(partition[name])
+                partition[name] = numbers[partition[name]]
     return partitions
+
+
+def _is_whole(text: str) -> bool:
+    return text.removeprefix("-").isdecimal() and text == str(int(text))
 
 
 def _merge_schemas(place: str, schemas: Sequence[pa.Schema], partitions: Sequence[Mapping[str, Any]]) -> pa.Schema:
@@ -511,14 +516,7 @@ def _load_delta(place: str, version: int | None, timestamp: str | None, options:
             f"data.init_args.path: {place} is a Delta table, and deltalake, which reads it, is not installed. Run "
             "`pip install 'lightkit-train[delta]'`."
         ) from error
-    try:
-        moment = datetime.fromisoformat(timestamp.strip().upper()) if timestamp else None
-    except ValueError as error:
-        raise ConfigError(
-            f"data.init_args.timestamp: expected a moment such as 2026-01-31T12:00:00Z (ISO 8601), got {timestamp!r}"
-        ) from error
-    if moment is not None and moment.tzinfo is None:
-        moment = moment.replace(tzinfo=UTC)
+    moment = _parse_moment(timestamp) if timestamp else None
     with _translate_access_errors(place, DeltaError, ValueError):
         table = DeltaTable(place if is_remote(place) else str(local_path(place)), storage_options=options or None)
     if moment is None and version in (None, table.version()):
@@ -535,6 +533,21 @@ def _load_delta(place: str, version: int | None, timestamp: str | None, options:
     found = f"version {first} ({begin.isoformat(timespec='milliseconds')}) to version {max(written)}"
     asked = f"state of data.init_args.timestamp {timestamp}" if moment else f"version {version}"
     raise DataError(f"{place}: this Delta table has no {asked}; it has {found}.")
+
+
+def _parse_moment(text: str) -> datetime:
+    """Parse the moment whose state of a table is read; in UTC without a zone.
+
+    Raises:
+        ConfigError: If it is none.
+    """
+    try:
+        moment = datetime.fromisoformat(text.strip().upper())
+    except ValueError as error:
+        raise ConfigError(
+            f"data.init_args.timestamp: expected a moment such as 2026-01-31T12:00:00Z (ISO 8601), got {text!r}"
+        ) from error
+    return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment
 
 
 def _first_line(error: Exception) -> str:

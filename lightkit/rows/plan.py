@@ -22,14 +22,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lightkit.errors import DataError, join_names
-from lightkit.images.splits import SPLITS, Split, sort_classes, split_hashes, split_named
+from lightkit.images.splits import SPLITS, Split, check_spelling, sort_classes, split_hashes, split_named
 from lightkit.rows.preprocessing import RowPreprocessing, dump_preprocessing
 from lightkit.rows.reader import RowBatch, RowTable, check_rows, open_rows
 from lightkit.rows.values import ColumnType, TypeGuess, missing_column, read_columns
 
 TargetType = Literal["auto", "class", "value"]
 _MOST_CLASSES = 20  # of whole numbers that are classes
-_SAMPLE_ROWS = 20_000  # of the training split, in which columns that say the target are looked for
+_SAMPLE_ROWS = 20_000  # of the training split, in which columns that leak the target are looked for
 _HASH_BYTES = 8  # of a digest, the first ones
 TARGET_COLUMN = "\0target"
 """Name of the column of targets among those of the model; no column of a table has it."""
@@ -117,7 +117,7 @@ class RowRules(ABC):
         """Fit the preparation on the rows of the training split."""
 
     def describe_rows(self, rows: pa.Table, target: pa.ChunkedArray) -> list[str]:
-        """List what is worth knowing of some training rows, such as columns that say the target; each a sentence."""
+        """List what is worth knowing of some training rows, such as columns that leak the target; each a sentence."""
         return []
 
     def advise(self, column: str) -> str:
@@ -258,6 +258,11 @@ def choose_target_type(target: str, guess: TypeGuess, asked: TargetType = "auto"
     Raises:
         DataError: If the target has one value alone, or is no number where it must be one.
     """
+    if guess.kind is None and guess.num_other:
+        raise DataError(
+            f"data.init_args.target: column {target!r} has cells that are no single values, such as lists; expected "
+            "texts, numbers or booleans. Name another column."
+        )
     if guess.kind is None or (len(guess.values) < 2 and not guess.is_many):
         found = join_names(list(guess.values)) or "none at all"
         raise DataError(
@@ -341,6 +346,12 @@ class PlanMaker:
         source = self._source
         guesses = source.guess_types()
         target = self._settings.target
+        typo = guesses[target].find_typo()
+        if typo is not None and self._settings.target_type == "auto":
+            raise DataError(
+                f"{self._find_row([typo])}: column {target!r} has {typo!r}, and numbers in nearly all other rows. "
+                "Correct such cells (0.5, not 0,5), or set data.init_args.target_type to class."
+            )
         self._target_type = choose_target_type(target, guesses[target], self._settings.target_type)
         special = (self._settings.target, self._settings.weight, self._settings.find_split_column(source.names))
         free = {name: guess for name, guess in guesses.items() if name not in special}
@@ -387,7 +398,10 @@ class PlanMaker:
         deciding = self._type_deciding(guesses)
         for split, batch, (rows, targets, weights, own) in self._source.read(self._columns, target, weight, deciding):
             column = targets[settings.target]
-            _refuse_nulls(batch, column, f"there is no target in column {settings.target!r}")
+            reason = f"there is no target in column {settings.target!r}"
+            _refuse_nulls(batch, column, reason)
+            if settings.target in own.column_names:
+                _refuse_nulls(batch, own[settings.target], reason)
             rows_of_file = rows.append_column(TARGET_COLUMN, column)
             if settings.weight is not None:
                 _check_weights(batch, weights[settings.weight], settings.weight)
@@ -402,6 +416,8 @@ class PlanMaker:
         found: dict[str, ColumnType] = {name: "category" for name in (by_column, settings.key) if name is not None}
         if settings.time is not None:
             found[settings.time] = "number" if guesses[settings.time].kind == "number" else "date"
+        if self._target_type == "class" and guesses[settings.target].kind == "number":
+            found[settings.target] = "number"  # of which NaN and infinity are no classes
         return found
 
     def _note_splits(self, split: Split | None, batch: RowBatch, rows: pa.Table, own: pa.Table) -> None:
@@ -466,14 +482,24 @@ class PlanMaker:
         if not names:
             found = self._training_counts if is_given and self._training_counts else self._all_counts
             names = sort_classes(found)
+        check_spelling(self._all_counts, place=f"{settings.name}: column {settings.target!r}")
         unknown = sorted(self._all_counts.keys() - set(names))
         if unknown:
             owner = "the checkpoint" if self._classes else "the training split"
             raise DataError(
-                f"{settings.name}: column {settings.target!r} has {join_names(unknown, most=5)}, and the classes of "
-                f"{owner} are {join_names(names, most=10)}. Leave those rows out, or train on some of them."
+                f"{self._find_row(unknown)}: column {settings.target!r} has {join_names(unknown, most=5)}, and the "
+                f"classes of {owner} are {join_names(names, most=10)}. Leave such rows out, or train on some of them."
             )
         return names
+
+    def _find_row(self, names: Sequence[str]) -> str:
+        """Return the file and the line of the first row with one of some classes."""
+        target = self._settings.target
+        for _, batch, (targets,) in self._source.read({target: "category"}):
+            is_named = pc.is_in(targets[target], value_set=pa.array(names, pa.string())).to_numpy()
+            if is_named.any():
+                return batch.name_rows([int(np.flatnonzero(is_named)[0])])[0]
+        return self._settings.name
 
     # -- training rows -------------------------------------------------------------------------------------------------
 

@@ -33,7 +33,7 @@ from lightkit.rows.plan import (
 from lightkit.rows.preprocessing import Array, RowPreprocessing, dump_preprocessing, load_preprocessing
 from lightkit.rows.values import ColumnType
 
-_SCHEMA = 2  # of the files in the cache
+_SCHEMA = 3  # of the files in the cache, and of how a plan is made
 _TARGET = "target"
 _WEIGHTS = "weights"
 

@@ -10,8 +10,9 @@ import hashlib
 import io
 import json
 import sys
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain, islice
@@ -149,12 +150,12 @@ def open_rows(place: str, *, setting: str = "data.init_args.path", **state: Any)
         return _join_files(place, [_open_text(filesystem, path, place)])
     texts = [] if suffix in PARQUET_SUFFIXES else _list_texts(filesystem, path)
     if texts:
-        kinds = {_suffix(each) in JSON_SUFFIXES for each in texts}
+        kinds = {is_json(each) for each in texts}
         if len(kinds) > 1:
             raise DataError(f"{place}: this folder has files of CSV and of JSON lines; expected one kind. Part them.")
         return _join_files(place, [_open_text(filesystem, each, each) for each in texts])
-    if not is_remote(place) and local_path(place).is_file() and not _is_parquet(local_path(place)):
-        raise DataError(f"{place}: a {suffix or 'plain'} file is not read ({setting}); expected {_KINDS}.")
+    if not is_remote(place):
+        _check_kind(local_path(place), place, setting)
     return _of_snapshot(place, open_table(place, **state))
 
 
@@ -186,6 +187,11 @@ def _suffix(path: str) -> str:
     return name.suffix.lower()
 
 
+def is_json(file: str) -> bool:
+    """Return whether a file is of JSON lines by its name, compressed or not."""
+    return _suffix(file) in JSON_SUFFIXES
+
+
 def _list_texts(filesystem: fs.FileSystem, path: str) -> list[str]:
     """List the files of text of a folder that is no Delta table and has no Parquet, in the order of their paths."""
     if filesystem.get_file_info(path).type != fs.FileType.Directory:
@@ -202,13 +208,32 @@ def _list_texts(filesystem: fs.FileSystem, path: str) -> list[str]:
     return sorted(each for each in visible if _suffix(each) in (*CSV_SUFFIXES, *JSON_SUFFIXES))
 
 
+def _check_kind(path: Path, place: str, setting: str) -> None:
+    """Check that a file or folder without files of text may be a table.
+
+    Raises:
+        DataError: If it is another file, or has other files alone.
+    """
+    if path.is_file():
+        if not _is_parquet(path):
+            kind = _suffix(str(path)) or "plain"
+            raise DataError(f"{place}: a {kind} file is not read ({setting}); expected {_KINDS}.")
+        return
+    if (path / "_delta_log").is_dir():
+        return
+    suffixes = Counter(file.suffix.lower() or "plain" for file in path.rglob("*") if file.is_file())
+    if suffixes.keys().isdisjoint(PARQUET_SUFFIXES):
+        found = join_names([f"{number:,} {suffix}" for suffix, number in suffixes.most_common()]) or "no files"
+        raise DataError(f"{place}: this folder has no table ({setting}), but {found}; expected {_KINDS}.")
+
+
 def _is_parquet(file: Path) -> bool:
     with file.open("rb") as stream:
         return stream.read(4) == b"PAR1"
 
 
 def _open_text(filesystem: fs.FileSystem, path: str, name: str) -> _CsvFile | _JsonFile:
-    kind = _JsonFile if _suffix(path) in JSON_SUFFIXES else _CsvFile
+    kind = _JsonFile if is_json(path) else _CsvFile
     return kind(name, filesystem, path)
 
 
@@ -233,9 +258,48 @@ def _of_snapshot(place: str, snapshot: Snapshot) -> RowTable:
     files = [_GroupFile(group) for group in snapshot.groups]
     for file in files:
         file.names = list(snapshot.schema.names)
-    files[0].table_fingerprint = snapshot.fingerprint
+    files[0].table = snapshot
     types = {each.name: each.type for each in snapshot.schema}
     return RowTable(place, files, list(snapshot.schema.names), types)
+
+
+def _fingerprint_snapshot(snapshot: Snapshot) -> str:
+    """Compute a digest of the rows of a Delta table or of files of Parquet.
+
+    A file of Delta is never written over. One of Parquet is, by the same name: where two labels have changed places,
+    its size and its footer, of which the snapshot's fingerprint is, are those of before.
+
+    Raises:
+        DataError: If a file cannot be read.
+    """
+    if snapshot.kind == "delta":
+        return snapshot.fingerprint
+    digest = hashlib.sha256(snapshot.fingerprint.encode())
+    for file in {group.file.path: group.file for group in snapshot.groups}.values():
+        _update_digest(digest, file.filesystem, file.path, name=file.path)
+    return digest.hexdigest()
+
+
+def _update_digest(digest: Any, filesystem: fs.FileSystem, path: str, *, name: str) -> None:
+    """Add the content of a file to a digest.
+
+    Raises:
+        DataError: If it cannot be read.
+    """
+    with _open_stream(filesystem, path, name=name) as stream:
+        while block := stream.read(_BLOCK_BYTES):
+            digest.update(block)
+
+
+@contextmanager
+def _open_stream(filesystem: fs.FileSystem, path: str, *, name: str) -> Iterator[IO[bytes]]:
+    """Open a file of a table, compressed or not."""
+    try:
+        with filesystem.open_input_stream(path) as stream:
+            yield stream
+    except (OSError, pa.ArrowException) as error:
+        reason = str(error).splitlines()[0].rstrip(".")
+        raise DataError(f"{name}: this table cannot be read ({reason}).") from error
 
 
 class _GroupFile:
@@ -244,7 +308,8 @@ class _GroupFile:
     def __init__(self, group: RowGroup) -> None:
         self.name = group.file.path
         self.names: list[str] = []
-        self.table_fingerprint = ""
+        self.table: Snapshot | None = None
+        """The table, in its first row group alone, which has the digest of all."""
         self._group = group
 
     def read(self, columns: Sequence[str], *, batch_rows: int, with_lines: bool) -> Iterator[RowBatch]:
@@ -257,7 +322,7 @@ class _GroupFile:
         return self._group.row_names(np.asarray(numbers, np.int64))
 
     def fingerprint(self) -> str:
-        return self.table_fingerprint
+        return "" if self.table is None else _fingerprint_snapshot(self.table)
 
 
 class _TextFile:
@@ -268,14 +333,8 @@ class _TextFile:
         self._filesystem = filesystem
         self._path = path
 
-    @contextmanager
-    def _open(self) -> Iterator[IO[bytes]]:
-        try:
-            with self._filesystem.open_input_stream(self._path) as stream:
-                yield stream
-        except (OSError, pa.ArrowException) as error:
-            reason = str(error).splitlines()[0].rstrip(".")
-            raise DataError(f"{self.name}: this table cannot be read ({reason}).") from error
+    def _open(self) -> AbstractContextManager[IO[bytes]]:
+        return _open_stream(self._filesystem, self._path, name=self.name)
 
     @contextmanager
     def _open_lines(self) -> Iterator[io.TextIOWrapper]:
@@ -284,9 +343,7 @@ class _TextFile:
 
     def fingerprint(self) -> str:
         digest = hashlib.sha256()
-        with self._open() as stream:
-            while block := stream.read(_BLOCK_BYTES):
-                digest.update(block)
+        _update_digest(digest, self._filesystem, self._path, name=self.name)
         return digest.hexdigest()
 
 

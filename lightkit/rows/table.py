@@ -6,7 +6,6 @@ Statistics are those of the rows that it is fitted on, which are the training sp
 from __future__ import annotations
 
 import math
-import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,6 +18,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lightkit.errors import DataError
+from lightkit.images.splits import respell
 from lightkit.rows.preprocessing import Array, RowPreprocessing, are_finite
 from lightkit.rows.values import ColumnType
 
@@ -29,10 +30,10 @@ MISSING_CATEGORY = 1
 NUM_RESERVED = 2
 _NUM_KNOTS = 256
 _SAMPLE_ROWS = 200_000
-_MIN_STD = 1e-12
+_SAMPLE_SEED = 0
+_MIN_STD = 1e-12  # of the mean: what rounding makes of a constant
 _DAY_US = 86_400_000_000
 _TAIL = 1e-4  # of a rank, from 0 and from 1: where the normal distribution ends
-_DECIMAL = re.compile(r"-?(?:0|[1-9][0-9]*)\.[0-9]+")
 _FLOATS = npt.NDArray[np.float64]
 
 
@@ -57,8 +58,11 @@ class NumberColumn:
     has_missing: bool
 
     def scale(self, values: _FLOATS, scaling: Scaling) -> _FLOATS:
-        """Scale values to about -3 to 3; NaN stays NaN."""
-        if scaling == "standard":
+        """Scale values to about -3 to 3; NaN stays NaN.
+
+        A column of one value in the training has taught nothing, and its other values are that value.
+        """
+        if scaling == "standard" and len(self.knots) > 1:
             return (values - self.mean) / self.std
         return np.interp(values, self.knots, _find_normal(self.ranks))
 
@@ -280,7 +284,7 @@ def _index_categories(column: pa.ChunkedArray, known: CategoryColumn) -> npt.NDA
     if is_unknown.any():
         spellings = _list_spellings(known.values)
         others = column.filter(pa.array(is_unknown)).combine_chunks().dictionary_encode()
-        of_names = [spellings.get(_respell(name), UNKNOWN) for name in others.dictionary.to_pylist()]
+        of_names = [spellings.get(respell(name), UNKNOWN) for name in others.dictionary.to_pylist()]
         indices[is_unknown] = np.array(of_names, np.int64)[others.indices.to_numpy()]
     return indices
 
@@ -288,21 +292,9 @@ def _index_categories(column: pa.ChunkedArray, known: CategoryColumn) -> npt.NDA
 @lru_cache(maxsize=1024)
 def _list_spellings(values: tuple[str, ...]) -> dict[str, int]:
     """Return the index of each category by its usual spelling, but for those that share it with another."""
-    usual = [_respell(value) for value in values]
+    usual = [respell(value) for value in values]
     counts = Counter(usual)
     return {name: at + NUM_RESERVED for at, name in enumerate(usual) if counts[name] == 1}
-
-
-def _respell(name: str) -> str:
-    """Return the usual spelling of a boolean or a decimal number; any other name as it is.
-
-    A column of CSV that says True and 1.50 has true and 1.5 where pandas, Parquet or JSON hold it.
-    """
-    if name.lower() in ("true", "false"):
-        return name.lower()
-    if _DECIMAL.fullmatch(name):
-        return name.rstrip("0").rstrip(".")
-    return name
 
 
 # -- fitting -----------------------------------------------------------------------------------------------------------
@@ -313,17 +305,19 @@ class RunningColumn:
     """Mean, deviation and a sample of numbers, one batch after another.
 
     The update is that of T. F. Chan, G. H. Golub and R. J. LeVeque, "Updating formulae and a pairwise algorithm for
-    computing sample variances", COMPSTAT 1982. The sample is every value, or every second, fourth and so on where they
-    are more than `_SAMPLE_ROWS`.
+    computing sample variances", COMPSTAT 1982. The sample is every value; where they are more than `_SAMPLE_ROWS`, a
+    half of them, a quarter and so on, by a random number of each with a fixed seed. Every second value would be all of
+    one kind where rows of two kinds take turns.
     """
 
     count: int = 0
     mean: float = 0.0
     squares: float = 0.0
     num_missing: int = 0
-    _stride: int = 1
-    _seen: int = 0
-    _parts: list[_FLOATS] = field(default_factory=list)
+    _share: float = 1.0
+    _parts: list[_FLOATS] = field(default_factory=list)  # random numbers and values, (2, values)
+    _num_drawn: int = 0
+    _random: np.random.Generator = field(default_factory=lambda: np.random.default_rng(_SAMPLE_SEED))
 
     def add(self, values: _FLOATS) -> None:
         """Add values; NaN is a missing one."""
@@ -332,8 +326,9 @@ class RunningColumn:
         values = values[is_there]
         if not len(values):
             return
-        mean = float(values[0] + (values - values[0]).mean())
-        squares = float(np.square(values - mean).sum())
+        with np.errstate(over="ignore", invalid="ignore"):  # see `TableFit.finish`
+            mean = float(values[0] + (values - values[0]).mean())
+            squares = float(np.square(values - mean).sum())
         total = self.count + len(values)
         gap = mean - self.mean
         self.squares += squares + gap * gap * self.count * len(values) / total
@@ -342,24 +337,27 @@ class RunningColumn:
         self._add_to_sample(values)
 
     def _add_to_sample(self, values: _FLOATS) -> None:
-        first = -self._seen % self._stride
-        self._parts.append(values[first :: self._stride])
-        self._seen += len(values)
-        while sum(map(len, self._parts)) > _SAMPLE_ROWS:
-            self._parts = [np.concatenate(self._parts)[::2]]
-            self._stride *= 2
+        keys = self._random.random(len(values))
+        is_drawn = keys < self._share
+        self._parts.append(np.stack([keys[is_drawn], values[is_drawn]]))
+        self._num_drawn += int(is_drawn.sum())
+        while self._num_drawn > _SAMPLE_ROWS:
+            self._share /= 2
+            drawn = np.concatenate(self._parts, axis=1)
+            self._parts = [drawn[:, drawn[0] < self._share]]
+            self._num_drawn = self._parts[0].shape[1]
 
     @property
     def std(self) -> float:
         """Population standard deviation; 1 where all are the same."""
         std = math.sqrt(self.squares / max(self.count, 1))
-        return std if std > _MIN_STD * max(1.0, abs(self.mean)) else 1.0
+        return std if std > _MIN_STD * abs(self.mean) else 1.0
 
     def find_knots(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
         """Return values at evenly spaced ranks, each once, and their ranks."""
-        if not self._parts:
+        if not self._num_drawn:
             return (0.0,), (0.5,)
-        ordered = np.sort(np.concatenate(self._parts))
+        ordered = np.sort(np.concatenate(self._parts, axis=1)[1])
         places = np.round(np.linspace(0, len(ordered) - 1, min(_NUM_KNOTS, len(ordered)))).astype(int)
         knots = np.unique(ordered[places])
         below = np.searchsorted(ordered, knots, "left")
@@ -407,7 +405,11 @@ class TableFit:
                     counts[found["values"]] = counts.get(found["values"], 0) + found["counts"]
 
     def finish(self) -> TablePreprocessing:
-        """Return the preprocessing."""
+        """Return the preprocessing.
+
+        Raises:
+            DataError: If the numbers of a column are too large for a variance.
+        """
         numbers = []
         dates = []
         categories = []
@@ -418,6 +420,12 @@ class TableFit:
                 categories.append(CategoryColumn(name, tuple(sorted(most))))
                 continue
             running = self._running[name]
+            if not (math.isfinite(running.mean) and math.isfinite(running.std)):
+                raise DataError(
+                    f"column {name!r} has numbers of which a float64 holds no variance, such as 1.8e308, which some "
+                    "programs write for a missing one. Leave their cells empty, or the column out "
+                    "(data.init_args.ignore)."
+                )
             has_missing = running.num_missing > 0
             if kind == "date":
                 dates.append(DateColumn(name, running.mean, running.std, self._has_times[name], has_missing))

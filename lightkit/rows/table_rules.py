@@ -76,6 +76,12 @@ class TableRules(RowRules):
         for name, guess in guesses.items():
             if name in (*self.ignore, settings.key):
                 continue
+            typo = guess.find_typo()
+            if typo is not None:
+                notes.append(
+                    f"column {name!r} has {typo!r}, and numbers in nearly all other rows, so that it is one of "
+                    "categories. Correct such cells (0.5, not 0,5), or leave them empty."
+                )
             reason = explain_left_out(name, guess)
             if reason is None and guess.kind is not None:
                 found[name] = guess.kind
@@ -83,7 +89,7 @@ class TableRules(RowRules):
                 notes.append(f"columns: auto leaves out column {name!r}: {reason}.")
         if not found:
             raise DataError(
-                f"data.init_args.columns: no column of {settings.name} can say anything of the target "
+                f"data.init_args.columns: no column of {settings.name} has information on the target "
                 f"{settings.target!r}; the others are {join_names(list(guesses)) or 'none'}."
             )
         return found, notes
@@ -96,7 +102,7 @@ class TableRules(RowRules):
         return fitted.finish()
 
     def describe_rows(self, rows: pa.Table, target: pa.ChunkedArray) -> list[str]:
-        """List the columns that say the target."""
+        """List the columns that leak the target."""
         return find_leaks(rows, target)
 
     def advise(self, column: str) -> str:
@@ -111,7 +117,7 @@ def explain_left_out(name: str, guess: TypeGuess) -> str | None:
     if not name:
         return "it has no name, as the index of a program that wrote the table"
     if guess.kind is None:
-        return "it is empty"
+        return "its cells are no single values, such as lists" if guess.num_other else "it is empty"
     has_one = not guess.is_many and len(guess.values) < 2 and guess.num_values == guess.num_rows
     if has_one:
         return "it has the same value in each row"

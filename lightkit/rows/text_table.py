@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ import pyarrow as pa
 from lightkit.errors import DataError, join_names
 from lightkit.images.label_table import LABEL_COLUMNS
 from lightkit.rows.parquet_table import is_remote
-from lightkit.rows.reader import JSON_SUFFIXES, RowBatch, RowTable, open_rows
+from lightkit.rows.reader import RowBatch, RowTable, is_json, open_rows
 from lightkit.rows.values import is_text, missing_column, plain
 from lightkit.texts.text_files import is_text_folder, read_folder
 from lightkit.texts.text_rows import Copies, TextIndex, TextRow, index_texts
@@ -54,27 +54,28 @@ class TextColumns:
             DataError: If there is no such column.
         """
         names = table.names
-        label = self.label
-        if label == _AUTO:
+        found = self
+        if found.label == _AUTO:
             label = _find_usual(names, LABEL_COLUMNS) or _refuse(table.place, "label", LABEL_COLUMNS, names)
-        split = self.split
-        if split == _AUTO:
-            split = "split" if "split" in names else None
-        others = [*([label] if isinstance(label, str) else label), split, self.key, self.weight]
-        text = self.text
-        if text == _AUTO:
+            found = replace(found, label=label)
+        if found.split == _AUTO:
+            found = replace(found, split="split" if "split" in names else None)
+        if found.text == _AUTO:
+            others = [*found.labels, found.split, found.key, found.weight]
             left = [name for name in names if name not in others and _holds_texts(table, name)]
-            text = _find_usual(left, TEXT_COLUMNS) or (left[0] if len(left) == 1 else "")
-            text = text or _refuse(table.place, "text", TEXT_COLUMNS, names)
-        named: list[tuple[str, str | None]] = [("text", text), ("split", split), ("key", self.key)]
-        named += [
-            ("weight", self.weight),
-            *(("label", each) for each in ([label] if isinstance(label, str) else label)),
+            found = replace(found, text=_find_text(left) or _refuse(table.place, "text", TEXT_COLUMNS, names))
+
+        named: list[tuple[str, str | None]] = [
+            ("text", found.text),
+            ("split", found.split),
+            ("key", found.key),
+            ("weight", found.weight),
         ]
+        named += [("label", label) for label in found.labels]
         for argument, name in named:
             if name is not None and name not in names:
                 raise DataError(f"data.init_args.{argument}: {table.place}: {missing_column(name, names)}")
-        return TextColumns(text, label, split, self.key, self.weight)
+        return found
 
     @property
     def labels(self) -> list[str]:
@@ -85,6 +86,11 @@ class TextColumns:
 def _find_usual(names: Sequence[str], usual: Sequence[str]) -> str | None:
     by_name = {name.lower(): name for name in reversed(names)}
     return next((by_name[name] for name in usual if name in by_name), None)
+
+
+def _find_text(names: Sequence[str]) -> str | None:
+    """Return the column of texts among those that can be: the first usual one, or the only one."""
+    return _find_usual(names, TEXT_COLUMNS) or (names[0] if len(names) == 1 else None)
 
 
 def _holds_texts(table: RowTable, name: str) -> bool:
@@ -177,7 +183,7 @@ def _iterate_rows(table: RowTable, columns: TextColumns) -> Iterator[TextRow]:
 
 def _convert_batch(batch: RowBatch, columns: TextColumns) -> Iterator[TextRow]:
     cells = {name: plain(column).to_pylist() for name, column in zip(batch.rows.schema.names, batch.rows, strict=True)}
-    has_json = batch.file.name.lower().endswith(JSON_SUFFIXES)
+    has_json = is_json(batch.file.name)
     has_marks = not isinstance(columns.label, str)
     for at, place in enumerate(batch.name_rows()):
         label: Any = {name: cells[name][at] for name in columns.labels}

@@ -39,6 +39,8 @@ _ARROW: dict[ColumnType, pa.DataType] = {
 }
 _NUMBER = r"^(?:[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?|(?i:[+-]?(?:inf|infinity|nan)))$"
 _MAX_SHOWN = 60  # characters of a cell in an error
+_NEARLY_ALL = 0.95  # of the cells of a column
+_MOST_CODES = 20  # different numbers that may be codes, among which are others such as X
 Mask = npt.NDArray[np.bool_]
 
 
@@ -182,7 +184,9 @@ def _to_names(column: pa.Array) -> tuple[pa.Array, Mask]:
         numbers = np.asarray(column.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False))
         is_whole = (np.abs(numbers) < 2**53) & (numbers == np.floor(numbers))
         whole = pa.array(np.where(is_whole, numbers, 0).astype(np.int64)).cast(pa.string())
-        names = pc.if_else(pa.array(is_whole), whole, pa.array(numbers, mask=np.isnan(numbers)).cast(pa.string()))
+        # the text of a float32 is that of a file of text: 0.1, where its float64 is 0.10000000149011612
+        exact = numbers.astype(np.float32) if types.is_float32(column.type) else numbers
+        names = pc.if_else(pa.array(is_whole), whole, pa.array(exact, mask=np.isnan(numbers)).cast(pa.string()))
         return names, np.isinf(numbers)
     return _all_bad(column, "category")
 
@@ -208,9 +212,9 @@ def _to_dates(column: pa.Array) -> tuple[pa.Array, Mask]:
 def _parse_date(text: str) -> datetime | None:
     try:
         moment = datetime.fromisoformat(f"{text[:-1]}+00:00" if text[-1:] in "Zz" else text)
-    except ValueError:
+        return moment if moment.tzinfo is None else moment.astimezone(UTC).replace(tzinfo=None)
+    except (ValueError, OverflowError):  # in UTC it may be before the year 1 or after 9999
         return None
-    return moment if moment.tzinfo is None else moment.astimezone(UTC).replace(tzinfo=None)
 
 
 def _to_texts(column: pa.Array) -> tuple[pa.Array, Mask]:
@@ -257,6 +261,8 @@ class TypeGuess:
     def __init__(self, most: int = 10_000) -> None:
         self.num_rows = 0
         self.num_values = 0
+        self.num_other = 0  # cells that are no single values, such as lists
+        self._not_number: str | None = None  # the first cell that is none
         self.values: dict[str, int] = {}
         self.num_characters = 0
         self._most = most
@@ -271,9 +277,12 @@ class TypeGuess:
             is_infinite = kind == "number" and not types.is_boolean(column.type)
             if types.is_boolean(column.type) or (is_bad.any() and not (is_infinite and _are_infinite(column, is_bad))):
                 self._may_be.remove(kind)
+                if kind == "number" and is_bad.any():
+                    self._not_number = str(column[int(np.flatnonzero(is_bad)[0])].as_py()).strip()
         if self.is_many:
             return
-        names, _ = convert(column, "category")
+        names, is_other = convert(column, "category")
+        self.num_other += int(is_other.sum())
         self.num_values += len(names) - names.null_count
         for found in pc.value_counts(names.drop_null()).to_pylist():
             self.values[found["values"]] = self.values.get(found["values"], 0) + found["counts"]
@@ -290,6 +299,17 @@ class TypeGuess:
         if not self.num_values:
             return None
         return self._may_be[0] if self._may_be else "category"
+
+    def find_typo(self) -> str | None:
+        """Return the first cell that is no number, of a column of categories in which nearly all cells are numbers."""
+        if self.kind != "category" or self._not_number is None:
+            return None
+        texts = [value.replace(",", ".") for value in self.values]  # those with a decimal comma are meant as numbers
+        numbers, _ = convert(pa.array(texts, pa.string()), "number")
+        is_number = np.asarray(numbers.is_valid())
+        counts = np.array(list(self.values.values()))
+        are_many = is_number.sum() > _MOST_CODES and counts[is_number].sum() >= _NEARLY_ALL * counts.sum()
+        return self._not_number if are_many else None
 
 
 def _are_infinite(column: pa.Array, is_bad: Mask) -> bool:

@@ -6,7 +6,7 @@ import logging
 import os
 import re
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -108,18 +108,23 @@ class CiReport:
         code = self.code if error is None else exit_code_of(error)
         reason = self.reason if error is None else _describe_error(error)
         reason = reason.strip() or f"exit code {code}"
-
+        if not is_failure(code):
+            return
         # an error of the command's own cases stands there already
-        if is_failure(code) and not any(case.failure is not None for case in self._cases):
-            failed = Case(self._case, time.monotonic() - self._began_s, failure=reason)
-            cases = [failed if case.name == self._case else case for case in self._cases]
-            with suppress(ConfigError):  # the error that is raised matters more
-                self.write(cases if failed in cases else [*cases, failed])
+        if not any(case.failure is not None for case in self._cases):
+            self._write_failure(reason)
         has_page = self._has_page or (self._size_before is not None and _read_page_size() > self._size_before)
-        if is_failure(code) and not has_page:
+        if not has_page:
             first, *rest = reason.splitlines()
             details = "\n".join(["", "", "```", *rest, "```"]) if rest else ""
             self.add_page(f"### {self._command}: exit code {code}\n\n{_escape_markdown(first)}{details}")
+
+    def _write_failure(self, reason: str) -> None:
+        """Write the failed case, in the place of one of its name."""
+        failed = Case(self._case, time.monotonic() - self._began_s, failure=reason)
+        cases = [failed if case.name == self._case else case for case in self._cases]
+        with suppress(ConfigError):  # the error that is raised matters more
+            self.write(cases if failed in cases else [*cases, failed])
 
 
 def _read_page_size() -> int:
@@ -215,27 +220,34 @@ def add_fit_page(run: Run) -> None:
     record = read_json(run.summary_path)
     if record is None:  # it has ended before training
         return
-    best = record.get("best") or {}
-    paths = record.get("paths") or {}
-    metrics = record.get("metrics") or {}
-    facts: list[tuple[str, Any]] = [("run", f"`{shown_path(run.folder)}`")]
-    if checkpoint := paths.get("best_checkpoint") or paths.get("last_checkpoint"):
-        is_scored = isinstance(best.get("value"), (int, float))
-        value = f": {best['monitor']} {best['value']:.4g} in epoch {best['epoch']}" if is_scored else ""
-        facts.append(("checkpoint", f"`{checkpoint}`{value}"))
-    facts += [("epochs", record.get("epochs")), ("steps", record.get("steps"))]
-    seconds = find_value(record, "durations", "total")
-    facts += [("time", format_duration(seconds))] if isinstance(seconds, (int, float)) else []
-    facts += [("error", record["error"])] if record.get("error") else []
     code = f" (exit code {record['exit_code']})" if record.get("exit_code") else ""
-    parts = [f"### lightkit fit: {record.get('run')} {record.get('status')}{code}", markdown_table(["", ""], facts)]
-    of_best = metrics.get("best") or {}
-    of_last = metrics.get("last") or {}
+    head = f"### lightkit fit: {record.get('run')} {record.get('status')}{code}"
+    parts = [head, markdown_table(["", ""], [("run", f"`{shown_path(run.folder)}`"), *_list_fit_facts(record)])]
+    of_best = find_value(record, "metrics", "best") or {}
+    of_last = find_value(record, "metrics", "last") or {}
     names = [name for name in dict.fromkeys([*of_best, *of_last]) if name not in ("epoch", "step")]
     if names:
         rows = [(name, of_best.get(name, ""), of_last.get(name, "")) for name in names]
         parts.append(markdown_table(["metric", "best epoch", "last epoch"], rows))
     add_step_summary("\n\n".join(parts))
+
+
+def _list_fit_facts(record: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """List what a summary says of a fit: best checkpoint, epochs, steps, duration and error."""
+    best = record.get("best") or {}
+    paths = record.get("paths") or {}
+    checkpoint = paths.get("best_checkpoint") or paths.get("last_checkpoint")
+    if checkpoint:
+        is_scored = isinstance(best.get("value"), (int, float))
+        value = f": {best['monitor']} {best['value']:.4g} in epoch {best['epoch']}" if is_scored else ""
+        yield "checkpoint", f"`{checkpoint}`{value}"
+    yield "epochs", record.get("epochs")
+    yield "steps", record.get("steps")
+    seconds = find_value(record, "durations", "total")
+    if isinstance(seconds, (int, float)):
+        yield "time", format_duration(seconds)
+    if record.get("error"):
+        yield "error", record["error"]
 
 
 def check_cases(files: Sequence[str], error: LightkitError | None, seconds: float) -> list[Case]:

@@ -84,12 +84,7 @@ def parse_deadline(text: str, *, now: datetime | None = None, is_resolved: bool 
     stripped = text.strip()
     if found := re.fullmatch(r"([01]?\d|2[0-3]):([0-5]\d)(?::([0-5]\d))?", stripped):
         hour, minute, second = (int(part or 0) for part in found.groups())
-        time_of_day = time(hour, minute, second)
-        today = now.astimezone().date()
-        days = (datetime.combine(today + timedelta(days=days), time_of_day) for days in (0, 1))
-        # `astimezone` errs for a time that clocks skip; `timestamp` does not.
-        moments = (datetime.fromtimestamp(day.timestamp(), UTC) for day in days)
-        return Deadline(next(moment for moment in moments if moment > now))
+        return Deadline(_find_next(time(hour, minute, second), now))
     if (seconds := parse_duration(stripped)) is not None:
         if not 0 < seconds <= _LONGEST_S:
             raise ConfigError(f"--deadline: expected a duration of more than nothing and at most a year, got {text!r}")
@@ -104,6 +99,15 @@ def parse_deadline(text: str, *, now: datetime | None = None, is_resolved: bool 
         ago = format_duration((now - moment).total_seconds())
         raise ConfigError(f"--deadline: {text!r} is over since {ago}; {_EXPECTED}")
     return Deadline(moment, _read_end(stripped) if is_resolved else None)
+
+
+def _find_next(time_of_day: time, now: datetime) -> datetime:
+    """Return the next moment at which the clock of this machine shows a time, in UTC."""
+    today = now.astimezone().date()
+    days = (datetime.combine(today + timedelta(days=days), time_of_day) for days in (0, 1))
+    # `astimezone` errs for a time that clocks skip; `timestamp` does not.
+    moments = (datetime.fromtimestamp(day.timestamp(), UTC) for day in days)
+    return next(moment for moment in moments if moment > now)
 
 
 def _read_end(word: str) -> float | None:

@@ -21,6 +21,8 @@ thumbnails/                     small pictures of the worst errors and of the le
 importance.json                 how much worse the last test is where a column of the table is shuffled
 predictions.csv                 the table of `lightkit predict` without IMAGES
 predictions.jsonl               the same of a model whose predictions are no rows, such as boxes: a line a sample
+predictions.pt                  the same of predictions that JSON has no form for, such as complex numbers
+predictions_masks/              the masks that `predictions.csv` names, as PNG files
 bad_images.csv                  images and rows that were left out, with the reason
 gate.json                       the decision of `lightkit gate`
 gate.html                       its page: what was asked, what was found and what decides
@@ -34,6 +36,9 @@ logs/                           output of the ranks other than 0 (`rank-N.log`),
 mlflow.json                     the run of the MLflow logger
 FILE.damaged                    a record that could not be read, before it was written anew
 tensorboard/                    event files of the TensorBoard logger
+csv/                            the table of the CSV logger
+comet/                          what the Comet logger keeps, for `comet upload`
+wandb/                          what the Weights & Biases logger keeps, for `wandb sync`
 ==============================  ========================================================================================
 """
 

@@ -173,11 +173,9 @@ def _index_run(run: Run, holder: Mapping[str, Any] | None, metric: str | None) -
     damage = next(_list_damages(run, records), None)
     folder = find_value(holder, "folder")
     is_locked = folder is not None and Path(folder).name == run.id
-    status = UNREADABLE if damage else str(summary.get("status") or "running")
     # A holder without a folder has not chosen its run yet, and a stage of a run takes no lock: either may work on any.
     may_be_worked_on = is_locked or (holder is not None and folder is None)
-    if status == "running" and not may_be_worked_on:
-        status = KILLED
+    status = UNREADABLE if damage else _read_status(summary, may_be_worked_on=may_be_worked_on)
     metric = metric or find_value(summary, "best", "monitor")
     retrain = records["retrain.json"]
     began_in = Path(manifest.get("working_directory") or "")  # which is rarely that of `lightkit gc`
@@ -198,6 +196,12 @@ def _index_run(run: Run, holder: Mapping[str, Any] | None, metric: str | None) -
         summary=summary,
         damage=damage,
     )
+
+
+def _read_status(summary: Mapping[str, Any], *, may_be_worked_on: bool) -> str:
+    """Return the status of a run, which was killed where it seems to run and no process works on it."""
+    status = str(summary.get("status") or "running")
+    return KILLED if status == "running" and not may_be_worked_on else status
 
 
 def _list_own_needs(manifest: Mapping[str, Any], began_in: Path) -> tuple[str, ...]:

@@ -82,13 +82,13 @@ def _read(path: Path) -> tuple[list[dict[str, float]], bool]:
     of_file, is_damaged = _read_file(path)
     of_events, known = _read_events(path.with_name("events.jsonl"))
 
-    # A row without an event is one of an epoch whose event was lost; steps grow from epoch to epoch.
-    rows = dict(of_events)
-    for epoch, row in of_file.items():
-        if epoch in rows:
-            rows[epoch] = row if _is_same(row, rows[epoch]) else rows[epoch]
-        elif epoch not in known and not _contradicts(row, of_events):
-            rows[epoch] = row
+    def is_right(epoch: int, row: dict[str, float]) -> bool:
+        if epoch in of_events:
+            return _is_same(row, of_events[epoch])
+        # A row without an event is one of an epoch whose event was lost; steps grow from epoch to epoch.
+        return epoch not in known and not _contradicts(row, of_events)
+
+    rows = of_events | {epoch: row for epoch, row in of_file.items() if is_right(epoch, row)}
     merged = [rows[epoch] for epoch in sorted(rows)]
 
     # The newest row may be written in this moment.

@@ -27,8 +27,8 @@ class RunSettings:
             newest of this name.
         wait_s: Seconds to wait for another process that runs this job, before it ends with exit code 75.
         stale_s: Seconds without a heartbeat after which a process on another host that holds the job counts as dead.
-        heartbeat_url: Address of a dead-man switch: it is asked for with `/start` added when the command begins, as it
-            is when it ends well, and with `/fail` when it fails.
+        heartbeat_url: Address of a monitor such as healthchecks.io: it is requested with `/start` added when the
+            command begins, as it is when it ends well, and with `/fail` when it fails.
         report: Whether `fit`, `test` and `retrain` write `report.html` into the run folder at their end.
     """
 

@@ -67,19 +67,22 @@ def plan_deletions(
     *,
     name: str | None = None,
     promoted: Collection[str] = (),
+    of_sweeps: Collection[str] = (),
     now: float,
 ) -> DeletionPlan:
     """Decide which runs are deleted.
 
     Never one that a process works on, that cannot be read, was promoted or has no manifest, the newest good training of
-    a job, an interrupted one that the next start would resume, one from whose checkpoint a kept run started or which
-    its config names, nor one that is older than a run whose manifest cannot be read.
+    a job, an interrupted one that the next start would resume, one that an unfinished sweep needs, one from whose
+    checkpoint a kept run started or which its config names, nor one that is older than a run whose manifest cannot be
+    read.
 
     Args:
         entries: All runs of all jobs, the newest first: any may have started from a run of the job.
         rules: Rules that keep more.
         name: Job whose runs may be deleted; all if None. Only they are in the plan.
         promoted: Runs that a registry needs, or may need, as ``NAME/ID``.
+        of_sweeps: Runs that unfinished sweeps need, as ``NAME/ID``.
         now: Seconds since 1970.
 
     Raises:
@@ -93,7 +96,7 @@ def plan_deletions(
         else:
             kept[each.key] = "of another job"
     for job in jobs.values():
-        for each, reason in [*_list_protected(job, promoted), *_apply_rules(job, rules, now)]:
+        for each, reason in [*_list_protected(job, promoted, of_sweeps), *_apply_rules(job, rules, now)]:
             kept.setdefault(each.key, reason)
     unknown = [each for each in entries if has_unknown_needs(each)]
     _keep_needed(entries, kept, unknown)
@@ -139,16 +142,26 @@ def _keep_needed(entries: Sequence[IndexedRun], kept: dict[str, str], unknown: S
                 to_follow.append(needed)
 
 
-def _list_protected(job: Sequence[IndexedRun], promoted: Collection[str]) -> Iterator[tuple[IndexedRun, str]]:
+def _explain_protection(run: IndexedRun, promoted: Collection[str], of_sweeps: Collection[str]) -> str | None:
+    """Return why no rule deletes a run, by its own state; None where one may."""
+    if run.is_locked or run.status == "running":
+        return "a process works on it"
+    if run.damage is not None:
+        return f"it cannot be read ({run.damage})"
+    if run.key in promoted:
+        return "promoted"
+    if run.key in of_sweeps:
+        return "its sweep is not finished"
+    return None if run.run.manifest_path.exists() else "no run of lightkit"
+
+
+def _list_protected(
+    job: Sequence[IndexedRun], promoted: Collection[str], of_sweeps: Collection[str]
+) -> Iterator[tuple[IndexedRun, str]]:
     for each in job:
-        if each.is_locked or each.status == "running":
-            yield each, "a process works on it"
-        elif each.damage is not None:
-            yield each, f"it cannot be read ({each.damage})"
-        elif each.key in promoted:
-            yield each, "promoted"
-        elif not each.run.manifest_path.exists():
-            yield each, "no run of lightkit"
+        reason = _explain_protection(each, promoted, of_sweeps)
+        if reason is not None:
+            yield each, reason
     trainings = [each for each in job if each.is_training]
     if trainings and trainings[0].status not in ("done", PRUNED):
         yield trainings[0], "the next start resumes it"
@@ -207,7 +220,8 @@ def _has_good_checkpoint(each: IndexedRun) -> bool:
 def delete_runs(root: Path, jobs: Collection[str], planned: Sequence[IndexedRun]) -> list[IndexedRun]:
     """Delete runs. Each is renamed first, so that no start can find half of one; links are removed, never followed.
 
-    No lock is needed: a start goes on with the newest training of its job alone, which no plan deletes.
+    No lock is needed: a start goes on with the newest training of its job, or with trials of its sweep, which no plan
+    deletes.
 
     Args:
         root: Folder that holds the runs of all jobs.

@@ -131,7 +131,8 @@ class BackgroundSender:
             atexit.unregister(self.close)
             if self._thread.is_alive():  # the end of the queue is one of the tasks
                 self._lose("the server was too slow at the end", num=self._queue.unfinished_tasks - 1)
-            self._thread, self._queue = None, queue.Queue()
+            self._thread = None
+            self._queue = queue.Queue()
         return self._num_lost
 
     def _work(self, messages: queue.Queue[Deliver | None]) -> None:

@@ -9,10 +9,12 @@ metric    what is searched, once it is known. fields: metric, mode (``min`` or `
 end       a trial is finished. fields: trial, state (``complete``, ``pruned``, ``failed``), value, epoch (of
           ``best.ckpt``), values (by epoch), constraints (by name), params (number of parameters), run (``NAME/ID``),
           seconds, reason (why it failed)
+done      nothing is left of the sweep. A later ``begin`` takes that back, such as one of more trials
 ========  ============================================================================================================
 
-A trial without an ``end`` was interrupted: the next start goes on with it. One process writes, which holds the job's
-lock; each line is on the disk before what it says is done. A last line that a killed process has cut is left out.
+A trial without an ``end`` was interrupted: the next start goes on with it. `lightkit gc` keeps the runs of a sweep that
+is not done. One process writes, which holds the job's lock; each line is on the disk before what it says is done. A
+last line that a killed process has cut is left out.
 """
 
 from __future__ import annotations
@@ -23,14 +25,58 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypedDict, get_args
 
 from lightkit.errors import ConfigError
 from lightkit.runs.files import finite, flush, parse_json
+from lightkit.runs.records import find_mismatch
 
 FILE = "trials.jsonl"
 SCHEMA = 1
+_FOLDER = "sweeps"
 State = Literal["running", "complete", "pruned", "failed"]
+
+
+class _Head(TypedDict, total=False):
+    """Line ``sweep``."""
+
+    search: dict[str, Any]
+    digest: str
+
+
+class _Metric(TypedDict, total=False):
+    """Line ``metric``."""
+
+    metric: str
+    mode: str
+
+
+class _Begin(TypedDict, total=False):
+    """Line ``begin``."""
+
+    trial: int
+    params: dict[str, Any]
+    kind: str
+    seed: int | None
+    of: int | None
+
+
+class _End(TypedDict, total=False):
+    """Line ``end``."""
+
+    trial: int
+    state: str
+    value: float | None
+    epoch: int | None
+    values: dict[str, float]
+    constraints: dict[str, float]
+    params: int | None
+    run: str | None
+    seconds: float
+    reason: str | None
+
+
+_LINES: dict[str, type] = {"sweep": _Head, "metric": _Metric, "begin": _Begin, "end": _End}
 
 
 @dataclass
@@ -89,6 +135,11 @@ class Trial:
         return found
 
 
+def find_sweeps(root: Path) -> Path:
+    """Return the folder of all sweeps, which is next to that of all runs."""
+    return root.absolute().parent / _FOLDER
+
+
 class SweepRecord:
     """The file and the trials in it.
 
@@ -101,6 +152,8 @@ class SweepRecord:
         self.path = path
         self.head: dict[str, Any] = {}
         self.trials: list[Trial] = []
+        self.is_done = False
+        """Whether nothing is left of the sweep."""
         self._check = check
 
     def read(self) -> SweepRecord:
@@ -115,8 +168,8 @@ class SweepRecord:
         whole = content[: content.rfind(b"\n") + 1]
         for number, line in enumerate(whole.splitlines(), 1):
             try:
-                self._apply(parse_json(line))
-            except (ValueError, KeyError, TypeError, IndexError) as error:
+                self._apply(_parse_line(line))
+            except (ValueError, KeyError, IndexError) as error:
                 raise ConfigError(
                     f"{self.path}, line {number}: this is no line of a sweep ({type(error).__name__}: {error}). Move "
                     "the folder away; the same command then begins a new sweep."
@@ -182,6 +235,17 @@ class SweepRecord:
             }
         )
 
+    def note_done(self) -> None:
+        """Record that nothing is left of the sweep."""
+        if not self.is_done:
+            self._append({"event": "done"})
+
+    def needs_run(self, number: int) -> bool:
+        """Return whether the sweep needs the run of a trial: until it is done, each that it has not stopped early."""
+        if self.is_done:
+            return False
+        return number >= len(self.trials) or self.trials[number].state != "pruned"
+
     def _append(self, line: Mapping[str, Any]) -> None:
         """Append a line, which is on the disk when this returns."""
         self._check()
@@ -205,9 +269,13 @@ class SweepRecord:
             if line["trial"] != number:
                 raise ValueError(f"trial {line['trial']} follows trial {number - 1}")
             self.trials.append(Trial(number, line["params"], line["kind"], line["seed"], line["of"]))
+            self.is_done = False
         elif event == "end":
             trial = self.trials[line["trial"]]
-            trial.state = line["state"]
+            state = line["state"]
+            if state not in get_args(State) or (state == "complete" and line["value"] is None):
+                raise ValueError(f"trial {trial.number} is {state!r}, with the value {line['value']}")
+            trial.state = state
             trial.value = line["value"]
             trial.epoch = line["epoch"]
             trial.values = {int(epoch): float(value) for epoch, value in line["values"].items()}
@@ -216,3 +284,20 @@ class SweepRecord:
             trial.run = line["run"]
             trial.seconds = line["seconds"]
             trial.reason = line["reason"]
+        elif event == "done":
+            self.is_done = True
+
+
+def _parse_line(line: bytes) -> dict[str, Any]:
+    """Return the object of a line.
+
+    Raises:
+        ValueError: If it is none, or a key in it has a value of another type.
+    """
+    record: Any = parse_json(line)
+    event = record.get("event") if isinstance(record, dict) else None
+    damage = find_mismatch(record, _LINES.get(str(event), dict[str, Any]))
+    if damage is not None:
+        raise ValueError(damage)
+    found: dict[str, Any] = record
+    return found

@@ -96,7 +96,8 @@ def list_confirmations(trials: Sequence[Trial], mode: str) -> list[Confirmation]
 def choose_best(trials: Sequence[Trial], plan: Plan, mode: str) -> Trial | None:
     """Return the trial whose values are best: by the means of fresh seeds, where there are any."""
     ranked = rank_trials(trials, plan, mode)
-    confirmed = list_confirmations(trials, mode)
+    allowed = {each.number for each in ranked}
+    confirmed = [each for each in list_confirmations(trials, mode) if each.number in allowed]
     if confirmed:
         return trials[confirmed[0].number]
     return ranked[0] if ranked else None
@@ -109,20 +110,45 @@ def describe_result(trials: Sequence[Trial], plan: Plan, metric: str, mode: str)
     best = choose_best(trials, plan, mode)
     if best is None:
         return [_describe_none(trials, plan)]
-    own = trials[0] if trials and trials[0].state == "complete" else None
-    lines = [f"best  trial {best.number}: {metric} {best.value:.4g}{_describe_params(best)}"]
     confirmed = list_confirmations(trials, mode)
-    if confirmed:
-        return [*lines, *_describe_confirmed(confirmed, best)]
+    lines = [f"best  trial {best.number}: {metric} {best.value:.4g}{_describe_params(best)}"]
+    lines += [_describe_confirmation(each) for each in confirmed]
+    gain = _describe_gain(best, trials[0], confirmed, plan)
+    return lines if gain is None else [*lines, f"gain  {gain}"]
+
+
+def _describe_confirmation(confirmation: Confirmation) -> str:
+    name = "the config itself" if confirmation.number == 0 else f"trial {confirmation.number}"
+    gain = "" if confirmation.gain is None else f"; gain {confirmation.gain.describe()}"
+    mean = confirmation.mean
+    return f"again {name}: mean {mean.describe()} of {len(mean.values)} fresh seeds{gain}"
+
+
+def _describe_gain(best: Trial, own: Trial, confirmed: Sequence[Confirmation], plan: Plan) -> str | None:
+    """Write the gain over the config itself; None where that failed.
+
+    Args:
+        best: The best trial.
+        own: Trial of the config itself.
+        confirmed: The points that were trained again.
+        plan: The sweep.
+    """
+    if own.state == "complete" and not own.is_feasible(plan.constraints):
+        return "unknown: the config itself is not within all bounds of sweep.constraints"
     if best.number == 0:
-        lines.append("gain  none: no trial beat the config itself")
-    elif own is not None and own.value is not None and best.value is not None:
-        gain = abs(best.value - own.value)
-        lines.append(
-            f"gain  {gain:.4g} over the config itself ({own.value:.4g}), in one run each, of which the best was "
-            "chosen: it may be chance. sweep.confirm trains the best again with fresh seeds"
-        )
-    return lines
+        again = "with fresh seeds " if confirmed else ""
+        return f"none: {again}no trial beat the config itself"
+    gain = next((each.gain for each in confirmed if each.number == best.number), None)
+    if gain is not None and gain.low <= 0:
+        return "none that is shown: its 95 % interval over the config itself includes 0"
+    if gain is not None:
+        return f"{gain.describe()} over the config itself, with fresh seeds"
+    if own.value is None or best.value is None:
+        return None
+    return (
+        f"{abs(best.value - own.value):.4g} over the config itself ({own.value:.4g}), in one run each, of which the "
+        "best was chosen: it may be chance. sweep.confirm trains the best again with fresh seeds"
+    )
 
 
 def _describe_params(trial: Trial) -> str:
@@ -134,23 +160,6 @@ def _shorten(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:.4g}"
     return Path(value).name if isinstance(value, str) and value.startswith("/") else str(value)
-
-
-def _describe_confirmed(confirmed: Sequence[Confirmation], best: Trial) -> list[str]:
-    lines = []
-    for each in confirmed:
-        name = "the config itself" if each.number == 0 else f"trial {each.number}"
-        gain = "" if each.gain is None else f"; gain {each.gain.describe()}"
-        count = len(each.mean.values)
-        lines.append(f"again {name}: mean {each.mean.describe()} of {count} fresh seeds{gain}")
-    chosen = next(each for each in confirmed if each.number == best.number)
-    if best.number == 0:
-        lines.append("gain  none: with fresh seeds no trial beat the config itself")
-    elif chosen.gain is not None and chosen.gain.low <= 0:
-        lines.append("gain  none that is shown: its 95 % interval over the config itself includes 0")
-    elif chosen.gain is not None:
-        lines.append(f"gain  {chosen.gain.describe()} over the config itself, with fresh seeds")
-    return lines
 
 
 def describe_without_effect(trials: Sequence[Trial], metric: str) -> list[str]:
@@ -213,7 +222,7 @@ def write_table(path: Path, trials: Sequence[Trial], plan: Plan, metric: str) ->
     """Write ``trials.csv``, a line a trial."""
     text = io.StringIO()
     table = csv.writer(text, lineterminator="\n")
-    bounded = list(plan.constraints)
+    bounded = [name for name in plan.constraints if name != "params"]  # which each trial has
     head = ["trial", "kind", "of", "seed", "state", metric, "epoch", *plan.space.keys, *bounded, "params"]
     table.writerow([*head, "seconds", "run", "reason"])
     for each in trials:

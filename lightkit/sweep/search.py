@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from lightkit.errors import ConfigError
@@ -268,10 +268,12 @@ def compute_importance(plan: Plan, mode: str, trials: Iterable[Trial]) -> tuple[
 
     https://arxiv.org/abs/2304.10255. It is empty where Optuna is not installed or there are too few trials.
     """
-    complete = [each for each in trials if each.kind == "search" and each.state == "complete"]
-    complete = [each for each in complete if plan.space.contains(each.params)]
-    common = [each for each in plan.space.dimensions if all(each.key in trial.params for trial in complete)]
-    varied = [each for each in common if len({identify_point({"": t.params[each.key]}) for t in complete}) > 1]
+    complete = [
+        each
+        for each in trials
+        if (each.kind, each.state) == ("search", "complete") and plan.space.contains(each.params)
+    ]
+    varied = [each for each in plan.space.dimensions if _is_varied(each.key, complete)]
     if len(complete) < NUM_STARTUP or not varied:
         return {}, len(complete)
     try:
@@ -280,19 +282,21 @@ def compute_importance(plan: Plan, mode: str, trials: Iterable[Trial]) -> tuple[
         return {}, len(complete)
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     study = optuna.create_study(study_name=STUDY, direction="minimize" if mode == "min" else "maximize")
+    distributions = {one.key: _distribute(one) for one in varied}
     for each in complete:
-        study.add_trial(
-            optuna.create_trial(
-                value=each.value,
-                params={one.key: _encode(one, each.params[one.key]) for one in varied},
-                distributions={one.key: _distribute(one) for one in varied},
-            )
-        )
+        params = {one.key: _encode(one, each.params[one.key]) for one in varied}
+        study.add_trial(optuna.create_trial(value=each.value, params=params, distributions=distributions))
     evaluator = optuna.importance.PedAnovaImportanceEvaluator()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         found = optuna.importance.get_param_importances(study, evaluator=evaluator)
     return {key: float(value) for key, value in found.items()}, len(complete)
+
+
+def _is_varied(key: str, trials: Sequence[Trial]) -> bool:
+    """Return whether all trials have a value of a key, and not all the same."""
+    values = [trial.params[key] for trial in trials if key in trial.params]
+    return len(values) == len(trials) and len({identify_point({"": value}) for value in values}) > 1
 
 
 def describe_space(space: Space) -> dict[str, Any]:

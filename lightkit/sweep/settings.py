@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
 from lightkit.config import Problems, Resolved, error_at, near, read_scalar
-from lightkit.config.bounds import PositiveInt
+from lightkit.config.bounds import PositiveInt, is_number
 from lightkit.errors import ConfigError
 from lightkit.runs.metric_mode import infer_mode
 from lightkit.sweep.space import Space, parse_space
@@ -281,7 +281,7 @@ class _Reader:
             if bounds is None:
                 continue
             block = {key: _read_number(each) for key, each in bounds.items()} if isinstance(bounds, Mapping) else {}
-            is_right = {*block} <= {*_BOUNDS} and all(_is_finite(each) for each in block.values())
+            is_right = {*block} <= {*_BOUNDS} and all(is_number(each) for each in block.values())
             if not block or not is_right or block.get("min", -math.inf) > block.get("max", math.inf):
                 self._note("constraints", f"expected bounds such as {{max: 0.8}}, got {bounds!r}", str(name))
                 continue
@@ -300,10 +300,6 @@ class _Reader:
             self._note("confirm", text)
             return {}
         return {str(key): int(each) for key, each in block.items()}
-
-
-def _is_finite(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def _check_together(plan: Plan, resolved: Resolved, problems: Problems) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from lightkit.config import Origin, Problems, Resolved, error_at, near, shown_path
+from lightkit.config.bounds import is_number
 from lightkit.config.origins import near_files
 
 Kind = Literal["float", "int", "choice", "layers"]
@@ -99,8 +100,7 @@ class Dimension:
         """Return whether a value is one of the dimension."""
         if not self.is_range:
             return find_choice(self.choices, value) is not None
-        is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-        if not is_number or not self.low <= value <= self.high:
+        if not is_number(value) or not self.low <= value <= self.high:
             return False
         if self.kind == "int" and value != int(value):
             return False
@@ -324,34 +324,47 @@ def _find_layer(key: str, name: Any, origin: Origin | None) -> Path:
 def _parse_range(
     key: str, kind: str, given: Mapping[str, Any], when: tuple[tuple[str, tuple[Any, ...]], ...], resolved: Resolved
 ) -> Dimension:
-    place = ("sweep", "space", key, kind)
-    origin = resolved.origin_of(place)
-    ends = given[kind]
+    origin = resolved.origin_of(("sweep", "space", key, kind))
+    is_log = kind == "log" or given.get("log") is True
+    low, high = _read_ends(key, given[kind], origin)
+    if is_log and low <= 0:
+        raise error_at(f"sweep.space.{key}: a logarithmic range begins above 0, and this at {low:g}", origin)
+    step = given.get("step")
+    if step is not None:
+        _check_step(key, step, resolved.origin_of(("sweep", "space", key, "step")), is_log=is_log)
+    if kind != "int":
+        return Dimension(key, "float", low=low, high=high, step=step, is_log=is_log, when=when)
+    for value in (low, high, step):
+        if value is not None and value != int(value):
+            raise error_at(f"sweep.space.{key}: expected whole numbers, got {value!r}", origin)
+    return Dimension(key, "int", low=low, high=high, step=step, is_log=is_log, when=when)
+
+
+def _read_ends(key: str, ends: Any, origin: Origin | None) -> tuple[float, float]:
+    """Return the least and the greatest value of a range.
+
+    Raises:
+        ConfigError: If they are no two numbers in this order.
+    """
     numbers = ends if isinstance(ends, list) else []
-    if len(numbers) != 2 or not all(_is_number(each) for each in numbers):
+    if len(numbers) != 2 or not all(map(is_number, numbers)):
         raise error_at(f"sweep.space.{key}: expected two numbers, the least and the greatest, got {ends!r}", origin)
     low, high = numbers
     if low > high:
         raise error_at(f"sweep.space.{key}: the least value, {low:g}, is above the greatest, {high:g}", origin)
-    is_log = kind == "log" or given.get("log") is True
-    if is_log and low <= 0:
-        raise error_at(f"sweep.space.{key}: a logarithmic range begins above 0, and this at {low:g}", origin)
-    step = given.get("step")
-    step_origin = resolved.origin_of(("sweep", "space", key, "step"))
-    if step is not None and not (_is_number(step) and step > 0):
-        raise error_at(f"sweep.space.{key}.step: expected a number above 0, got {step!r}", step_origin)
-    if step is not None and is_log:
-        raise error_at(f"sweep.space.{key}: a logarithmic range has no step", step_origin)
-    if kind == "int":
-        wrong = next((each for each in (low, high, step) if each is not None and each != int(each)), None)
-        if wrong is not None:
-            raise error_at(f"sweep.space.{key}: expected whole numbers, got {wrong!r}", origin)
-    whole: Kind = "int" if kind == "int" else "float"
-    return Dimension(key, whole, low=low, high=high, step=step, is_log=is_log, when=when)
+    return low, high
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+def _check_step(key: str, step: Any, origin: Origin | None, *, is_log: bool) -> None:
+    """Check the distance of the values of a range.
+
+    Raises:
+        ConfigError: If it is no number above 0, or the range is logarithmic.
+    """
+    if not is_number(step) or step <= 0:
+        raise error_at(f"sweep.space.{key}.step: expected a number above 0, got {step!r}", origin)
+    if is_log:
+        raise error_at(f"sweep.space.{key}: a logarithmic range has no step", origin)
 
 
 def _sort_by_conditions(
@@ -392,20 +405,23 @@ def _find_impossible(dimension: Dimension, dimensions: Mapping[str, Dimension]) 
         if other is None:
             known = [key for key in dimensions if key != dimension.key]
             return f"{head}: {name} is not searched{near(name, known)}; searched are {', '.join(known) or 'no others'}"
-        wrong = [value for value in values if _find_value(other, value) is None]
+        wrong = [value for value in values if not _find_values(other, value)]
         if wrong:
             return f"{head}: it never holds: {name} is never {', '.join(map(str, wrong))}"
     return None
 
 
-def _find_value(dimension: Dimension, value: Any) -> Any:
-    """Return the value of a dimension that a condition names: for a layer its path; None without it."""
-    if dimension.kind == "layers":
-        return next((each for each in dimension.choices if str(each).endswith(str(value))), None)
-    return value if dimension.contains(value) else None
+def _find_values(dimension: Dimension, value: Any) -> list[Any]:
+    """Return the values of a dimension that one in a condition stands for: layers by the end of their paths."""
+    if dimension.kind == "layers" and isinstance(value, str):
+        return [each for each in dimension.choices if each == value or str(each).endswith(f"/{value}")]
+    return [dimension.clean(value)] if dimension.contains(value) else []
 
 
 def _complete_conditions(dimension: Dimension, dimensions: Mapping[str, Dimension]) -> Dimension:
-    """Put the paths of layers in the place of the names by which a condition has them."""
-    when = [(name, tuple(_find_value(dimensions[name], value) for value in values)) for name, values in dimension.when]
+    """Put the values of the other keys, as they are proposed, in the place of those that a condition has."""
+    when = []
+    for name, values in dimension.when:
+        found = [each for value in values for each in _find_values(dimensions[name], value)]
+        when.append((name, tuple(found)))
     return replace(dimension, when=tuple(when))

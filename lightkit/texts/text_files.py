@@ -111,6 +111,11 @@ def read_text(path: Path, *, encoding: str) -> tuple[str, str]:
     tried = [encoding]
     if encoding == "auto":
         marked = next((name for mark, name in _MARKS if content.startswith(mark)), "utf-8")
+        if marked == "utf-8" and b"\0" in content:
+            raise DataError(
+                f"{path}: this text has bytes of 0, as of UTF-16 without a byte order mark. Set "
+                "data.init_args.encoding to its encoding, such as utf-16-le."
+            )
         tried = [marked, *_OTHER_ENCODINGS]
     fault: UnicodeError | None = None
     for name in tried:

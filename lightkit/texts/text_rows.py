@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from lightkit.config import near
 from lightkit.errors import DataError, format_count, join_names, visible
-from lightkit.images.splits import Split, sort_classes, split_named, split_of
+from lightkit.images.splits import Split, check_spelling, sort_classes, split_named, split_of
 
 log = logging.getLogger("lightkit.data")
 
@@ -260,7 +260,7 @@ def index_texts(
     wanted: list[tuple[Split, float]] = [("train", 1.0), ("val", val_fraction)]
     _require_splits(root, splits, wanted if given else [*wanted, ("test", test_fraction)])
 
-    names = list(classes or marks or _list_classes(table.labels, assigned))
+    names = list(classes or marks or _list_classes(table.labels, assigned, root))
     targets = _number_labels(table, names, has_several=has_several)
     texts = table.join("texts")
     places = table.join("places")
@@ -380,21 +380,23 @@ def _warn_of_copies(table: _Table, assigned: NDArray[np.uint8]) -> None:
     for at, digest in enumerate(table.digests):
         same[digest].append(at)
     groups = [numbers for numbers in same.values() if len(numbers) > 1]
-    places: Any = table.join("places") if groups else None
     across = [group for group in groups if len({int(assigned[at]) for at in group}) > 1]
     unlike = [group for group in groups if len({tuple(table.labels[at]) for at in group}) > 1]
-    for found, effect in (
-        (across, "in more than one split, which makes results look better than they are"),
-        (unlike, "there with different labels, of which at most one is right"),
-    ):
-        if not found:
-            continue
-        shown = [" = ".join(places[at].as_py() for at in group[:_NUM_SHOWN]) for group in found]
-        log.warning(
-            "%s %s: %s. data.init_args.copies: drop leaves out all but one of equal texts",
-            format_count(len(found), "text is", "texts are"), effect,
-            join_names([visible(each, in_line=True) for each in shown], most=_NUM_SHOWN),
-        )  # fmt: skip
+    _warn_of_groups(table, across, "in more than one split, which makes results look better than they are")
+    _warn_of_groups(table, unlike, "there with different labels, of which at most one is right")
+
+
+def _warn_of_groups(table: _Table, groups: Sequence[Sequence[int]], effect: str) -> None:
+    """Warn of equal texts, each with its places; of none without any."""
+    if not groups:
+        return
+    places: Any = table.join("places")
+    shown = [" = ".join(places[at].as_py() for at in group[:_NUM_SHOWN]) for group in groups]
+    log.warning(
+        "%s %s: %s. data.init_args.copies: drop leaves out all but one of equal texts",
+        format_count(len(groups), "text is", "texts are"), effect,
+        join_names([visible(each, in_line=True) for each in shown], most=_NUM_SHOWN),
+    )  # fmt: skip
 
 
 def _require_splits(
@@ -414,11 +416,16 @@ def _require_splits(
             )
 
 
-def _list_classes(labels: Sequence[Sequence[str]], assigned: NDArray[np.uint8]) -> list[str]:
-    """List the classes of the training texts: whole numbers by size, other names as text."""
+def _list_classes(labels: Sequence[Sequence[str]], assigned: NDArray[np.uint8], root: str) -> list[str]:
+    """List the classes of the training texts: whole numbers by size, other names as text.
+
+    Raises:
+        DataError: If there are too many, or two of them are one value.
+    """
     names = {label for at in np.flatnonzero(assigned == 0).tolist() for label in labels[at]}
     if len(names) > _MAX_CLASSES:
-        raise DataError(f"the labels have more than {_MAX_CLASSES:,} different values, too many for classes.")
+        raise DataError(f"{root}: the labels have more than {_MAX_CLASSES:,} different values, too many for classes.")
+    check_spelling(names, place=f"{root}: the column of labels")
     return sort_classes(names)
 
 

@@ -3,9 +3,13 @@
 
 from __future__ import annotations
 
+import re
+import shlex
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from lightkit.cli.command_line import Invocation, parse_command
 from lightkit.cli.command_table import COMMANDS, EXPORT_FORMATS, EXPORT_SUFFIXES, RANK, parse
@@ -13,6 +17,8 @@ from lightkit.cli.help import format_command_help
 from lightkit.config import Flag
 from lightkit.errors import ConfigError
 from lightkit.export.formats import FORMATS
+
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize(
@@ -84,6 +90,7 @@ UNEXPECTED = "expected --OPTION, --KEY=VALUE or KEY=VALUE"
             f"unexpected argument 'configs/x.yaml': {UNEXPECTED}; a config file comes after -c: -c configs/x.yaml",
         ),
         ("test trianer", f"unexpected argument 'trianer': {UNEXPECTED}; did you mean 'trainer'?"),
+        ("test latest", f"unexpected argument 'latest': {UNEXPECTED}; a run comes after --run: --run latest"),
         ("test -q", f"unexpected argument '-q': {UNEXPECTED}"),
         ("test -config", f"unexpected argument '-config': {UNEXPECTED}; did you mean 'config' or 'print_config'?"),
         ("test --", f"unexpected argument '--': {UNEXPECTED}"),
@@ -178,6 +185,27 @@ def test_a_script_has_its_own_options_and_help() -> None:
     assert [flag.key for flag in invocation.overrides] == ["deadlin"]
 
 
+def test_a_run_folder_without_its_option_is_no_folder_of_images(tmp_path: Path) -> None:
+    (tmp_path / "manifest.json").touch()
+    with pytest.raises(ConfigError) as caught:
+        parse(["test", str(tmp_path)]).raise_errors()
+    assert str(caught.value).endswith(f"; a run comes after --run: --run {tmp_path}")
+
+
+@pytest.mark.parametrize("line", ["--version", "-V", "fit --version", "-c x.yaml fit -V"])
+def test_the_version_can_be_asked_for_before_and_after_a_command(line: str) -> None:
+    assert parse(line.split())[:2] == ("", tuple(line.split()))
+    assert parse(line.split()).options == {"version": True}
+
+
+@pytest.mark.parametrize(
+    ("word", "meant"), [("train", "fit"), ("evaluate", "test"), ("version", "--version"), ("tset", "test")]
+)
+def test_a_word_of_another_tool_is_answered_with_the_command(word: str, meant: str) -> None:
+    with pytest.raises(ConfigError, match=f"^{word!r} is not a command; did you mean {meant!r}\\?\nCommands: fit, "):
+        parse([word])
+
+
 def test_an_unknown_command_is_an_error() -> None:
     with pytest.raises(ConfigError, match="'fitt' is not a command; did you mean 'fit'"):
         parse(["fitt"])
@@ -192,3 +220,34 @@ def test_the_table_names_what_there_is() -> None:
 def test_the_help_of_a_command_fits_its_columns(command: object) -> None:
     text = format_command_help(command)  # type: ignore[arg-type]
     assert max(map(len, text.splitlines())) <= 102
+
+
+def list_scheduled_commands() -> dict[str, str]:
+    """List the commands of lightkit in the workflows, crontabs and services that come with it, by file and number."""
+    files = [
+        *(ROOT / "configs" / "ci").glob("*.yml"),
+        *(ROOT / "lightkit" / "templates" / "ci").rglob("*.yml"),
+        *(ROOT / "lightkit" / "templates" / "cron").glob("crontab"),
+        *(ROOT / "scripts").glob("crontab"),
+        *(ROOT / "scripts" / "systemd").glob("*.service"),
+    ]
+    found: dict[str, str] = {}
+    for file in sorted(files):
+        text = file.read_text(encoding="utf-8")
+        if file.suffix == ".yml":
+            jobs = yaml.safe_load(text)["jobs"].values()
+            lines = [step.get("run", "") for job in jobs for step in job["steps"]]
+        else:
+            lines = [line for line in text.splitlines() if not line.startswith("#")]
+        commands = [
+            match[1] for line in lines if (match := re.search(r"(?:^|[/ =@])(?:lightkit|LIGHTKIT)@? (.+)", line))
+        ]
+        found |= {f"{file.relative_to(ROOT)} {number}": command for number, command in enumerate(commands)}
+    return found
+
+
+@pytest.mark.parametrize("line", list_scheduled_commands().values(), ids=list_scheduled_commands())
+def test_a_scheduled_command_has_options_that_there_are(line: str) -> None:
+    invocation = parse(shlex.split(line))
+    assert invocation.errors == ()
+    assert invocation.command in ("check", "fit", "gc", "retrain")

@@ -89,6 +89,18 @@ def test_a_class_from_the_environment_is_saved_as_its_class_path(tmp_path: Path)
     assert resolved.references["model", "class_path"] == "${name}"
 
 
+def test_a_variable_that_is_not_set_has_a_near_name(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as error:
+        resolved_from(tmp_path, "a: '${oc.env:DATA_ROT}'", DATA_ROOT="x", TOKEN="y")
+    says = (
+        "the environment variable DATA_ROT is not set; set it, or give a default: ${oc.env:DATA_ROT,...}; did you mean "
+    )
+    assert f"{says}'DATA_ROOT'?\n" in str(error.value)
+    with pytest.raises(ConfigError) as error:
+        resolved_from(tmp_path, "a: '${oc.env:NET_NAME}'", CONTAINER_NAME="x")
+    assert "did you mean" not in str(error.value)
+
+
 def test_omegaconf_reads_the_real_environment_afterwards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LK_TEST", "real")
     assert resolved_from(tmp_path, "a: ${oc.env:LK_TEST}", LK_TEST="given").values == {"a": "given"}
@@ -102,6 +114,14 @@ def test_omegaconf_reads_the_real_environment_afterwards(tmp_path: Path, monkeyp
          "  --> x.yaml:1:4\n    1 | a: ${b.c}\n      |    ^^^^^^"),
         ("model: {class_path: N, hidden: 1}\na: ${model.hidden}", "a: cannot resolve '${model.hidden}': it refers to "
          "model.hidden, which is not set; did you mean 'model.init_args.hidden'?\n  --> x.yaml:2:4\n"),
+        ("data: {class_path: N, root: 1}\na: ${data.rot}", "a: cannot resolve '${data.rot}': it refers to data.rot, "
+         "which is not set; did you mean 'data.init_args.root'?\n  --> x.yaml:2:4\n"),
+        ("data: {class_path: N, image_size: 1}\na: ${imag_size}", "a: cannot resolve '${imag_size}': it refers to "
+         "imag_size, which is not set; did you mean 'data.init_args.image_size'?\n  --> x.yaml:2:4\n"),
+        ("a: {image_size: 1, crop: '${.imag_size}'}", "a.crop: cannot resolve '${.imag_size}': it refers to .imag_size, "
+         "which is not set; did you mean 'a.image_size'?\n  --> x.yaml:1:26\n"),
+        ("image_size: ${imag_size}", "image_size: cannot resolve '${imag_size}': it refers to imag_size, which is not "
+         "set\n  --> x.yaml:1:13\n"),
         ("a: {b: ['${oc.env:NOPE}']}", "a.b.0: cannot resolve '${oc.env:NOPE}': the environment variable NOPE is not set; "
          "set it, or give a default: ${oc.env:NOPE,...}\n  --> x.yaml:1:9\n"),
         ("b: ${a}\na: ${oc.env:NOPE}", "a: cannot resolve '${oc.env:NOPE}': the environment variable NOPE is not set; "),
@@ -113,8 +133,8 @@ def test_omegaconf_reads_the_real_environment_afterwards(tmp_path: Path, monkeyp
         ("a: {b: '${a}'}", "a.b: cannot resolve '${a}': "),
         ("a: '" + "x" * 500 + "${b}'", "a: cannot resolve '" + "x" * 80 + "'...: it refers to b, which is not set"),
     ],
-    ids=["key", "key-in-short", "variable", "variable-afar", "key-afar", "grammar", "resolver", "cycle", "parent",
-         "long"],
+    ids=["key", "key-in-short", "near-in-short", "near-name", "near-relative", "itself", "variable", "variable-afar",
+         "key-afar", "grammar", "resolver", "cycle", "parent", "long"],
 )  # fmt: skip
 def test_what_cannot_be_resolved_shows_its_place(
     text: str, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -38,6 +38,25 @@ def messages_of(findings: ValidationResult) -> list[str]:
 
 WRONG = {
     "unknown top-level key": ("modle: {}", "modle: no such key; did you mean 'model'?"),
+    "a name of a callback": (
+        "early_stopping: {patience: 3}",
+        "early_stopping: no such key; did you mean 'callbacks.early_stopping'?",
+    ),
+    "dashes in a name": ("max-epochs: 3", "max-epochs: no such key; did you mean 'trainer.max_epochs'?"),
+    "hardware": ("gpus: 1", "gpus: no such key; did you mean 'accelerator.gpus'?"),
+    "the beginning of a name": ("seed: 3", "seed: no such key; did you mean 'seed_everything'?"),
+    "a name in a section that the config has not": ("margin: 0.1", "margin: no such key; did you mean 'gate.margin'?"),
+    "a name in two sections, of which the config has one": ("name: x", "name: no such key; did you mean 'run.name'?"),
+    "a name of an optimizer's argument, and near to another key": (
+        "weight_decay: 0.1",
+        "weight_decay: no such key; did you mean 'optimizer.init_args.weight_decay'?",
+    ),
+    "a part of a name": (
+        "data: {class_path: ImageFolder, init_args: {root: x}}\nsize: 3",
+        "size: no such key; did you mean 'data.init_args.cache_size' or 'data.init_args.image_size' or "
+        "'data.init_args.batch_size'?",
+    ),
+    "a part of a name of an optimizer that is not named": ("size: 3", "size: no such key"),
     "key of another command": ("return_predictions: true", "return_predictions: no such key"),
     "unknown argument of the trainer": (
         "trainer: {detect_anomally: true}",

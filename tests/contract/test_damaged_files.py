@@ -138,8 +138,16 @@ def nightly(workspace: Workspace) -> Iterator[Path]:
         shutil.rmtree(copy)
 
 
+def read_files(folder: Path) -> dict[str, bytes]:
+    """Read all files below a folder, by their names."""
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
 def damage_and_run(workspace: Workspace, nightly: Path, file: str, kind: str, commands: dict[str, Any]) -> None:
     """Damage a file in a copy for each command, run them, and check what each promises."""
+    (undamaged,) = (nightly / "damaged" / "train").glob("2*")
+    checkpoints = read_files(undamaged / "checkpoints")
+    other = read_files(nightly / "damaged" / "other")
     folders = {}
     for name in commands:
         folder = folders[name] = workspace.folder / f"copy-{name}"
@@ -160,7 +168,8 @@ def damage_and_run(workspace: Workspace, nightly: Path, file: str, kind: str, co
                 assert f"{file} cannot be read: " in answer.err, said
         if name in ("runs", "runs-columns", "report", "gc"):
             assert answer.code == 0, said
-        assert (run / "checkpoints" / "best.ckpt").is_file(), f"lost: {said}"
+        assert read_files(run / "checkpoints") == checkpoints, f"lost: {said}"
+        assert read_files(folders[name] / "damaged" / "other") == other, f"lost: {said}"
         shutil.rmtree(folders[name])
 
 

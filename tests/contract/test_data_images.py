@@ -624,6 +624,24 @@ def test_a_folder_that_means_something_else_is_an_error(
         ImageFolder(str(tmp_path / "pictures"), max_bad_fraction=0.5).setup("fit")
 
 
+@pytest.mark.parametrize("name", ["empty", "train/empty"], ids=["whole", "splits"])
+def test_check_and_fit_report_the_same_class_without_images(name: str, workspace: Workspace) -> None:
+    write_given_splits(workspace.folder / "pictures", per_class=(8, 3, 1))
+    if name == "empty":
+        (workspace.folder / "pictures").rename(workspace.folder / "splits")
+        (workspace.folder / "splits" / "train").rename(workspace.folder / "pictures")
+    workspace.write("job.yaml", pictures_config())
+    workspace.run("check", "-c", "job.yaml").ok()
+    workspace.write(f"pictures/{name}/notes.doc", "no picture")
+    checked = workspace.run("check", "-c", "job.yaml")
+    fitted = workspace.run("fit", "-c", "job.yaml")
+    assert (checked.code, fitted.code) == (2, 3)
+    assert re.search(rf"data\.init_args\.root: \S*pictures/{name}: this class has no images\. Add some", checked.err)
+    assert "1 file passed over (1 .doc)." in checked.err
+    assert checked.err == fitted.err
+    assert workspace.runs == []
+
+
 def test_a_data_folder_that_is_not_there_ends_with_3_its_place_and_a_near_name(workspace: Workspace) -> None:
     (workspace.folder / "picture").mkdir()
     workspace.write("job.yaml", pictures_config())

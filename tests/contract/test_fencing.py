@@ -114,12 +114,27 @@ def take_over(workspace: Workspace, first: Process, *words: str, trains: bool, f
     assert checked.code == 0, checked.err
 
 
+def set_lock_back(workspace: Workspace) -> None:
+    """Set the time of the lock back, as if its owner had been suspended for so long by the clock of the file server."""
+    long_ago = time.time() - 400
+    os.utime(workspace.folder / "runs" / "job" / "lock.json", (long_ago, long_ago))
+
+
 @cases
 def test_who_was_suspended_longer_than_stale_s_ends_with_75_and_changes_nothing(
     hook: str, trains: bool, fails: bool, workspace: Workspace, suspended: Process
 ) -> None:
-    long_ago = time.time() - 400  # as if it had been suspended for so long, by the clock of the file server
-    os.utime(workspace.folder / "runs" / "job" / "lock.json", (long_ago, long_ago))
+    set_lock_back(workspace)
+    take_over(workspace, suspended, trains=trains, fails=fails)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("time_number", range(3))
+@cases
+def test_who_was_suspended_longer_than_the_default_stale_s_ends_with_75_each_time(
+    hook: str, trains: bool, fails: bool, time_number: int, workspace: Workspace, suspended: Process
+) -> None:
+    set_lock_back(workspace)
     take_over(workspace, suspended, trains=trains, fails=fails)
 
 

@@ -223,7 +223,7 @@ def test_a_script_is_as_quiet_as_a_command_and_shows_best_and_next(numbers: Work
 
 
 def test_a_resumed_script_without_a_logger_leaves_the_config_of_the_user_alone(numbers: Workspace) -> None:
-    """Lightning's folder is the working one then: the first start saves config.yaml there, which the user goes on with."""
+    """Lightning's folder is the working one then, where the first start saves a config.yaml: the user's own later."""
     given = "data: {path: t.parquet, features: [a, b], num_workers: 0}\ntrainer: {max_epochs: 2, logger: false}\n"
     numbers.write("mine.yaml", given)
     numbers.write("train.py", SCRIPT)

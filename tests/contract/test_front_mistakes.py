@@ -55,6 +55,7 @@ SAID = {
     "file_is_a_folder": Said("check -c ."),
     "file_missing": Said("check -c smal.yaml"),
     "file_in_missing_folder": Said("check -c config/small.yaml"),
+    "file_is_packaged": Said("check -c configs/gate/accuracy.yaml"),
     "file_without_flag": Said("check small.yaml"),
     "flag_abbreviated": Said("check -c small.yaml --trainer.max_epoch=3"),
     "flag_against_file": Said("check -c flag_against_file.yaml accelerator.gpus=2"),

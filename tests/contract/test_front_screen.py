@@ -260,7 +260,8 @@ def test_a_metric_that_a_fit_does_not_log_is_reported_with_those_that_it_logs(
 def test_standard_output_that_cannot_be_written_is_code_74_and_one_line(words: str, room: Workspace) -> None:
     with FULL.open("wb", buffering=0) as full:
         result = room.run(*words.split(), stdout=full)
-    assert (result.code, result.err) == (74, f"{LOST}\n")
+        at_once = room.run_cold(*words.split(), stdout=full, environ={"PYTHONUNBUFFERED": "1"})  # as in a container
+    assert (result.code, result.err) == (at_once.code, at_once.err) == (74, f"{LOST}\n")
 
 
 @needs_full
@@ -282,7 +283,7 @@ def test_a_fit_whose_output_is_lost_is_on_record_and_can_be_repeated(room: Works
     room.run(*words, "--quiet").ok()
 
 
-@pytest.mark.parametrize("words", ["--help", "schema"])
+@pytest.mark.parametrize("words", ["--help", "schema", "configs", "explain -c small.yaml", "devices"])
 def test_a_reader_that_leaves_the_pipe_is_code_141_and_silence(words: str, room: Workspace) -> None:
     reading, writing = os.pipe()
     os.close(reading)
@@ -301,13 +302,21 @@ def test_a_reader_that_leaves_a_fit_after_a_line_is_code_141(room: Workspace) ->
     assert (result.code, result.err) == (141, "")
 
 
-def test_a_closed_standard_output_is_no_error(workspace: Workspace) -> None:
-    workspace.write(
+@pytest.mark.parametrize(
+    "words",
+    [
+        *("--version", "configs", "devices", "check -c small.yaml", "explain trainer -c small.yaml"),
+        *("fit -c small.yaml --print_config", "fit -c small.yaml --run.name=closed"),
+    ],
+)
+def test_a_closed_standard_output_is_no_error(words: str, room: Workspace) -> None:
+    argv = ["lightkit", *words.split()]
+    room.write(
         "closed.py",
-        "import os, sys\nos.close(1)\nsys.stdout = sys.__stdout__ = None\nsys.argv[:] = ['lightkit', '--version']\n"
+        f"import os, sys\nos.close(1)\nsys.stdout = sys.__stdout__ = None\nsys.argv[:] = {argv!r}\n"
         "from lightkit.main import main\nsys.exit(main())\n",
     )
-    result = workspace.run(script="closed.py")
+    result = room.run(script="closed.py")
     assert (result.code, result.err) == (0, "")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import subprocess
 import sys
 import zipfile
@@ -13,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import yaml
 from PIL import Image
 
 from tests.contract.data_cases import png
@@ -102,6 +104,21 @@ def test_a_template_trains_from_the_wheel(template: str, installed: dict[str, st
         assert {path.name for path in (folder / other).iterdir()} >= {file, "my_model.py", "train.yaml"}
 
 
+@pytest.mark.parametrize("name", ["lightkit", pytest.param("retrain", marks=pytest.mark.long)])
+def test_the_commands_of_the_workflows_of_the_ci_template_run(name: str, workspace: Workspace) -> None:
+    workspace.run("init", "--template", "ci").ok()
+    text = (workspace.folder / ".github" / "workflows" / f"{name}.yml").read_text(encoding="utf-8")
+    (job,) = yaml.safe_load(text)["jobs"].values()
+    words = [shlex.split(step["run"]) for step in job["steps"] if step.get("run", "").startswith("lightkit ")]
+    commands = {"lightkit": ["check", "fit"], "retrain": ["retrain", "gc"]}
+    assert [command[1] for command in words] == commands[name]
+    for command in words:
+        workspace.run(*command[1:], timeout_s=400).ok()
+    if name == "retrain":
+        assert (workspace.folder / "retrain.xml").is_file()
+        assert workspace.run("history").ok().out.splitlines()[1].split()[:2] == ["train", "1"]
+
+
 def test_the_image_template_trains_on_photos(workspace: Workspace) -> None:
     workspace.run("init", "--template", "image").ok()
     write_photos(workspace.folder / "photos")
@@ -118,11 +135,25 @@ def test_init_data_writes_a_config_for_a_folder_of_photos_with_reasons(workspace
     text = (workspace.folder / "insects.yaml").read_text(encoding="utf-8")
     assert text.startswith("# 40 images in 2 classes.\n")
     assert "Classes: ants 20, bees 20" in text
-    assert "min: 0.75   # always answering" in text
+    assert "min: 0.75   # always answering 'ants' gives 0.50 on all images; halfway from there to 1\n" in text
     assert "max_drop: 0   # no worse than the champion: 4 test images are too few" in text
     assert workspace.run("check", "-c", "insects.yaml").ok()
     fitted = workspace.run("fit", "-c", "insects.yaml", "--trainer.max_epochs=1", "--data.num_workers=0").ok()
     assert re.search(r"^auto +precision \S+, memory_format \w+, .*\(\w+ with.*bf16", fitted.out, re.MULTILINE)
+
+
+def test_init_data_says_of_which_images_its_chance_is(workspace: Workspace) -> None:
+    numbers = {"train/ants": 6, "train/bees": 2, "test/ants": 1, "test/bees": 3}
+    for number, (folder, count) in enumerate(numbers.items()):
+        for index in range(count):
+            path = workspace.folder / "insects" / folder / f"{index}.png"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(png(10 * number + index))
+    workspace.run("init", "--data", "insects").ok()
+    text = (workspace.folder / "insects.yaml").read_text(encoding="utf-8")
+    assert "# Classes: ants 7, bees 5\n" in text
+    # 7 of 12
+    assert "min: 0.79   # always answering 'ants' gives 0.58 on all images; halfway from there to 1\n" in text
 
 
 def test_init_data_writes_a_gate_that_lets_no_model_sink(workspace: Workspace) -> None:
@@ -168,7 +199,8 @@ def test_init_data_writes_a_config_for_a_folder_of_images_and_masks(workspace: W
     assert sorted(map(int, shares.groups())) == [50, 50]
     assert "image_size: 32   # the whole image as a square; the shorter side is 40 pixels (median)" in text
     assert "batch_size: 8   # 3 batches of about 28 training images" in text
-    assert "for each pixel gives 0.25; halfway from there to 1." in text  # the larger one half, the other nothing
+    # the larger class has half of it, the other one nothing
+    assert "for each pixel gives 0.25 on all images; halfway from there to 1." in text
     assert "gate: {metric: test/iou, min: 0.63, max_drop: 0}" in text or "min: 0.62, max_drop: 0}" in text
     assert "4 test images are too few to measure a drop" in text
     assert len([line for line in text.splitlines() if line and not line.startswith("#")]) <= 12
@@ -242,7 +274,7 @@ def test_init_data_writes_a_config_of_at_most_12_lines_for_a_table_of_rows(works
     workspace.run("init", "--data", "t.csv").ok()
     text = (workspace.folder / "t.yaml").read_text(encoding="utf-8")
     assert text.startswith("# 40 rows with 1 number, 1 category, 1 date; the target has classes: b 20, a 20.\n")
-    assert "min: 0.75   # always answering" in text
+    assert "min: 0.75   # always answering 'b' gives 0.50 on all rows; halfway from there to 1\n" in text
     assert "max_drop: 0   # no worse than the champion: 4 test rows are too few to measure a drop" in text
     assert len([line for line in text.splitlines() if line and not line.startswith("#")]) <= 12
     workspace.run("check", "-c", "t.yaml").ok()
@@ -256,6 +288,18 @@ def test_init_data_writes_a_config_of_at_most_12_lines_for_a_table_of_rows(works
     failed = workspace.run("init", "--data", "one.csv")
     assert failed.code == 3
     assert "column 'label' has one value in all rows (x)" in failed.err
+
+
+def test_init_data_says_of_texts_among_other_columns_how_to_learn_from_them(workspace: Workspace) -> None:
+    rows = [f"word {at} of a text of class {'ab'[at % 2]},me{at % 3},{'ab'[at % 2]}\n" for at in range(40)]
+    workspace.write("t.csv", "note,author,label\n" + "".join(rows))
+    workspace.run("init", "--data", "t.csv").ok()
+    text = (workspace.folder / "t.yaml").read_text(encoding="utf-8")
+    assert text.startswith("# 40 rows with 2 categories; the target has classes: a 20, b 20.\n")
+    assert "# Column 'note' has texts, whose words this model does not read." in text
+    shown = [line.removeprefix("#   ") for line in text.splitlines() if line.startswith(("#   model", "#   data"))]
+    workspace.write("notes.yaml", "\n".join(["extends: [lightkit:base]", *shown, "trainer: {max_epochs: 1}", ""]))
+    workspace.run("fit", "-c", "notes.yaml").ok()
 
 
 def test_init_data_writes_a_config_of_at_most_12_lines_for_texts(workspace: Workspace) -> None:
@@ -303,16 +347,18 @@ def test_a_folder_in_the_place_of_a_config_offers_init(words: list[str], workspa
 @pytest.mark.parametrize(
     ("words", "code", "says"),
     [
-        (["--data", "nowhere"], 3, "no such folder"),
+        (["--data", "nowhere"], 3, "no such file or folder"),
+        (["--data", "t.xlsx"], 3, "spreadsheets are not read; save it as CSV"),
         (["--data", "empty"], 3, "expected one folder per class"),
         (["--data", "flat"], 3, "--data flat: 2 images, not in the folder of a class; expected one folder per class"),
         (["--template", "modul"], 2, "choose from module, image, ci, cron"),
-        (["photos"], 2, "unexpected argument 'photos'"),
+        (["photos"], 2, "unexpected argument 'photos'; did you mean --data photos?"),
     ],
-    ids=["no_folder", "no_images", "no_class_folder", "no_template", "positional"],
+    ids=["no_folder", "spreadsheet", "no_images", "no_class_folder", "no_template", "positional"],
 )
 def test_init_says_what_it_expected(words: list[str], code: int, says: str, workspace: Workspace) -> None:
     (workspace.folder / "empty").mkdir()
+    workspace.write("t.xlsx", "a spreadsheet")
     write_photos(workspace.folder / "photos", number=1)
     (workspace.folder / "flat").mkdir()
     for number, photo in enumerate(sorted(workspace.folder.glob("photos/*/*.*"))[:2]):

@@ -327,7 +327,7 @@ def test_events_choose_what_is_reported_and_mention_whom_a_failure_calls(
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["notify-test", "-c", "small.yaml"], "configs/notify/slack.yaml"),
+        (["notify-test", "-c", "small.yaml"], "lightkit:notify/slack"),
         (["notify-test", "-c", "small.yaml", "--kind=gates"], "did you mean 'gate'"),
         (["notify-test", *SLACK], "SLACK_WEBHOOK_URL"),
         (["fit", "-c", "small.yaml", f"--run.heartbeat_url=host/{CANARY}"], "run.heartbeat_url"),

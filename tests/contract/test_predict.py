@@ -537,6 +537,11 @@ def test_many_images_take_no_more_memory_than_few(place: Workspace) -> None:
     ("words", "code", "says"),
     [
         (["nwe"], 3, r"nwe: there is no such file or folder; did you mean 'new'\?"),
+        (
+            ["rows.csv"],
+            3,
+            r"rows\.csv: expected images: folders, .*it has 'size', 'survived', and 'survived' has 'yes'",
+        ),
         (["new", "--output", "t.xlsx"], 2, r"--output t\.xlsx: .*\.csv, \.parquet or"),
         (["new", "--contact-sheet", "s.pdf"], 2, r"--contact-sheet s\.pdf: .*\.html"),
         (["new", "--top-k", "0"], 2, r"--top-k 0: .*at least 1.*or all"),
@@ -544,12 +549,13 @@ def test_many_images_take_no_more_memory_than_few(place: Workspace) -> None:
         (["new", "-c", "pictures.yaml"], 2, r"-c pictures\.yaml.*no effect on an exported model"),
         ([], 2, r"needs IMAGES"),
     ],
-    ids=["images", "output", "sheet", "top_k", "key", "config", "no_images"],
+    ids=["images", "rows", "output", "sheet", "top_k", "key", "config", "no_images"],
 )
 def test_an_error_is_reported_before_an_exported_file_is_opened(
     place: Workspace, words: list[str], code: int, says: str
 ) -> None:
     place.write("text.onnx", "opening this would be another error")
+    place.write("rows.csv", "size,survived\n1.5,yes\n2.5,no\n")
     result = place.run("predict", "--model", "text.onnx", *words)
     assert (result.code, result.out) == (code, ""), result.err
     assert re.search(says, result.err), result.err

@@ -70,6 +70,8 @@ def night(planted_original: Path, tmp_path_factory: pytest.TempPathFactory, fork
         "table": ("runs", "net"),
         "forced": ("promote", worse, "--force"),
         "history": ("history", "net"),
+        "models": ("history",),
+        "models as json": ("history", "--json"),
         "misspelt": ("history", "nett"),
     }
     results, champions = {}, {}
@@ -227,6 +229,12 @@ def test_history_reports_who_promoted_what_when_and_why(night: Night) -> None:
     assert re.search(r"^20\d\d-\d\d-\d\dT\S+Z .* \S+@\S+ +0\.9000 test/accuracy +the first$", first)
     assert re.search(r"0\.8000 test/accuracy +0\.9000 +a test$", second)
     assert "it is worse" in out
+
+
+def test_history_without_a_name_lists_the_models_with_their_champions(night: Night) -> None:
+    assert night.results["models"].ok().out == "model  champion  other aliases\nnet    2         challenger 2\n"
+    aliases = {"champion": "2", "challenger": "2"}
+    assert json.loads(night.results["models as json"].ok().out) == {"name": "net", "aliases": aliases}
 
 
 def test_history_of_a_model_that_is_not_there_names_the_near_one(night: Night) -> None:

@@ -708,8 +708,8 @@ def check_verdict(trained: Trained, text: str) -> None:
     number = r"(-?[\d.]+(?:e[+-]\d+)?)"
     found = re.search(
         rf"test/{name} is {number} \(95 % interval {number} to {number}, (\d+) samples\), (not )?better than chance "
-        rf"\({number}\)(?:; by (\S+) \({number}\) it is (no different beyond noise from|better than|worse than) run "
-        rf"\S+ \({number}\))?\.",
+        rf"\({number} on these samples\)(?:; by (\S+) \({number}\) it is (no different beyond noise from|better than|"
+        rf"worse than) run \S+ \({number}\))?\.",
         text,
     )
     assert found is not None, text

@@ -5,6 +5,8 @@ from __future__ import annotations
 import csv
 import json
 import re
+import shutil
+import signal
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -13,11 +15,15 @@ from typing import Any
 import numpy as np
 import pytest
 import requests
+from pyarrow import parquet
+from sklearn import metrics as sk  # type: ignore[import-untyped]
 
 from tests.contract.conftest import Once, copy_of
+from tests.contract.examples import MY_PROJECT
+from tests.contract.fault_examples import callback
 from tests.contract.registry import read_registry, tracking_uri
 from tests.contract.test_serve import start_server
-from tests.contract.workspace import Workspace, read_json
+from tests.contract.workspace import Workspace, assert_same_training, read_json
 from tests.texts.tiny import write_tiny_bert
 
 pytestmark = pytest.mark.timeout(900)  # a retrain is five processes
@@ -228,6 +234,35 @@ def test_a_row_that_cannot_be_predicted_has_the_reason_and_others_their_values(
     assert "odd.csv, line 2: column 'size' has 'inf'" in result.err
 
 
+def test_a_run_of_values_is_tested_on_a_table_of_a_few_whole_ones(made_once: Once, workspace: Workspace) -> None:
+    workspace = copy_of(make_promoted("rows", made_once), workspace)
+    with (workspace.folder / "rows.csv").open(newline="", encoding="utf-8-sig") as file:
+        names, *rows = list(csv.reader(file))
+    few = [(*row[:5], round(float(row[5])), "test") for row in rows[:8]]
+    write_csv(workspace.folder / "few.csv", names, few)
+    workspace.run("test", "--run", "latest", "--data.path=few.csv").ok()
+    workspace.run("predict", "--run", "latest", "few.csv", "--output", "few.jsonl").ok()
+    predicted = [line["prediction_0"] for line in read_lines(workspace.folder / "few.jsonl")]
+    logged = read_json(workspace.only_run / "summary.json")["stages"]["test"]["test/mae"]
+    expected = np.mean([abs(row[5] - each) for row, each in zip(few, predicted, strict=True)])
+    assert logged == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize("words", [("--run", "latest"), ("--model",)], ids=["run", "file"])
+def test_a_folder_of_photos_for_a_model_of_rows_is_reported_by_its_name(
+    words: tuple[str, ...], made_once: Once, workspace: Workspace
+) -> None:
+    workspace = copy_of(make_promoted("rows", made_once), workspace)
+    if words == ("--model",):
+        words = ("--model", str(next(workspace.only_run.glob("export/*.onnx"))))
+    for name in ("1.jpg", "2.jpg", "notes.md"):
+        workspace.write(f"photos/{name}", "no table")
+    result = workspace.run("predict", *words, "photos")
+    assert result.code == 3, result.err
+    assert "error: photos: this folder has no table (FILE of lightkit predict), but 2 .jpg, 1 .md; " in result.err
+    assert "data.init_args" not in result.err
+
+
 @pytest.fixture(scope="module")
 def texts(made_once: Once) -> Path:
     return make_promoted("texts", made_once)
@@ -350,11 +385,68 @@ def test_texts_of_several_labels_are_trained_and_predicted(workspace: Workspace)
             assert one[name] == pytest.approx(other[name], abs=1e-5)
 
 
+def write_marks(workspace: Workspace) -> list[tuple[str, int, int, str]]:
+    """Write texts with two labels in columns of 0 and 1, of which one in seven is wrong, and those of validation."""
+    random = np.random.default_rng(8)
+    rows = []
+    for at in range(120):
+        marks = [int(each) for each in random.integers(2, size=2)]
+        words = [word for name, mark in zip(("blue", "red"), marks, strict=True) if mark for word in WORDS[name]]
+        text = f"no {at} {' '.join(random.permutation(words))}".strip()
+        blue, red = (mark ^ int(random.random() < 1 / 7) for mark in marks)
+        rows.append((text, blue, red, ("train", "val", "test")[at % 3]))
+    write_csv(workspace.folder / "marks.csv", ("note", "blue", "red", "split"), rows)
+    write_csv(workspace.folder / "val.csv", ("note",), [row[:1] for row in rows if row[3] == "val"])
+    return rows
+
+
+@pytest.mark.long
+def test_labels_in_columns_of_0_and_1_are_predicted_by_the_thresholds_of_the_validation(workspace: Workspace) -> None:
+    rows = write_marks(workspace)
+    words = ("--data.path=marks.csv", "--data.label=[blue, red]", "--model.multilabel=true")
+    workspace.run("fit", *JOBS["texts"], *words).ok()
+    workspace.run("test", "--run", "latest").ok()
+    workspace.run("export", "--run", "latest", "--format", "onnx").ok()
+    export = read_json(workspace.only_run / "export" / "export.json")["artefacts"]["model.onnx"]
+    assert all(each["outside"] == 0 for each in export["parity"].values())
+
+    # the logged metrics are those of scikit-learn
+    columns = parquet.read_table(workspace.only_run / "test_predictions.parquet").to_pydict()
+    target, predicted = (
+        np.array([[int(name in row) for name in ("blue", "red")] for row in columns[key]])
+        for key in ("labels", "predicted")
+    )
+    assert target.tolist() == [[blue, red] for _, blue, red, split in rows if split == "test"]
+    probability = np.stack([columns["probability_blue"], columns["probability_red"]], axis=1)
+    expected = {
+        "test/map": sk.average_precision_score(target, probability, average="macro"),
+        "test/f1": sk.f1_score(target, predicted, average="macro"),
+        "test/subset_accuracy": sk.accuracy_score(target, predicted),
+        "test/loss": np.mean([sk.log_loss(target[:, at], probability[:, at]) for at in range(2)]),
+    }
+    logged = read_json(workspace.only_run / "summary.json")["stages"]["test"]
+    assert {name: logged[name] for name in expected} == pytest.approx(expected, rel=1e-4)
+
+    # the labels that are predicted have the largest F1 that any threshold has on the validation split
+    file = str(next(workspace.only_run.glob("export/*.onnx")))
+    found = {}
+    for source, given in (("run", ("--run", "latest")), ("file", ("--model", file))):
+        workspace.run("predict", *given, "val.csv", "--output", f"{source}.jsonl").ok()
+        found[source] = read_lines(workspace.folder / f"{source}.jsonl")
+    assert [line["labels"] for line in found["run"]] == [line["labels"] for line in found["file"]]
+    for at, name in enumerate(("blue", "red"), start=1):
+        truth = [row[at] for row in rows if row[3] == "val"]
+        values = np.array([line[f"probability_{name}"] for line in found["run"]])
+        own = sk.f1_score(truth, [name in line["labels"].split("|") for line in found["run"]])
+        assert own == pytest.approx(max(sk.f1_score(truth, values >= each) for each in values))
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("precision", ["int8", "half"])
 def test_texts_are_exported_in_other_precisions(precision: str, texts: Path, workspace: Workspace) -> None:
     workspace = copy_of(texts, workspace)
     workspace.run("export", "--run", "latest", "--format", "onnx", f"--{precision}", timeout_s=300).ok()
+    check_proof(workspace, f"model.{precision}.onnx")
     file = str(next(workspace.only_run.glob(f"export/*.{precision}.onnx")))
     workspace.run("predict", "--model", file, "new_texts.csv", "--output", "file.jsonl").ok()
     whole = str(workspace.only_run / "export" / "model.onnx")
@@ -363,6 +455,55 @@ def test_texts_are_exported_in_other_precisions(precision: str, texts: Path, wor
     for one, other in zip(ones, others, strict=True):
         assert one["label"] == other["label"]
         assert one["probability"] == pytest.approx(other["probability"], abs=0.02)
+
+
+def check_proof(workspace: Workspace, name: str) -> None:
+    """Check that a file was compared with its model, on validation texts and by a metric."""
+    record = read_json(workspace.only_run / "export" / "export.json")["artefacts"][name]
+    assert record["samples"] > 1
+    assert record["parity"]
+    assert all(each["outside"] == 0 for each in record["parity"].values())
+    assert record["metrics"]["scored"]
+
+
+@pytest.mark.long
+def test_a_network_of_transformers_that_is_killed_goes_on_and_is_exported_and_predicted(workspace: Workspace) -> None:
+    pytest.importorskip("transformers", reason="needs the extra lightkit-train[text]")
+    write_tables(workspace)
+    write_tiny_bert(workspace.folder / "tiny")
+    workspace.write("my_project.py", MY_PROJECT)
+    workspace.write("often.yaml", {"callbacks": {"checkpoint": {"init_args": {"save_last_every_n_steps": 2}}}})
+    job = [word for word in JOBS["texts"] if not word.startswith("--model")]
+    words = ("fit", *job, "-c", "often.yaml", "--model.encoder=transformers/tiny", "--data.batch_size=4")
+    workspace.run(*words, timeout_s=300).ok()
+    undisturbed = workspace.only_run.rename(workspace.folder / "undisturbed")
+    shutil.rmtree(workspace.folder / "runs")
+    kill = callback("my_project.SendSignal", hook="on_train_batch_start", step=3, signum=int(signal.SIGKILL))
+    workspace.write("kill.yaml", kill)
+    assert workspace.run(*words, "-c", "kill.yaml", timeout_s=300).code == -signal.SIGKILL
+    workspace.run(*words, "-c", "kill.yaml", timeout_s=300).ok()
+    assert_same_training(workspace.only_run, undisturbed)
+
+    shutil.rmtree(workspace.folder / "tiny")  # config and tokenizer are in the checkpoint
+    workspace.run("test", "--run", "latest").ok()
+    columns = parquet.read_table(workspace.only_run / "test_predictions.parquet").to_pydict()
+    logged = read_json(workspace.only_run / "summary.json")["stages"]["test"]["test/accuracy"]
+    assert logged == pytest.approx(sk.accuracy_score(columns["label"], columns["predicted"]))
+    workspace.run("export", "--run", "latest", "--format", "onnx", "--half", timeout_s=300).ok()
+    predicted = {}
+    for name, given in {
+        "run": ("--run", "latest"),
+        "whole": ("--model", str(workspace.only_run / "export" / "model.onnx")),
+        "half": ("--model", str(workspace.only_run / "export" / "model.half.onnx")),
+    }.items():
+        workspace.run("predict", *given, "new_texts.csv", "--output", f"{name}.jsonl").ok()
+        predicted[name] = read_lines(workspace.folder / f"{name}.jsonl")
+    for name, gap in {"whole": 1e-4, "half": 1e-2}.items():
+        check_proof(workspace, f"model.{name}.onnx".replace(".whole", ""))
+        for one, other in zip(predicted["run"], predicted[name], strict=True):
+            assert one["path"] == other["path"]
+            probability = other["probability"] if one["label"] == other["label"] else 1 - other["probability"]
+            assert probability == pytest.approx(one["probability"], abs=gap)
 
 
 @pytest.mark.long

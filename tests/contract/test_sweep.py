@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
+from contextlib import suppress
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +15,10 @@ import pytest
 import yaml
 
 from tests.contract.conftest import Once, copy_of
+from tests.contract.data_cases import pictures_config, write_given_splits
 from tests.contract.examples import SMALL
-from tests.contract.test_tasks import row_job, write_rows
+from tests.contract.test_front_terminal import look
+from tests.contract.test_tasks import row_job, write_rows, write_texts
 from tests.contract.workspace import Workspace, read_events, read_json, read_metrics, session_members, wait_until_gone
 from tests.receiving import receiving
 
@@ -113,6 +118,231 @@ def test_two_ranks_stop_at_the_end_of_an_epoch_where_their_sweep_says_so(workspa
         assert read_json(run / "summary.json")["status"] == "pruned"
         assert len(read_events(run, "epoch")) == len(line["values"])
     assert len(pruned) >= 1
+
+
+ODD = '''\
+"""A network and a callback of a user who searches odd values."""
+
+import os
+import signal
+import time
+
+from my_project import Hold, Net
+
+
+class Odd(Net):
+    """A network that fails in a way that can be chosen.
+
+    Args:
+        odd: How it fails.
+    """
+
+    def __init__(self, odd: str = "no"):
+        super().__init__()
+        self.odd = odd
+        if odd == "refused":
+            raise ValueError("[/red] is out of stock")
+
+    def training_step(self, batch, index):
+        loss = super().training_step(batch, index)
+        if self.global_step == 8 and self.odd == "hangs":
+            time.sleep(3600)
+        if self.global_step == 8 and self.odd == "killed":
+            os.kill(os.getpid(), signal.SIGKILL)
+        return loss * float("nan") if self.odd == "nan" else loss
+
+    def validation_step(self, batch, index):
+        loss = self._loss(batch)
+        self.log("val/loss", loss * float("nan") if self.odd == "nan of validation" else loss)
+
+
+class HoldWide(Hold):
+    """Waits as `Hold` does, in a network of 16."""
+
+    def on_train_batch_start(self, trainer, module, batch, index):
+        if module.hparams.hidden == 16:
+            super().on_train_batch_start(trainer, module, batch, index)
+'''
+
+
+FAILURES = {
+    "refused": "ValueError: [/red] is out of stock",
+    "nan": "The loss of epoch 0, step 0, batch 0 is nan",
+    "nan of validation": "val/loss was not finite",
+    "hangs": "nothing was finished",
+    "killed": "killed by SIGKILL: most likely no memory was left",
+}
+"""Why the trial of each value fails."""
+
+
+def write_odd(workspace: Workspace, *values: str) -> tuple[str, ...]:
+    """Write a sweep of a network that fails with some of its values, and return the words of its command."""
+    workspace.write("my_odd.py", ODD)
+    job = {**SMALL, "model": {"class_path": "my_odd.Odd"}, "watchdog": {"floor_s": 1}}
+    sweep = {"metric": "val/loss", "sampler": "grid", "space": {"model.odd": list(values)}}
+    workspace.write("odd.yaml", {**job, "sweep": sweep})
+    return ("sweep", "-c", "odd.yaml")
+
+
+def test_a_value_that_crashes_hangs_or_is_not_finite_fails_its_trial_alone(workspace: Workspace) -> None:
+    printed = workspace.run(*write_odd(workspace, *FAILURES), timeout_s=600).ok()
+    lines = read_ends(workspace)
+    assert [line["state"] for line in lines] == ["complete", *["failed"] * len(FAILURES)], printed.out
+    for line, says in zip(lines[1:], FAILURES.values(), strict=True):
+        assert says in line["reason"]
+        assert line["value"] is None
+    shown = [line for line in printed.out.splitlines() if line.startswith("trial ")]
+    assert [line.partition(":")[0] for line in shown] == [f"trial {number}" for number in range(len(lines))]
+    assert "gain  none: no trial beat the config itself" in printed.out
+    assert "Traceback" not in printed.err
+    starts = [len(list(read_events(workspace.folder / "runs" / line["run"], "resume"))) for line in lines[-2:]]
+    assert starts == [1, 1], "what hangs or is killed is tried once more, from its checkpoint"
+
+
+def test_a_terminal_shows_a_table_of_the_trials_until_the_result(workspace: Workspace) -> None:
+    written, screen = look(workspace, 100, *write_odd(workspace, "refused", "fine"))
+    assert "trial  state " in written
+    assert "[/red] is out of stock" in written, "brackets are no markup"
+    assert " running " in written
+    seen = "\n".join(screen.lines)
+    assert "trial  state " not in seen, "the table makes room for the result"
+    assert "best  trial 0: val/loss " in seen
+    assert "report sweeps/odd/report.html" in seen
+
+
+def test_layers_are_searched_as_values_are_and_a_condition_may_name_one(workspace: Workspace) -> None:
+    workspace.write("layers/short.yaml", {"trainer": {"max_epochs": 1}})
+    workspace.write("layers/large.yaml", {"data": {"init_args": {"batch_size": 16}}})
+    space = {
+        "regime": {"layers": ["layers/short.yaml", "layers/large.yaml"]},
+        "model.hidden": {"choice": [4, 5], "when": {"regime": ["layers/large.yaml"]}},
+    }
+    workspace.write("grid.yaml", {"sweep": {**GRID["sweep"], "space": space}})
+    workspace.run(*SWEEP, timeout_s=600).ok()
+    found = []
+    for line in read_ends(workspace):
+        run = workspace.folder / "runs" / line["run"]
+        config = yaml.safe_load((run / "config.yaml").read_text(encoding="utf-8"))
+        hidden = config["model"]["init_args"].get("hidden")
+        found.append((config["trainer"]["max_epochs"], config["data"]["init_args"].get("batch_size"), hidden))
+        assert len(read_metrics(run)) == config["trainer"]["max_epochs"]
+    assert [(epochs, size or 8, hidden or 8) for epochs, size, hidden in found] == [
+        (2, 8, 8),
+        (1, 8, 8),
+        (2, 16, 4),
+        (2, 16, 5),
+    ]
+    best = min(read_ends(workspace), key=lambda line: float(line["value"]))
+    again = workspace.fit("-c", "small.yaml", "-c", "sweeps/small/best.yaml", "--run.name=again")
+    assert read_json(again / "summary.json")["best"]["value"] == best["value"]
+
+
+SHIPPED = {
+    "texts": ("-c", "lightkit:text", "--data.path=texts.csv", "--data.batch_size=4", "--model.buckets=4096"),
+    "masks": (
+        *("-c", "lightkit:masks", "--data.num_images=60", "--data.drawn_size=32", "--data.image_size=32"),
+        "--model.width=4",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", ["texts", pytest.param("masks", marks=pytest.mark.long)])
+def test_a_sweep_of_texts_and_of_masks_has_the_values_of_its_runs(kind: str, workspace: Workspace) -> None:
+    write_texts(workspace)
+    words = (*SHIPPED[kind], "--run.name=job", "--trainer.max_epochs=2", "--trainer.accelerator=cpu")
+    rates = {0.0001, 0.05}
+    space = ("--space", f"model.learning_rate={','.join(map(str, sorted(rates)))}")
+    printed = workspace.run("sweep", *words, *space, timeout_s=900).ok()
+    lines = read_ends(workspace)
+    assert [line["state"] for line in lines] == ["complete"] * 3, printed.out
+    found = {}
+    modes = set()
+    for line in lines:
+        run = workspace.folder / "runs" / line["run"]
+        best = read_json(run / "summary.json")["best"]
+        assert line["value"] == best["value"]
+        assert line["values"][str(best["epoch"])] == best["value"]
+        modes.add((best["monitor"], best["mode"]))
+        found[line["trial"]] = yaml.safe_load((run / "config.yaml").read_text())["model"]["init_args"]["learning_rate"]
+    assert {found[1], found[2]} == rates
+    ((metric, mode),) = modes
+    choose = {"min": min, "max": max}[mode]
+    best = choose(lines, key=lambda line: float(line["value"]))
+    assert f"best  trial {best['trial']}: {metric} {best['value']:.4g}" in printed.out
+    layer = yaml.safe_load((workspace.folder / "sweeps" / "job" / "best.yaml").read_text(encoding="utf-8"))
+    assert layer == ({} if best["trial"] == 0 else {"model.learning_rate": found[best["trial"]]})
+
+
+def test_gc_keeps_the_runs_of_a_sweep_until_it_is_finished(workspace: Workspace) -> None:
+    workspace.write("grid.yaml", GRID)
+    workspace.write("my_odd.py", ODD)
+    workspace.write("small.yaml", {**SMALL, "callbacks": {"hold": {"class_path": "my_odd.HoldWide"}}})
+    workspace.write("hold", "8")
+    process = workspace.start(*SWEEP)
+    process.wait_for((workspace.folder / "held").exists)
+    for pid in session_members(process.pid):
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    process.result()
+    wait_until_gone(process.pid)
+    (workspace.folder / "hold").unlink()
+    trials = workspace.runs
+    assert len(trials) == 3
+    assert [line["trial"] for line in read_ends(workspace)] == [0, 1]
+    newest = workspace.fit("-c", "small.yaml", "--seed_everything=8")  # after which no fit goes on with a trial
+
+    printed = json.loads(workspace.run("gc", "--keep-last=0", "--json").ok().out)
+    assert printed["deleted"] == []
+    kept = {name: reason for name, reason in printed["kept"].items() if name != f"small/{newest.name}"}
+    assert kept == {f"small/{run.name}": "its sweep is not finished" for run in trials}
+    assert workspace.runs == [*trials, newest]
+
+    workspace.run(*SWEEP).ok()
+    assert [f"small/{run.name}" for run in trials] == [line["run"] for line in read_ends(workspace)]
+    assert [event["step"] for event in read_events(trials[2], "resume")] == [6]
+    workspace.run("gc", "--keep-last=0").ok()
+    assert workspace.runs == [newest]
+
+
+def test_trials_share_the_features_of_a_frozen_backbone(workspace: Workspace) -> None:
+    write_given_splits(workspace.folder / "pictures", per_class=(4, 2, 1))
+    config = pictures_config(augment=False, cache="none", trainer={"max_epochs": 1})
+    model = {"class_path": "ImageClassifier", "init_args": {"freeze": "backbone", "features": "once"}}
+    sweep = {"metric": "val/loss", "sampler": "grid", "space": {"model.learning_rate": [0.01, 0.02]}}
+    workspace.write("once.yaml", {**config, "model": model, "sweep": sweep})
+    workspace.run("sweep", "-c", "once.yaml", timeout_s=600).ok()
+    (path,) = workspace.folder.glob("sweeps/*/trials.jsonl")
+    lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    begins = [datetime.fromisoformat(line["time"]).timestamp() for line in lines if line["event"] == "begin"]
+    computed = [each.stat().st_mtime for each in workspace.home.glob(".cache/lightkit/features/*.rows")]
+    assert len(begins) == 3
+    assert computed
+    assert begins[0] < min(computed)
+    assert max(computed) < begins[1], "those after the first have found all"
+    for line in read_ends(workspace):
+        summary = read_json(workspace.folder / "runs" / line["run"] / "summary.json")
+        assert summary["throughput"]["features_per_s"] > 0
+
+
+@pytest.mark.long
+def test_trials_are_below_their_sweep_in_mlflow(workspace: Workspace) -> None:
+    from mlflow import MlflowClient  # here: it takes two seconds
+
+    workspace.write("grid.yaml", GRID)
+    trainer = {**SMALL["trainer"]}
+    del trainer["logger"]
+    workspace.write("small.yaml", {**SMALL, "trainer": trainer, "logger": {"mlflow": {"class_path": "MLflow"}}})
+    workspace.run(*SWEEP, timeout_s=600).ok()
+    client = MlflowClient(f"sqlite:///{workspace.folder}/runs/mlflow.db")
+    (experiment,) = [each for each in client.search_experiments() if each.name == "small"]
+    found = client.search_runs([experiment.experiment_id])
+    (parent,) = [run for run in found if "mlflow.parentRunId" not in run.data.tags]
+    children = {run.data.tags["lightkit.trial"]: run for run in found if run is not parent}
+    assert {run.data.tags["mlflow.parentRunId"] for run in children.values()} == {parent.info.run_id}
+    values = {str(line["trial"]): line["value"] for line in read_ends(workspace)}
+    assert children.keys() == values.keys()
+    assert parent.data.metrics["val/loss"] == min(values.values())
+    assert values[parent.data.tags["lightkit.best_trial"]] == min(values.values())
 
 
 NOTIFIER = {"class_path": "WebhookNotifier", "init_args": {"webhook_url": "${oc.env:WEBHOOK_URL}"}}
@@ -220,6 +450,28 @@ def test_a_mistake_in_the_section_is_one_error_at_its_place(name: str, workspace
     assert not (workspace.folder / "sweeps").exists()
 
 
+WORDS: dict[str, tuple[tuple[str, ...], str]] = {
+    "nothing is searched": ((), "sweep: nothing is searched: set sweep.space"),
+    "a value without a key": (("--space", "4,8"), "--space: expected KEY=VALUE,VALUE"),
+    "seeds and values": (("--seeds=2", "--space", "model.hidden=4,8"), "--space and --seeds: "),
+    "no seeds": (("--seeds=0",), "--seeds: expected"),
+    "the status of no sweep": (("--status",), "sweep: --status of which sweep?"),
+    "the status of one that has not begun": (("-c", "grid.yaml", "--status"), "sweep: there is no sweep of 'small'"),
+    "a run": (("--run=latest",), "sweep: --run is no option of it"),
+    "a deadline that is no time": (("-c", "grid.yaml", "--deadline=teatime"), "--deadline"),
+}
+
+
+@pytest.mark.parametrize("name", WORDS)
+def test_words_that_say_nothing_of_a_sweep_are_an_error_and_leave_nothing(name: str, workspace: Workspace) -> None:
+    words, says = WORDS[name]
+    workspace.write("grid.yaml", GRID)
+    result = workspace.run("sweep", "-c", "small.yaml", *words)
+    assert result.code == 2, result.out
+    assert says in result.err
+    assert not (workspace.folder / "sweeps").exists()
+
+
 def test_a_searched_key_that_a_flag_sets_is_an_error(workspace: Workspace) -> None:
     workspace.write("grid.yaml", GRID)
     result = workspace.run("check", "-c", "lightkit:temperatures", "-c", "grid.yaml", "--model.hidden=3")
@@ -228,10 +480,13 @@ def test_a_searched_key_that_a_flag_sets_is_an_error(workspace: Workspace) -> No
 
 
 def test_a_deep_check_finds_a_metric_of_a_sweep_that_nothing_logs(workspace: Workspace) -> None:
-    workspace.write("grid.yaml", {"sweep": {**GRID["sweep"], "metric": "val/los"}})
+    constraints = {"params": {"max": 5}, "test/mae": {"max": 1}, "test/loss": {"max": 1}}
+    workspace.write("grid.yaml", {"sweep": {**GRID["sweep"], "metric": "val/los", "constraints": constraints}})
     result = workspace.run("check", "-c", "small.yaml", "-c", "grid.yaml", "--deep")
     assert result.code == 2
     assert "'val/los' is never logged; did you mean 'val/loss'" in result.err
+    assert "sweep.constraints.test/mae: 'test/mae' is never logged" in result.err
+    assert result.err.count("is never logged") == 2
 
 
 def test_a_fit_passes_a_sweep_over(workspace: Workspace) -> None:

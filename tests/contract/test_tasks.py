@@ -6,7 +6,7 @@ import csv
 import json
 import shutil
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -272,6 +272,50 @@ def test_the_metric_of_each_task_is_that_of_the_recorded_predictions(task: str, 
     assert case.score(columns) == pytest.approx(summary["stages"]["test"][f"test/{case.metric}"], rel=1e-4)
     export = read_json(run / "export" / "export.json")["artefacts"]["model.onnx"]
     assert all(each["outside"] == 0 for each in export["parity"].values())
+
+
+def test_each_logged_metric_of_rows_and_texts_is_that_of_the_recorded_predictions(task: str, trained: Path) -> None:
+    if task not in ("rows", "row values", "texts"):
+        pytest.skip("pictures and features have their metrics in the tests of models")
+    run = next(trained.glob("runs/job/2*"))
+    columns = parquet.read_table(run / "test_predictions.parquet").to_pydict()
+    if task == "row values":
+        with (trained / "rows.csv").open(newline="", encoding="utf-8-sig") as file:
+            prices = {split: [float(row["price"]) for row in rows] for split, rows in group_by_split(file).items()}
+        assert columns["target"] == pytest.approx(prices["test"], rel=1e-6)
+        error = sk.mean_squared_error(columns["target"], columns["prediction"])
+        expected = {
+            "mae": sk.mean_absolute_error(columns["target"], columns["prediction"]),
+            "mse": error,
+            "loss": error / np.var(prices["train"]),
+        }
+    else:
+        label, predicted = columns["label"], columns["predicted"]
+        names = [name.removeprefix("probability_") for name in columns if name.startswith("probability_")]
+        probability = np.array([columns[f"probability_{name}"] for name in names]).T
+        probability = probability / probability.sum(axis=1, keepdims=True)  # of float32
+        options = {"average": "macro", "labels": sorted({*label, *predicted}), "zero_division": 0}
+        expected = {
+            "accuracy": sk.accuracy_score(label, predicted),
+            "f1": sk.f1_score(label, predicted, **options),
+            "precision": sk.precision_score(label, predicted, **options),
+            "recall": sk.recall_score(label, predicted, **options),
+            "loss": sk.log_loss([names.index(each) for each in label], probability, labels=range(len(names))),
+        }
+    logged = read_json(run / "summary.json")["stages"]["test"]
+    assert {name: logged[f"test/{name}"] for name in expected} == pytest.approx(expected, rel=1e-4)
+    if task != "texts":
+        importance = read_json(run / "importance.json")
+        assert importance["value"] == pytest.approx(expected[importance["metric"]], rel=1e-5)
+        assert importance["num_rows"] == SPLITS.count("test")
+
+
+def group_by_split(file: Iterable[str]) -> dict[str, list[dict[str, str]]]:
+    """Read the rows of a table by their splits."""
+    found: dict[str, list[dict[str, str]]] = {}
+    for row in csv.DictReader(file):
+        found.setdefault(row["split"], []).append(row)
+    return found
 
 
 def test_each_task_is_judged_predicted_and_reported(task: str, trained: Path, workspace: Workspace) -> None:

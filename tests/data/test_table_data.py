@@ -7,11 +7,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import torch
 
 from lightkit.data import TableData
-from lightkit.errors import ConfigError
+from lightkit.errors import ConfigError, DataError
 from lightkit.rows.table import TableFit, TablePreprocessing
 
 ROWS = [(at / 10, "rg"[at % 2], at * 2.5, 1 + at % 3, ("train", "val", "test")[min(at // 10, 2)]) for at in range(30)]
@@ -49,12 +50,34 @@ def test_rows_are_encoded_for_the_model_that_gets_them(table: str) -> None:
     loader = data.test_dataloader()  # made once, as a gate does, for two models
     own = next(iter(loader))[0][0]
     fitted = TableFit({"a": "number"}, scaling="standard")
+    fitted.add(pa.table({"a": [-1.0, 1.0]}))
     other: Any = fitted.finish()
     assert isinstance(other, TablePreprocessing)
     data.trainer = SimpleNamespace(lightning_module=SimpleNamespace(row_preprocessing=other))  # type: ignore[assignment]
     (numbers,) = next(iter(loader))[0]
     assert torch.equal(numbers[:, 0], torch.tensor([row[0] for row in ROWS[20:24]]))  # mean 0, deviation 1
     assert not torch.equal(own[:, 0], numbers[:, 0])
+
+
+def test_a_training_split_of_weight_0_is_an_error(table: str) -> None:
+    path = Path(table)
+    lines = [f"{a},{c},{y},{0 if split == 'train' else w},{split}\n" for a, c, y, w, split in ROWS]
+    path.write_text("a,c,y,w,split\n" + "".join(lines), encoding="utf-8")
+    with pytest.raises(DataError, match="each row of the training split has the weight 0 in column 'w'"):
+        TableData(path=table, target="y", weight="w").setup("fit")
+    TableData(path=table, target="y", weight="w").setup("test")
+
+
+def test_a_few_whole_numbers_are_values_where_they_were_in_the_training(table: str) -> None:
+    path = Path(table)
+    path.write_text("a,c,y\n" + "".join(f"{a},{c},{at % 3}\n" for at, (a, c, *_) in enumerate(ROWS)), encoding="utf-8")
+    data = TableData(test=table, target="y")
+    data.setup("test")
+    assert data.class_names == ["0", "1", "2"]
+    data.load_state_dict({"class_names": [], "fingerprint": None})
+    assert data.class_names == []
+    _, target = data.encoded("test").__getitems__([0, 1, 2, 3])
+    assert target.tolist() == [[0.0], [1.0], [2.0], [0.0]]
 
 
 def test_one_thing_decides_the_splits(table: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from pathlib import Path
 from typing import Any
@@ -207,10 +208,49 @@ def test_odd_files_are_read_or_reported(tmp_path: Path) -> None:
     assert data.text_column == "text"
 
 
-def test_several_labels_in_lines_of_json(tmp_path: Path) -> None:
-    lines = [{"text": f"t {at}", "tags": [["a", "b"], [], ["b"]][at % 3]} for at in range(30)]
+MARKED = {
+    "two": ("1", "2", r"t\.csv, line 3: column 'red' has '2', expected 0 or 1"),
+    "nothing": ("1", "", r"t\.csv, line 3: column 'red' has '', expected 0 or 1"),
+    "nan": ("0.0", "NaN", r"t\.csv, line 3: column 'red' has 'NaN', expected 0 or 1"),
+    "word": ("True", "yes", r"t\.csv, line 3: column 'red' has 'yes', expected 0 or 1"),
+}
+
+
+@pytest.mark.parametrize(("first", "second", "says"), MARKED.values(), ids=MARKED)
+def test_a_mark_that_is_neither_0_nor_1_is_an_error(tmp_path: Path, first: str, second: str, says: str) -> None:
+    path = write_csv(tmp_path, ["text,red,blue", f"one,{first},0", f"two,{second},1"])
+    with pytest.raises(DataError, match=says):
+        _ = make(path, label=["red", "blue"]).index
+
+
+def test_a_label_that_is_no_class_is_an_error_with_its_line(tmp_path: Path) -> None:
+    path = write_csv(tmp_path, ["text,label,split", "one,a,train", "two,b,train", "three,c,test"])
+    with pytest.raises(DataError, match=r"t\.csv, line 4: the label 'c' is no class; the classes are a, b"):
+        _ = make(path, val_fraction=0.0).index
+    with pytest.raises(DataError, match=r"t\.csv, line 2: the label 'a' is no class; the classes are b, c"):
+        _ = make(path, val_fraction=0.0, classes=["b", "c"]).index
+
+
+def test_texts_that_are_numbers_and_cells_that_are_missing_are_texts(tmp_path: Path) -> None:
+    lines = [{"text": 7, "label": "a"}, {"text": None, "label": "b"}, {"label": "a"}, {"text": "NaN", "label": "b"}]
     path = tmp_path / "t.jsonl"
     path.write_text("".join(json.dumps(each) + "\n" for each in lines), encoding="utf-8")
+    data = make(path, val_fraction=0.0, test_fraction=0.0)
+    assert data.index.texts.to_pylist() == ["7", "", "", "NaN"]
+    assert data.index.targets.tolist() == [0, 1, 0, 1]
+
+
+def test_a_separator_for_labels_in_columns_is_refused(table: Path) -> None:
+    with pytest.raises(ConfigError, match=r"data\.init_args\.separator: it is of one column of labels"):
+        make(table, label=["a", "b"], separator="|")
+
+
+@pytest.mark.parametrize("name", ["t.jsonl", "t.jsonl.gz"])
+def test_several_labels_in_lines_of_json(tmp_path: Path, name: str) -> None:
+    lines = [{"text": f"t {at}", "tags": [["a", "b"], [], ["b"]][at % 3]} for at in range(30)]
+    path = tmp_path / name
+    content = "".join(json.dumps(each) + "\n" for each in lines).encode()
+    path.write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
     data = make(path)
     assert data.is_multilabel
     assert data.class_names == ["a", "b"]

@@ -10,7 +10,10 @@ import pytest
 
 from lightkit.hardware import processor
 
-X86 = "processor\t: 0\nmodel name\t: AMD EPYC 9654\nflags\t\t: fpu sse4_2 avx avx2 fma avx512f amx_bf16\n"
+X86 = (
+    "processor\t: 0\nvendor_id\t: AuthenticAMD\nmodel name\t: AMD EPYC 9654\n"
+    "flags\t\t: fpu sse4_2 avx avx2 fma avx512f amx_bf16\n"
+)
 ARM = "processor\t: 0\nFeatures\t: fp asimd asimddp sve bf16\nCPU implementer\t: 0x41\n"
 
 
@@ -29,6 +32,33 @@ def test_the_cpu_has_a_name(tmp_path: Path) -> None:
     assert processor.cpu_model(tmp_path / "cpuinfo") == "AMD EPYC 9654"
     assert processor.cpu_model(tmp_path / "missing")
     assert processor.instruction_sets(tmp_path / "missing") == ()
+
+
+def test_the_maker_of_an_x86_cpu_is_known(tmp_path: Path) -> None:
+    (tmp_path / "x86").write_text(X86)
+    (tmp_path / "arm").write_text(ARM)
+    assert processor.cpu_vendor(tmp_path / "x86") == "AuthenticAMD"
+    assert processor.cpu_vendor(tmp_path / "arm") is None
+    assert processor.cpu_vendor(tmp_path / "missing") is None
+
+
+@pytest.mark.parametrize(
+    ("sets", "vendor", "limit", "is_fast"),
+    [
+        (("avx512_bf16",), "AuthenticAMD", "", True),
+        (("avx512_bf16",), "AuthenticAMD", "AVX512_CORE", False),
+        (("avx512_bf16",), "GenuineIntel", "", False),
+        (("avx512_bf16", "amx_bf16"), "GenuineIntel", "", True),
+        (("avx512_bf16", "amx_bf16"), "GenuineIntel", "avx512_core_bf16", False),
+        (("avx512_bf16", "amx_bf16"), "GenuineIntel", "AVX512_CORE_AMX", True),
+        (("bf16",), None, "", True),
+        (("avx2",), "AuthenticAMD", "", False),
+    ],
+)
+def test_bf16_is_fast_where_a_step_in_it_is(
+    sets: tuple[str, ...], vendor: str | None, limit: str, is_fast: bool
+) -> None:
+    assert processor.is_bf16_fast(sets, vendor, {"ONEDNN_MAX_CPU_ISA": limit}) is is_fast
 
 
 def cores_within(folder: Path, quota: str) -> int | None:

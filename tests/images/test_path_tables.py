@@ -58,6 +58,23 @@ def test_a_table_without_a_column_of_paths_says_which_columns_it_has(tmp_path: P
         open_path_table(table)
 
 
+def test_a_table_of_rows_is_reported_with_its_columns_and_a_text_of_it(tmp_path: Path, name: str) -> None:
+    table = write(tmp_path / name, {"size": [1.5, 2.5], "survived": ["yes", "no"]})
+    with pytest.raises(DataError) as caught:
+        open_path_table(table)
+    assert str(caught.value) == (
+        f"{table}: expected images: folders, files, or a table with their paths in a column named path, image, file or "
+        "filename, or in its one column of text; it has 'size', 'survived', and 'survived' has 'yes', which is no path "
+        "of an image."
+    )
+
+
+def test_one_column_of_text_may_name_files_without_a_suffix(tmp_path: Path, name: str) -> None:
+    (tmp_path / "one").touch()
+    table = write(tmp_path / name, {"number": [1, 2], "photo": ["one", "gone"]})
+    assert list(open_path_table(table)()) == [f"{tmp_path}/one", f"{tmp_path}/gone"]
+
+
 @pytest.mark.parametrize(
     "columns",
     [

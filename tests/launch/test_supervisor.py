@@ -16,6 +16,8 @@ from typing import Any
 
 import pytest
 
+from lightkit.launch.supervisor import _Moments
+
 SUPERVISE = """
 import json
 import sys
@@ -145,3 +147,10 @@ def test_the_folder_of_all_runs_stays_where_it_was_there_before(tmp_path: Path, 
         assert verdict(process)[0] == 0
     assert (tmp_path / "runs").exists() is was_there
     assert not (tmp_path / "runs" / ".launch").exists()
+
+
+def test_a_condition_lasts_from_the_first_look_at_which_it_held() -> None:
+    moments = _Moments(began_s=0, looked_s=0)
+    looks = [(1, True), (4, True), (5, False), (6, True), (8, True)]
+    assert [moments.lasts_s("failed", holds=holds, now_s=now_s) for now_s, holds in looks] == [0, 3, 0, 0, 2]
+    assert moments.lasts_s("done", holds=True, now_s=9) == 0

@@ -107,6 +107,18 @@ def test_values_that_are_not_finite_count_for_nothing_and_a_constant_column_has_
     assert std.tolist() == [1.0, 1.0]
 
 
+@pytest.mark.parametrize("factor", [1e-9, 1.0, 1e12], ids=str)
+def test_a_column_of_any_size_has_its_own_deviation(factor: float) -> None:
+    values = np.random.default_rng(1).normal(2, 1, (40, 1)) * factor
+    constant = np.full((40, 1), 0.1 * factor)
+    scale = RunningScale(2)
+    for part in np.split(np.concatenate([values, constant], axis=1), 5):
+        scale.add(torch.from_numpy(part), None)
+    mean, std = scale.compute()
+    assert mean.tolist() == pytest.approx([values.mean(), 0.1 * factor], rel=1e-12)
+    assert std.tolist() == pytest.approx([values.std(), 1.0], rel=1e-12)
+
+
 def test_a_split_without_a_row_that_counts_is_an_error() -> None:
     scale = RunningScale(1)
     scale.add(torch.ones(3, 1), torch.zeros(3))

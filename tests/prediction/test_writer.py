@@ -11,6 +11,7 @@ import pytest
 
 from lightkit.errors import ConfigError, DataError, LightkitError
 from lightkit.prediction.table import Prediction, write_predictions
+from lightkit.task import REGRESSION, UNDECLARED
 
 
 def good(index: int, *values: float) -> Prediction:
@@ -72,6 +73,23 @@ def test_a_probability_that_is_no_number_is_no_prediction(tmp_path: Path) -> Non
     assert writer.num_bad == 1
     (row,) = rows_of(tmp_path / "t.csv")
     assert (row["label"], row["error"]) == ("", "the model's output has values that are not finite")
+
+
+def test_a_value_that_is_no_number_is_no_prediction_and_one_of_unknown_meaning_is(tmp_path: Path) -> None:
+    for task, error in ((REGRESSION, "the model's output has values that are not finite"), (UNDECLARED, "")):
+        with write_predictions(tmp_path / "t.csv", class_names=None, num_values=1, task=task) as writer:
+            writer.add(good(0, np.inf))
+            writer.add(good(1, -2.5))
+        rows = rows_of(tmp_path / "t.csv")
+        assert [row["error"] for row in rows] == [error, ""]
+        assert [row["prediction_0"] for row in rows] == ["" if error else "inf", "-2.5"]
+
+
+def test_a_class_that_is_a_negative_number_is_written_as_one(tmp_path: Path) -> None:
+    with write_predictions(tmp_path / "t.csv", class_names=["-1", "=1"]) as writer:
+        writer.add(good(0, 0.75, 0.25))
+    (row,) = rows_of(tmp_path / "t.csv")
+    assert (row["label"], row["label_2"]) == ("-1", "'=1")
 
 
 def test_bad_images_before_the_first_good_one_of_a_model_without_classes_keep_their_place(tmp_path: Path) -> None:

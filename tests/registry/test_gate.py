@@ -124,6 +124,103 @@ def test_the_record_holds_every_field_and_is_json() -> None:
     assert (record["schema"], record["num_samples"], record["run"]) == (1, 9, "a/b")
 
 
+def test_the_checks_are_in_the_order_of_the_conditions_each_with_its_reason() -> None:
+    settings = GateSettings(
+        METRIC, min=0.5, max=0.6, max_drop=0.05, slices={"roses": 0.7}, drift={"window": 1, "max_drop": 0.1}
+    )
+    candidate = ModelScores("run", {METRIC: 0.75}, {"roses": 0.5})
+    baseline = ModelScores("net version 1", {METRIC: 0.85}, {"roses": 0.625})
+    drift = {"window": 1, "best": 0.875, "version": "4"}
+    decision = decide(settings, candidate, baseline, drift=drift, num_samples=9, run="a/b")
+    late = "at most 0.1 worse than the last promoted model (version 4: 0.875)"
+    expected = [
+        (METRIC, 0.75, 0.85, "at least 0.5", True),
+        (METRIC, 0.75, 0.85, "at most 0.6", False),
+        (METRIC, 0.75, 0.85, "at most 0.05 worse than net version 1", False),
+        (f"{METRIC} of roses", 0.5, 0.625, "at least 0.7", False),
+        (f"{METRIC} of late", 0.75, 0.875, late, False),
+    ]
+    keys = ("name", "challenger", "baseline", "asks", "passed")
+    assert decision["checks"] == [dict(zip(keys, values, strict=True)) for values in expected]
+    assert [*decision["checks"][0]] == [*keys]
+    assert decision["reasons"] == [
+        "test/accuracy is 0.75, expected at most 0.6",
+        "test/accuracy is 0.75, expected at most 0.05 worse than net version 1 (that has 0.85); it is worse by 0.1",
+        "test/accuracy of roses is 0.5, expected at least 0.7",
+        f"test/accuracy of late is 0.75, expected {late}",
+    ]
+    assert decision["slices"] == {
+        "roses": {"challenger": 0.5, "baseline": 0.625, "num_samples": None, "interval": None}
+    }
+    assert decision["smallest_drop"] == pytest.approx(5 / 9)
+    assert [*decision] == [
+        *("schema", "passed", "metric", "mode", "scores", "slices", "intervals", "significance", "non_inferiority"),
+        *("smallest_drop", "drift", "reasons", "baseline", "num_samples", "run", "checks"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("settings", "mine", "theirs", "reasons"),
+    [
+        (GateSettings(METRIC, min=0.7), {}, None, ["test/accuracy has no value, expected at least 0.7"]),
+        (GateSettings(METRIC), {}, None, ["test/accuracy has no value, expected a finite number"]),
+        (
+            GateSettings(METRIC, max_drop=0.1),
+            {METRIC: 0.5},
+            {},
+            ["test/accuracy is 0.5, expected at most 0.1 worse than net"],
+        ),
+        (
+            GateSettings(METRIC, max_drop=0.1, confidence=0.9),
+            {METRIC: 0.5},
+            {METRIC: 0.75},
+            [
+                "test/accuracy is 0.5, expected at most 0.1 worse than net, or no different with 0.9 confidence (that "
+                "has 0.75); it is worse by 0.25"
+            ],
+        ),
+        (
+            GateSettings("test/loss", max_drop=0.1),
+            {"test/loss": 2.0},
+            {"test/loss": 1.5},
+            ["test/loss is 2, expected at most 0.1 worse than net (that has 1.5); it is worse by 0.5"],
+        ),
+        (GateSettings(METRIC, margin=0.1, min=0.5), {METRIC: 0.9}, {METRIC: float("nan")}, []),
+        (
+            GateSettings(METRIC, margin=0.1),
+            {METRIC: 0.9},
+            {METRIC: float("nan")},
+            ["test/accuracy is 0.9, expected less than 0.1 worse than net, with 0.95 confidence (that has nan)"],
+        ),
+        (
+            GateSettings(METRIC, margin=0.1),
+            {METRIC: 0.9},
+            {},
+            ["test/accuracy is 0.9, expected less than 0.1 worse than net, with 0.95 confidence"],
+        ),
+    ],
+    ids=["no value", "nothing asked and no value", "baseline without the metric", "confidence", "loss",
+         "margin to NaN with a threshold", "margin to NaN alone", "margin to nothing"],
+)  # fmt: skip
+def test_a_reason_says_what_was_found_and_what_was_expected(
+    settings: GateSettings, mine: dict[str, float], theirs: dict[str, float] | None, reasons: list[str]
+) -> None:
+    baseline = None if theirs is None else ModelScores("net", theirs)
+    decision = decide(settings, ModelScores("run", mine), baseline, num_samples=9, run="a/b")
+    assert decision["reasons"] == reasons
+
+
+@pytest.mark.parametrize(("value", "passes"), [(0.7, False), (0.9, True)], ids=["smaller", "larger"])
+def test_of_a_metric_whose_mode_is_unknown_large_values_are_good_and_no_mode_is_recorded(
+    value: float, passes: bool
+) -> None:
+    models = [ModelScores(name, {"test/foo": each}) for name, each in (("run", value), ("net", 0.8))]
+    decision = decide(GateSettings("test/foo", max_drop=0.05), *models, num_samples=9, run="a/b")
+    assert decision["mode"] is None
+    assert decision["passed"] is passes
+    assert decision["smallest_drop"] is None
+
+
 def test_without_a_metric_nothing_is_judged() -> None:
     decision = decide(GateSettings(), ModelScores("run", {}), None, num_samples=0, run="a/b")
     assert (decision["passed"], decision["checks"], decision["metric"]) == (True, [], None)

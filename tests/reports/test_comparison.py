@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from lightkit.reports import comparison, figures
 from lightkit.reports.comparison import describe_difference, match_samples, pair_predictions, render_comparison
 from lightkit.reports.facts import RunFacts, Score, Setting
 from lightkit.reports.predictions import Predictions
@@ -159,6 +162,56 @@ def test_the_page_shows_what_differs_alone(tmp_path: Path) -> None:
     for hidden in ("data.root", "git.dirty", "3.12", "The data differs"):
         assert hidden not in page
     assert "lightkit test --run RUN" in page  # no predictions, no test
+
+
+def test_a_loss_in_a_unit_of_each_models_own_is_not_compared() -> None:
+    pair = regress([0.0, 1.0] * 20, [0.1, 0.9] * 20), regress([0.0, 1.0] * 20, [0.3, 0.7] * 20)
+    # the values are those of the samples, so that the unit alone keeps them apart
+    logged = [{"test/loss": Score("test/loss", value, is_loss=True)} for value in (0.01, 0.09)]
+    headline, detail = describe_difference(*pair, "AB", logged=logged)
+    assert headline == "B is worse than A."
+    assert "test/loss" not in detail
+
+
+def test_usual_metrics_have_the_first_curves_and_each_says_how_the_runs_end(tmp_path: Path) -> None:
+    first = [
+        {"epoch": 0, "step": 5, "noise": 7.0, "train/loss": 3.0, "val/loss": 2.0},
+        {"epoch": 1, "step": 9, "noise": 8.0, "train/loss": 1.5, "val/loss": 1.25},
+    ]
+    second = [{"epoch": 0, "step": 5, "val/loss": 0.5, "val/accuracy": 0.75, "lr": 0.1}]
+    page = render_comparison([facts_of(tmp_path, rows=rows) for rows in (first, second)])
+    assert re.findall(r'aria-label="([^"]*at the end[^"]*)"', page) == [
+        "val/loss; at the end: A 1.25, B 0.5",
+        "train/loss; at the end: A 1.5",
+        "val/accuracy; at the end: B 0.75",
+        "noise; at the end: A 8",
+    ]
+    charts = json.loads(re.findall(r"<script[^>]*json[^>]*>(.*?)</script>", page, re.DOTALL)[0])
+    names = ["curve-0-val-loss", "curve-1-train-loss", "curve-2-val-accuracy", "curve-3-noise"]
+    assert [chart["name"] for chart in charts] == names
+
+
+def test_of_long_runs_every_third_epoch_and_the_last_are_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn = []
+    draw = figures.draw_curves
+
+    def note(rows: list[dict[str, float]], *words: Any, **options: Any) -> Any:
+        drawn.append(rows)
+        return draw(rows, *words, **options)
+
+    monkeypatch.setattr(figures, "draw_curves", note)
+    monkeypatch.setattr(comparison, "_MAX_POINTS", 10)  # of 22, so that one in 1 + 22 // 10 is drawn
+    rows = [{"epoch": epoch, "step": epoch, "val/loss": float(epoch)} for epoch in range(11)]
+    render_comparison([facts_of(tmp_path, rows=rows), facts_of(tmp_path, rows=rows[:9])])
+    assert drawn == [
+        [
+            {"epoch": 0, "A": 0.0, "B": 0.0},
+            {"epoch": 3, "A": 3.0, "B": 3.0},
+            {"epoch": 6, "A": 6.0, "B": 6.0},
+            {"epoch": 9, "A": 9.0},
+            {"epoch": 10, "A": 10.0},
+        ]
+    ]
 
 
 def test_a_banner_says_that_the_data_differs(tmp_path: Path) -> None:

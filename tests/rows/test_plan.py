@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
+from pyarrow import parquet
 
 from lightkit.errors import DataError
 from lightkit.images.splits import SPLITS, split_of
@@ -145,9 +147,112 @@ def test_a_table_that_cannot_be_used_is_an_error(
         _ = plan(tmp_path, "a c y one", rows, rules, **settings).plan
 
 
+def test_a_class_that_the_training_split_has_not_is_an_error_with_its_line(tmp_path: Path) -> None:
+    rows = [(value, label, "test" if at > 30 else "train") for at, (value, _, label, _) in enumerate(draw(40))]
+    rows[35] = (0.5, "maybe", "test")
+    says = r"t\.csv, line 37: column 'y' has maybe, and the classes of the training split are no, yes\."
+    with pytest.raises(DataError, match=says):
+        _ = plan(tmp_path, "a y split", rows).plan
+
+
+def test_a_typo_in_a_column_of_numbers_is_named_and_in_the_target_an_error_with_its_line(tmp_path: Path) -> None:
+    rows: list[tuple[Any, ...]] = [(20 + at % 50, value, 100 + at % 40) for at, (value, *_) in enumerate(draw(120))]
+    rows[60] = ("4o", 0.5, 110)
+    made = plan(tmp_path, "age a y", rows)
+    assert made.plan.types == {"age": "category", "a": "number"}
+    assert made.plan.notes[0].startswith("column 'age' has '4o', and numbers in nearly all other rows, so that it is")
+    rows[60] = (40, 0.5, "11o")
+    with pytest.raises(DataError, match=r"t\.csv, line 62: column 'y' has '11o', and numbers in nearly all"):
+        _ = plan(tmp_path, "age a y", rows).plan
+    assert plan(tmp_path, "age a y", rows, target_type="class").plan.target_type == "class"
+    commas = [(value, f"{at},50") for at, (value, *_) in enumerate(draw(60))]
+    with pytest.raises(DataError, match=r"t\.csv, line 2: column 'y' has '0,50', and numbers .*\(0\.5, not 0,5\)"):
+        _ = plan(tmp_path, "a y", commas).plan
+    codes = [(value, str(at % 9) if at % 30 else "X") for at, (value, *_) in enumerate(draw(120))]
+    assert len(plan(tmp_path, "a y", codes).plan.class_names) == 10
+
+
+def test_a_column_of_lists_is_named_as_such(tmp_path: Path) -> None:
+    path = tmp_path / "t.parquet"
+    columns = {"a": list(range(40)), "l": [[1]] * 40, "e": pa.nulls(40), "y": ["no", "yes"] * 20}
+    parquet.write_table(pa.table(columns), path)
+    notes = PlannedRows(RowSettings({None: str(path)}, target="y"), TableRules()).plan.notes
+    assert "columns: auto leaves out column 'l': its cells are no single values, such as lists." in notes
+    assert "columns: auto leaves out column 'e': it is empty." in notes
+    with pytest.raises(DataError, match=r"target: column 'l' has cells that are no single values, such as lists"):
+        _ = PlannedRows(RowSettings({None: str(path)}, target="l"), TableRules()).plan
+
+
 def test_a_missing_target_is_an_error_with_its_line(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"t\.csv, line 4: there is no target in column 'y'"):
         _ = plan(tmp_path, "a y", [(1, "x"), (2, "y"), (3, "")]).plan
+
+
+@pytest.mark.parametrize("target_type", ["auto", "class"])
+@pytest.mark.parametrize(
+    ("cell", "says"), [("NaN", "there is no target in column 'y'"), ("inf", "column 'y' has 'inf'")]
+)
+def test_neither_nan_nor_infinity_is_a_class(tmp_path: Path, cell: str, says: str, target_type: Any) -> None:
+    rows: list[tuple[Any, ...]] = [(value, at % 2) for at, (value, *_) in enumerate(draw(60))]
+    rows[40] = (0.5, cell)
+    with pytest.raises(DataError, match=rf"t\.csv, line 42: {says}"):
+        _ = plan(tmp_path, "a y", rows, target_type=target_type).plan
+
+
+SPELLED = {
+    "numbers": (("0", "1", "1.0"), r"column 'y' has the classes '1' and '1\.0', which are one value"),
+    "booleans": (("True", "False", "true"), "column 'y' has the classes 'True' and 'true', which are one value"),
+    "codes": (("1.1", "1.10", "x"), None),
+    "floats": (("0.0", "1.0", "2"), None),
+}
+
+
+@pytest.mark.parametrize(("cells", "says"), SPELLED.values(), ids=SPELLED)
+def test_one_class_in_two_spellings_is_an_error(tmp_path: Path, cells: Sequence[str], says: str | None) -> None:
+    rows = [(value, cells[at % 3]) for at, (value, *_) in enumerate(draw(90))]
+    made = plan(tmp_path, "a y", rows)
+    if says is None:
+        assert sorted(made.plan.class_names) == sorted(cells)
+        return
+    with pytest.raises(DataError, match=says):
+        _ = made.plan
+
+
+def test_columns_have_one_type_for_all_files_and_targets_too(tmp_path: Path) -> None:
+    folder = tmp_path / "parts"
+    folder.mkdir()
+    for name, lines in {"1": ("1,5,2", "2,6,2.5"), "2": ("3,x,4", ",7,3"), "3": ("NA,8.0,1",)}.items():
+        (folder / f"{name}.csv").write_text("\n".join(("a,b,y", *lines, "")), encoding="utf-8")
+    made = PlannedRows(RowSettings({None: str(folder)}, target="y", val_fraction=0, test_fraction=0), TableRules())
+    assert made.plan.types == {"a": "number", "b": "category"}
+    assert made.plan.target_type == "value"
+    arrays = made.encode(made.preprocessing)
+    assert arrays.target[:, 0].tolist() == [2, 2.5, 4, 3, 1]
+    assert made.plan.target_mean == 2.5
+    assert made.plan.target_std == pytest.approx(np.std([2, 2.5, 4, 3, 1]))
+    assert arrays.inputs[0][:, 1].tolist() == [0, 0, 0, 1, 1]  # which are missing
+
+
+def test_rows_of_weight_0_count_neither_as_a_class_nor_in_the_scale_of_the_target(tmp_path: Path) -> None:
+    rows = [(value, 10 * value, "pq"[at % 2], at % 3) for at, (value, *_) in enumerate(draw(120))]
+    options: dict[str, Any] = {"weight": "w", "val_fraction": 0, "test_fraction": 0}
+    classes = plan(tmp_path, "a b y w", rows, **options).plan
+    counted = [row for row in rows if row[3]]
+    assert classes.class_counts == [sum(row[2] == name for row in counted) for name in "pq"]
+    assert classes.mean_weight == pytest.approx(np.mean([row[3] for row in rows]))
+    values = plan(tmp_path, "a y b w", rows, **options).plan
+    assert values.target_mean == pytest.approx(np.mean([row[1] for row in counted]))
+    assert values.target_std == pytest.approx(np.std([row[1] for row in counted]))
+
+
+def test_a_corrected_label_in_a_file_of_the_same_size_is_trained_on(tmp_path: Path) -> None:
+    settings = RowSettings({None: str(tmp_path / "t.parquet")}, target="y", val_fraction=0, test_fraction=0)
+    found = []
+    for labels in (["p", "q", "p", "q"], ["q", "p", "p", "q"]):
+        parquet.write_table(pa.table({"a": [1.0, 2.0, 3.0, 4.0], "y": labels}), tmp_path / "t.parquet")
+        made = PlannedRows(settings, TableRules())
+        found.append(made.encode(made.preprocessing).target.tolist())
+    assert found == [[0, 1, 0, 1], [1, 0, 0, 1]]
 
 
 def test_columns_that_can_say_nothing_are_left_out_and_named(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ import pytest
 from pyarrow import parquet
 
 from lightkit.errors import DataError
+from lightkit.rows.parquet_table import open_table
 from lightkit.rows.reader import check_rows, open_rows
 from lightkit.rows.values import ColumnType, TypeGuess, read_columns
 
@@ -89,6 +90,36 @@ def test_odd_input_is_an_error_with_its_line(tmp_path: Path, name: str, content:
         read(path, with_lines=True)
 
 
+def test_rows_are_the_same_wherever_a_block_and_a_batch_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    texts = ["x", "", 'say ""hi""', "one\ntwo", "a,b", "ä", "\r\n", " 7 "]
+    lines = "".join(f'{at},"{texts[at % len(texts)]}"\r\n' + "\r\n" * (at % 5 == 0) for at in range(90))
+    path = write(tmp_path, "t.csv", f"a,b\r\n{lines}".encode())
+    expected = read(path)
+    assert expected["a"] == [float(at) for at in range(90)]
+    assert [cell for cell in expected["b"] if cell is None] == [None] * 23  # without a text, or of blanks
+    for size in (48, 64, 100, 1000):
+        monkeypatch.setattr("lightkit.rows.reader._BLOCK_BYTES", size)
+        for batch_rows in (1, 7, 100):
+            assert read(path, batch_rows=batch_rows) == read(path, batch_rows=batch_rows, with_lines=True) == expected
+            named = [name for batch in open_rows(str(path)).read(batch_rows=batch_rows) for name in batch.name_rows()]
+            by_line = open_rows(str(path)).read(batch_rows=batch_rows, with_lines=True)
+            assert named == [name for batch in by_line for name in batch.name_rows()]
+            assert len(named) == 90
+
+
+def test_two_labels_that_change_places_make_another_fingerprint(tmp_path: Path) -> None:
+    path = tmp_path / "t.parquet"
+    rows = {"a": [1.0, 2.0, 3.0, 4.0], "b": ["x", "y", "x", "y"]}
+    parquet.write_table(pa.table(rows), path)
+    first = open_rows(str(path)).fingerprint
+    before = (path.stat().st_size, open_table(str(path)).fingerprint)
+    copy = write(tmp_path, "copy/t.parquet", path.read_bytes())
+    parquet.write_table(pa.table({**rows, "b": ["y", "x", "x", "y"]}), path)
+    assert (path.stat().st_size, open_table(str(path)).fingerprint) == before  # neither size nor footer says it
+    assert open_rows(str(path)).fingerprint != first
+    assert open_rows(str(copy)).fingerprint == first
+
+
 def test_files_of_a_folder_are_one_table(tmp_path: Path) -> None:
     write(tmp_path, "t/1.csv", b"a,b\n1,x\n")
     write(tmp_path, "t/2.csv", b"b,a\ny,two\n")
@@ -101,6 +132,20 @@ def test_files_of_a_folder_are_one_table(tmp_path: Path) -> None:
     write(tmp_path, "t/3.csv", b"a,c\n1,x\n")
     with pytest.raises(DataError, match=r"1\.csv has no c, which .*3\.csv has"):
         open_rows(str(tmp_path / "t"))
+
+
+def test_a_folder_without_a_table_is_reported_with_what_it_has_and_where_it_was_named(tmp_path: Path) -> None:
+    for name in ("photos/1.jpg", "photos/2.JPG", "photos/notes"):
+        write(tmp_path, name, b"")
+    with pytest.raises(DataError) as caught:
+        open_rows(str(tmp_path / "photos"), setting="FILE of lightkit predict")
+    assert str(caught.value) == (
+        f"{tmp_path}/photos: this folder has no table (FILE of lightkit predict), but 2 .jpg, 1 plain; expected CSV "
+        "(.csv, .tsv, .txt), JSON lines (.jsonl, .ndjson), Parquet, or a Delta table."
+    )
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(DataError, match=r"empty: this folder has no table \(data\.init_args\.path\), but no files; "):
+        open_rows(str(tmp_path / "empty"))
 
 
 def test_parquet_has_the_values_of_the_same_text(tmp_path: Path) -> None:
@@ -131,6 +176,23 @@ def test_the_type_of_a_column_is_that_of_all_its_cells(cells: list[str], kind: s
     for cell in cells:
         guess.add(pa.array([cell], pa.string()))
     assert guess.kind == kind
+
+
+def test_a_date_that_is_before_or_after_all_years_in_utc_is_none() -> None:
+    cells = ["0001-01-01T00:00:00+02:00", "9999-12-31T23:59:59-05:00", "0001-01-01T00:00:00"]
+    rows, defects = read_columns(pa.record_batch({"d": cells}), {"d": "date"})
+    assert [defect.row for defect in defects] == [0, 1]
+    assert rows["d"].to_pylist()[2].year == 1
+    guess = TypeGuess()
+    guess.add(pa.array(cells))
+    assert guess.kind == "category"
+
+
+def test_a_category_of_floating_point_has_the_text_of_a_csv() -> None:
+    for kind in (pa.float32(), pa.float64(), pa.decimal128(5, 2)):
+        column = pa.array(["0.1", "2.5", "3", None], pa.string()).cast(kind)
+        rows, _ = read_columns(pa.record_batch({"c": column}), {"c": "category"})
+        assert rows["c"].to_pylist() == ["0.1", "2.5", "3", None], kind
 
 
 def test_a_date_with_a_zone_is_one_in_utc() -> None:

@@ -136,6 +136,29 @@ def test_the_page_of_a_fit_has_each_best_value(tmp_path: Path, monkeypatch: pyte
     assert f"val/loss {value:.4g} in epoch 3" in (tmp_path / "page.md").read_text(encoding="utf-8")
 
 
+def test_the_page_of_a_fit_lists_what_the_summary_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(tmp_path / "page.md"))
+    monkeypatch.chdir(tmp_path)
+    run = create(tmp_path, "job")
+    metrics = {"best": {"epoch": 0, "step": 4, "val/loss": 0.5}, "last": {"epoch": 1, "val/loss": 0.75, "val/f1": 1.0}}
+    write_json(
+        run.summary_path,
+        {
+            "run": "job/1", "status": "failed", "exit_code": 1, "epochs": 2, "steps": 8, "metrics": metrics,
+            "paths": {"last_checkpoint": "checkpoints/last.ckpt"}, "durations": {"total": 61.0}, "error": "it broke",
+        },
+    )  # fmt: skip
+    add_fit_page(run)
+    assert (tmp_path / "page.md").read_text(encoding="utf-8") == (
+        "### lightkit fit: job/1 failed (exit code 1)\n\n"
+        "|  |  |\n| --- | --- |\n"
+        f"| run | `{run.folder.relative_to(tmp_path)}` |\n"
+        "| checkpoint | `checkpoints/last.ckpt` |\n| epochs | 2 |\n| steps | 8 |\n| time | 61 s |\n"
+        "| error | it broke |\n\n"
+        "| metric | best epoch | last epoch |\n| --- | --- | --- |\n| val/loss | 0.5 | 0.75 |\n| val/f1 |  | 1 |\n\n"
+    )
+
+
 def test_a_link_as_a_device_is_written_to(tmp_path: Path) -> None:
     (tmp_path / "gate.xml").write_text("x")
     (tmp_path / "link.xml").symlink_to(tmp_path / "gate.xml")

@@ -26,7 +26,15 @@ from lightkit import runs
 from lightkit.runs.trial import FACTS, VERDICT
 
 EPOCHS = 4
-_WRONG = {2.0: "crash", 3.0: "nan", 4.0: "killed once", 5.0: "config", 6.0: "hang", 7.0: "data", 8.0: "killed"}
+_WRONG = dict(
+    enumerate(
+        (
+            *("crash", "nan", "killed once", "config", "hang", "data", "killed", "preempted once", "preempted"),
+            *("killed before its first epoch", "killed with its sweep"),
+        ),
+        2,
+    )
+)
 
 
 # -- the trial ---------------------------------------------------------------------------------------------------------
@@ -42,7 +50,7 @@ class _Training:
         layer = Path(words[max(at for at, word in enumerate(words) if word == "-c") + 1])
         self.params = yaml.safe_load(layer.read_text(encoding="utf-8")) or {}
         self.waits = "--trial-waits" in words
-        self.wrong = _WRONG.get(float(self.params.get("model.weight_decay", 0)), "")
+        self.wrong = _WRONG.get(self.params.get("model.weight_decay", 0), "")
         self.is_asked = False
         signal.signal(signal.SIGTERM, self._note)
         parent = os.getppid()
@@ -73,6 +81,12 @@ class _Training:
             runs.write_json(run.folder / FACTS, {"params": int(self.params.get("model.hidden", 32)) * 10})
         with Path("trained.txt").open("a", encoding="utf-8") as file:
             file.write(f"{self.options['trial']} from {done}\n")
+        marker = Path("killed.txt")
+        if self.wrong in ("killed before its first epoch", "killed with its sweep") and not marker.exists():
+            marker.touch()
+            if self.wrong == "killed with its sweep":
+                os.kill(self.parent, signal.SIGKILL)
+            os.kill(os.getpid(), signal.SIGKILL)
         return self.train(run, done)
 
     def train(self, run: runs.Run, done: int) -> int:
@@ -129,6 +143,10 @@ class _Training:
             print("error: nothing was finished for 60 s")
             sys.exit(70)
         marker = run.folder / "killed"
+        if self.wrong == "preempted" or (self.wrong == "preempted once" and not marker.exists()):
+            marker.touch()
+            print("error: the tracker is away")
+            sys.exit(75)
         if self.wrong == "killed" or (self.wrong == "killed once" and not marker.exists()):
             marker.touch()
             os.kill(os.getpid(), signal.SIGKILL)

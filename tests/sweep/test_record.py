@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
+from lightkit.config import Problems, resolve
 from lightkit.errors import ConfigError
 from lightkit.sweep.record import SweepRecord, Trial
 from lightkit.sweep.results import compute_mean, describe_without_effect
-from lightkit.sweep.space import Dimension, Space
+from lightkit.sweep.space import Dimension, Space, parse_space
 
 
 @pytest.fixture
@@ -51,6 +53,45 @@ def test_a_damaged_line_is_an_error_that_names_it(path: Path) -> None:
         SweepRecord(path).read()
 
 
+KEYS = ("trial", "params", "kind", "seed", "of", "state", "value", "values", "constraints", "run", "seconds", "reason")
+WRONG = [
+    (key, value)
+    for key in KEYS
+    for value in ([1], {"found": 1}, "ab", "digits", "nesting")
+    if value != "ab" or key not in ("kind", "run", "reason")
+    if (key, value) != ("constraints", {"found": 1})
+]
+
+
+@pytest.mark.parametrize(("key", "value"), WRONG, ids=str)
+def test_a_line_with_another_type_is_an_error_that_names_it(key: str, value: object, path: Path) -> None:
+    lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    at = max(number for number, line in enumerate(lines) if key in line)
+    lines[at][key] = value
+    text = "".join(f"{json.dumps(line)}\n" for line in lines)
+    text = text.replace('"digits"', "7" * 400).replace('"nesting"', "[" * 2000 + "]" * 2000)
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(ConfigError, match=rf"trials\.jsonl, line {at + 1}: this is no line of a sweep"):
+        SweepRecord(path).read()
+
+
+def test_a_record_says_whether_anything_is_left_and_which_runs_are_needed_for_it(path: Path) -> None:
+    record = SweepRecord(path).read()
+    assert not record.is_done
+    pruned = record.trials[1]
+    pruned.state = "pruned"
+    record.end(pruned)
+    assert [record.needs_run(number) for number in range(3)] == [True, False, True]
+    record.note_done()
+    record.note_done()
+    assert path.read_text(encoding="utf-8").count('"done"') == 1
+    assert SweepRecord(path).read().is_done
+    assert not record.needs_run(0)
+    record.begin(Trial(2, {"rate": 2}))  # of more trials
+    assert not record.is_done
+    assert not SweepRecord(path).read().is_done
+
+
 def test_a_mean_has_the_interval_of_students_t() -> None:
     mean = compute_mean([1.0, 2.0, 4.0])
     half = 4.302652729911275 * (7 / 3) ** 0.5 / 3**0.5  # two degrees of freedom; variance 7/3
@@ -85,6 +126,40 @@ def test_what_is_no_value_of_a_key_is_outside_of_the_space(key: str, value: obje
     point = {"net": "a", "size": 32, "share": 0.1, "frozen": True}
     assert SPACE.contains(point)
     assert not SPACE.contains({**point, key: value})
+
+
+SECTION = """\
+sweep:
+  space:
+    model.weights: [null, imagenet]
+    model.dropout: {float: [0, 0.5], step: 0.25}
+    model.size: {int: [16, 32]}
+    regime: {layers: [sgd.yaml, my_sgd.yaml]}
+    a: {choice: [1, 2], when: {model.weights: [null]}}
+    b: {choice: [1, 2], when: {model.dropout: [0, 0.25]}}
+    c: {choice: [1, 2], when: {model.size: [16.0]}}
+    d: {choice: [1, 2], when: {regime: [sgd.yaml]}}
+"""
+
+
+def test_a_condition_holds_for_the_value_that_it_names_however_that_is_written(tmp_path: Path) -> None:
+    for name in ("sgd.yaml", "my_sgd.yaml"):
+        (tmp_path / name).write_text("{}\n", encoding="utf-8")
+    (tmp_path / "config.yaml").write_text(SECTION, encoding="utf-8")
+    problems = Problems()
+    space = parse_space(resolve([tmp_path / "config.yaml"], environ={}), problems)
+    assert [str(each) for each in problems] == []
+    first = {"model.weights": None, "model.dropout": 0.25, "model.size": 16, "regime": str(tmp_path / "sgd.yaml")}
+    assert [key for key in "abcd" if space.is_active(space[key], first)] == ["a", "b", "c", "d"]
+    zero = {**first, "model.dropout": space["model.dropout"].list_values()[0]}
+    assert space.is_active(space["b"], zero)
+    other = {
+        "model.weights": "imagenet",
+        "model.dropout": 0.5,
+        "model.size": 17,
+        "regime": str(tmp_path / "my_sgd.yaml"),
+    }
+    assert [key for key in "abcd" if space.is_active(space[key], other)] == []
 
 
 @pytest.mark.parametrize("share", [0.0, 0.4999, 0.9999])

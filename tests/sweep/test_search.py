@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import math
 import random
+import sys
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from lightkit.errors import ConfigError
 from lightkit.sweep.record import Trial
-from lightkit.sweep.search import Search
+from lightkit.sweep.results import rank_trials
+from lightkit.sweep.search import Search, require_optuna
 from lightkit.sweep.settings import Plan, Pruner
 from lightkit.sweep.space import Dimension, Space
 
@@ -130,6 +133,31 @@ def test_a_trial_that_breaks_a_constraint_draws_the_search_away() -> None:
         return sum(each.params["rate"] > 1e-3 for each in trials[20:])
 
     assert search({"rate": {"max": 1e-3}}) < search({}) / 2
+
+
+def test_a_config_outside_of_the_space_is_compared_and_changes_no_proposal() -> None:
+    plan = Plan(seed=2, space=SPACE)
+    own = Trial(0, {"rate": 0.5, "smoothing": 0.0, "size": 16, "net": "a"}, state="complete", value=-1.0)
+    with_own = Search(plan, "min")
+    with_own.rebuild([own])
+    assert with_own.propose(1) == Search(plan, "min").propose(1)
+    inside = Search(plan, "min")
+    inside.rebuild([Trial(0, {**own.params, "rate": 0.05, "frozen": "all"}, state="complete", value=-1.0)])
+    others = [inside.propose(number) for number in range(1, 4)]
+    assert all(each is not None and SPACE.contains(each) for each in others)
+    assert rank_trials([own, Trial(1, {}, state="complete", value=0.0)], plan, "min")[0] is own
+
+
+def test_without_optuna_a_search_says_what_to_install_and_a_random_one_works(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    monkeypatch.setitem(sys.modules, "optuna.trial", None)
+    with pytest.raises(ConfigError, match=r"sweep\.sampler: it needs Optuna 5: install it with pip install"):
+        require_optuna(Plan(space=SPACE))
+    with pytest.raises(ConfigError, match=r"sweep\.pruner: it needs Optuna 5"):
+        require_optuna(Plan(sampler="random", pruner=Pruner("median"), space=SPACE))
+    plan = Plan(sampler="random", space=SPACE)
+    require_optuna(plan)
+    assert len(run(plan, 5)) == 5
 
 
 @pytest.mark.slow

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 import os
 import random
 import re
@@ -138,25 +139,79 @@ def test_a_trial_that_is_worse_than_the_median_is_stopped_and_is_pruned_in_the_t
     assert Counter(each["status"] for each in summaries)["pruned"] == len(pruned)
 
 
-def test_gc_deletes_what_was_stopped_before_anything_else(whole: tuple[Path, str], tmp_path: Path) -> None:
-    folder, _ = whole
-    shutil.copytree(folder / "runs", tmp_path / "runs", symlinks=True)
-
-    def read_states() -> dict[str, str]:
-        paths = tmp_path.glob("runs/config/2*/summary.json")
-        return {path.parent.name: json.loads(path.read_text(encoding="utf-8"))["status"] for path in paths}
-
-    before = read_states()
+def collect(folder: Path, *words: str) -> str:
+    """Delete runs, and return what that has printed."""
     printed = subprocess.run(
-        [*PROGRAM, "gc", "--keep-last=50"],
-        cwd=tmp_path,
+        [*PROGRAM, "gc", *words],
+        cwd=folder,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
         text=True,
         check=True,
     )
+    return printed.stdout
+
+
+def read_states(folder: Path) -> dict[str, str]:
+    """Read the states of the runs that are there, by the name of the run."""
+    paths = folder.glob("runs/config/2*/summary.json")
+    return {
+        f"config/{path.parent.name}": json.loads(path.read_text(encoding="utf-8"))["status"] for path in sorted(paths)
+    }
+
+
+@pytest.fixture
+def copied(whole: tuple[Path, str], tmp_path: Path) -> Path:
+    """A copy of that sweep, with the folders of its runs."""
+    for name in ("runs", "sweeps"):
+        shutil.copytree(whole[0] / name, tmp_path / name, symlinks=True)
+    return tmp_path
+
+
+def read_pruned(folder: Path) -> list[str]:
+    """Return the runs of pruned trials as the record has them."""
+    lines = [json.loads(line) for line in (folder / "sweeps/config/trials.jsonl").read_text().splitlines()]
+    return [line["run"] for line in lines if line["event"] == "end" and line["state"] == "pruned"]
+
+
+def test_gc_deletes_what_was_stopped_before_anything_else(copied: Path) -> None:
+    before = read_states(copied)
+    printed = collect(copied, "--keep-last=50")
     assert "pruned" in before.values()
-    assert read_states() == {name: state for name, state in before.items() if state != "pruned"}, printed.stdout
+    assert read_states(copied) == {name: state for name, state in before.items() if state != "pruned"}, printed
+
+
+def test_gc_keeps_what_an_unfinished_sweep_needs_and_no_more(copied: Path) -> None:
+    record = copied / "sweeps/config/trials.jsonl"
+    whole = record.read_text(encoding="utf-8")
+    assert whole.splitlines()[-1].endswith('"event": "done"}')
+    before = read_states(copied)
+    pruned = read_pruned(copied)
+    assert sorted(pruned) == [name for name, state in before.items() if state == "pruned"]
+
+    # one that was killed between the end of its training and the line that says so is not over yet
+    lines = whole.splitlines(keepends=True)
+    lost = next(at for at, line in enumerate(lines) if '"state": "pruned"' in line)
+    record.write_text("".join([*lines[:lost], *lines[lost + 1 : -1]]), encoding="utf-8")
+    kept = json.loads(collect(copied, "--keep-last=0", "--json"))["kept"]
+    assert [*kept] == [name for name in sorted(before, reverse=True) if name not in pruned[1:]]
+    assert "its sweep is not finished" in kept.values()
+    assert sorted(read_states(copied)) == sorted(kept)
+
+    record.write_text(whole, encoding="utf-8")
+    assert len(json.loads(collect(copied, "--keep-last=0", "--json"))["kept"]) == 1, "the newest good one"
+
+
+def test_gc_keeps_all_runs_of_a_sweep_whose_record_cannot_be_read(copied: Path) -> None:
+    before = read_states(copied)
+    record = copied / "sweeps/config/trials.jsonl"
+    record.write_text(record.read_text(encoding="utf-8").replace('"trial": 3,', '"trial": "3",', 1), encoding="utf-8")
+    printed = collect(copied, "--keep-last=0")
+    assert read_states(copied) == before
+    assert "trials.jsonl, line" in printed
+    assert "this is no line of a sweep" in printed
+    assert "Until then its runs are kept" in printed
 
 
 def test_trials_are_in_a_table_and_on_a_page(whole: tuple[Path, str]) -> None:
@@ -184,13 +239,13 @@ def test_a_finished_sweep_is_printed_again_and_trains_nothing(whole: tuple[Path,
     code, text = run(folder, "--status")
     assert code == 0
     assert "12 of 12 trials" in text
+    record = folder / "sweeps/config/trials.jsonl"
+    content = record.read_bytes()
     code, text = run(folder, "--sweep.trials=13")  # finished ones count
     assert code == 0
     assert len(ends(folder)) == 13
-    (folder / "sweeps/config/trials.jsonl").write_text(
-        "".join((folder / "sweeps/config/trials.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)[:-2]),
-        encoding="utf-8",
-    )
+    assert record.read_bytes().startswith(content)
+    record.write_bytes(content)
 
 
 def test_a_search_that_is_killed_three_times_ends_as_one_that_was_not(whole: tuple[Path, str], tmp_path: Path) -> None:
@@ -224,6 +279,22 @@ def test_a_search_that_is_killed_at_random_moments_ends_as_one_that_was_not(
     code, text = run(tmp_path)
     assert code == 0, text
     assert read_lines(tmp_path) == read_lines(whole[0])
+
+
+def test_a_search_that_is_killed_ends_after_as_many_failures_as_one_that_was_not(tmp_path: Path) -> None:
+    space = {"model.weight_decay": [2.0], "model.hidden": [1, 2, 3, 4, 5, 6]}
+    write(tmp_path, max_failures=3, sampler="grid", space=space)
+    process = start(tmp_path, pace_s=0.5)
+    wait_for(tmp_path, "end", 2)
+    process.kill()
+    process.communicate()
+    code, text = run(tmp_path)
+    assert code == 1
+    assert "3 trials in a row have failed" in text
+    assert [line["state"] for line in ends(tmp_path)] == ["complete", "failed", "failed", "failed"]
+    code, text = run(tmp_path)  # after what was wrong may have been repaired
+    assert code == 1
+    assert len(ends(tmp_path)) == 7
 
 
 def test_with_two_at_a_time_each_proposal_is_recorded_and_nothing_is_trained_twice(tmp_path: Path) -> None:
@@ -272,6 +343,35 @@ def test_what_goes_wrong_in_a_trial_is_recorded_and_the_search_goes_on(tmp_path:
     assert Counter(line.partition(" ")[0] for line in trained)["config/5"] == 2  # once more
     cases = ET.parse(tmp_path / "cases.xml").getroot().iter("testcase")
     assert [case.find("failure") is not None for case in cases] == [state == "failed" for state in states]
+
+
+def test_a_trial_that_ends_with_75_goes_on_and_one_that_always_does_ends_the_sweep(tmp_path: Path) -> None:
+    write(tmp_path, sampler="grid", space={"model.weight_decay": [9.0, 10.0, 0.5]})
+    code, text = run(tmp_path)
+    assert code == 75
+    assert "the tracker is away" in text
+    assert [line["state"] for line in ends(tmp_path)] == ["complete", "complete"]
+    trained = (tmp_path / "trained.txt").read_text().splitlines()
+    assert [line for line in trained if line.startswith("config/1 ")] == ["config/1 from 0", "config/1 from 1"]
+    assert len([line for line in trained if line.startswith("config/2 ")]) == 4  # its first start, and three more
+
+
+@pytest.mark.parametrize("value", [11.0, 12.0], ids=["the trial", "the sweep too"])
+def test_a_trial_that_is_killed_before_its_first_epoch_begins_anew_and_has_its_own_value(
+    value: float, tmp_path: Path
+) -> None:
+    write(tmp_path, sampler="grid", space={"model.weight_decay": [value], "model.hidden": [16]})
+    if value == 12.0:
+        assert run(tmp_path)[0] == -signal.SIGKILL
+    code, text = run(tmp_path)
+    assert code == 0, text
+    assert [line["state"] for line in ends(tmp_path)] == ["complete", "complete"]
+    check_values(tmp_path)
+    first, second = sorted(tmp_path.glob("runs/config/2*"))[1:]
+    assert not (first / "summary.json").exists()
+    record = json.loads((tmp_path / "sweeps/config/trials.jsonl").read_text().splitlines()[-2])
+    assert record["run"] == f"config/{second.name}"
+    assert record["values"].keys() == {"0", "1", "2", "3"}
 
 
 @pytest.mark.parametrize(("value", "code", "says"), [(5.0, 2, "the config"), (7.0, 3, "the data")], ids=["2", "3"])
@@ -342,6 +442,9 @@ def test_the_best_are_trained_again_with_fresh_seeds_and_their_mean_decides(tmp_
     half = 4.302653 * deviation / 3**0.5  # Student's t with two degrees of freedom
     assert f"again trial 2: mean {mean:.4g} [{mean - half:.4g}, {mean + half:.4g}] of 3 fresh seeds" in text
     assert "over the config itself, with fresh seeds" in text
+    page = (tmp_path / "sweeps/config/report.html").read_text(encoding="utf-8")
+    assert "Confirmation with fresh seeds" in page
+    assert f"{mean - half:.4g} to {mean + half:.4g}" in page
 
 
 def test_a_sweep_with_nothing_to_gain_says_so(tmp_path: Path) -> None:
@@ -365,7 +468,8 @@ def test_seeds_train_the_config_itself_and_print_mean_and_interval(tmp_path: Pat
 
 def test_a_grid_needs_no_file_and_no_metric(tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text(yaml.safe_dump(BASE), encoding="utf-8")
-    code, text = run(tmp_path, "--space", "model.learning_rate=1e-3,1e-2", "--space", "model.hidden=8,16")
+    words = ("model.learning_rate=1e-3,1e-2", "model.hidden=8", "model.hidden=16")
+    code, text = run(tmp_path, *(f"--space={word}" for word in words))
     assert code == 0, text
     found = [line["params"] for line in read_lines(tmp_path) if line["event"] == "begin"]
     expected = [(0.01, 32), (0.001, 8), (0.001, 16), (0.01, 8), (0.01, 16)]
@@ -385,3 +489,128 @@ def test_events_of_trials_come_as_json_lines(tmp_path: Path) -> None:
     assert code == 0, text
     lines = [json.loads(line) for line in text.splitlines()]
     assert [(line["number"], line["state"]) for line in lines] == [(0, "complete"), (1, "complete"), (2, "complete")]
+
+
+# -- several at a time, and other processes ----------------------------------------------------------------------------
+
+
+def test_a_second_sweep_of_the_job_ends_with_75_and_status_shows_the_first(tmp_path: Path) -> None:
+    write(tmp_path, trials=9, sampler="random", space=RATES)
+    first = start(tmp_path, pace_s=1.0)
+    wait_for(tmp_path, "end", 0)
+    code, text = run(tmp_path, "--status")
+    assert code == 0, text
+    assert re.search(r"config: \d of 9 trials \(\d complete, 1 running\), about .* left", text)
+    assert re.search(r"^best: trial \d: complete, val/loss", text, re.MULTILINE)
+    assert re.search(r"^\d +running +model\.learning_rate=", text, re.MULTILINE)
+    code, text = run(tmp_path)
+    assert code == 75, text
+    assert f"is being run by process {first.pid}" in text
+    first.send_signal(signal.SIGTERM)
+    first.communicate(timeout=60)
+    assert first.returncode == 75
+    numbers = [line["trial"] for line in read_lines(tmp_path) if line["event"] == "begin"]
+    assert numbers == list(range(len(numbers)))
+
+
+def test_as_many_trials_run_at_a_time_as_there_is_room_for(tmp_path: Path) -> None:
+    cores = len(os.sched_getaffinity(0))
+    if cores < 2:
+        pytest.skip("needs two cores")
+    write(tmp_path, trials=8, parallel="auto", sampler="random", space=RATES)
+    code, text = run(tmp_path, pace_s=0.3)
+    assert code == 0, text
+    running = most = 0
+    for line in read_lines(tmp_path):
+        running += {"begin": 1, "end": -1}.get(line["event"], 0)
+        most = max(most, running)
+    assert 1 < most <= cores
+    assert [line["state"] for line in ends(tmp_path)] == ["complete"] * 8
+
+
+def test_a_reader_that_leaves_the_pipe_ends_the_sweep_and_the_same_command_goes_on(tmp_path: Path) -> None:
+    write(tmp_path, trials=4, sampler="random", space=RATES)
+    process = start(tmp_path, pace_s=0.2)
+    assert process.stdout is not None
+    assert process.stdout.readline().startswith("trial 0: complete, val/loss")
+    process.stdout.close()
+    assert process.wait(timeout=60) == 141
+    code, text = run(tmp_path)
+    assert code == 0, text
+    assert [line["state"] for line in ends(tmp_path)] == ["complete"] * 4
+    fresh = Counter(line for line in (tmp_path / "trained.txt").read_text().splitlines() if line.endswith("from 0"))
+    assert set(fresh.values()) == {1}
+
+
+# -- which values, and which is the best -------------------------------------------------------------------------------
+
+
+def compute_loss(params: Mapping[str, Any]) -> float:
+    """Compute the value of a stand-in of four epochs."""
+    rate = float(params.get("model.learning_rate", 0.01))
+    return abs(math.log10(rate) + 2.5) + (float(params.get("model.hidden", 32)) - 16) ** 2 / 1000 + 1 / 4
+
+
+def check_values(folder: Path) -> None:
+    """Assert that each trial has the value of its own training."""
+    begins = [line for line in read_lines(folder) if line["event"] == "begin"]
+    for line in ends(folder):
+        assert line["value"] == pytest.approx(compute_loss(begins[line["trial"]]["params"])), line
+
+
+def test_a_sweep_whose_folder_was_deleted_begins_another_and_takes_no_run_of_the_first(tmp_path: Path) -> None:
+    write(tmp_path, trials=3, sampler="random", seed=1, space=RATES)
+    assert run(tmp_path)[0] == 0
+    check_values(tmp_path)
+    shutil.rmtree(tmp_path / "sweeps")
+    write(tmp_path, trials=3, sampler="random", seed=2, space=RATES)
+    code, text = run(tmp_path)
+    assert code == 0, text
+    assert [path.name for path in tmp_path.glob("sweeps/*")] == ["config-2"]
+    check_values(tmp_path)
+    assert len((tmp_path / "trained.txt").read_text().splitlines()) == 6
+
+
+def test_a_search_without_a_metric_takes_that_of_the_checkpoint_of_its_first_trial(tmp_path: Path) -> None:
+    config = {**BASE, "sweep": {"trials": 4, "space": {"model.hidden": {"int": [4, 32]}}}}
+    config["callbacks"] = {"checkpoint": None}
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(config), encoding="utf-8")
+    code, text = run(tmp_path)
+    assert code == 0, text
+    check_values(tmp_path)
+    (found,) = [line for line in read_lines(tmp_path) if line["event"] == "metric"]
+    assert (found["metric"], found["mode"]) == ("val/loss", "min")
+
+
+def test_a_key_with_a_condition_is_set_where_it_holds(tmp_path: Path) -> None:
+    condition = {"choice": [0.25, 0.5], "when": {"model.hidden": [16]}}
+    write(tmp_path, sampler="grid", space={"model.weight_decay": condition, "model.hidden": [8, 16]})
+    code, text = run(tmp_path)
+    assert code == 0, text
+    layers = [yaml.safe_load(path.read_text()) for path in sorted(tmp_path.glob("sweeps/config/trials/*/trial.yaml"))]
+    assert layers == [
+        {},
+        {"model.hidden": 8},
+        {"model.hidden": 16, "model.weight_decay": 0.25},
+        {"model.hidden": 16, "model.weight_decay": 0.5},
+    ]
+
+
+@pytest.mark.parametrize("confirm", [None, {"top": 1, "seeds": 2}], ids=["once", "confirmed"])
+def test_a_config_that_breaks_a_bound_is_never_the_best(confirm: dict[str, int] | None, tmp_path: Path) -> None:
+    """The config itself has the lower loss, and 320 parameters."""
+    space = {"model.learning_rate": [1e-4], "model.hidden": [20]}
+    write(tmp_path, sampler="grid", constraints={"params": {"max": 250}}, confirm=confirm, space=space)
+    code, text = run(tmp_path)
+    assert code == 0, text
+    found = ends(tmp_path)
+    assert found[0]["value"] < found[1]["value"]
+    assert "best  trial 1: " in text
+    assert "gain  unknown: the config itself is not within all bounds of sweep.constraints" in text
+    best = yaml.safe_load((tmp_path / "sweeps/config/best.yaml").read_text(encoding="utf-8"))
+    assert best == {"model.learning_rate": 1e-4, "model.hidden": 20}
+    assert len(found) == (2 if confirm is None else 6)
+    with (tmp_path / "sweeps/config/trials.csv").open(encoding="utf-8") as file:
+        head, first, *_ = csv.reader(file)
+    assert len({*head}) == len(head)
+    assert first[head.index("params")] == "320"

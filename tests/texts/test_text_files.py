@@ -73,6 +73,14 @@ def test_an_encoding_that_is_asked_for_is_an_error_where_it_is_wrong(tmp_path: P
     assert [row.text for row in read_folder(root, encoding="latin-1")] == ["one\ntwo £\n"]
 
 
+def test_utf_16_without_a_mark_is_an_error_and_read_where_it_is_asked_for(tmp_path: Path) -> None:
+    path = tmp_path / "t.txt"
+    path.write_bytes("a rose".encode("utf-16-le"))
+    with pytest.raises(DataError, match=r"t\.txt: this text has bytes of 0, .*data\.init_args\.encoding"):
+        read_text(path, encoding="auto")
+    assert read_text(path, encoding="utf-16-le")[0] == "a rose"
+
+
 def test_a_class_without_texts_is_an_error(tmp_path: Path) -> None:
     root = write(tmp_path, {"a/1.txt": b"one", "b/1.md": b"x"})
     with pytest.raises(DataError, match=r"b: this class has no \.txt files"):

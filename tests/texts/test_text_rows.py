@@ -126,10 +126,11 @@ def test_classes_that_are_numbers_are_in_their_order() -> None:
             rows_of(("x", "sport", "train"), ("y", "sprot", "test")),
             r"line 3: the label 'sprot' is no class.*did you mean",
         ),
+        (rows_of(("x", "1"), ("y", "1.0"), ("z", "2")), r"t\.csv: the column of labels has the classes '1' and '1\.0'"),
         (rows_of(("x", "a", None, -1.0)), r"line 2: the weight is -1\.0; expected a number of 0 or more"),
         (rows_of(("x", "a", None, "heavy")), r"line 2: the weight is 'heavy'"),
     ],
-    ids=["no rows", "nan", "null", "mark", "split", "no train", "class", "negative", "no number"],
+    ids=["no rows", "nan", "null", "mark", "split", "no train", "class", "spelling", "negative", "no number"],
 )
 def test_what_is_wrong_with_a_row_is_reported_with_its_place(rows: list[TextRow], says: str) -> None:
     with pytest.raises(DataError, match=says):

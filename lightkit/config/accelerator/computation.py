@@ -21,7 +21,7 @@ from lightkit.config.tree import Node, find, to_plain
 from lightkit.errors import format_count, near
 from lightkit.hardware import Machine
 from lightkit.hardware.cores import find_user_threads, workers_by_rule
-from lightkit.hardware.processor import has_bf16
+from lightkit.hardware.processor import is_bf16_fast
 
 
 @dataclass(frozen=True)
@@ -183,9 +183,9 @@ def choose_settings(
 
     Sources:
         Precision: Lightning, "N-Bit Precision": bf16-mixed from Ampere (compute capability 8.0) on, 16-mixed before;
-            XLA multiplies float32 in bfloat16 on TPUs by itself. CPUs: oneDNN's bf16 kernels need the instructions.
-        Memory format: PyTorch's tutorial "Channels Last Memory Format" (tensor cores). On the CPU our own benches in
-            docs/hardware.md: with bf16 it is up to 1.25 times as fast (ResNet-18), in float32 no faster.
+            XLA multiplies float32 in bfloat16 on TPUs by itself. CPUs: measured, in docs/hardware.md.
+        Memory format: PyTorch's tutorial "Channels Last Memory Format" (tensor cores). CPUs: measured, in
+            docs/hardware.md.
         Threads, processes: PyTorch's "Performance Tuning Guide", and `lightkit.hardware.cores`.
 
     Args:
@@ -206,15 +206,16 @@ def choose_settings(
         "num_workers": workers_by_rule(share, device=str(kind), is_cached=False),
     }
     if kind == "cpu":
-        is_bf16_fast = has_bf16(machine.instruction_sets, environ)
-        words = f"CPU with{'' if is_bf16_fast else 'out'} bf16 instructions, {format_count(share, 'core')}"
+        is_fast = is_bf16_fast(machine.instruction_sets, machine.cpu_vendor, environ)
+        words = f"CPU with{'' if is_fast else 'out'} fast bf16 instructions, {format_count(share, 'core')}"
         values["threads"] = None if find_user_threads(environ) else share
-        if is_bf16_fast:
-            values |= {"precision": "bf16-mixed", "memory_format": "channels_last"}
+        values["memory_format"] = "channels_last"
+        if is_fast:
+            values["precision"] = "bf16-mixed"
     elif kind == "gpu":
-        is_bf16_fast = bool(machine.gpus) and all(gpu.capability >= (8, 0) for gpu in machine.gpus or ())
-        words = f"CUDA with{'' if is_bf16_fast else 'out'} bf16"
-        values |= {"precision": "bf16-mixed" if is_bf16_fast else "16-mixed", "memory_format": "channels_last"}
+        has_bf16 = bool(machine.gpus) and all(gpu.capability >= (8, 0) for gpu in machine.gpus or ())
+        words = f"CUDA with{'' if has_bf16 else 'out'} bf16"
+        values |= {"precision": "bf16-mixed" if has_bf16 else "16-mixed", "memory_format": "channels_last"}
     else:
         words = {"mps": "Apple's GPU", "tpu": "XLA"}.get(str(kind), "a device that only torch can name")
     return words, values

@@ -18,6 +18,7 @@ from pyarrow import types
 
 from lightkit.config import near
 from lightkit.errors import ConfigError, DataError
+from lightkit.rows.values import is_text, plain
 
 Numbers = npt.NDArray[np.float32]
 Shape = tuple[int, ...]
@@ -146,10 +147,6 @@ def _is_real(kind: pa.DataType) -> bool:
     return bool(types.is_floating(kind) or types.is_decimal(kind))
 
 
-def _is_text(kind: pa.DataType) -> bool:
-    return str(kind) in ("string", "large_string", "string_view")
-
-
 def _is_bytes(kind: pa.DataType) -> bool:
     return str(kind) in ("binary", "large_binary", "binary_view")
 
@@ -170,13 +167,13 @@ _EXPECTED: dict[str, tuple[Callable[[pa.DataType], bool], str]] = {
     "image": (_is_image, "encoded images as binary, or a struct with a binary field 'bytes'"),
     "features": (_is_feature, "numbers, or lists or tensors of numbers"),
     "label": (
-        lambda kind: _is_text(kind) or _is_number(kind) or types.is_boolean(kind),
+        lambda kind: is_text(kind) or _is_number(kind) or types.is_boolean(kind),
         "text, integers or booleans for classes, or numbers to predict",
     ),
     "weight": (_is_number, "numbers of 0 or more"),
-    "split": (_is_text, "the names train, val (or valid, validation) and test"),
+    "split": (is_text, "the names train, val (or valid, validation) and test"),
     "key": (
-        lambda kind: _is_text(kind) or _is_bytes(kind) or types.is_integer(kind),
+        lambda kind: is_text(kind) or _is_bytes(kind) or types.is_integer(kind),
         "text, integers or binary",
     ),
 }
@@ -202,8 +199,8 @@ class RowFilter:
         """Check each row of a batch: bool ``(rows,)``."""
         import pyarrow.dataset as ds  # with pandas, 0.2 s
 
-        plain = pa.table({name: plain_column(batch, name) for name in self.columns})
-        found = ds.dataset(plain).to_table(columns={"passes": self.rows}, use_threads=False)["passes"]
+        table = pa.table({name: plain_column(batch, name) for name in self.columns})
+        found = ds.dataset(table).to_table(columns={"passes": self.rows}, use_threads=False)["passes"]
         return np.asarray(pc.fill_null(found, False))
 
 
@@ -273,10 +270,10 @@ def _parse_condition(triple: Any, schema: pa.Schema) -> tuple[str, pc.Expression
 
 def _is_in(field: pc.Expression, values: Sequence[pa.Scalar], kind: pa.DataType) -> pc.Expression:
     """Compare a column with each of several values of its type."""
-    plain = [one.as_py() for one in values]
-    if types.is_floating(kind) and 0 in plain:  # Arrow (25.0) compares bits here, and 0.0 equals -0.0
-        plain += [0.0, -0.0]
-    return field.isin(pa.array(plain, None if types.is_decimal(kind) and values else kind))
+    found = [one.as_py() for one in values]
+    if types.is_floating(kind) and 0 in found:  # Arrow (25.0) compares bits here, and 0.0 equals -0.0
+        found += [0.0, -0.0]
+    return field.isin(pa.array(found, None if types.is_decimal(kind) and values else kind))
 
 
 def _convert_value(value: Any, kind: pa.DataType, column: str) -> pa.Scalar:
@@ -287,12 +284,7 @@ def _convert_value(value: Any, kind: pa.DataType, column: str) -> pa.Scalar:
         if types.is_decimal(kind):  # any number, also with more digits than the column holds
             return pa.scalar(Decimal(str(value)))
         if isinstance(value, str) and types.is_temporal(kind):
-            try:
-                return pa.scalar(value).cast(kind)
-            except pa.ArrowException:
-                if not types.is_timestamp(kind) or kind.tz is None:
-                    raise
-                return pa.scalar(value).cast(pa.timestamp(kind.unit)).cast(pa.int64()).cast(kind)
+            return _parse_moment(value, kind)
         if isinstance(value, float) and types.is_integer(kind):
             if not value.is_integer():  # Arrow would cut it off
                 raise ValueError  # noqa: TRY301
@@ -305,12 +297,23 @@ def _convert_value(value: Any, kind: pa.DataType, column: str) -> pa.Scalar:
         ) from error
 
 
+def _parse_moment(text: str, kind: pa.DataType) -> pa.Scalar:
+    """Parse a moment of a column's type.
+
+    Raises:
+        ArrowException: If the text is none.
+    """
+    try:
+        return pa.scalar(text).cast(kind)
+    except pa.ArrowException:
+        if not types.is_timestamp(kind) or kind.tz is None:
+            raise
+        return pa.scalar(text).cast(pa.timestamp(kind.unit)).cast(pa.int64()).cast(kind)
+
+
 def plain_column(batch: pa.RecordBatch, name: str) -> pa.Array:
     """Return a column without a dictionary or an extension around its values."""
-    column = batch.column(batch.schema.get_field_index(name))
-    if isinstance(column, pa.ExtensionArray):
-        column = column.storage
-    return column.dictionary_decode() if types.is_dictionary(column.type) else column
+    return plain(batch.column(batch.schema.get_field_index(name)))
 
 
 def image_bytes(batch: pa.RecordBatch, name: str) -> pa.Array:
@@ -360,11 +363,11 @@ def column_shape(kind: pa.DataType) -> Shape | None:
     """Return the shape of a column's value: empty for a number, None for lists, whose length is each row's own."""
     if isinstance(kind, pa.FixedShapeTensorType):
         return tuple(kind.shape)
-    plain = plain_type(kind)
-    if types.is_list(plain) or types.is_large_list(plain):
+    kind = plain_type(kind)
+    if types.is_list(kind) or types.is_large_list(kind):
         return None
-    if types.is_fixed_size_list(plain):
-        return (plain.list_size, *(column_shape(plain.value_type) or ()))
+    if types.is_fixed_size_list(kind):
+        return (kind.list_size, *(column_shape(kind.value_type) or ()))
     return ()
 
 

@@ -106,6 +106,14 @@ class _Rules:
     test_fraction: float
     shapes: tuple[Shape, ...] = ()
 
+    def excludes(self, group: RowGroup) -> bool:
+        """Return whether no row of a row group passes the filter, by its statistics."""
+        return self.where is not None and not group.may_match(self.where.row_groups)
+
+    def needs_hash(self, given: Split | None) -> bool:
+        """Return whether a hash holds out rows of a file, whose split its name may say."""
+        return given in (None, "train") and (self.val_fraction > 0 or self.test_fraction > 0)
+
 
 class _Values(NamedTuple):
     """Columns of a record batch as arrays, and which rows cannot be used for which reason."""
@@ -151,7 +159,8 @@ class Index:
         codes: uint8 ``(rows,)``, in the order of the row groups: a place in `SPLITS`, or that of a row in no split. An
             array that is mapped from a file is mapped from it by other processes, too.
         group_counts: int64 ``(row groups, 5)``: rows with each code.
-        class_names: Names of the classes; a label counts into them. Empty for values.
+        class_names: Names of the classes; a label counts into them. Empty for values. They are those of the training
+            split, or of all rows where a hash decides the split.
         shapes: Of each column of features.
         defects: Rows that cannot be used; the first thousand.
         fingerprint: SHA-256 over the tables' fingerprints, all that decides which row is in which split, and the
@@ -572,9 +581,9 @@ def _scan(group: RowGroup, given: Split | None, rules: _Rules) -> _Findings:
     """
     codes = np.full(group.num_rows, _LEFT_OUT, np.uint8)
     found = _Findings(codes, [Counter() for _ in SPLITS], [], {})
-    if rules.where is not None and not group.may_match(rules.where.row_groups):
+    if rules.excludes(group):
         return found
-    is_hashed = given in (None, "train") and (rules.val_fraction > 0 or rules.test_fraction > 0)
+    is_hashed = rules.needs_hash(given)
     names = _list_scanned(group, rules, is_hashed=is_hashed)
     if not names:  # all rows are alike
         codes[:] = SPLITS.index(given or "train")

@@ -575,7 +575,8 @@ class _Cursor:
         """Read on to some rows of a row group, or open it anew if they lie before this place."""
         group, num_rows = self._groups[number]
         if number != self._group or skip < self._at:
-            self._at, self._rows = skip, self._read(group, skip)
+            self._rows = self._read(group, skip)
+            self._at = skip
         self._group = -1  # in the middle of reading, an error may come
         stop = skip + take
         num_read = 0

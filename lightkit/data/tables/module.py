@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader
 from lightkit.config.bounds import Fraction, NonNegativeInt, Part, PositiveInt
 from lightkit.data.bad_samples import Defects, check_bad_samples
 from lightkit.data.image_dataset import Encoded, View
-from lightkit.data.image_module import SPLIT_OF_STAGE, LoadingModule, check_arguments, seed_of
+from lightkit.data.image_module import SPLIT_OF_STAGE, IndexedSplits, LoadingModule, check_arguments, seed_of
 from lightkit.data.loader import LabelledSource, ResumableLoader, predict_loader
 from lightkit.data.tables.columns import find_columns
 from lightkit.data.tables.index import SPLITS, Index, Row, index_table
@@ -45,7 +45,7 @@ _NUM_SHOWN = 20
 _NUM_DECODED = 64  # rows at once
 
 
-class Table(LoadingModule):
+class Table(IndexedSplits, LoadingModule):
     """Images or numbers from a Delta table or a folder of Parquet, read as a stream, never whole in memory.
 
     The table is read by row group; in training the row groups come in another order in each epoch, and
@@ -247,11 +247,6 @@ class Table(LoadingModule):
         return self._index
 
     @property
-    def counts(self) -> dict[Split, int]:
-        """Number of rows of each split."""
-        return self.index.counts
-
-    @property
     def are_decoded(self) -> bool:
         """Return whether the table has no images."""
         return not self.index.columns.image
@@ -260,19 +255,6 @@ class Table(LoadingModule):
     def mean_weight(self) -> float | None:
         """Mean weight of the training split's rows, over which `lightkit.models` takes weights; None without."""
         return self.index.mean_weight
-
-    @property
-    def class_names(self) -> list[str]:
-        """Names of the classes, into which a label counts; empty for values.
-
-        They are those of the training split, or of all rows where a hash decides the split.
-        """
-        return self.index.class_names
-
-    @property
-    def num_classes(self) -> int:
-        """Number of classes; 0 for values."""
-        return len(self.class_names)
 
     @property
     def label_counts(self) -> list[int]:
@@ -388,8 +370,10 @@ class Table(LoadingModule):
 
     def _warn_of_order(self, order: BatchOrder) -> None:
         """Warn if a row group is too large to be mixed as a whole."""
-        (num_lanes, buffer), largest = order.own_cut, max(num for _, num in self.index.rows("train"))
-        if largest > (mixed := max(1, buffer // num_lanes)):
+        num_lanes, buffer = order.own_cut
+        largest = max(num for _, num in self.index.rows("train"))
+        mixed = max(1, buffer // num_lanes)
+        if largest > mixed:
             shared = f", of {buffer:,} that {num_lanes} workers share" if num_lanes > 1 else ""
             log.warning(
                 "data: the largest row group has %s rows to train on, and %s of them are mixed at a time%s: where rows "

@@ -144,7 +144,9 @@ class PetastormLoader(ResumableLoader):
         num_rows = dict(index.rows("train"))  # the groups of this table are the first of the index
         sizes = [num_rows.get(number, 0) for number in range(len(snapshot.groups))]
         self.shares = [sum(sizes[rank::num_ranks]) for rank in range(num_ranks)]
-        self.data, self.place, self.seed = data, data.places["train"], seed_of(data)
+        self.data = data
+        self.place = data.places["train"]
+        self.seed = seed_of(data)
         self.schema = pa.schema([snapshot.schema.field(name) for name in index.columns.of_a_sample])
         if not min(self.shares):
             raise DataError(
@@ -198,8 +200,10 @@ class PetastormLoader(ResumableLoader):
                 if not kept:
                     return
                 place = int(draw.integers(len(kept)))
-                kept[place], kept[-1] = kept[-1], kept[place]
-                yield kept.pop()
+                drawn = kept[place]
+                kept[place] = kept[-1]
+                kept.pop()
+                yield drawn
 
     def _rows(self, reader: Any) -> Iterator[Row]:
         """Return the rows that can be used, without end; the index has listed the others."""
