@@ -454,7 +454,7 @@ class LightkitCLI(LightningCLI):
             section["ckpt_path"] = self._ckpt_path if checkpoint is None else str(checkpoint)
         redact_tags(trainer.get("logger"), stage_config.resolved)
         if stage_config.is_script:
-            if run.resumed:  # its own config is there
+            if run.resumed or stage_config.base is not None:  # the config of the run has been saved before
                 self._allow_another_save(has_logger=trainer.get("logger") is not False)
         else:
             self._set_output_keys(section, run)
@@ -463,7 +463,7 @@ class LightkitCLI(LightningCLI):
         process.stack.enter_context(runs.activate(replace(run, stage=self.subcommand or "fit")))
 
     def _allow_another_save(self, *, has_logger: bool) -> None:
-        """Allow a resumed run to save its config where its first start did, but never over a file of the user's.
+        """Allow a later start of a run to save its config where the first did, but never over a file of the user's.
 
         Without a logger Lightning saves into the working directory, where a config.yaml may have become the user's.
         """
