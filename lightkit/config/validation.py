@@ -4,7 +4,8 @@ What is reported here jsonargparse refuses too. What only it can judge, such as 
 it.
 """
 
-from __future__ import annotations
+from __future__ import os
+import annotations
 
 import importlib.util
 import re
@@ -715,7 +716,9 @@ def _is_loaded(name: str, bases: Collection[str]) -> bool:
 
 def _is_foreign(text: Any, schema: ConfigSchema) -> bool:
     """Check whether a value may be the name of a class that the schema does not describe."""
-    if not isinstance(text, str) or not _DOTTED.fullmatch(text) or Path(text).is_file():  # such as rows.csv
+    if not isinstance(text, str) or not _DOTTED.fullmatch(text):
+        return False
+    if os.path.isfile(text):  # noqa: PTH113 - such as rows.csv; Path.is_file raises OSError of a name that is too long
         return False
     return schema.path_of(text) is None or not schema.is_valid_for(text)
 
