@@ -4,10 +4,10 @@ What is reported here jsonargparse refuses too. What only it can judge, such as 
 it.
 """
 
-from __future__ import os
-import annotations
+from __future__ import annotations
 
 import importlib.util
+import os
 import re
 import sys
 from collections import defaultdict
