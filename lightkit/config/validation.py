@@ -189,8 +189,6 @@ class _Validator:
         """Return what to write in place of a top-level key that there is not; empty where nothing is near."""
         if key == "trust":
             return "; --trust is given on the command line, and by no config"
-        if key in OLD_TRAINER_KEYS:
-            return f"; did you mean 'accelerator.{key}'?"
         if key in OLD_ARGUMENTS:
             return self._note_outdated(OLD_ARGUMENTS[key], node)
         if key == "config":

@@ -43,7 +43,6 @@ WRONG = {
         "early_stopping: no such key; did you mean 'callbacks.early_stopping'?",
     ),
     "dashes in a name": ("max-epochs: 3", "max-epochs: no such key; did you mean 'trainer.max_epochs'?"),
-    "hardware": ("gpus: 1", "gpus: no such key; did you mean 'accelerator.gpus'?"),
     "the beginning of a name": ("seed: 3", "seed: no such key; did you mean 'seed_everything'?"),
     "a name in a section that the config has not": ("margin: 0.1", "margin: no such key; did you mean 'gate.margin'?"),
     "a name in two sections, of which the config has one": ("name: x", "name: no such key; did you mean 'run.name'?"),
