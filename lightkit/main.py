@@ -8,9 +8,9 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
-from lightkit.cli.command_line import Invocation
+from lightkit.cli.command_line import Command, Invocation
 from lightkit.cli.command_table import COMMANDS, WITH_MODEL, parse
 from lightkit.cli.console import FULL_TRACEBACK, discard_output, flush_or_discard, guard_standard_output, print_error
 from lightkit.errors import PIPE_CLOSED, Interrupted, LightkitError, OutputLost, format_interruption
@@ -30,40 +30,32 @@ def main(argv: Sequence[str] | None = None) -> int:
     if argv is None:
         guard_standard_output()
     watch = SignalWatch(to_the_end=argv is None)
-    watch.deferred = True  # until `_code_of` can report it
+    watch.deferred = True  # until it can be reported
     with watch:
         try:
-            watch.code = _code_of(words, watch)
+            try:
+                watch.stop_deferring()
+                code = _dispatch(words, watch)
+            finally:
+                watch.deferred = True  # the work is done, and its end is still to be printed
+            print(end="", flush=True)  # here, where a reader that has left is no news
+            watch.code = code
+        except Interrupted as interruption:
+            watch.code = _report_interruption(interruption)
+        except BrokenPipeError:  # the reader of a pipe has left, as `| head` does
+            discard_output(sys.stdout)
+            watch.code = PIPE_CLOSED
+        except Exception as error:
+            if watch.received is not None and watch.explains(error):
+                watch.code = _report_interruption(Interrupted(watch.received))
+            elif isinstance(error, LightkitError):
+                watch.code = _report_error(error)
+            else:
+                raise
         finally:  # a reader may have left while an error was on its way
             flush_or_discard(sys.stdout)
             flush_or_discard(sys.stderr)
         return watch.code
-
-
-def _code_of(words: list[str], watch: SignalWatch) -> int:
-    try:
-        try:
-            watch.stop_deferring()
-            code = _dispatch(words, watch)
-        finally:
-            watch.deferred = True  # the work is done, and its end is still to be printed
-        print(end="", flush=True)  # here, where a reader that has left is no news
-    except Interrupted as interruption:
-        return _report_interruption(interruption)
-    except BrokenPipeError:  # the reader of a pipe has left, as `| head` does
-        discard_output(sys.stdout)
-        return PIPE_CLOSED
-    except Exception as error:
-        if watch.received is not None and watch.explains(error):
-            return _report_interruption(Interrupted(watch.received))
-        if not isinstance(error, LightkitError):
-            raise
-        flush_or_discard(sys.stdout)  # above the error, where both go to one place
-        if isinstance(error, OutputLost):
-            discard_output(sys.stdout)
-        print_error(f"error: {error}")
-        return error.exit_code
-    return code
 
 
 def _report_interruption(interruption: Interrupted) -> int:
@@ -71,8 +63,20 @@ def _report_interruption(interruption: Interrupted) -> int:
     return interruption.exit_code
 
 
+def _report_error(error: LightkitError) -> int:
+    flush_or_discard(sys.stdout)  # above the error, where both go to one place
+    if isinstance(error, OutputLost):
+        discard_output(sys.stdout)
+    print_error(f"error: {error}")
+    return error.exit_code
+
+
 def _dispatch(words: list[str], watch: SignalWatch) -> int:
-    """Parse the words, and answer what needs no command's module; else run the command."""
+    """Parse the words, and answer what needs no command's module; else import it and call its function.
+
+    Raises:
+        ConfigError: If a word is wrong, and the command takes no config.
+    """
     invocation = parse(words)
     if invocation.has("traceback"):
         os.environ[FULL_TRACEBACK] = "1"
@@ -80,21 +84,29 @@ def _dispatch(words: list[str], watch: SignalWatch) -> int:
         print(f"lightkit {__version__}")
         return 0
     if not invocation.command:
-        from lightkit.cli.help import format_general_help  # here: other commands need none of its words
-
-        print(format_general_help(), end="", file=sys.stdout if words else sys.stderr)
-        return 0 if words else 2
+        return _print_general_help(is_asked=bool(words))
 
     sys.path.insert(0, str(os.getcwd()))  # noqa: PTH109 (a class_path of the user's own module is found here)
-    if invocation.topics is not None and not _asks_for_all(invocation):
+    has_model = invocation.command in WITH_MODEL
+    if has_model and invocation.topics == ("all",):  # the help of LightningCLI itself
+        invocation = invocation._replace(topics=None, passthrough=("--help",))
+    if invocation.topics is not None:
         print(_format_help(invocation), end="")
         return 0
-    return _run_command(invocation, watch)
+
+    # A command without a config has no other errors to be reported together with those of its words.
+    command = COMMANDS[invocation.command]
+    if not command.takes_config:
+        invocation.raise_errors()
+    run = _import_function(command)
+    return int(run(invocation, watch) if has_model else run(invocation))
 
 
-def _asks_for_all(invocation: Invocation) -> bool:
-    """Return whether the help of LightningCLI itself is asked for."""
-    return invocation.command in WITH_MODEL and invocation.topics == ("all",)
+def _print_general_help(*, is_asked: bool) -> int:
+    from lightkit.cli.help import format_general_help  # here: other commands need none of its words
+
+    print(format_general_help(), end="", file=sys.stdout if is_asked else sys.stderr)
+    return 0 if is_asked else 2
 
 
 def _format_help(invocation: Invocation) -> str:
@@ -107,20 +119,8 @@ def _format_help(invocation: Invocation) -> str:
     return format_command_help(COMMANDS[invocation.command])
 
 
-def _run_command(invocation: Invocation, watch: SignalWatch) -> int:
-    """Import the command's module and call its function.
-
-    Raises:
-        ConfigError: If a word is wrong, and the command takes no config, whose errors are reported together.
-    """
-    command = COMMANDS[invocation.command]
-    if _asks_for_all(invocation):
-        invocation = invocation._replace(topics=None, passthrough=("--help",))
-    if not command.takes_config:
-        invocation.raise_errors()
+def _import_function(command: Command) -> Callable[..., int]:
     name = command.name.replace("-", "_")
-    module = importlib.import_module(f"lightkit.commands.{command.module or name}")
-    run = getattr(module, command.function or name)
-    if command.name in WITH_MODEL:
-        return int(run(invocation, watch))
-    return int(run(invocation))
+    module = importlib.import_module(command.module or f"lightkit.commands.{name}")
+    function: Callable[..., int] = getattr(module, command.function or name)
+    return function

@@ -53,10 +53,10 @@ def list_arguments(tree: Node, path: KeyPath, *, imports: bool = True) -> tuple[
     Raises:
         ConfigError: If its class cannot be imported.
     """
-    data = load_schema().data
-    sections = data["sections"]
+    schema = load_schema()
+    sections = schema.data["sections"]
     if not path:
-        return "lightkit", {**{key: {"help": ""} for key in [*sections, *data["bases"]]}, **data["top"]}
+        return "lightkit", {**{key: {"help": ""} for key in schema.sections}, **schema.data["top"]}
     if path == ("accelerator",):  # each key is as in the section, as in the trainer, or a number
         known = {**sections["trainer"]["arguments"], **sections["accelerator"]["arguments"]}
         number = {"schema": {"type": "integer"}}
@@ -68,7 +68,7 @@ def list_arguments(tree: Node, path: KeyPath, *, imports: bool = True) -> tuple[
         return "lightkit", {name: {"help": f"stands for {cls}"} for name, cls in NAMED_CLASSES[path[0]].items()}
     if name is None:
         return "", {}
-    found, description = describe_class(name, data["bases"].get(path[0], ()), imports=imports)
+    found, description = describe_class(name, schema.data["bases"].get(path[0], ()), imports=imports)
     return found, description["arguments"]
 
 

@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 FILES = ":files"
 FOLDERS = ":folders"
 """Values of an option that the shell completes: files on the disk."""
-_SECTIONS = ("config", "help", "trainer", "model", "data", "callbacks", "logger", "optimizer", "lr_scheduler")
-"""Words that a misspelt option may mean, in addition to the options of its command."""
+_SECTIONS = ("trainer", "model", "data", "callbacks", "logger", "optimizer", "lr_scheduler")
+"""Sections that a misspelt option may mean, in addition to the options of its command."""
 _KEYS = (
-    *("trainer", "model", "data", "callbacks", "logger", "optimizer", "lr_scheduler", "run", "launch", "watchdog"),
-    *("gate", "sweep", "accelerator", "seed_everything", "ckpt_path", "weights_only", "verbose", "return_predictions"),
+    *(*_SECTIONS, "run", "launch", "watchdog", "gate", "sweep", "accelerator"),
+    *("seed_everything", "ckpt_path", "weights_only", "verbose", "return_predictions"),
 )
 """Keys at the top of a config."""
 _SECTION_HELP = ("--trainer.help", "--run.help", "--launch.help", "--accelerator.help")
@@ -145,7 +145,7 @@ class Command(NamedTuple):
         has_other_inputs: Whether it takes other words, too.
         takes_config: Whether it takes layers of a config: ``-c FILE`` and keys.
         key_aliases: Options that stand for a key of the config.
-        module: Module of `lightkit.commands`.
+        module: Module of its function; that of its name in `lightkit.commands` if empty.
         function: Function in it, which takes the `Invocation`.
     """
 
@@ -377,15 +377,18 @@ class _Parser:
         Raises:
             ConfigError: If it is unknown, or its value is missing or wrong.
         """
-        name, equals, text = _split(word)
+        name, equals, text = word.partition("=")
         value = text if equals else None
+        if _joins_file(word):
+            name = "-c"
+            value = word[2:].removeprefix("=")
         option = self._command.find_option(name)
         if option is not None:
             self._read_option(option, word, name, value)
             return
         key = self._command.key_aliases.get(name, name.removeprefix("--"))
-        if name in _HELP or (name.startswith("--") and name.endswith(".help")):
-            self._read_help(word, has_value=bool(equals))
+        if _asks_for_help(name):
+            self._read_help(word, has_value=value is not None)
         elif word == "--" and self._command.max_inputs != 0:
             self._inputs += self._left
             self._left.clear()
@@ -491,7 +494,7 @@ class _Parser:
         return self._left.popleft()
 
     def _is_option(self, word: str) -> bool:
-        name, _, _ = _split(word)
+        name = "-c" if _joins_file(word) else word.partition("=")[0]
         return word.startswith("--") or word in _HELP or self._command.find_option(name) is not None
 
     def _is_input(self, word: str) -> bool:
@@ -507,7 +510,7 @@ class _Parser:
         if not self._command.takes_config:
             return near(f"--{word}", [option.name for option in self._command.options])
         options = [option.key for option in self._command.options if len(option.key) > 1 and not option.is_internal]
-        return near(cut(word), [*options, *_SECTIONS])
+        return near(cut(word), [*options, "config", "help", *_SECTIONS])
 
     def _unexpected(self, word: str) -> ConfigError:
         """Return the error of a word that the command does not take."""
@@ -526,17 +529,20 @@ class _Parser:
         return ConfigError(f"{text}: expected --OPTION, --KEY=VALUE or KEY=VALUE{hint}")
 
 
-def _split(word: str) -> tuple[str, str, str]:
-    """Split a word into a name, ``=`` and a value, also ``-cFILE``."""
-    if word.startswith("-c") and len(word) > 2 and not word.startswith("-config"):
-        return "-c", "=", word[2:].removeprefix("=")
-    return word.partition("=")
+def _asks_for_help(name: str) -> bool:
+    """Return whether an option is help: LightningCLI's own, or that of a key, such as ``--model.help``."""
+    return name in _HELP or (name.startswith("--") and name.endswith(".help"))
+
+
+def _joins_file(word: str) -> bool:
+    """Return whether a word is ``-c`` with its file, as ``-cFILE`` or ``-c=FILE``."""
+    return word.startswith("-c") and len(word) > 2 and not word.startswith("-config")
 
 
 def _mask(word: str) -> str:
-    from lightkit.config.secrets import mask  # here: it loads PyYAML, which the help does without
+    from lightkit.config.secrets import mask_line  # here: it loads PyYAML, which the help does without
 
-    return cut(mask(word, is_line=True))
+    return cut(mask_line(word))
 
 
 def _read_number(name: str, text: str) -> float:

@@ -187,7 +187,9 @@ def _list_stage_options() -> Iterator[Option]:
                 yield option._replace(is_hidden=option.name != "-c", choices=())
 
 
-def _create_stage(name: str, summary: str, options: tuple[Option, ...], *, inputs: tuple[Input, ...] = ()) -> Command:
+def _create_stage(
+    name: str, summary: str, options: tuple[Option, ...], *, inputs: tuple[Input, ...] = (), module: str = ""
+) -> Command:
     words = "[IMAGES]... " if inputs else ""
     return Command(
         name,
@@ -200,15 +202,18 @@ def _create_stage(name: str, summary: str, options: tuple[Option, ...], *, input
         input_choices=(FILES,) if inputs else (),
         takes_config=True,
         key_aliases=KEY_ALIASES,
-        module="fit",
-        function="run",
+        module=module,
+        function="run_stage" if module else "",
     )
 
 
+_STAGE_RUNNER = "lightkit.cli.stage_runner"
 _STAGE_COMMANDS = (
-    _create_stage("fit", "train a model, or resume the run that was interrupted", FIT_OPTIONS),
-    _create_stage("validate", "score a run's best checkpoint on the validation split", _EVALUATION_OPTIONS),
-    _create_stage("test", "score a run's best checkpoint on the test split", _EVALUATION_OPTIONS),
+    _create_stage("fit", "train a model, or resume the run that was interrupted", FIT_OPTIONS, module=_STAGE_RUNNER),
+    _create_stage(
+        "validate", "score a run's best checkpoint on the validation split", _EVALUATION_OPTIONS, module=_STAGE_RUNNER
+    ),
+    _create_stage("test", "score a run's best checkpoint on the test split", _EVALUATION_OPTIONS, module=_STAGE_RUNNER),
     _create_stage(
         "predict",
         "label images, or write a run's predictions for the test split",
@@ -1302,6 +1307,8 @@ GENERAL_OPTIONS = (
 _GENERAL = Command("", options=GENERAL_OPTIONS)
 _TRACEBACK = "--traceback"
 """The only option that may stand anywhere."""
+_OTHER_WORDS = {"train": "fit", "eval": "test", "evaluate": "test", "version": "--version"}
+"""Words of other tools, each with what it is here."""
 
 
 def parse(words: Sequence[str]) -> Invocation:
@@ -1316,38 +1323,37 @@ def parse(words: Sequence[str]) -> Invocation:
     if words[:1] == [RANK]:
         return Invocation.load(words[1])
     shown = [word for word in words if word != _TRACEBACK]
-    invocation = _parse_command(shown)
-    if len(shown) == len(words):
-        return invocation
-    return invocation.with_options(traceback=True)
+    has_traceback = len(shown) < len(words)
+    if _has_help_first(shown):
+        shown = [shown[1], "--help", *shown[2:]]
+
+    at = _find_command(shown)
+    general = _parse_general(shown, is_alone=at == len(shown))
+    if general is not None:
+        return general
+    if at == len(shown):
+        raise ConfigError(f"No command among {' '.join(shown)!r}{_near_option(shown)} {_list_commands()}")
+    name = shown[at]
+    if name not in COMMANDS:
+        hint = f"; did you mean {_OTHER_WORDS[name]!r}?" if name in _OTHER_WORDS else near(name, COMMANDS)
+        raise ConfigError(f"{name!r} is not a command{hint}\n{_list_commands()}")
+    invocation = parse_command(COMMANDS[name], [*shown[:at], *shown[at + 1 :]])
+    return invocation.with_options(traceback=True) if has_traceback else invocation
 
 
-_OTHER_WORDS = {"train": "fit", "eval": "test", "evaluate": "test", "version": "--version"}
-"""Words of other tools, each with what it is here."""
-
-
-def _parse_command(words: list[str]) -> Invocation:
-    if _is_help(words[:1]) and words[1:] and not words[1].startswith("-"):
-        words = [words[1], "--help", *words[2:]]
-
-    at = _find_command(words)
-    general = _list_general(words[:1] if at < len(words) else words)
+def _parse_general(words: Sequence[str], *, is_alone: bool) -> Invocation | None:
+    """Parse what needs no command, the help and the version of lightkit itself; None for other words."""
+    general = _list_general(words if is_alone else words[:1])
     if not words or "help" in general:
         return Invocation("", tuple(words), topics=())
     if ["version"] in (_list_general(words[:1]), _list_general(words[-1:])):  # also after a command
         return Invocation("", tuple(words), options={"version": True})
-    if at == len(words):
-        raise ConfigError(f"No command among {' '.join(words)!r}{_near_option(words)} {_list_commands()}")
-    name = words[at]
-    if name not in COMMANDS:
-        hint = f"; did you mean {_OTHER_WORDS[name]!r}?" if name in _OTHER_WORDS else near(name, COMMANDS)
-        raise ConfigError(f"{name!r} is not a command{hint}\n{_list_commands()}")
-
-    return parse_command(COMMANDS[name], [*words[:at], *words[at + 1 :]])
+    return None
 
 
-def _is_help(words: Sequence[str]) -> bool:
-    return list(words) in (["-h"], ["--help"], ["help"])
+def _has_help_first(words: Sequence[str]) -> bool:
+    """Return whether the help stands before the command that it is asked of, as in ``lightkit help fit``."""
+    return words[:1] in (["-h"], ["--help"], ["help"]) and len(words) > 1 and not words[1].startswith("-")
 
 
 def _find_command(words: Sequence[str]) -> int:

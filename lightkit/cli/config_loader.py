@@ -115,8 +115,7 @@ def load_config(
             return LoadedConfig(invocation, resolve(), None)
         if command == "fit":
             raise ConfigError("fit takes no --run; to continue in a run's folder, use --run.resume=RUN")
-        section = resolve().values.get("run")
-        section = section if isinstance(section, Mapping) else {}  # an error in its place is reported later
+        section = resolve().section("run")  # an error in its place is reported later
         base = runs.find(reference, root_in(section), section.get("name"))
         if not base.config_path.is_file():
             raise ConfigError(f"--run {reference}: {base.folder} has no config.yaml; it is not a run of lightkit")
@@ -190,16 +189,16 @@ def resolve_settings(
         problems: Collects the errors, whose keys are left out of what is returned.
         machine: Machine that must have the devices; None to check for none.
     """
-    resolved = drop_paths(loaded.resolved, loaded.resolved.unresolved)
+    resolved = loaded.resolved
+    if resolved.unresolved:  # which is reported already
+        resolved = drop_paths(resolved, resolved.unresolved)
     for read in (read_settings, read_watchdog, read_gate):  # their errors first: hardware depends on launch
         _, resolved = collect_errors(resolved, read, problems)
-    if command == "fit":
+    if command == "fit" and resolved.section("sweep"):
         read_sweep(resolved, problems)
-    if command == "export":  # it runs on one CPU, wherever the model was trained
-        machine = None
-    machine = this_machine() if machine == "this" else machine
+    checked = _choose_machine(command, machine)
     hardware, resolved = collect_errors(
-        resolved, partial(config.resolve_hardware, machine=machine, environ=os.environ), problems
+        resolved, partial(config.resolve_hardware, machine=checked, environ=os.environ), problems
     )
     if hardware is None:
         return config.Hardware(resolved), LaunchSettings()
@@ -208,3 +207,10 @@ def resolve_settings(
         with problems.noted():
             check_engine(launch, hardware.resolved, strategy=hardware.strategy)
     return hardware, launch or LaunchSettings()
+
+
+def _choose_machine(command: str, machine: Machine | Literal["this"] | None) -> Machine | None:
+    """Return the machine that must have the devices; an export runs on one CPU, wherever the model was trained."""
+    if command == "export":
+        return None
+    return this_machine() if machine == "this" else machine

@@ -35,6 +35,7 @@ from lightkit.cli.stage_runner import open_run_config
 from lightkit.cli.up_to_date import digest_inputs_of_scores
 from lightkit.config import Resolved, dump_yaml, near, read_file, shown_path
 from lightkit.config.accelerator.vocabulary import PRECISIONS
+from lightkit.config.bounds import is_int
 from lightkit.config.tree import to_plain
 from lightkit.errors import ConfigError, DataError, LightkitError
 from lightkit.export.bare_trainer import build_bare_trainer
@@ -242,9 +243,9 @@ class _Evaluation:
         self.checkpoint = checkpoint
         self.registry = registry
         self.folder = folder
-        seed = stage_config.resolved.values.get("seed_everything")
+        seed = stage_config.resolved.value_of("seed_everything")
         # of the run that is judged: it may decide which samples there are
-        self._seed = seed if isinstance(seed, int) and not isinstance(seed, bool) else 0
+        self._seed = seed if is_int(seed) else 0
         has_gpu = stage_config.hardware.kind != "cpu" and torch.cuda.is_available()
         self._device = torch.device("cuda" if has_gpu else "cpu")
         self._precision = self._choose_precision()
@@ -256,7 +257,7 @@ class _Evaluation:
 
     def _choose_precision(self) -> str:
         """Return the run's own precision where this machine has instructions for it, else that of float32."""
-        trainer = self.stage_config.resolved.values.get("trainer") or {}
+        trainer = self.stage_config.resolved.section("trainer")
         precision = PRECISIONS.get(str(trainer.get("precision")), _FULL_PRECISION)
         has_bf16 = name_device(self._device) == "cpu with bf16"
         if self._device.type == "cuda":
@@ -572,7 +573,7 @@ class _Evaluation:
         data.model_name = name
         accelerator = "gpu" if self._device.type == "cuda" else "cpu"
         trainer = build_bare_trainer(VerifiedCheckpointIO(), accelerator=accelerator, precision=self._precision)
-        block = self.stage_config.resolved.values.get("accelerator") or {}
+        block = self.stage_config.resolved.section("accelerator")
         computation = Computation(memory_format=block.get("memory_format") or "contiguous")
         trainer.callbacks.append(computation)  # type: ignore[attr-defined]
         recorder = PredictionRecorder(None)
@@ -707,7 +708,7 @@ class _Evaluation:
             raise ConfigError(f"gate.baseline: {model.name} has no data in its config; {_THRESHOLDS_ALONE}")
         settings = choose_data_settings(
             config["data"],
-            of_gate=resolved.with_references({"data": resolved.values.get("data")})["data"],
+            of_gate=resolved.with_references({"data": resolved.value_of("data")})["data"],
             of_run=to_plain(read_file(self.run.config_path)).get("data"),
             kind=kind,
         )

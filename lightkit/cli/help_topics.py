@@ -47,10 +47,9 @@ def format_topic(command: str, topics: Sequence[str]) -> str:
         return _format_section(section, inside[0] if inside else None, sections[section])
     if section in top:
         return _format_arguments({section: top[section]})
-    words = [*sections, *bases, *top, "all"]
+    words = [*schema.sections, *top, "all"]
     hint = near(section, words) or near(section, [key for each in sections.values() for key in each["arguments"]])
-    listing = ", ".join([*sections, *bases])
-    raise ConfigError(f"--help: there is no section {section!r}{hint}\nSections: {listing}; or all.")
+    raise ConfigError(f"--help: there is no section {section!r}{hint}\nSections: {', '.join(schema.sections)}; or all.")
 
 
 def _format_section(section: str, key: str | None, described: Mapping[str, Any]) -> str:
@@ -76,11 +75,10 @@ def _format_section(section: str, key: str | None, described: Mapping[str, Any])
 def _split_topics(topics: Sequence[str], schema: ConfigSchema) -> list[str]:
     """Split ``trainer.max_epochs`` into a section and a key; find the section of a key or class that stands alone."""
     first, *others = topics
-    sections = [*schema.data["sections"], *schema.data["bases"]]
     section, dot, key = first.partition(".")
-    if dot and section in sections:
+    if dot and section in schema.sections:
         return [section, key, *others]
-    if others or first in sections or first in schema.data["top"]:
+    if others or first in schema.sections or first in schema.data["top"]:
         return [*topics]
     found = _find_section(first, schema)
     return [first] if found is None else [found, first]

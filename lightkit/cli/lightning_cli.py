@@ -34,7 +34,7 @@ from lightkit.cli.command_table import COMMANDS, WITH_MODEL
 from lightkit.cli.config_loader import is_yaml_text, spawns
 from lightkit.cli.console import configure_console, quiet_libraries
 from lightkit.cli.parser_errors import (
-    OTHER_WEIGHTS,
+    explain_other_weights,
     explain_parser_error,
     explain_process_limit,
     find_first_error,
@@ -155,7 +155,7 @@ class LightkitCLI(LightningCLI):
 
     def _is_set(self, section: str) -> bool:
         """Check whether the config names an optimizer, or a schedule."""
-        return self.stage_config is not None and self.stage_config.resolved.values.get(section) is not None
+        return self.stage_config is not None and self.stage_config.resolved.value_of(section) is not None
 
     @property
     def _is_script(self) -> bool:
@@ -478,7 +478,7 @@ class LightkitCLI(LightningCLI):
         trainer = section["trainer"]
         trainer["default_root_dir"] = trainer["default_root_dir"] or str(run.folder)
         if self.subcommand in ("validate", "test"):  # else Lightning prints a table of its own
-            section["verbose"] = bool(self.stage_config.resolved.values.get("verbose", False))
+            section["verbose"] = bool(self.stage_config.resolved.value_of("verbose"))
         if self.subcommand == "predict":  # they are written; kept, they would fill memory
             section["return_predictions"] = False
 
@@ -603,19 +603,15 @@ class LightkitCLI(LightningCLI):
                 print_run_end(self.trainer, self.session)
         except Exception as error:
             first = find_first_error(error)
-            explained = explain_process_limit(first) or _explain_other_weights(first)
+            explained = explain_process_limit(first)
             if explained is not None:
                 raise explained from first
+            reason = explain_other_weights(first)
+            if reason is not None:
+                raise ConfigError(reason) from first
             if first is error:
                 raise
             raise first from first.__cause__
-
-
-def _explain_other_weights(error: BaseException) -> ConfigError | None:
-    """Return the error of a checkpoint whose weights are those of another model; None for any other error."""
-    if isinstance(error, RuntimeError) and str(error).startswith(OTHER_WEIGHTS):
-        return ConfigError(f"the checkpoint does not fit the model: {' '.join(str(error).split())}")
-    return None
 
 
 # For editors and for `inspect`: the arguments are LightningCLI's.
@@ -708,8 +704,7 @@ def _import_tables(stage_config: StageConfig | None) -> None:
 
     They load pyarrow, which no other class needs.
     """
-    section = None if stage_config is None else stage_config.resolved.values.get("data")
-    named = section.get("class_path") if isinstance(section, Mapping) else section
+    named = None if stage_config is None else stage_config.resolved.class_named("data")
     if str(named).removeprefix("lightkit.data.") in _WITHOUT_TABLES:
         return
     for name in _ROW_MODELS:

@@ -44,7 +44,7 @@ def list_monitors(resolved: Resolved) -> Iterator[Monitor]:
     callbacks = find_value(resolved.lightning_values, "trainer", "callbacks")
     for number, entry in enumerate(callbacks if isinstance(callbacks, list) else [callbacks]):
         sections.append((resolved.lightkit_path(f"trainer.callbacks.{number}"), entry))
-    sections.append((("lr_scheduler",), resolved.values.get("lr_scheduler")))
+    sections.append((("lr_scheduler",), resolved.value_of("lr_scheduler")))
     for path, entry in sections:
         arguments = entry.get("init_args") if isinstance(entry, Mapping) else None
         if isinstance(arguments, Mapping):

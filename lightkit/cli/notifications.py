@@ -6,7 +6,7 @@ import json
 import logging
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from pydoc import locate
 from typing import TYPE_CHECKING, Any
@@ -36,7 +36,7 @@ _INTERRUPTED_CLOSE_S = 2.0  # after a signal: this process and its children have
 
 
 class CommandNotifier:
-    """Send the beginning and the end of a command.
+    """Send the beginning and the end of a command; a context manager around its work.
 
     Args:
         invocation: The command line; None in a script, whose end nothing sends.
@@ -53,8 +53,10 @@ class CommandNotifier:
         self._resolved: Resolved | None = None
         self._job_name = ""
         self._notifiers: Sequence[Notifier] = ()  # those of the trainer, once there is one
+        self.code = 0
+        """Exit code of an end that is no exception here."""
         self.message = ""
-        """Error output of an end that is no exception here."""
+        """Error output of such an end."""
         self.run: Run | None = None
         """The run of the command, once it has begun."""
         self.has_sent_end = False
@@ -64,17 +66,14 @@ class CommandNotifier:
         self.known: dict[str, Any] = {}
         """Fields of the message of such an end."""
 
-    def around(self, work: Callable[[], int]) -> int:
-        """Do the work of the command, send how it ended, and return the exit code of the work."""
-        try:
-            code = work()
-        except BaseException as error:
-            with suppress(Interrupted, KeyboardInterrupt):  # it ends already
-                self.send_end(error)
-            raise
-        with suppress(Interrupted, KeyboardInterrupt):  # the work is done
-            self.send_end(_ChildFailed(self.message, code) if code else None)
-        return code
+    def __enter__(self) -> CommandNotifier:
+        return self
+
+    def __exit__(self, _kind: type[BaseException] | None, error: BaseException | None, _trace: object) -> None:
+        if error is None and self.code:
+            error = _ChildFailed(self.message, self.code)
+        with suppress(Interrupted, KeyboardInterrupt):  # the work is over already
+            self.send_end(error)
 
     def begin(self, resolved: Resolved, job_name: str, *, runs_stage: bool) -> None:
         """Send the beginning: the config is known.
@@ -193,9 +192,7 @@ def build_notifiers(resolved: Resolved) -> list[tuple[str, Notifier]]:
         ConfigError: If one refuses its arguments.
     """
     entries = {f"callbacks.{name}": entry for name, entry in resolved.section("callbacks").items()}
-    listed = resolved.section("trainer").get("callbacks")
-    listed = listed if isinstance(listed, list) else [listed]
-    entries |= {f"trainer.callbacks.{number}": entry for number, entry in enumerate(listed)}
+    entries |= {f"trainer.callbacks.{number}": entry for number, entry in enumerate(_list_own_callbacks(resolved))}
     found = []
     for key, entry in entries.items():
         if (path := _notifier_class(entry)) is None:
@@ -223,6 +220,12 @@ def build_notifiers(resolved: Resolved) -> list[tuple[str, Notifier]]:
         notifier.mask = resolved.masked
         found.append((key.removeprefix("callbacks."), notifier))
     return found
+
+
+def _list_own_callbacks(resolved: Resolved) -> list[Any]:
+    """List the callbacks under ``trainer``, where a single one, or none, may stand."""
+    listed = resolved.section("trainer").get("callbacks")
+    return listed if isinstance(listed, list) else [listed]
 
 
 def _notifier_class(entry: Any) -> str | None:
@@ -260,8 +263,7 @@ def pass_on_notifiers(resolved: Resolved) -> tuple[list[str], dict[str, str]]:
         if _notifier_class(entry) is not None:
             key = ("callbacks", name)
             flags.append(f"--{dotted(key)}={json.dumps(refer(entry, key))}")
-    listed = resolved.section("trainer").get("callbacks")
-    listed = listed if isinstance(listed, list) else [listed]
+    listed = _list_own_callbacks(resolved)
     if any(_notifier_class(entry) is not None for entry in listed):
         flags.append(f"--trainer.callbacks={json.dumps(refer(listed, ('trainer', 'callbacks')))}")
     return flags, environment

@@ -78,9 +78,8 @@ def _find_place(message: str, resolved: Resolved) -> tuple[KeyPath, str]:
 def _explain_missing_class(section: str, argument: str, resolved: Resolved) -> str:
     """Explain that an argument is set in a section that names no class."""
     text = f"{argument!r} is set, but no class that takes it; name one, such as --{section}={_EXAMPLES[section]}"
-    model = resolved.values.get("model")
-    class_path = str(model.get("class_path")) if isinstance(model, dict) else str(model)
-    is_own_rate = class_path.rpartition(".")[2] in ("ImageClassifier", "Regressor", "TextClassifier")
+    model = str(resolved.class_named("model")).rpartition(".")[2]
+    is_own_rate = model in ("ImageClassifier", "Regressor", "TextClassifier")
     if section == "optimizer" and argument == "lr" and is_own_rate:
         text += "; the rate of the model's own optimizer is model.init_args.learning_rate"
     return text
@@ -105,8 +104,10 @@ def add_place(error: LightkitError, resolved: Resolved) -> LightkitError:
 
 _SECTIONS = ("trainer", "callbacks", "logger", "lr_scheduler", "optimizer")
 _NO_METRIC = "Early stopping conditioned on metric"  # EarlyStopping of Lightning 2.6.6, a RuntimeError
-OTHER_WEIGHTS = "Error(s) in loading state_dict"  # torch
-_OTHER_OPTIMIZER = "loaded state dict "  # torch's optimizers, of their groups of parameters
+_OTHER_STATES = {
+    "Error(s) in loading state_dict": "model",  # torch
+    "loaded state dict ": "optimizer",  # torch's optimizers, of their groups of parameters
+}
 _NO_PACKAGE = "Requirement '"  # lightning_utilities, of loggers whose package is not installed
 _DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 _WRAPPINGS = ("Does not validate against any of the Union", "Parser key ", "Problem with given class_path")
@@ -138,13 +139,10 @@ def explain_lightning_errors(resolved: Resolved) -> Iterator[None]:
             raise
         raise ConfigError(reason) from error
     except (RuntimeError, ImportError, ValueError, TypeError, AttributeError) as error:
-        text = str(error)
-        if (reason := explain_port(error) or explain_predict_step(error)) is not None:
+        reason = explain_port(error) or explain_predict_step(error) or explain_other_weights(error)
+        if reason is not None:
             raise ConfigError(reason) from error
-        if text.startswith((OTHER_WEIGHTS, _OTHER_OPTIMIZER)):
-            part = "model" if text.startswith(OTHER_WEIGHTS) else "optimizer"
-            raise ConfigError(f"the checkpoint does not fit the {part}: {' '.join(text.split())}") from error
-        if not text.startswith((_NO_METRIC, _NO_PACKAGE)):
+        if not str(error).startswith((_NO_METRIC, _NO_PACKAGE)):
             raise
         raise locate_lightning_error(error, resolved) from error
 
@@ -197,6 +195,15 @@ def explain_port(error: Exception) -> str | None:
         f"MASTER_PORT: the port {port} of this machine, at which the ranks are to meet, is used by another program, "
         "such as another training. Set MASTER_PORT to a free one, or leave it out: then lightkit chooses a free one."
     )
+
+
+def explain_other_weights(error: BaseException) -> str | None:
+    """Explain that a checkpoint is that of another model or optimizer; None for any other error."""
+    text = str(error)
+    for beginning, part in _OTHER_STATES.items():
+        if isinstance(error, (RuntimeError, ValueError)) and text.startswith(beginning):
+            return f"the checkpoint does not fit the {part}: {' '.join(text.split())}"
+    return None
 
 
 def explain_broadcast_loss(warning: Warning) -> str | None:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from lightkit.config import Resolved
-from lightkit.config.secrets import HIDDEN, is_secret, mask
+from lightkit.config.secrets import HIDDEN, is_secret, mask_line
 
 if TYPE_CHECKING:
     from pytorch_lightning.loggers import Logger
@@ -17,7 +17,7 @@ def redact_command_line(resolved: Resolved, args: Iterable[str]) -> list[str]:
     shown: list[str] = []
     for word in args:
         is_value = bool(shown) and shown[-1].startswith("--") and "=" not in shown[-1]
-        hidden = HIDDEN if is_value and is_secret(shown[-1].rpartition(".")[2], word) else mask(word, is_line=True)
+        hidden = HIDDEN if is_value and is_secret(shown[-1].rpartition(".")[2], word) else mask_line(word)
         shown.append(resolved.masked(hidden))
     return shown
 

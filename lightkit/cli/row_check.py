@@ -29,7 +29,7 @@ def check_rows_data(resolved: Resolved) -> None:
         DataError: If they cannot be used, at the place of the setting that names what is wrong.
         ConfigError: If the model is for another number of labels a text.
     """
-    section = resolved.values.get("data")
+    section = resolved.value_of("data")
     if not isinstance(section, dict):
         return
     class_path = section.get("class_path")
@@ -67,7 +67,7 @@ def _check_texts(resolved: Resolved, arguments: Mapping[str, Any]) -> None:
     settings = TextSettings.from_arguments(arguments)
     _, index = settings.read()
     require_classes(index, settings.path)
-    model = resolved.values.get("model")
+    model = resolved.value_of("model")
     if not isinstance(model, dict) or model.get("class_path") not in _TEXT_MODEL:
         return
     arguments_of_model = model.get("init_args") or {}

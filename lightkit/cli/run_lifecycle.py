@@ -9,7 +9,6 @@ import shutil
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TextIO
@@ -25,14 +24,11 @@ from lightkit.cli.redaction import redact_command_line
 from lightkit.cli.session import Session, StageProcess, create_job_lock
 from lightkit.cli.stage_config import StageConfig
 from lightkit.cli.up_to_date import record_inputs, split_values
-from lightkit.config.display import format_origin, iterate_leaves
 from lightkit.config.identity import can_change_score
-from lightkit.config.origins import shown_path
-from lightkit.config.packaged import PREFIX, packaged_configs
+from lightkit.config.origins import setting_key, shown_path
 from lightkit.config.yaml_reader import YamlLoader
 from lightkit.errors import ConfigError, DataError, Interrupted, OutOfTime, format_interruption
 from lightkit.launch.worker import INHERITED, RankContext
-from lightkit.reports.facts import setting_key
 from lightkit.runs.ci_report import add_fit_page
 from lightkit.runs.index import flatten, read_config
 from lightkit.runs.resume import RunSettings, RunStart, choose_start, resume_run
@@ -182,12 +178,7 @@ def _record_start(
     manifest["environment"] = split_values(stage_config, run.id)[1]
     if chosen := stage_config.hardware.chosen:
         manifest["auto"] = {"by": stage_config.hardware.chosen_by, "values": dict(chosen)}
-    names = {path: f"{PREFIX}{name}" for name, path in packaged_configs().items()}
-    manifest["origins"] = {
-        setting_key(path): resolved.masked(format_origin(replace(node.origin, name=name)))
-        for path, node in iterate_leaves(resolved.tree, ())
-        if node.origin.kind != "default" and (name := names.get(node.origin.file or Path(), node.origin.name))
-    }
+    manifest["origins"] = stage_config.written.origins
     if stage_config.command == "fit" and not is_trial:
         manifest["inputs"] = record_inputs(stage_config, run, previous)
     runs.write_json(run.manifest_path, manifest)

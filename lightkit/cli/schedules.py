@@ -53,8 +53,8 @@ def warn_of_schedule(resolved: Resolved, cls: type | None, *, is_script: bool) -
     notices = [error_at(text, resolved.origin_of(path)) for text, path in find_long_schedules(resolved)]
     is_own = not keeps_own_optimizer(cls) and _overrides_optimizers(cls)
     if is_own and cls is not None:
-        has_optimizer = resolved.values.get("optimizer") is not None
-        if resolved.values.get(SECTION) is not None and not has_optimizer:
+        has_optimizer = resolved.value_of("optimizer") is not None
+        if resolved.value_of(SECTION) is not None and not has_optimizer:
             text = f"{SECTION} has no effect: {cls.__name__} builds its own in configure_optimizers, and the config "
             text += "names no optimizer. Name one under optimizer, or set the schedule in the module"
             notices.append(error_at(text, resolved.origin_of((SECTION, "class_path"))))

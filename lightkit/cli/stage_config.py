@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal
@@ -16,7 +17,9 @@ from lightkit.cli.config_loader import LoadedConfig, load_config, resolve_settin
 from lightkit.cli.console import OutputMode, choose_output_mode
 from lightkit.cli.predict_options import explain_numbers, parse_predict_options
 from lightkit.config import Hardware, error_at
+from lightkit.config.display import Written, list_written
 from lightkit.config.loader import find_masked_values
+from lightkit.config.resolved import find_named_class
 from lightkit.errors import ConfigError
 from lightkit.export.options import ExportOptions
 from lightkit.hardware import Machine
@@ -80,6 +83,11 @@ class StageConfig:
     def options(self) -> Mapping[str, Any]:
         """The command's own options."""
         return self.invocation.options
+
+    @cached_property
+    def written(self) -> Written:
+        """The values as they are written, with their places."""
+        return list_written(self.resolved, by_rule=self.hardware.chosen)
 
     @property
     def images(self) -> Sequence[str]:
@@ -208,7 +216,7 @@ def _check_form(loaded: LoadedConfig, base: runs.Run, fixed_classes: Mapping[str
     asked = f"--run {loaded.invocation.options.get('run', base.folder)}: the config of {run}"
     command = loaded.invocation.command or "test"
     for section in _SECTIONS:
-        named = _find_named_class(saved.get(section))
+        named = find_named_class(saved.get(section))
         if section in fixed_classes and named is not None:
             raise ConfigError(
                 f"{asked} names the class of its {section}, {named}, and this script has one of its own, "
@@ -216,7 +224,7 @@ def _check_form(loaded: LoadedConfig, base: runs.Run, fixed_classes: Mapping[str
                 f"The other one is read by: lightkit {command} --run {run}"
             )
         has_arguments_alone = isinstance(saved.get(section), Mapping) and saved[section] and named is None
-        is_named_now = _find_named_class(loaded.resolved.values.get(section)) is not None
+        is_named_now = loaded.resolved.class_named(section) is not None
         if section not in fixed_classes and has_arguments_alone and not is_named_now:
             raise ConfigError(
                 f"{asked} has no class for its {section}, as those of a script with LightkitCLI(Model, Data), which "
@@ -225,17 +233,11 @@ def _check_form(loaded: LoadedConfig, base: runs.Run, fixed_classes: Mapping[str
             )
 
 
-def _find_named_class(value: Any) -> str | None:
-    """Return the class that a section of a config names; None where it has the arguments alone."""
-    named = value.get("class_path") if isinstance(value, Mapping) else value
-    return named if isinstance(named, str) else None
-
-
 def _name_newest(base: runs.Run, fixed_classes: Mapping[str, str]) -> str:
     """Name the newest run of the job whose config names the classes that are not fixed here, and none that is."""
     for run in runs.list_runs(base.root, base.name):
         saved = read_config(run)
-        named = {section: _find_named_class(saved.get(section)) for section in _SECTIONS}
+        named = {section: find_named_class(saved.get(section)) for section in _SECTIONS}
         is_of_form = all(
             (named[section] is None) if section in fixed_classes else (named[section] is not None)
             for section in _SECTIONS
@@ -248,9 +250,7 @@ def _name_newest(base: runs.Run, fixed_classes: Mapping[str, str]) -> str:
 
 def names_row_data(resolved: config.Resolved, base: runs.Run | None) -> bool:
     """Return whether the data of a config is rows of a table, or the run was trained on such."""
-    section = resolved.values.get("data")
-    named = section.get("class_path") if isinstance(section, Mapping) else section
-    if str(named).rpartition(".")[2] in ROW_DATA:
+    if str(resolved.class_named("data")).rpartition(".")[2] in ROW_DATA:
         return True
     manifest = None if base is None else runs.read_json(base.folder / "manifest.json")
     described = runs.find_value(manifest, "data")
@@ -263,8 +263,8 @@ def _refuse_numbers(resolved: config.Resolved, word: str) -> None:
     Raises:
         ConfigError: With the command that predicts the rows of the table ``word``.
     """
-    arguments = runs.find_value(resolved.values, "data", "init_args")
-    named = str(runs.find_value(resolved.values, "data", "class_path"))
+    arguments = resolved.section("data").get("init_args")
+    named = str(resolved.class_named("data"))
     if named.rpartition(".")[2] == "Table" and isinstance(arguments, Mapping) and arguments.get("features"):
         trained = arguments.get("path") or arguments.get("train")
         raise error_at(explain_numbers(word, trained=trained), resolved.origin_of("data"))
@@ -301,7 +301,7 @@ def _find_named_checkpoint(options: Mapping[str, Any], resolved: config.Resolved
     """
     if "model" in options:  # exported weights take its place
         return None
-    named = options.get("ckpt_path", resolved.values.get("ckpt_path"))
+    named = options.get("ckpt_path", resolved.value_of("ckpt_path"))
     if base is not None:
         return str(find_checkpoint(base, "best" if named is None else str(named)))
     return str(named) if named else None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import shutil
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, closing, nullcontext, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -22,6 +22,7 @@ from lightkit.cli.stage_config import StageConfig, load_stage_config
 from lightkit.cli.up_to_date import check_up_to_date
 from lightkit.cli.validation import validate, validate_signatures
 from lightkit.config import Hardware, Problems, Resolved, error_at
+from lightkit.config.resolved import drop_paths
 from lightkit.errors import CheckpointError, ConfigError, DataChanged, Interrupted, format_interruption
 from lightkit.hardware import Machine, this_machine
 from lightkit.hardware.processor import keep_memory
@@ -59,53 +60,58 @@ def run_stage(invocation: Invocation, watch: SignalWatch, notifier: CommandNotif
     if (rank := this_rank(os.environ)) is not None and rank.engine == "slurm":
         for signum in PREEMPTING:  # before Slurm ends a job of `lightkit submit`
             watch.add(signum, patiently=True)
-    stage = partial(notifier.around, partial(_run_stage, invocation, watch, notifier))
-    if (rank_context := join_launch(os.environ)) is None:
-        if invocation.command != "fit" or INHERITED in os.environ:  # a rank of Lightning's own launcher
-            return stage()
-        with CiReport("lightkit fit", None, case="fit", shares_page=True) as report:
-            report.code = stage()
-            report.reason = notifier.message
-            return report.code
-    rank_context.open()  # from here on its supervisor reports errors
-    rank_context.watch_stop_requests()
-    return rank_context.run(stage, format_traceback)
+    rank_context = join_launch(os.environ)
+    if rank_context is not None:
+        rank_context.open()  # from here on its supervisor reports errors
+        rank_context.watch_stop_requests()
+        return rank_context.run(partial(_run_stage, invocation, watch, notifier), format_traceback)
+    if invocation.command != "fit" or INHERITED in os.environ:  # a rank of Lightning's own launcher
+        return _run_stage(invocation, watch, notifier)
+    with CiReport("lightkit fit", None, case="fit", shares_page=True) as report:
+        report.code = _run_stage(invocation, watch, notifier)
+        report.reason = notifier.message
+        return report.code
 
 
 def _run_stage(invocation: Invocation, watch: SignalWatch, notifier: CommandNotifier) -> int:
-    # Load the config, and announce the command with it.
-    stage_config = open_stage_config(invocation)
-    if invocation.has("deadline"):
-        stage_config = _set_deadline(stage_config)
-    resolved = stage_config.resolved
-    notifier.begin(resolved, stage_config.job_name, runs_stage=not stage_config.only_prints)
-    configure_console(stage_config.mode, resolved.masked)
-    is_export = stage_config.command == "export"
-    if stage_config.base is not None and not is_export:
-        warn_of_lost_addresses(resolved, stage_config.base)
+    with notifier:
+        # Load the config, and announce the command with it.
+        stage_config = open_stage_config(invocation)
+        if invocation.has("deadline"):
+            stage_config = _set_deadline(stage_config)
+        resolved = stage_config.resolved
+        notifier.begin(resolved, stage_config.job_name, runs_stage=not stage_config.only_prints)
+        configure_console(stage_config.mode, resolved.masked)
+        is_export = stage_config.command == "export"
+        if stage_config.base is not None and not is_export:
+            warn_of_lost_addresses(resolved, stage_config.base)
 
-    # A rank of a launch runs the stage; so does an export, which is one process on any hardware.
-    ranks = join_ranks(stage_config)
-    run_here = partial(run_in_process, stage_config, watch, notifier, ranks)
-    if is_export or (ranks is not None and ranks.supervised):
-        return run_here()
-    for notice in stage_config.hardware.notices:
-        _log.warning(notice)
-    if ranks is not None:
-        ranks.open()
-        return ranks.run(run_here, format_traceback)
+        # A rank of a launch runs the stage; so does an export, which is one process on any hardware.
+        ranks = join_ranks(stage_config)
+        run = partial(run_in_process, watch=watch, notifier=notifier, ranks=ranks)
+        if is_export or (ranks is not None and ranks.supervised):
+            return run(stage_config)
+        for notice in stage_config.hardware.notices:
+            _log.warning(notice)
+        if ranks is not None:
+            ranks.open()
+            return ranks.run(partial(run, stage_config), format_traceback)
 
-    # Any other process decides whether the stage is needed, and who runs it.
-    require_srun(stage_config)
-    code, inputs = check_up_to_date(stage_config)
-    if code is not None:
-        return code
-    try:
-        return _start(replace(stage_config, inputs_now=inputs), watch, notifier)
-    except DataChanged as change:
-        _log.info(f"begins a new run: {change}")
-        again = open_stage_config(add_words(stage_config.invocation, "--run.resume=never"))
-        return _start(replace(again, deadline=stage_config.deadline), watch, notifier)
+        # Any other process decides whether the stage is needed, and who runs it.
+        require_srun(stage_config)
+        code, inputs = check_up_to_date(stage_config)
+        if code is not None:
+            notifier.code = code
+            return code
+        plan = make_plan(stage_config)
+        if plan is not None:
+            run = partial(supervise, plan=plan, watch=watch, notifier=notifier)
+        try:
+            return run(replace(stage_config, inputs_now=inputs))
+        except DataChanged as change:
+            _log.info(f"begins a new run: {change}")
+            again = open_stage_config(add_words(stage_config.invocation, "--run.resume=never"))
+            return run(replace(again, deadline=stage_config.deadline))
 
 
 def _set_deadline(stage_config: StageConfig) -> StageConfig:
@@ -127,15 +133,8 @@ def add_words(invocation: Invocation, *words: str) -> Invocation:
     )
 
 
-def _start(stage_config: StageConfig, watch: SignalWatch, notifier: CommandNotifier) -> int:
-    """Start the processes that the config asks for, or run the stage in this one."""
-    if (plan := make_plan(stage_config)) is not None:
-        return supervise(stage_config, plan, watch, notifier)
-    return run_in_process(stage_config, watch, notifier)
-
-
 def run_in_process(
-    stage_config: StageConfig, watch: SignalWatch, notifier: CommandNotifier, ranks: RankContext | None = None
+    stage_config: StageConfig, *, watch: SignalWatch, notifier: CommandNotifier, ranks: RankContext | None = None
 ) -> int:
     """Run the stage in this process.
 
@@ -143,11 +142,32 @@ def run_in_process(
         DataChanged: If an interrupted run had other data.
     """
     early_images = _begin_early_images(stage_config, ranks)
-    try:
-        return _run_in_process(stage_config, watch, notifier, ranks, early_images)
-    finally:
-        if early_images is not None:
-            early_images.close()
+    with nullcontext() if early_images is None else closing(early_images):
+        os.environ.update(stage_config.hardware.environment)
+        keep_memory()
+        end_workers_that_cannot_send()
+        # Late: they load torch and Lightning, which takes seconds.
+        from lightkit.cli.lightning_cli import LightkitCLI
+        from lightkit.cli.model_builder import translate_model_errors
+        from lightkit.cli.trainer_components import print_run_end
+
+        quiet_libraries()
+        with explain_full_disk(), translate_model_errors(stage_config.resolved) as stack:
+            process = StageProcess(
+                stack=stack, watch=watch, notifier=notifier, rank_context=ranks, early_images=early_images
+            )
+            try:
+                cli = LightkitCLI(stage_config=stage_config, process=process)
+            except SystemExit as done:  # of argparse, which has printed help or the config
+                if done.code or not stage_config.only_prints:
+                    raise
+                return 0
+            session = cli.session
+            if session is None or stage_config.command == "export":
+                return 0
+            if _check_training(cli.trainer, session):
+                print_run_end(cli.trainer, session)
+        return 0
 
 
 def _begin_early_images(stage_config: StageConfig, ranks: RankContext | None) -> EarlyImages | None:
@@ -155,7 +175,7 @@ def _begin_early_images(stage_config: StageConfig, ranks: RankContext | None) ->
     is_alone = ranks is None and not stage_config.only_prints
     if stage_config.command != "predict" or not stage_config.images or not is_alone:
         return None
-    data = stage_config.resolved.values.get("data") or {}
+    data = stage_config.resolved.value_of("data") or {}
     size = runs.find_value(data, "init_args", "image_size")
     if type(size) is not int or size < 1:
         return None
@@ -163,40 +183,6 @@ def _begin_early_images(stage_config: StageConfig, ranks: RankContext | None) ->
     from lightkit.images.preprocessing import preprocessing_of
 
     return begin_early(stage_config.images, preprocessing_of(size))
-
-
-def _run_in_process(
-    stage_config: StageConfig,
-    watch: SignalWatch,
-    notifier: CommandNotifier,
-    ranks: RankContext | None,
-    early_images: EarlyImages | None,
-) -> int:
-    os.environ.update(stage_config.hardware.environment)
-    keep_memory()
-    end_workers_that_cannot_send()
-    # Late: they load torch and Lightning, which takes seconds.
-    from lightkit.cli.lightning_cli import LightkitCLI
-    from lightkit.cli.model_builder import translate_model_errors
-    from lightkit.cli.trainer_components import print_run_end
-
-    quiet_libraries()
-    with explain_full_disk(), translate_model_errors(stage_config.resolved) as stack:
-        process = StageProcess(
-            stack=stack, watch=watch, notifier=notifier, rank_context=ranks, early_images=early_images
-        )
-        try:
-            cli = LightkitCLI(stage_config=stage_config, process=process)
-        except SystemExit as done:  # of argparse, which has printed help or the config
-            if done.code or not stage_config.only_prints:
-                raise
-            return 0
-        session = cli.session
-        if session is None or stage_config.command == "export":
-            return 0
-        if _check_training(cli.trainer, session):
-            print_run_end(cli.trainer, session)
-    return 0
 
 
 def _check_training(trainer: Trainer, session: Session) -> bool:
@@ -268,7 +254,7 @@ def require_srun(stage_config: StageConfig) -> None:
         )
 
 
-def supervise(stage_config: StageConfig, plan: Plan, watch: SignalWatch, notifier: CommandNotifier) -> int:
+def supervise(stage_config: StageConfig, *, plan: Plan, watch: SignalWatch, notifier: CommandNotifier) -> int:
     """Start all ranks and return the exit code of the launch.
 
     Raises:
@@ -294,6 +280,7 @@ def supervise(stage_config: StageConfig, plan: Plan, watch: SignalWatch, notifie
         result = _mask_result(result, stage_config.resolved)
         if result.kind == DATA_CHANGED:
             raise DataChanged(str(result.message).splitlines()[0].removeprefix("error: "))
+        notifier.code = result.code
         notifier.message = result.message or ""
         _print_end(result, run)
         if run is not None:
@@ -369,14 +356,27 @@ def open_stage_config(
     stage_config, loaded = load_stage_config(invocation, problems, machine=machine)
     command = invocation.command
     if not stage_config.passthrough:
-        resolved, result = validate(command, loaded, stage_config.resolved, problems)
-        stage_config = replace(stage_config, resolved=resolved, needs_imports=not result.is_final)
+        result = validate(command, loaded, stage_config.resolved, problems)
+        stage_config = replace(stage_config, needs_imports=not result.is_final)
         if problems and (result.undescribed or full):  # more may be found in classes that must be imported
+            resolved = drop_paths(stage_config.resolved, {path for path, _ in result.problems})
+            has_model = resolved.value_of("model") is not None
             resolved = validate_signatures(resolved, problems)
-            if command in WITH_MODEL and stage_config.resolved.values.get("model") is not None:
+            if command in WITH_MODEL and has_model:
                 with problems.noted():
                     parse_config(replace(stage_config, resolved=resolved))
     problems.raise_any(loaded.resolved.masked)
+    return stage_config
+
+
+def open_command_config(invocation: Invocation) -> StageConfig:
+    """Load the config of a command, by which all that follows is printed, and raise every error in it.
+
+    Raises:
+        ConfigError: If anything in it is wrong.
+    """
+    stage_config = open_stage_config(invocation)
+    configure_console(stage_config.mode, stage_config.resolved.masked)
     return stage_config
 
 

@@ -9,10 +9,11 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from lightkit.cli.stage_config import StageConfig, load_stage_config
-from lightkit.cli.validation import find_section_class, validate
+from lightkit.cli.validation import validate
 from lightkit.config import Origin, Problems, Resolved, dump_yaml, error_at, read_scalar
 from lightkit.config.schema import load_schema
 from lightkit.config.tree import descend, to_plain
+from lightkit.config.validation import find_section_class
 from lightkit.errors import LightkitError
 from lightkit.sweep.settings import Plan, list_shadowed, read_sweep
 from lightkit.sweep.space import Params, Space, find_choice

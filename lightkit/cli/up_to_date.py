@@ -17,19 +17,16 @@ from lightkit import runs
 from lightkit.cli.class_sources import find_own_files, list_default_texts
 from lightkit.cli.console import print_line
 from lightkit.cli.stage_config import StageConfig
-from lightkit.cli.validation import find_section_class
-from lightkit.config import Resolved, dotted, shown_path
-from lightkit.config.display import iterate_leaves, redact_node
-from lightkit.config.identity import is_in_identity, select_earlier_identity, select_identity
+from lightkit.config import Resolved, shown_path
+from lightkit.config.identity import is_in_earlier_identity, is_in_identity, select_identity
 from lightkit.config.schema import load_schema
-from lightkit.config.tree import to_plain
+from lightkit.config.validation import find_section_class
 from lightkit.errors import ConfigError, DataError
 from lightkit.images.flower_photos import flower_photos
 from lightkit.images.verdicts import compute_file_digests
 from lightkit.registry.gate import RECORD
 from lightkit.registry.promotion import digests_of_inputs
 from lightkit.runs import Inputs, Run, git_output
-from lightkit.runs.files import finite
 from lightkit.runs.index import promoted_aliases
 
 _NOTHING_TO_DO = 6
@@ -154,7 +151,7 @@ def _explain_unseen(stage_config: StageConfig, now: Inputs) -> str | None:
         return f"--if-changed cannot see what is behind {', '.join(now.unseen)}; name local files or folders there"
     if _sees_data(stage_config.resolved, now):
         return None
-    name = _find_class_path(stage_config.resolved, "data") or "the data module"
+    name = stage_config.resolved.class_named("data") or "the data module"
     return (
         f"--if-changed cannot see what {name} reads, as no argument of it, nor the default of one, names a file or a "
         "folder; name the file or folder as an argument of the data module"
@@ -164,7 +161,7 @@ def _explain_unseen(stage_config: StageConfig, now: Inputs) -> str | None:
 def _sees_data(resolved: Resolved, now: Inputs) -> bool:
     """Return whether all that the data module reads is compared."""
     is_named = _find_lightkit_class(resolved) is not None or any(key.startswith("data") for key in now.data or {})
-    return is_named or not resolved.values.get("data")
+    return is_named or not resolved.value_of("data")
 
 
 def select_identity_of(inputs: Inputs) -> Inputs:
@@ -257,7 +254,7 @@ def compute_code_digests(run_root: Path, class_paths: Collection[str] = ()) -> d
 def list_class_paths(resolved: Resolved) -> list[str]:
     """List the paths of the classes that a config names, without those of lightkit, Lightning and torch."""
     values = resolved.values
-    found = [_find_class_path(resolved, section) for section in ("model", "data")]
+    found = [resolved.class_named(section) for section in ("model", "data")]
     found += _list_named_classes(values)
     trainer = resolved.section("trainer")
     for key in ("callbacks", "logger", "plugins"):  # of which a class without arguments may be text
@@ -280,13 +277,6 @@ def _list_named_classes(value: Any) -> Iterator[str]:
             yield from _list_named_classes(child)
 
 
-def _find_class_path(resolved: Resolved, section: str) -> str | None:
-    """Return the path or name of a section's class as the config has it; None where it has none."""
-    value = resolved.values.get(section)
-    named = value.get("class_path") if isinstance(value, Mapping) else value
-    return named if isinstance(named, str) else None
-
-
 def record_inputs(stage_config: StageConfig, run: Run, previous: Mapping[str, Any] | None) -> dict[str, Any] | None:
     """Write ``inputs.json``, and return its entry in the manifest.
 
@@ -297,10 +287,11 @@ def record_inputs(stage_config: StageConfig, run: Run, previous: Mapping[str, An
         run: Its run.
         previous: The run's manifest, if it is resumed.
     """
-    inputs = stage_config.inputs_now
-    if inputs is None:
+    if stage_config.inputs_now is None:
         inputs = compute_inputs(stage_config, salt=run.id, asked="if-changed" in stage_config.options)
-    inputs = replace(inputs, salt=run.id, hidden=split_values(stage_config, run.id)[1])
+    else:
+        hidden = split_values(stage_config, run.id)[1]
+        inputs = replace(stage_config.inputs_now, salt=run.id, hidden=hidden)
     if previous is not None:
         before = runs.read_inputs(run.folder)
         if before is None or select_identity_of(before).digests != inputs.digests:
@@ -312,40 +303,31 @@ def record_inputs(stage_config: StageConfig, run: Run, previous: Mapping[str, An
 
 def _digest_earlier(stage_config: StageConfig, inputs: Inputs) -> str:
     """Return the digest of the config by the list of earlier versions, by which models were rolled back."""
-    config, hidden = split_values(stage_config, inputs.salt, select_earlier_identity)
+    config, hidden = split_values(stage_config, inputs.salt, is_in_earlier_identity)
     digest: str = replace(inputs, config=config, hidden=hidden).digests["config"]
     return digest
 
 
 def split_values(
-    stage_config: StageConfig, salt: str, select: Callable[[Mapping[str, Any]], dict[str, Any]] = select_identity
+    stage_config: StageConfig, salt: str, counts: Callable[[str, Mapping[str, Any]], bool] = is_in_identity
 ) -> tuple[dict[str, Any], dict[str, str]]:
     """Return the identity's values as written, without secrets, and salted digests of the secret ones, by dotted key.
 
     Args:
         stage_config: The invocation.
         salt: Salt of the digests.
-        select: Selects the values by dotted key.
+        counts: Whether a dotted key is in the identity, by all values.
     """
-    resolved = stage_config.resolved
-    shown: dict[str, Any] = {}
-    hidden: dict[str, str] = {}
-    for path, node in iterate_leaves(resolved.tree, ()):
-        key = dotted(path)
-        # the value that the hardware decides is no change of the config on other hardware
-        shown[key] = "auto" if key in stage_config.hardware.chosen else redact_node(resolved, node, path)
-        value = json.dumps(to_plain(node), default=str, ensure_ascii=False)
-        is_reference = any(path[: len(other)] == other[: len(path)] for other in resolved.references)
-        if is_reference or resolved.masked(value) != value:
-            hidden[key] = hashlib.sha256(json.dumps([salt, value]).encode()).hexdigest()[:32]
-
-    # named by an option, too
-    shown.pop("ckpt_path", None)
-    shown = select(shown)
-    hidden = {key: digest for key, digest in hidden.items() if key in shown}
-    if stage_config.ckpt_path is not None:
-        shown["ckpt_path"] = resolved.masked(stage_config.ckpt_path)
-    return json.loads(json.dumps(finite(shown), default=str)), hidden
+    values = stage_config.written.values
+    shown = {key: value for key, value in values.items() if key != "ckpt_path" and counts(key, values)}
+    hidden = {
+        key: hashlib.sha256(json.dumps([salt, text]).encode()).hexdigest()[:32]
+        for key, text in stage_config.written.secrets.items()
+        if key in shown
+    }
+    if stage_config.ckpt_path is not None:  # an option names it, too
+        shown["ckpt_path"] = stage_config.resolved.masked(stage_config.ckpt_path)
+    return shown, hidden
 
 
 def _find_lightkit_class(resolved: Resolved) -> str | None:
@@ -356,13 +338,13 @@ def _find_lightkit_class(resolved: Resolved) -> str | None:
 
 def _list_data_texts(stage_config: StageConfig) -> dict[str, str]:
     """List the texts that may name data by their dotted keys, with the defaults of the data module's arguments."""
-    data = stage_config.resolved.values.get("data")
+    data = stage_config.resolved.value_of("data")
     path = _find_lightkit_class(stage_config.resolved)
     texts = dict(_list_texts("ckpt_path", stage_config.ckpt_path))
     if path is not None:
         arguments = load_schema().classes[path]["arguments"]
         texts |= _list_texts("data.init_args", {name: argument.get("default") for name, argument in arguments.items()})
-    elif (own := _find_class_path(stage_config.resolved, "data")) is not None:
+    elif (own := stage_config.resolved.class_named("data")) is not None:
         arguments = (data.get("init_args") if isinstance(data, Mapping) else None) or {}
         defaults = {name: text for name, text in list_default_texts(own).items() if name not in arguments}
         texts |= _list_texts("data.init_args", defaults)

@@ -15,11 +15,11 @@ from lightkit.cli.argument_lookup import import_class
 from lightkit.cli.command_table import WITH_MODEL
 from lightkit.cli.config_loader import LoadedConfig
 from lightkit.config import KeyPath, Origin, Problems, Resolved, dotted, error_at, near
-from lightkit.config.bounds import describe_bounds, find_bounds, is_within
+from lightkit.config.bounds import describe_bounds, find_bounds, is_any_number, is_within
 from lightkit.config.origins import near_files, shortened, shown_path
 from lightkit.config.resolved import DEFAULT_ROOT, drop_paths
 from lightkit.config.schema import ConfigSchema, join_alternatives, load_schema
-from lightkit.config.validation import ValidationResult, validate_values
+from lightkit.config.validation import ValidationResult, find_section_class, validate_values
 from lightkit.errors import ConfigError, DataError, LightkitError
 from lightkit.export.options import describe_missing_hooks
 from lightkit.images.table_format import explain_other_format
@@ -31,9 +31,7 @@ _MOST_CHOICES = 10
 """That an error lists."""
 
 
-def validate(
-    command: str, loaded: LoadedConfig, resolved: Resolved, problems: Problems
-) -> tuple[Resolved, ValidationResult]:
+def validate(command: str, loaded: LoadedConfig, resolved: Resolved, problems: Problems) -> ValidationResult:
     """Find what is wrong with keys, values, files and folders.
 
     Args:
@@ -43,7 +41,7 @@ def validate(
         problems: Takes the errors.
 
     Returns:
-        The config without what is wrong; and what was found, with the places that only an import can judge.
+        What was found, with the places that only an import can judge.
     """
     _check_run_paths(command, resolved, loaded.invocation.options.get("ckpt_path"), problems)
     if command != "export":  # which records nothing
@@ -52,16 +50,16 @@ def validate(
     findings = _findings(loaded.resolved, schema, problems)
     for _, problem in findings.problems:
         problems.add(problem)
-    if command in WITH_MODEL and not problems.is_incomplete and loaded.resolved.values.get("model") is None:
+    if command in WITH_MODEL and not problems.is_incomplete and loaded.resolved.value_of("model") is None:
         problems.add(_missing_model(loaded, command))
-    return drop_paths(resolved, {path for path, _ in findings.problems}), findings
+    return findings
 
 
 def _missing_model(loaded: LoadedConfig, command: str) -> ConfigError:
     """Describe how to name the model; where there is a checkpoint, by the config of its run."""
     from_files = any(origin.file is not None for origin in loaded.resolved.origins.values())
     empty = "" if from_files or not loaded.invocation.files else f"; {', '.join(loaded.invocation.files)} sets nothing"
-    checkpoint = loaded.invocation.options.get("ckpt_path", loaded.resolved.values.get("ckpt_path"))
+    checkpoint = loaded.invocation.options.get("ckpt_path", loaded.resolved.value_of("ckpt_path"))
     by_run = "" if command == "fit" else "name a run with --run, or "
     if checkpoint is not None:
         empty += f"; --ckpt_path {checkpoint} brings weights, not the config"
@@ -89,20 +87,24 @@ def validate_signatures(resolved: Resolved, problems: Problems) -> Resolved:
         names = {name for name in findings.undescribed if "." in name} - described.keys()
         if not names:
             break
-        for name in names:
-            described[name] = None
-            try:
-                found = import_class(name)
-                from lightkit.cli.class_descriptions import describe_class, import_path  # here: it loads torch
-
-                with suppress(Exception):  # a function, or a signature that only jsonargparse may read
-                    described[name] = {**describe_class(found), "bases": [*map(import_path, found.__mro__)]}
-            except ConfigError as error:
-                described[name] = {"error": str(error), "bases": [], "arguments": {}}
+        described |= {name: _describe_imported(name) for name in names}
         schema = schema.with_imported({name: each for name, each in described.items() if each})
     for _, problem in findings.problems:
         problems.add(problem)
     return drop_paths(resolved, {path for path, _ in findings.problems})
+
+
+def _describe_imported(name: str) -> dict[str, Any] | None:
+    """Import a class and describe it; None for a function, or a signature that only jsonargparse may read."""
+    try:
+        found = import_class(name)
+    except ConfigError as error:
+        return {"error": str(error), "bases": [], "arguments": {}}
+    from lightkit.cli.class_descriptions import describe_class, import_path  # here: it loads torch
+
+    with suppress(Exception):
+        return {**describe_class(found), "bases": [*map(import_path, found.__mro__)]}
+    return None
 
 
 def _findings(resolved: Resolved, schema: ConfigSchema, problems: Problems) -> ValidationResult:
@@ -111,10 +113,9 @@ def _findings(resolved: Resolved, schema: ConfigSchema, problems: Problems) -> V
         path = find_section_class(section, resolved, schema)
         # torchvision's names, for one, change with torch's version
         if path is not None and (schema.is_current or path in schema.imported):
-            given = resolved.values[section].get("init_args")
+            given = resolved.section(section).get("init_args")
             if isinstance(given, dict):
-                found.problems += _find_wrong_choices(section, schema.classes[path], given, resolved)
-                found.problems += _find_excluded(section, schema.classes[path], given, resolved)
+                found.problems += _find_wrong_inputs(section, schema.classes[path], given, resolved)
     for name, origin in found.outdated.items():
         text = f"{name}: written for Lightning 1.x; `lightkit upgrade {name}` lists today's words"
         problems.add(ConfigError(text, places=[origin]))
@@ -154,7 +155,7 @@ def _describe_section(section: str, resolved: Resolved) -> tuple[Mapping[str, An
         return None
     described = schema.classes[path]
     defaults = {name: argument.get("default") for name, argument in described["arguments"].items()}
-    return described, {**defaults, **(resolved.values[section].get("init_args") or {})}
+    return described, {**defaults, **(resolved.section(section).get("init_args") or {})}
 
 
 def _check_imported(
@@ -184,20 +185,19 @@ def _check_imported(
         except ConfigError as error:
             problems.add(_error_at(resolved.origin_of((section, "class_path")), ConfigError, str(error)))
             return None
-    for _, problem in _find_wrong_choices(section, described, given, resolved):
-        problems.add(problem)
-    for _, problem in _find_excluded(section, described, given, resolved):
-        problems.add(problem)
-    for _, problem in _find_wrong_numbers(section, find_bounds(cls), given, resolved):
+    wrong = [*_find_wrong_inputs(section, described, given, resolved)]
+    wrong += _find_wrong_numbers(section, find_bounds(cls), given, resolved)
+    for _, problem in wrong:
         problems.add(problem)
     return described, given
 
 
-def find_section_class(section: str, resolved: Resolved, schema: ConfigSchema) -> str | None:
-    """Return the path of a section's class where the schema describes it."""
-    value = resolved.values.get(section)
-    named = value.get("class_path") if isinstance(value, dict) else None
-    return schema.path_of(str(named), schema.data["bases"][section])
+def _find_wrong_inputs(
+    section: str, described: Mapping[str, Any], given: Mapping[str, Any], resolved: Resolved
+) -> Iterator[tuple[KeyPath, ConfigError]]:
+    """Find the values that the class itself refuses: by its choices, and by the pairs that exclude each other."""
+    yield from _find_wrong_choices(section, described, given, resolved)
+    yield from _find_excluded(section, described, given, resolved)
 
 
 def _find_wrong_choices(
@@ -235,8 +235,7 @@ def _find_wrong_numbers(
     for name, limits in bounds.items():
         value: Any = given.get(name)
         path = (section, "init_args", name)
-        is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-        if is_number and not is_within(limits, value):
+        if is_any_number(value) and not is_within(limits, value):
             text = f"{dotted(path)}: expected {describe_bounds(limits)}, got {value}"
             yield path, error_at(text, resolved.origin_of(path))
 
@@ -345,7 +344,7 @@ def _check_run_paths(command: str, resolved: Resolved, option: Any, problems: Pr
     with noted_at("run.resume"):
         if command == "fit" and isinstance(section.get("resume"), str):
             _check_resume(section["resume"], str(root), name)
-    named = resolved.values.get("ckpt_path") if option is None else option
+    named = resolved.value_of("ckpt_path") if option is None else option
     with noted_at("ckpt_path" if option is None else ""):
         _check_named_checkpoint(named)
 
@@ -415,9 +414,8 @@ def _check_tracking(resolved: Resolved, problems: Problems) -> None:
 
 def _list_loggers(resolved: Resolved) -> Iterator[tuple[KeyPath, Mapping[str, Any]]]:
     """List the loggers of a config, each with its path, by the section `logger` and by the trainer's own key."""
-    trainer = resolved.values.get("trainer")
-    own = trainer.get("logger") if isinstance(trainer, dict) else None
-    sections: list[tuple[KeyPath, Any]] = [(("logger",), resolved.values.get("logger")), (("trainer", "logger"), own)]
+    own = resolved.section("trainer").get("logger")
+    sections: list[tuple[KeyPath, Any]] = [(("logger",), resolved.value_of("logger")), (("trainer", "logger"), own)]
     for path, found in sections:
         if isinstance(found, Mapping) and "class_path" in found:
             yield path, found
@@ -457,9 +455,8 @@ def find_missing_forward(resolved: Resolved) -> ConfigError | None:
     Raises:
         ConfigError: If the class cannot be imported.
     """
-    section = resolved.values.get("model")
-    path = section.get("class_path") if isinstance(section, dict) else None
-    if not isinstance(path, str) or "." not in path or path.startswith("lightkit."):
+    path = resolved.class_named("model")
+    if path is None or "." not in path or path.startswith("lightkit."):
         return None
     cls = import_class(path)
     if not isinstance(cls, type) or not lacks_forward(cls):
@@ -483,9 +480,8 @@ def require_export_hooks(resolved: Resolved, formats: Sequence[str], *, option: 
     Raises:
         ConfigError: If the class of the model lacks one of the methods.
     """
-    section = resolved.values.get("model")
-    named = section.get("class_path") if isinstance(section, dict) else None
-    if not formats or not isinstance(named, str):
+    named = resolved.class_named("model")
+    if not formats or named is None:
         return
     path = find_section_class("model", resolved, load_schema()) or named
     cls = import_class(path) if "." in path else None

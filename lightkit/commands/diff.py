@@ -15,6 +15,7 @@ from lightkit.cli.argument_lookup import find_default
 from lightkit.cli.command_line import Invocation
 from lightkit.cli.config_loader import load_config
 from lightkit.config import PREFIX, RESERVED_VARIABLES, KeyPath, Problems, Resolved, dotted, packaged, resolve_hardware
+from lightkit.config.bounds import is_any_number
 from lightkit.config.display import describe_node, format_column, iterate_leaves
 from lightkit.config.origins import NESTED_FILES, shown_path
 from lightkit.config.resolved import collect_errors
@@ -185,11 +186,7 @@ def _means_the_same(path: KeyPath, in_file: Any, in_run: Any) -> bool:
     """Return whether a run has written a file's value out: the full name of a class, or a number of another type."""
     if path[-1] == "class_path" and "." not in str(in_file) and str(in_run).rpartition(".")[2] == in_file:
         return True
-    return _is_number(in_file) and _is_number(in_run) and bool(in_file == in_run)
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
+    return is_any_number(in_file) and is_any_number(in_run) and bool(in_file == in_run)
 
 
 def _format_changes(old: str, new: str, changes: Sequence[Mapping[str, Any]]) -> str:

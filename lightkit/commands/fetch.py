@@ -5,9 +5,9 @@ from __future__ import annotations
 from argparse import ArgumentError
 
 from lightkit.cli.command_line import Invocation
-from lightkit.cli.console import configure_console, quiet_libraries
+from lightkit.cli.console import quiet_libraries
 from lightkit.cli.parser_errors import explain_lightning_errors, explain_parser_error, unwrap_errors
-from lightkit.cli.stage_runner import open_stage_config
+from lightkit.cli.stage_runner import open_command_config
 from lightkit.errors import ConfigError
 
 
@@ -17,9 +17,8 @@ def fetch(invocation: Invocation) -> int:
     Raises:
         ConfigError: If the config names no data module, or one that has nothing to fetch.
     """
-    stage_config = open_stage_config(invocation)
-    configure_console(stage_config.mode, stage_config.resolved.masked)
-    section = stage_config.resolved.values.get("data")
+    stage_config = open_command_config(invocation)
+    section = stage_config.resolved.value_of("data")
     if section is None:
         raise ConfigError("fetch: the config names no data; give it a file, as in lightkit fetch -c lightkit:flowers")
     from pytorch_lightning import LightningDataModule  # here: these load torch

@@ -15,9 +15,8 @@ from typing import Any
 from lightkit import runs
 from lightkit.cli.command_line import Invocation
 from lightkit.cli.command_table import parse
-from lightkit.cli.console import configure_console
 from lightkit.cli.stage_config import StageConfig
-from lightkit.cli.stage_runner import open_stage_config, run_stage
+from lightkit.cli.stage_runner import open_command_config, run_stage
 from lightkit.cli.up_to_date import compute_inputs
 from lightkit.config import PREFIX, RESERVED_VARIABLES, shown_path
 from lightkit.config.run_root import find_run_root
@@ -57,8 +56,7 @@ def reproduce(invocation: Invocation) -> int:
         fit = fit.with_options(trust=True)
     _drop_variables()
     with SignalWatch() as watch:
-        stage_config = open_stage_config(fit)
-        configure_console(stage_config.mode, stage_config.resolved.masked)
+        stage_config = open_command_config(fit)
         differences = _list_differences(run, manifest, stage_config)
         _refuse_differences(differences, shown_path(run.folder), is_allowed=invocation.has("anyway"))
         if (code := run_stage(fit, watch)) != 0:

@@ -19,17 +19,17 @@ from typing import Any
 from lightkit import runs
 from lightkit.cli.command_line import Invocation
 from lightkit.cli.command_table import OF_FIT
-from lightkit.cli.console import configure_console, print_error, print_line, quiet_libraries
+from lightkit.cli.console import print_error, print_line, quiet_libraries
 from lightkit.cli.notifications import IN_RETRAIN, CommandNotifier, pass_on_notifiers
 from lightkit.cli.session import create_job_lock
 from lightkit.cli.stage_config import StageConfig, read_run_settings
 from lightkit.cli.stage_processes import StageProcesses, describe_kill
-from lightkit.cli.stage_runner import open_stage_config
+from lightkit.cli.stage_runner import open_command_config
 from lightkit.cli.up_to_date import compare_inputs, compute_inputs, select_identity_of, split_values
 from lightkit.cli.validation import find_missing_forward, require_export_hooks
 from lightkit.config import near, shown_path
-from lightkit.config.identity import select_earlier_identity, select_identity
-from lightkit.config.loader import find_plain_secrets
+from lightkit.config.identity import is_in_earlier_identity, is_in_identity, select_identity
+from lightkit.config.loader import refuse_plain_secrets
 from lightkit.errors import (
     ConfigError,
     GateFailed,
@@ -80,7 +80,8 @@ def retrain(invocation: Invocation) -> int:
     notifier = CommandNotifier(fit)
     junit = Path(options["junit"]).expanduser() if "junit" in options else None
     with CiReport("lightkit retrain", junit, case="retrain") as report:
-        report.code = notifier.around(lambda: _retrain(fit, options, notifier, report))
+        with notifier:
+            report.code = notifier.code = _retrain(fit, options, notifier, report)
         return report.code
 
 
@@ -117,14 +118,12 @@ def _parse_export(options: Mapping[str, Any]) -> ExportOptions:
 
 def _retrain(fit: Invocation, options: Mapping[str, Any], notifier: CommandNotifier, report: CiReport) -> int:
     deadline = parse_deadline(options["deadline"]) if "deadline" in options else None
-    stage_config = open_stage_config(fit)
-    configure_console(stage_config.mode, stage_config.resolved.masked)
+    stage_config = open_command_config(fit)
     settings = read_run_settings(stage_config)
     # errors that would end the retrain only after hours of training
     resolved = stage_config.resolved
     gate = read_gate(resolved)
-    for plain_secret in find_plain_secrets(resolved.tree, resolved.references):
-        raise plain_secret
+    refuse_plain_secrets(resolved.tree, resolved.references)
     if "export" not in options.get("skip", ()):
         require_export_hooks(resolved, _parse_export(options).module_formats, option="export-format")
     if gate.metric is not None:
@@ -455,8 +454,8 @@ class Retrain:
     def _list_digests(self, now: runs.Inputs) -> list[dict[str, str]]:
         """List the digests of these inputs, as this version and as earlier ones compute them."""
         found = []
-        for select in (select_identity, select_earlier_identity):
-            config, hidden = split_values(self._stage_config, now.salt, select)
+        for counts in (is_in_identity, is_in_earlier_identity):
+            config, hidden = split_values(self._stage_config, now.salt, counts)
             found.append(digests_of_inputs({"inputs": replace(now, config=config, hidden=hidden).digests}))
         return found
 

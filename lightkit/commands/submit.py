@@ -11,7 +11,7 @@ from lightkit.cli.command_table import parse
 from lightkit.cli.stage_config import StageConfig
 from lightkit.cli.stage_runner import add_words, count_devices, make_plan, open_stage_config
 from lightkit.config import error_at, read_scalar, shown_path
-from lightkit.config.secrets import mask
+from lightkit.config.secrets import mask_line
 from lightkit.errors import ConfigError
 from lightkit.launch.slurm import batch_script, submit
 
@@ -44,9 +44,9 @@ def _refuse_secrets(words: Sequence[str]) -> None:
     """
     pairs = [f"{word}={following}" for word, following in itertools.pairwise(words) if word.startswith("--")]
     for word in (*words, *pairs):
-        if mask(word, is_line=True) != word:
+        if mask_line(word) != word:
             raise ConfigError(
-                f"submit: {mask(word, is_line=True)}: Slurm keeps the command line, and shows it to others; write "
+                f"submit: {mask_line(word)}: Slurm keeps the command line, and shows it to others; write "
                 f"${{oc.env:NAME}} there, and set that variable where the job runs"
             )
 

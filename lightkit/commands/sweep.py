@@ -18,19 +18,19 @@ from typing import Any
 from lightkit import runs
 from lightkit.cli.command_line import Invocation
 from lightkit.cli.command_table import OF_FIT
-from lightkit.cli.console import configure_console, print_line
+from lightkit.cli.console import print_line
 from lightkit.cli.monitors import find_config_modes, list_monitors
 from lightkit.cli.notifications import IN_RETRAIN, CommandNotifier
 from lightkit.cli.session import create_job_lock, find_job
 from lightkit.cli.stage_config import StageConfig, read_run_settings
 from lightkit.cli.stage_processes import OF_TRAINING, StageProcesses
-from lightkit.cli.stage_runner import count_devices, open_stage_config
+from lightkit.cli.stage_runner import count_devices, open_command_config
 from lightkit.cli.sweep_check import check_space, read_own_values, read_plan, write_layer
 from lightkit.cli.sweep_display import Display
 from lightkit.cli.trial_processes import Job, TrialProcesses, remove_verdict
 from lightkit.config import shown_path
 from lightkit.config.identity import select_identity
-from lightkit.config.loader import find_plain_secrets
+from lightkit.config.loader import refuse_plain_secrets
 from lightkit.errors import ConfigError, LightkitError, OutOfTime, TooLittleTime
 from lightkit.hardware import this_machine
 from lightkit.reports.statistics import wilson_interval
@@ -81,7 +81,8 @@ def sweep(invocation: Invocation) -> int:
     notifier = CommandNotifier(fit)
     junit = Path(options["junit"]).expanduser() if "junit" in options else None
     with CiReport("lightkit sweep", junit, case="sweep") as report:
-        report.code = notifier.around(lambda: _sweep(fit, options, notifier, report))
+        with notifier:
+            report.code = notifier.code = _sweep(fit, options, notifier, report)
         return report.code
 
 
@@ -115,11 +116,9 @@ def _add_space(fit: Invocation, options: Mapping[str, Any]) -> Invocation:
 
 def _sweep(fit: Invocation, options: Mapping[str, Any], notifier: CommandNotifier, report: CiReport) -> int:
     deadline = parse_deadline(options["deadline"]) if "deadline" in options else None
-    stage_config = open_stage_config(fit)
-    configure_console(stage_config.mode, stage_config.resolved.masked)
+    stage_config = open_command_config(fit)
     plan = _read_plan(stage_config, options)
-    for plain_secret in find_plain_secrets(stage_config.resolved.tree, stage_config.resolved.references):
-        raise plain_secret
+    refuse_plain_secrets(stage_config.resolved.tree, stage_config.resolved.references)
     settings = read_run_settings(stage_config)
     uses_mlflow = "MLflow" in str(stage_config.resolved.section("logger"))
     modules = [*OF_TRAINING, *(["mlflow"] if uses_mlflow else [])]
@@ -684,8 +683,7 @@ def _create_error(code: int, text: str) -> LightkitError:
 
 def _show_status(fit: Invocation, options: Mapping[str, Any]) -> int:
     """Print how a sweep stands."""
-    stage_config = open_stage_config(fit)
-    configure_console(stage_config.mode, stage_config.resolved.masked)
+    stage_config = open_command_config(fit)
     plan = _read_plan(stage_config, options) if stage_config.resolved.section("sweep") or "seeds" in options else None
     root, job = find_job(read_run_settings(stage_config))
     if plan is None:

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lightkit.cli.command_line import Invocation
-from lightkit.cli.console import configure_console, quiet_libraries
+from lightkit.cli.console import quiet_libraries
 from lightkit.cli.parser_errors import explain_lightning_errors
-from lightkit.cli.stage_runner import open_stage_config
+from lightkit.cli.stage_runner import open_command_config
 from lightkit.cli.validation import explain_unwritable
 from lightkit.config import Origin, dump_yaml, shown_path
 from lightkit.config.accelerator.computation import choose_settings, target_key
@@ -58,8 +58,7 @@ def tune(invocation: Invocation) -> int:
     _check_output(output)
     with SignalWatch():
         keep_memory()  # as fit does
-        stage_config = open_stage_config(invocation.for_stage("fit", keep=("quiet", "trust")))
-        configure_console(stage_config.mode, stage_config.resolved.masked)
+        stage_config = open_command_config(invocation.for_stage("fit", keep=("quiet", "trust")))
         for notice in stage_config.hardware.notices:
             logging.getLogger("lightkit").warning(notice)
         keys = _list_open_keys(stage_config)

@@ -84,7 +84,17 @@ def _read_bounds(hint: Any) -> dict[str, float]:
 
 def is_number(value: Any) -> TypeGuard[float]:
     """Return whether a value is a finite number, which true and false are not."""
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    return is_any_number(value) and math.isfinite(value)
+
+
+def is_any_number(value: Any) -> TypeGuard[float]:
+    """Return whether a value is a number, an infinite one and NaN included; true and false are none."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def is_int(value: Any, least: int | None = None) -> TypeGuard[int]:
+    """Return whether a value is an integer, of at least `least`; true and false are none."""
+    return isinstance(value, int) and not isinstance(value, bool) and (least is None or value >= least)
 
 
 def is_within(bounds: Mapping[str, Any], value: float) -> bool:

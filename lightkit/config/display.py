@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from lightkit.config.interpolation import escape
-from lightkit.config.origins import KeyPath, Origin, dotted
+from lightkit.config.origins import KeyPath, Origin, dotted, setting_key
+from lightkit.config.packaged import PREFIX, packaged_configs
 from lightkit.config.resolved import Resolved
 from lightkit.config.secrets import HIDDEN
-from lightkit.config.tree import Items, Leaf, MappingNode, Node
+from lightkit.config.tree import Items, Leaf, MappingNode, Node, to_plain
 from lightkit.config.yaml_reader import dump_yaml, read_scalar
 
 _PLAIN_WORD = re.compile(r"[\w./][\w./+-]*")
@@ -37,18 +40,13 @@ def redact_node(resolved: Resolved, node: Node, path: KeyPath | None = None) -> 
         return {key: redact_node(resolved, child, below(key)) for key, child in node.entries.items()}
     if isinstance(node, Items):
         return [redact_node(resolved, child, below(index)) for index, child in enumerate(node.items)]
-    value = _read_leaf(node)
+    value = node.value
+    if isinstance(value, str) and node.origin.kind in ("flag", "variable"):
+        value = read_scalar(value)  # people mean a number; only its argument's type decides
     if not isinstance(value, str):
-        return HIDDEN if dict(resolved.secrets).get(str(value)) == HIDDEN else value
+        return HIDDEN if (str(value), HIDDEN) in resolved.secrets else value
     is_as_written = path is None or path in resolved.unresolved
     return resolved.masked(str(value) if is_as_written else escape(value))
-
-
-def _read_leaf(node: Leaf) -> Any:
-    """Return a single value; text of a flag or variable as YAML reads it, since people mean a number."""
-    if isinstance(node.value, str) and node.origin.kind in ("flag", "variable"):
-        return read_scalar(str(node.value))  # only its argument's type decides
-    return node.value
 
 
 def describe_node(resolved: Resolved, node: Node, path: KeyPath | None = None) -> dict[str, Any]:
@@ -177,3 +175,42 @@ def iterate_leaves(node: Node, path: KeyPath) -> Iterator[tuple[KeyPath, Node]]:
             yield from iterate_leaves(item, (*path, index))
     elif isinstance(node, (Leaf, Items, MappingNode)):
         yield path, node
+
+
+class Written(NamedTuple):
+    """The values of a config as they are written.
+
+    Args:
+        values: Values without secrets, as JSON has them, by dotted key.
+        secrets: Values that are secret or came from the environment, as JSON, by dotted key.
+        origins: The place that set each value, by its `setting_key`; of a packaged config by its short name.
+    """
+
+    values: dict[str, Any]
+    secrets: dict[str, str]
+    origins: dict[str, str]
+
+
+def list_written(resolved: Resolved, *, by_rule: Collection[str]) -> Written:
+    """List the values of a config as they are written.
+
+    Args:
+        resolved: The config.
+        by_rule: Keys whose values the hardware has decided, where ``auto`` is written.
+    """
+    names = {file: f"{PREFIX}{name}" for name, file in packaged_configs().items()}
+    values: dict[str, Any] = {}
+    secrets: dict[str, str] = {}
+    origins: dict[str, str] = {}
+    for path, node in iterate_leaves(resolved.tree, ()):
+        key = dotted(path)
+        values[key] = "auto" if key in by_rule else redact_node(resolved, node, path)
+        text = json.dumps(to_plain(node), default=str, ensure_ascii=False)
+        is_reference = any(path[: len(other)] == other[: len(path)] for other in resolved.references)
+        if is_reference or resolved.masked(text) != text:
+            secrets[key] = text
+
+        name = names.get(node.origin.file or Path(), node.origin.name)
+        if node.origin.kind != "default" and name:
+            origins[setting_key(path)] = resolved.masked(format_origin(replace(node.origin, name=name)))
+    return Written(json.loads(json.dumps(values, default=str), parse_constant=lambda _: None), secrets, origins)

@@ -102,9 +102,9 @@ def is_in_identity(key: str, values: Mapping[str, Any]) -> bool:
     return True
 
 
-def select_earlier_identity(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Select the values that earlier versions have digested."""
-    return {key: value for key, value in values.items() if not _is_listed(key, _OUTSIDE_BEFORE)}
+def is_in_earlier_identity(key: str, _values: Mapping[str, Any]) -> bool:
+    """Check whether earlier versions have digested a dotted key."""
+    return not _is_listed(key, _OUTSIDE_BEFORE)
 
 
 def can_change_score(path: KeyPath, stage: str) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from typing import Any
@@ -49,8 +49,9 @@ def interpolate(tree: MappingNode, environ: Mapping[str, str], problems: Problem
         environ: Environment variables.
         problems: Collects missing keys and variables, and texts that are no interpolations.
     """
-    texts = {path: node for path, node in walk(tree) if isinstance(node, Leaf) and _is_text(node.value)}
-    if (error := _check_size(tree, texts)) is not None:
+    nodes = list(walk(tree))
+    texts = {path: node for path, node in nodes if isinstance(node, Leaf) and _is_text(node.value)}
+    if (error := _check_size(tree, nodes, texts)) is not None:
         problems.add(error)
         return Interpolated(tree, unresolved=frozenset(texts))
     if not texts:
@@ -77,8 +78,12 @@ def _is_text(value: Any) -> bool:
     return isinstance(value, str) and "${" in value
 
 
-def _check_size(tree: MappingNode, texts: Mapping[KeyPath, Leaf]) -> ConfigError | None:
+def _check_size(
+    tree: MappingNode, nodes: Sequence[tuple[KeyPath, Node]], texts: Mapping[KeyPath, Leaf]
+) -> ConfigError | None:
     """Return an error, at the largest interpolation or section, if the config with all interpolations is too large."""
+    if not texts and len(nodes) <= MAX_NODES and max(len(path) for path, _ in nodes) <= MAX_DEPTH:
+        return None
     sizes: dict[KeyPath, tuple[int, int]] = {}
 
     def measure(path: KeyPath, node: Node, depth: int) -> tuple[int, int]:

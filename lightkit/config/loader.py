@@ -6,9 +6,10 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from lightkit.config.accelerator.translation import translate
+from lightkit.config.bounds import is_any_number
 from lightkit.config.interpolation import escape, interpolate
 from lightkit.config.merge import CLASS_SECTIONS, NAMED_CLASSES, MergeRules
 from lightkit.config.origins import (
@@ -72,24 +73,23 @@ def resolve(
     paths = [Path(file) for file in files]
     rules = MergeRules(class_sections, found)
     tree = MappingNode({}, Origin("default"))
-    ranks: dict[Origin, int] = {}
+    merged_layers: list[Sequence[MappingNode]] = []
 
-    def merge(layers: Iterable[MappingNode], rank: int) -> None:
+    def merge(layers: Iterable[MappingNode]) -> None:
         """Merge layers of one rank over those before."""
         nonlocal tree
         parts = [part for layer in layers for part in _expand(layer, subcommand, subcommands, found)]
-        ranks.update((node.origin, rank) for part in parts for _, node in walk(part))
+        merged_layers.append(parts)
         for part in translate(parts, tree, environ=environ, problems=found):
             merged = rules.merge(tree, part)
             assert isinstance(merged, MappingNode)
             tree = merged
 
     seen: set[Path] = set()
-    in_files = [layer for file in paths for layer in layers_of(file, seen=seen, problems=found)]
-    for rank, layer in enumerate(in_files, 1):
-        merge([layer], rank)
-    merge(variable_layers(environ, tree, found), len(in_files) + 1)
-    merge(flag_layers(flags, found), len(in_files) + 2)
+    for layer in [layer for file in paths for layer in layers_of(file, seen=seen, problems=found)]:
+        merge([layer])
+    merge(variable_layers(environ, tree, found))
+    merge(flag_layers(flags, found))
     if "extends" in tree.entries:
         found.add(error_at("extends: stands at the top of a config file only", tree.entries["extends"].origin))
         tree = _without_extends(tree)
@@ -99,9 +99,8 @@ def resolve(
         node = find(result.tree, path)
         if rules.is_class_place(path) and isinstance(node, Leaf) and isinstance(node.value, str):
             references[(*path, "class_path")] = references.pop(path)
-    tree = rules.expand(result.tree, result.texts)
-    unreadable = {path for path, node in walk(tree) if isinstance(getattr(node, "value", None), UnreadableText)}
-    unresolved = result.unresolved | unreadable | _check_entries(tree, found) | _check_class_names(tree, found)
+    tree = rules.expand(result.tree, result.texts) if result.texts else result.tree
+    unresolved = result.unresolved | _check_entries(tree, found) | _check_texts(tree, found)
     if problems is None:
         found.raise_any()
     own_references, own_secrets = _find_secrets(tree, references, result.texts)
@@ -115,7 +114,7 @@ def resolve(
         unresolved=unresolved,
         is_incomplete=found.is_incomplete,
         texts=result.texts,
-        ranks=ranks,
+        layers=tuple(merged_layers),
     )
 
 
@@ -201,15 +200,16 @@ def _expand(
     below: list[MappingNode] = []
     own: dict[Any, Node] = {}
     nested: list[MappingNode] = []
+    blocks = {subcommand, *subcommands}
     for key, node in layer.entries.items():
-        if key == subcommand or key in subcommands:
+        if key in blocks:
             continue
         parts = key.split(".") if isinstance(key, str) else []
         if len(parts) > 1 and all(parts):
             with problems.noted():
                 nested.append(nest(parts, node, node.origin))
             continue
-        *lower, top = _read_section(node, problems) if key in SECTIONS else [node]
+        *lower, top = _read_section(node, problems) if key in SECTIONS and _names_file(node) else [node]
         below += [MappingNode({key: part}, part.origin) for part in lower if part is not None]
         if top is not None:
             own[key] = top
@@ -221,7 +221,7 @@ def _expand(
 def _expand_block(subcommand: str, block: Node, problems: Problems) -> list[MappingNode]:
     """List the layers that the block of a subcommand stands for."""
     layers: list[MappingNode] = []
-    for part in _read_section(block, problems):
+    for part in _read_section(block, problems) if _names_file(block) else [block]:
         if isinstance(part, MappingNode):
             layers += _expand(part, None, (), problems)
         elif part is not None and to_plain(part) is not None:
@@ -229,10 +229,13 @@ def _expand_block(subcommand: str, block: Node, problems: Problems) -> list[Mapp
     return layers
 
 
-def _read_section(node: Node, problems: Problems) -> Sequence[Node | None]:
+def _names_file(section: Node) -> TypeGuard[Leaf]:
+    """Return whether a section is the name of the file that holds it."""
+    return isinstance(section, Leaf) and isinstance(section.value, str) and section.value.endswith(NESTED_FILES)
+
+
+def _read_section(node: Leaf, problems: Problems) -> Sequence[Node | None]:
     """Read the file that a section names, next to the file that names it, else in the working directory."""
-    if not isinstance(node, Leaf) or not isinstance(node.value, str) or not node.value.endswith(NESTED_FILES):
-        return [node]
     folders = [Path()] if node.origin.file is None else [node.origin.file.parent, Path()]
     for folder in folders:
         if (folder / node.value).is_file():
@@ -269,16 +272,21 @@ def _check_entries(tree: MappingNode, problems: Problems) -> set[KeyPath]:
     return wrong
 
 
-def _check_class_names(tree: MappingNode, problems: Problems) -> set[KeyPath]:
-    """Return the places of class names that are too long to be any; to import one of a thousand parts takes minutes."""
+def _check_texts(tree: MappingNode, problems: Problems) -> set[KeyPath]:
+    """Return the places of texts that have been reported, and of class names that are too long to be any.
+
+    To import one of a thousand parts takes minutes.
+    """
     wrong: set[KeyPath] = set()
     for path, node in walk(tree):
-        if not isinstance(node, Leaf) or not isinstance(node.value, str) or len(node.value) <= _LONGEST_CLASS_NAME:
+        text = node.value if isinstance(node, Leaf) else None
+        if isinstance(text, UnreadableText):
+            wrong.add(path)
+        if not isinstance(text, str) or len(text) <= _LONGEST_CLASS_NAME:
             continue
-        is_deep = node.value.count(".") > _MOST_PACKAGES and node.value.replace(".", "").isidentifier()
+        is_deep = text.count(".") > _MOST_PACKAGES and text.replace(".", "").isidentifier()
         if path[-1:] == ("class_path",) or is_deep:
-            text = f"{dotted(path)}: expected the name of a class, got {shortened(node.value)}"
-            problems.add(error_at(text, node.origin))
+            problems.add(error_at(f"{dotted(path)}: expected the name of a class, got {shortened(text)}", node.origin))
             wrong.add(path)
     return wrong
 
@@ -406,14 +414,18 @@ def find_masked_values(tree: MappingNode) -> Iterator[ConfigError]:
             yield error_at(f"{text} {hint}", leaf.origin)
 
 
-def find_plain_secrets(tree: MappingNode, references: Mapping[KeyPath, str]) -> Iterator[ConfigError]:
-    """List the values that a run does not keep, and that its later stages would lack, each as an error at its place."""
+def refuse_plain_secrets(tree: MappingNode, references: Mapping[KeyPath, str]) -> None:
+    """Refuse a value that a run does not keep, and that its later stages would lack.
+
+    Raises:
+        ConfigError: At its place.
+    """
     for path, reference in references.items():
         if HIDDEN in reference and not {"webhook_url", "urls", "heartbeat_url"} & {*path}:  # stages do without these
             text = f"{dotted(path)}: {HIDDEN} is all that a run keeps of a secret, and its later stages need the value"
-            yield error_at(
-                f"{text}; write ${{oc.env:NAME}}, and set the variable", getattr(find(tree, path), "origin", None)
-            )
+            node = find(tree, path)
+            origin = None if node is None else node.origin
+            raise error_at(f"{text}; write ${{oc.env:NAME}}, and set the variable", origin)
 
 
 def _leaves(node: Node, path: KeyPath, *, is_hidden: bool) -> Iterator[tuple[KeyPath, Leaf, bool]]:
@@ -437,5 +449,4 @@ def _hides(key: Any, child: Node, above: KeyPath) -> bool:
         return True
     name = key.removesuffix("+")
     value = child.value if isinstance(child, Leaf) else None
-    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    return is_secret(name, value) or (not is_number and is_secret(name))
+    return is_secret(name, value) or (not is_any_number(value) and is_secret(name))

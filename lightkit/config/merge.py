@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -64,15 +64,12 @@ class MergeRules:
         """Lay ``upper`` over ``lower``; neither is changed."""
         if isinstance(lower, Items) and isinstance(upper, MappingNode) and upper.partial:
             return self._into_list(lower, upper, path)
-        lower, upper = self._write_in_full(lower, upper, path)
+        if self._key_of_word(path) or _may_be_class(lower, upper):
+            lower, upper = self._write_in_full(lower, upper, path)
         if not isinstance(upper, MappingNode):
             return supersede(lower, upper)
-        if upper.partial and isinstance(lower, Leaf) and str(lower.value).startswith("${"):
-            text = f"{dotted((*path, *upper.entries))} reaches into {dotted(path)}, which is {lower.value!r}"
-            raise error_at(f"{text}; set {dotted(path)} itself", upper.origin, lower.origin)
 
         # Arguments of one class are merged; another class replaces the class with its arguments.
-        upper = self._with_arguments_inside(lower, upper, path)
         if isinstance(lower, MappingNode) and not _is_other_class(lower, upper):
             if class_of(upper) is not None and set(upper.entries) <= set(_spec_keys(path)):
                 upper = _with_longer_name(lower, upper)
@@ -80,17 +77,30 @@ class MergeRules:
             return self._merged(lower, upper, path)
         return supersede(lower, self._merged(MappingNode({}, upper.origin, upper.replaced), upper, path))
 
-    def _write_in_full(self, lower: Node | None, upper: Node, path: KeyPath) -> tuple[Node | None, Node]:
-        """Write values that a single word stands for as the mappings that they mean, where they are to be merged."""
+    def _key_of_word(self, path: KeyPath) -> str:
+        """Return the key that a single word at a path stands for; empty where a word is a value like others."""
         if path == ("accelerator",):  # `accelerator: cpu` is `accelerator: {kind: cpu}`
-            return _in_full(lower, "kind"), _in_full(upper, "kind")
-        if self.is_class_place(path):
-            return _as_spec(lower), _as_spec(upper)
-        if lower is not None and class_of(lower) is not None and _looks_like_class(upper):
-            return lower, _as_spec(upper)
-        if isinstance(upper, MappingNode) and upper.partial:  # `--trainer.logger=CSVLogger --trainer.logger.name=x`
-            return _as_spec(lower), upper
-        return lower, upper
+            return "kind"
+        return "class_path" if self.is_class_place(path) else ""
+
+    def _write_in_full(self, lower: Node | None, upper: Node, path: KeyPath) -> tuple[Node | None, Node]:
+        """Write in full what a single word stands for, and the arguments of a class inside its ``init_args``."""
+        key = self._key_of_word(path)
+        if key:
+            lower = _in_full(lower, key)
+            upper = _in_full(upper, key)
+        elif class_of(lower) is not None and _looks_like_class(upper):
+            upper = _in_full(upper)
+        if not isinstance(upper, MappingNode):
+            return lower, upper
+
+        # a part of a value that may be a word: `--trainer.logger=CSVLogger --trainer.logger.name=x`
+        if upper.partial:
+            lower = _in_full(lower)
+        if upper.partial and isinstance(lower, Leaf) and str(lower.value).startswith("${"):
+            text = f"{dotted((*path, *upper.entries))} reaches into {dotted(path)}, which is {lower.value!r}"
+            raise error_at(f"{text}; set {dotted(path)} itself", upper.origin, lower.origin)
+        return lower, self._with_arguments_inside(lower, upper, path)
 
     def _is_entry(self, path: KeyPath) -> bool:
         return len(path) == 2 and path[0] in NAMED_CLASSES
@@ -141,10 +151,10 @@ class MergeRules:
     def _merged(self, lower: MappingNode, upper: MappingNode, path: KeyPath) -> MappingNode:
         """Merge key by key; what is appended comes after what is set."""
         entries = dict(lower.entries)
-        for key, node in _appended_last(upper.entries):
+        for key in sorted(upper.entries, key=is_append):
             with self.problems.noted():
-                self._merge_key(entries, key, node, path)
-        return replace(lower, entries=dict(_appended_last(entries)))
+                self._merge_key(entries, key, upper.entries[key], path)
+        return replace(lower, entries={key: entries[key] for key in sorted(entries, key=is_append)})
 
     def _merge_key(self, entries: dict[Any, Node], key: Any, node: Node, path: KeyPath) -> None:
         if is_append(key):
@@ -189,7 +199,7 @@ class MergeRules:
         if not 0 <= index < len(lower.items):
             text = f"{dotted((*path, *keys))} reaches into a list of {len(lower.items)} elements"
             raise error_at(f"{text}; append one first, with {dotted(path)}+=", upper.origin, lower.origin)
-        element = _as_spec(lower.items[index])
+        element = _in_full(lower.items[index])
         if not isinstance(element, MappingNode):
             text = f"{dotted((*path, *keys))} reaches into a list whose element {index} is {to_plain(element)!r}"
             raise error_at(f"{text}, not a mapping", upper.origin, element.origin)
@@ -201,16 +211,12 @@ def _spec_keys(path: KeyPath) -> Collection[str]:
     return (*SPEC_KEYS, *STEPPING_KEYS) if path == ("lr_scheduler",) else SPEC_KEYS
 
 
-def _appended_last(entries: Mapping[Any, Node]) -> list[tuple[Any, Node]]:
-    return sorted(entries.items(), key=lambda entry: is_append(entry[0]))
-
-
 def is_append(key: Any) -> bool:
     """Return whether a key is of the form ``key+``, which appends to a list."""
     return isinstance(key, str) and len(key) > 1 and key.endswith("+")
 
 
-def class_of(node: Node) -> str | None:
+def class_of(node: Node | None) -> str | None:
     """Return the ``class_path`` of a mapping that has one as text."""
     if isinstance(node, MappingNode):
         named = node.entries.get("class_path")
@@ -246,16 +252,18 @@ def _looks_like_class(node: Node) -> bool:
     return bool(name[0]) or name[2][:1].isupper()
 
 
-def _as_spec(node: Any) -> Any:
-    """Write a class given by its name in full: ``{class_path: name}``."""
-    return _in_full(node, "class_path")
-
-
-def _in_full(node: Any, key: str) -> Any:
+def _in_full(node: Any, key: str = "class_path") -> Any:
     """Write what is given by a single word as a mapping that holds it under a key."""
     if isinstance(node, Leaf) and _is_class_name(node.value):
         return MappingNode({key: node}, node.origin, node.replaced)
     return node
+
+
+def _may_be_class(lower: Node | None, upper: Node) -> bool:
+    """Return whether a value is a class by what it holds, or a word that may name one and gets arguments."""
+    if isinstance(lower, MappingNode):
+        return "class_path" in lower.entries
+    return isinstance(lower, Leaf) and isinstance(upper, MappingNode)
 
 
 def _is_other_class(lower: MappingNode, upper: MappingNode) -> bool:

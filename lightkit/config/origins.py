@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 from unicodedata import combining, east_asian_width
 
-from lightkit.config.secrets import mask
+from lightkit.config.secrets import mask_line
 from lightkit.errors import ConfigError, ConfigErrors, DataError, LightkitError, cut, near
 
 KeyPath = tuple[Any, ...]
@@ -70,7 +70,7 @@ class Origin:
             return head
         start = self.column - 1
         end = max(self.end_column or 0, self.column + 1) - 1
-        source = mask(self.source, is_line=True)
+        source = mask_line(self.source)
         left_out = max(0, start - 60) if len(source) > _LONGEST_SOURCE_LINE else 0
         text = source[left_out : left_out + _LONGEST_SOURCE_LINE].rstrip()
         text = "".join(letter if letter.isprintable() else " " for letter in text)
@@ -97,6 +97,11 @@ def _width(text: str) -> int:
 def dotted(path: Iterable[Any]) -> str:
     """Write a path as users do: ``trainer.callbacks.0.patience``."""
     return ".".join(str(key) for key in path)
+
+
+def setting_key(path: Iterable[Any]) -> str:
+    """Write a path as tables do: ``model.backbone`` for ``model.init_args.backbone``, and of a class its section."""
+    return dotted(part for part in path if part not in ("init_args", "class_path"))
 
 
 def near_files(file: Path, *, is_folder: bool = False) -> str:

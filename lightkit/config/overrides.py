@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from lightkit.config.origins import Origin, Problems, error_at
-from lightkit.config.secrets import mask
+from lightkit.config.secrets import mask_line
 from lightkit.config.tree import Leaf, MappingNode, Node, graft, to_plain
 from lightkit.config.yaml_reader import MAX_DEPTH, TOO_LARGE, YamlSyntaxError, read_text
 from lightkit.errors import ConfigError, cut
@@ -40,7 +40,7 @@ def flag_layers(flags: Iterable[Flag], problems: Problems) -> list[MappingNode]:
     layers = []
     for flag in flags:
         with problems.noted():
-            shown = mask(f"{flag.key}={flag.value}", is_line=True).removeprefix(f"{flag.key}=")
+            shown = mask_line(f"{flag.key}={flag.value}").removeprefix(f"{flag.key}=")
             origin = Origin("flag", flag.text.removesuffix(flag.value) + shown)
             keys = flag.key.split(".")
             if not all(keys):

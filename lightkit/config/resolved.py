@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -13,7 +13,7 @@ from lightkit.config.interpolation import escape
 from lightkit.config.merge import CLASS_SECTIONS, NAMED_CLASSES
 from lightkit.config.origins import KeyPath, Origin, Problems
 from lightkit.config.secrets import Mask, mask
-from lightkit.config.tree import Items, MappingNode, Node, descend, find, graft, rebuild, to_plain, walk
+from lightkit.config.tree import MappingNode, Node, descend, find, rebuild, to_plain, walk
 from lightkit.config.yaml_reader import read_scalar
 from lightkit.errors import ConfigError, LightkitError
 
@@ -40,7 +40,7 @@ class Resolved:
         is_incomplete: Whether a layer could not be read, so that what seems missing may be there.
         removed: Paths of what has been left out because it was wrong.
         texts: Text of every interpolation, by its path.
-        ranks: Number of the layer from which a value comes, by its origin; a higher layer has a higher number.
+        layers: The layers as they were read, lowest first, each in its parts.
     """
 
     tree: MappingNode
@@ -52,7 +52,7 @@ class Resolved:
     is_incomplete: bool = False
     removed: frozenset[KeyPath] = frozenset()
     texts: Mapping[KeyPath, str] = field(default_factory=dict, repr=False, compare=False)
-    ranks: Mapping[Origin, int] = field(default_factory=dict, repr=False, compare=False)
+    layers: Sequence[Sequence[MappingNode]] = field(default=(), repr=False, compare=False)
 
     @property
     def values(self) -> dict[str, Any]:
@@ -60,10 +60,19 @@ class Resolved:
         values: dict[str, Any] = to_plain(self.tree)
         return values
 
+    def value_of(self, key: str) -> Any:
+        """Return the plain value of a top-level key; None where it is missing."""
+        node = self.tree.entries.get(key)
+        return None if node is None else to_plain(node)
+
+    def class_named(self, section: str) -> str | None:
+        """Return the class that a section names, as the config has it; None where it names none."""
+        return find_named_class(self.value_of(section))
+
     def section(self, name: str) -> dict[str, Any]:
         """Return a section as plain values; an empty one where it is missing, or an error is in its place."""
-        node = self.tree.entries.get(name)
-        return to_plain(node) if isinstance(node, MappingNode) else {}
+        value = self.value_of(name)
+        return value if isinstance(value, dict) else {}
 
     @property
     def run_root(self) -> Path:
@@ -84,6 +93,15 @@ class Resolved:
         """
         taken, node, _ = descend(self.tree, self.lightkit_path(key) if isinstance(key, str) else key)
         return node.origin if taken else None
+
+    def rank_of(self, origin: Origin) -> int:
+        """Return the number of the layer from which a value comes; a higher layer has a higher number, from 1 on."""
+        return self._ranks.get(origin, 0)
+
+    @cached_property
+    def _ranks(self) -> dict[Origin, int]:
+        numbered = enumerate(self.layers, 1)
+        return {node.origin: rank for rank, parts in numbered for part in parts for _, node in walk(part)}
 
     # -- named entries, and the lists under ``trainer`` that LightningCLI takes in their place -------------------------
 
@@ -117,7 +135,7 @@ class Resolved:
         """
         result = dict(config)
         for section in NAMED_CLASSES:
-            entries = self.values.get(section)
+            entries = self.value_of(section)
             if not isinstance(entries, dict):
                 continue
             trainer = result["trainer"] = dict(result.get("trainer") or {})
@@ -152,24 +170,17 @@ class Resolved:
                 continue
             trainer = values.get("trainer")
             trainer = values["trainer"] = trainer if isinstance(trainer, dict) else {}
-            source = section if section in trainer else f"{section}+"
-            own = trainer.pop(source, None)
-            if not own or isinstance(_read_switch(own), bool):  # the named ones replace Lightning's default logger
-                own = []
-            own = own if isinstance(own, list) else [own]
-            is_list = isinstance(find(self.tree, ("trainer", source)), Items)
-            paths |= {("trainer", section, index): (section, name) for index, name in enumerate(names)}
-            for index in range(len(own)):
-                place = ("trainer", source, index) if is_list else ("trainer", source)
-                paths["trainer", section, len(names) + index] = place
-            trainer[section] = [*(entries[name] for name in names), *own]
+            listed: dict[KeyPath, Any] = {(section, name): entries[name] for name in names}
+            listed |= _take_own(trainer, section)
+            trainer[section] = [*listed.values()]
+            paths |= {("trainer", section, index): place for index, place in enumerate(listed)}
         return values, paths
 
     def _list_names(self, section: str) -> list[str]:
         """List the entries that count: those that are not null, and above a ``false`` under ``trainer``."""
 
         def rank_of(node: Node) -> int:
-            return max(self.ranks.get(inner.origin, 0) for _, inner in walk(node))
+            return max(self.rank_of(inner.origin) for _, inner in walk(node))
 
         entries = self.tree.entries.get(section)
         own = find(self.tree, ("trainer", section))
@@ -190,9 +201,9 @@ class Resolved:
             config: Values in lightkit's form, such as `values` or what `name_entries` gives. Text that only looks like
                 an interpolation is escaped, so that reading the saved config gives it back.
         """
-        held = {path for path, _ in walk(graft(config, Origin("default")))}
         # What `key+` appended stands elsewhere in what LightningCLI dumps; it is known by its value then.
-        everywhere = dict(self.secrets) if self.references.keys() - held else {}
+        is_moved = not all(_holds(config, path) for path in self.references)
+        everywhere = dict(self.secrets) if is_moved else {}
 
         def visit(value: Any, path: KeyPath) -> Any:
             if path in self.references:
@@ -219,14 +230,42 @@ def root_in(section: Mapping[str, Any]) -> str:
     return str(section.get("root") or DEFAULT_ROOT)
 
 
+def _holds(config: Any, path: KeyPath) -> bool:
+    """Return whether plain values have one at a path."""
+    value = config
+    for part in path:
+        if isinstance(value, (list, tuple)):
+            value = dict(enumerate(value))
+        if not isinstance(value, Mapping) or part not in value:
+            return False
+        value = value[part]
+    return True
+
+
+def _take_own(trainer: dict[str, Any], section: str) -> dict[KeyPath, Any]:
+    """Take the user's own callbacks or loggers out of the trainer's section, by their paths."""
+    source = section if section in trainer else f"{section}+"
+    own = trainer.pop(source, None)
+    if not own or isinstance(_read_switch(own), bool):  # the named ones replace Lightning's default logger
+        return {}
+    if not isinstance(own, list):
+        return {("trainer", source): own}
+    return {("trainer", source, index): value for index, value in enumerate(own)}
+
+
 def _read_switch(value: Any) -> Any:
     """Read a value that may come from a flag, where `false` is text."""
     return read_scalar(value) if isinstance(value, str) else value
 
 
+def find_named_class(value: Any) -> str | None:
+    """Return the class that a plain value names, by a word or its ``class_path``; None where it names none."""
+    named = value.get("class_path") if isinstance(value, Mapping) else value
+    return named if isinstance(named, str) else None
+
+
 def _class_name(entry: Any) -> str:
-    class_path = entry.get("class_path") if isinstance(entry, Mapping) else entry
-    return str(class_path).rpartition(".")[2]
+    return str(find_named_class(entry)).rpartition(".")[2]
 
 
 # -- a config without its errors, so that a check which stops at the first one finds the next ----------------------

@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from lightkit.config.bounds import is_int
 from lightkit.config.merge import STEPPING_KEYS
 from lightkit.config.origins import KeyPath, error_at
 from lightkit.config.resolved import Resolved
@@ -157,7 +158,7 @@ def check_stepping(section: Any, resolved: Resolved) -> None:
 
 def find_long_schedules(resolved: Resolved) -> Iterator[tuple[str, KeyPath]]:
     """Find numbers that count optimizer steps where the schedule is stepped once an epoch, each with its key."""
-    section = resolved.values.get(SECTION)
+    section = resolved.value_of(SECTION)
     if not isinstance(section, dict) or section.get("interval") == "step":
         return
     planned = _count_epochs(resolved)
@@ -191,4 +192,4 @@ def _count_epochs(resolved: Resolved) -> int | None:
 def _read_int(value: Any) -> int | None:
     """Read an integer, which is text where a flag sets it."""
     number = read_scalar(value) if isinstance(value, str) else value
-    return number if isinstance(number, int) and not isinstance(number, bool) else None
+    return number if is_int(number) else None

@@ -127,16 +127,16 @@ def accepts(schema: Schema, value: Any) -> bool:
 
 def _takes_inside(schema: Schema, value: Any) -> bool:
     """Check the same of a value in a list or a mapping, where null is a value."""
-    return any(_takes(branch, reading) for branch in list_branches(schema) for reading in _readings(value))
-
-
-def _readings(value: Any) -> list[Any]:
+    branches = list_branches(schema)
+    if any(_takes(branch, value) for branch in branches):
+        return True
     if not isinstance(value, str) or not value:
-        return [value]
+        return False
     try:
-        return [value, yaml.load(value, Loader=YamlLoader)]  # noqa: S506 - a subclass of the safe loader
+        reading = yaml.load(value, Loader=YamlLoader)  # noqa: S506 - a subclass of the safe loader
     except (yaml.YAMLError, ValueError, RecursionError):
-        return [value]
+        return False
+    return any(_takes(branch, reading) for branch in branches)
 
 
 def _takes(schema: Schema, value: Any) -> bool:
@@ -214,6 +214,11 @@ class ConfigSchema:
     def is_current(self) -> bool:
         """Return whether all of them were described as they are installed."""
         return {*PACKAGES} == {*self.trusted}
+
+    @property
+    def sections(self) -> list[str]:
+        """Every top-level key that holds other keys: those of plain values, and those of classes."""
+        return [*self.data["sections"], *self.data["bases"]]
 
     @property
     def classes(self) -> Mapping[str, Any]:

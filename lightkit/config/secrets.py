@@ -1,6 +1,7 @@
 """Secrets: whether the value of a key is one, what stands for it where a config is saved, and the mask of a text.
 
-`is_secret`, `choose_reference` and `mask` answer these three; `list_forms` lists what a `Mask` is made of.
+`is_secret`, `choose_reference` and `mask` answer these three, `mask_line` the last for a line of a config; `list_forms`
+lists what a `Mask` is made of.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from functools import cache, lru_cache
 from typing import Any, TypeVar
 from urllib.parse import quote, quote_plus, unquote, urlsplit
 
+from lightkit.config.bounds import is_any_number
 from lightkit.errors import LightkitError
 
 HIDDEN = "***"
@@ -105,8 +107,10 @@ def choose_reference(value: Any, *, is_secret: bool, text: str | None = None) ->
         return _DEFAULT.sub(rf"\g<head>'{HIDDEN}'}}", text) if is_hidden else text
     if is_secret and _can_be_secret(value):
         return HIDDEN
-    shown = mask(value)
-    return shown if isinstance(value, str) and shown != value else None
+    if not isinstance(value, str):
+        return None
+    shown = _mask_addresses(value)
+    return None if shown == value else shown
 
 
 def read_default(text: str) -> str | None:
@@ -121,7 +125,6 @@ def mask(
     known: Mask | None = None,
     *,
     key: object = "",
-    is_line: bool = False,
     hides_users: bool = False,
 ) -> _Value:
     """Return a text, or plain containers of texts, with references in the place of secrets.
@@ -132,12 +135,12 @@ def mask(
         value: The value.
         known: Secrets of a config.
         key: Key of the value.
-        is_line: Whether a text is a line of a config file or a flag, which ends where a key says that a secret begins.
         hides_users: Whether the users of addresses are hidden, too.
     """
     masked: Any = value
     if isinstance(value, str):
-        masked = _mask_text(value, known, is_line=is_line, hides_users=hides_users)
+        text = value if known is None else known(value)
+        masked = _mask_addresses(text, hides_users=hides_users)
     elif isinstance(value, Namespace):
         masked = type(value)(**mask(vars(value), known))
     elif isinstance(value, Mapping):
@@ -171,7 +174,7 @@ def _can_be_secret(value: Any) -> bool:
     """Return whether a value is a text or a number, and no reference."""
     if isinstance(value, str):
         return value.strip() != "" and "${" not in value
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
+    return is_any_number(value)
 
 
 def _names_secret(key: str, value: Any) -> bool:
@@ -211,22 +214,17 @@ def _is_near_secret(key: str) -> bool:
 # -- texts -----------------------------------------------------------------------------------------------------------
 
 
-def _mask_text(text: str, known: Mask | None, *, is_line: bool, hides_users: bool) -> str:
-    if known is not None:
-        text = known(text)
+def _mask_addresses(text: str, *, hides_users: bool = False) -> str:
     if hides_users:
         text = _ANY_USER.sub(f"{HIDDEN}@", text)
-    return _mask_line(text) if is_line else _mask_addresses(text)
-
-
-def _mask_addresses(text: str) -> str:
     if "://" in text:
         text = _USER.sub(_hidden_user, text)
     return _QUERY.sub(_hidden_query, text)
 
 
 @lru_cache(maxsize=1)  # a thousand errors in one line show it a thousand times
-def _mask_line(line: str) -> str:
+def mask_line(line: str) -> str:
+    """Return a line of a config file or a flag, which ends where a key says that a secret begins."""
     at = 0
     while setting := _SETTING.search(line, at):
         at = setting.start("value")

@@ -10,7 +10,13 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from lightkit.config.accelerator.vocabulary import GONE_DEVICES, GONE_STRATEGIES, HOROVOD, OLD_TRAINER_KEYS
+from lightkit.config.accelerator.vocabulary import (
+    GONE_DEVICES,
+    GONE_STRATEGIES,
+    HOROVOD,
+    OLD_TRAINER_KEYS,
+    TRAINER_DEFAULTS,
+)
 
 KEEP = object()
 """The old value, as it is written."""
@@ -151,7 +157,7 @@ HARDWARE_REASONS = {
     "num_nodes": "today's word for it", "plugins": "Lightning 1.6 made it a strategy",
 }
 OLD_HARDWARE_KEYS = (*OLD_TRAINER_KEYS, "distributed_backend")
-HARDWARE_DEFAULTS = {"accelerator": "auto", "devices": "auto", "strategy": "auto", "precision": None, "num_nodes": 1}
+HARDWARE_DEFAULTS = {**TRAINER_DEFAULTS, "precision": None}
 """Today's keys for hardware, each with the value that says nothing."""
 OLD_ARGUMENTS = {key: rule.reason for key, rule in REMOVED_ARGUMENTS.items()} | {
     key: HARDWARE_REASONS[key] for key in OLD_HARDWARE_KEYS

@@ -7,6 +7,7 @@ it.
 from __future__ import annotations
 
 import importlib.util
+import os
 import re
 import sys
 from collections import defaultdict
@@ -30,6 +31,7 @@ from lightkit.config.resolved import Resolved, original_path
 from lightkit.config.schedule import AUTO, COUNTS, PLATEAU, SECTION, STEPPING_SCHEMAS
 from lightkit.config.schema import (
     ConfigSchema,
+    Schema,
     accepts,
     any_of,
     describe_refused_bounds,
@@ -43,7 +45,6 @@ from lightkit.config.yaml_reader import read_scalar
 from lightkit.errors import ConfigError, cut, near
 from lightkit.lightning_namespace import real_name
 
-_ENTRIES = ("callbacks", "logger")
 _OF_ANY_JOB = ("trainer", "run")
 """Sections that each job has, also where the config sets nothing in them."""
 _MOST_HINTS = 3  # keys that an unknown one may mean
@@ -67,7 +68,6 @@ _DOTTED = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)+")
 _MAX_SEED = 2**32 - 1  # NumPy's
 _LONGEST_WORD = 80  # a longer text is no misspelt word, and takes long to compare
 Argument = Mapping[str, Any]
-Schema = dict[str, Any]
 
 
 @dataclass
@@ -96,7 +96,8 @@ def validate_values(resolved: Resolved, schema: ConfigSchema) -> ValidationResul
         schema: What can be named.
     """
     # The module of a class that the schema lacks may bring others along, to which short names then lead.
-    is_described = not resolved.unresolved and not _names_foreign_classes(resolved, schema)
+    names_foreign, has_dotted_keys = _look_through(resolved, schema)
+    is_described = not resolved.unresolved and not names_foreign
     is_known = is_described and schema.is_current
     validator = _Validator(resolved, schema, is_known=is_known)
     for key, node in resolved.tree.entries.items():
@@ -105,26 +106,26 @@ def validate_values(resolved: Resolved, schema: ConfigSchema) -> ValidationResul
         validator.check_strategy("trainer")
         validator.check_strategy("accelerator")
     result = validator.result
-    if not is_known or result.undescribed or _has_dotted_keys(resolved):
+    if not is_known or result.undescribed or has_dotted_keys:
         result.is_final = False
     return result
 
 
-def _names_foreign_classes(resolved: Resolved, schema: ConfigSchema) -> bool:
-    """Check whether a text of a config may name a class that the schema does not describe."""
-    for _, node in _walk_of_stage(resolved):
-        if isinstance(node, Leaf) and isinstance(node.value, str) and _is_foreign(node.value, schema):
-            return True
-    return False
+def find_section_class(section: str, resolved: Resolved, schema: ConfigSchema) -> str | None:
+    """Return the path of a section's class where the schema describes it."""
+    return schema.path_of(str(resolved.class_named(section)), schema.data["bases"][section])
 
 
-def _has_dotted_keys(resolved: Resolved) -> bool:
-    return any("." in str(key) for path, _ in _walk_of_stage(resolved) for key in path)
-
-
-def _walk_of_stage(resolved: Resolved) -> Iterator[tuple[KeyPath, Node]]:
-    """List the nodes of a config without those of a search, which only describes other configs."""
-    return ((path, node) for path, node in walk(resolved.tree) if path[:1] != ("sweep",))
+def _look_through(resolved: Resolved, schema: ConfigSchema) -> tuple[bool, bool]:
+    """Return whether a text may name a class that the schema does not describe, and whether a key has dots in it."""
+    names_foreign = False
+    has_dotted_keys = False
+    for path, node in walk(resolved.tree):
+        if path[:1] == ("sweep",):  # which only describes other configs
+            continue
+        names_foreign = names_foreign or (isinstance(node, Leaf) and _is_foreign(node.value, schema))
+        has_dotted_keys = has_dotted_keys or "." in str(path[-1:])
+    return names_foreign, has_dotted_keys
 
 
 class _Validator:
@@ -146,22 +147,25 @@ class _Validator:
             return
         elif key in CLASS_SECTIONS:
             self._check_class_section(key, node)
-        elif key in _ENTRIES:
+        elif key in NAMED_CLASSES:
             self._check_entries(key, node)
         elif key in self._schema.data["sections"]:
             self._check_section(key, node)
-        elif "pytorch_lightning" in self._schema.trusted and key.removesuffix("+") not in _ENTRIES:
+        elif "pytorch_lightning" in self._schema.trusted and key.removesuffix("+") not in NAMED_CLASSES:
             self._check_top_value(key, node)
 
     def _check_class_section(self, key: str, node: Node) -> None:
         if key not in self._resolved.class_sections:  # its class is fixed in Python
             self.result.undescribed.add("")
             return
-        bases = [{"class": base} for base in self._schema.data["bases"][key]]
-        self._check_value((key,), node, {"schema": {"anyOf": bases}})
+        self._check_value((key,), node, {"schema": {"anyOf": self._list_bases(key)}})
+
+    def _list_bases(self, section: str) -> list[Schema]:
+        """List the classes that may stand in a section."""
+        return [{"class": base} for base in self._schema.data["bases"][section]]
 
     def _check_entries(self, key: str, node: Node) -> None:
-        bases = [{"class": base} for base in self._schema.data["bases"][key]]
+        bases = self._list_bases(key)
         for name, entry in _entries(node).items():
             if isinstance(entry, MappingNode) and "class_path" in entry.entries:  # else `resolve` has reported it
                 self._check_class((key, name), entry, bases)
@@ -171,7 +175,7 @@ class _Validator:
         command = self._resolved.subcommand or None
         top = {name for name, each in data["top"].items() if command in (None, *each.get("commands", (command,)))}
         if key not in top:
-            known = {*top, *CLASS_SECTIONS, *_ENTRIES, *data["sections"], "ckpt_path", "extends"}
+            known = {*top, *self._schema.sections, "ckpt_path", "extends"}
             self._report((key,), f"no such key{self._hint_at_key(key, known, node)}", node, at_key=True)
             return
         self._check_value((key,), node, data["top"][key])
@@ -208,14 +212,14 @@ class _Validator:
         by_part = defaultdict[str, list[str]](list)
         keys = []
         for name, section in self._schema.data["sections"].items():
-            if name in (*_OF_ANY_JOB, *self._resolved.values):
+            if name in (*_OF_ANY_JOB, *self._resolved.tree.entries):
                 keys += [f"{name}.{key}" for key in section["arguments"]]
             else:
                 for key in section["arguments"]:
                     by_part[key].append(f"{name}.{key}")
         for name in CLASS_SECTIONS:
             keys += [f"{name}.init_args.{key}" for key in self._list_arguments(name)]
-        keys += [f"{section}.{name}" for section in _ENTRIES for name in NAMED_CLASSES[section]]
+        keys += [f"{section}.{name}" for section, names in NAMED_CLASSES.items() for name in names]
 
         for key in dict.fromkeys(self._list_optimizer_keys()):
             by_name[key.rpartition(".")[2]].append(key)
@@ -231,14 +235,12 @@ class _Validator:
 
     def _list_arguments(self, section: str) -> Collection[str]:
         """List the arguments of the class that a section names; none of a class that is not described."""
-        value = self._resolved.values.get(section)
-        named = value.get("class_path") if isinstance(value, dict) else value
-        path = self._schema.path_of(str(named), self._schema.data["bases"][section])
+        path = find_section_class(section, self._resolved, self._schema)
         return () if path is None else self._schema.classes[path]["arguments"]
 
     def _list_optimizer_keys(self) -> list[str]:
         """List the arguments of all optimizers where none is named; each of them is meant by its whole name alone."""
-        if self._resolved.values.get("optimizer") is not None:
+        if self._resolved.value_of("optimizer") is not None:
             return []
         optimizers = [path for path in self._schema.classes if self._schema.section_of(path) == "optimizer"]
         return [f"optimizer.init_args.{key}" for path in optimizers for key in self._schema.classes[path]["arguments"]]
@@ -627,11 +629,8 @@ class _Validator:
         """Check whether a fit builds the schedule: with an optimizer of the config, or that of lightkit's models."""
         if self._resolved.subcommand not in (None, "", "fit"):
             return False
-        values = self._resolved.values
-        model = values.get("model")
-        named = model.get("class_path") if isinstance(model, dict) else model
-        path = self._schema.path_of(str(named), self._schema.data["bases"]["model"]) or ""
-        return values.get("optimizer") is not None or path.startswith("lightkit.")
+        path = find_section_class("model", self._resolved, self._schema) or ""
+        return self._resolved.value_of("optimizer") is not None or path.startswith("lightkit.")
 
     def _report_argument(self, place: KeyPath, node: Node, found: str, named: Node) -> None:
         """Report an argument that a class does not have."""
@@ -713,9 +712,11 @@ def _is_loaded(name: str, bases: Collection[str]) -> bool:
     return _STRATEGY in bases and name.lower() in registered
 
 
-def _is_foreign(text: str, schema: ConfigSchema) -> bool:
-    """Check whether a text may name a class that the schema does not describe."""
-    if not _DOTTED.fullmatch(text) or Path(text).is_file():  # such as rows.csv
+def _is_foreign(text: Any, schema: ConfigSchema) -> bool:
+    """Check whether a value may be the name of a class that the schema does not describe."""
+    if not isinstance(text, str) or not _DOTTED.fullmatch(text):
+        return False
+    if os.path.isfile(text):  # noqa: PTH113 - such as rows.csv; Path.is_file raises OSError of a name that is too long
         return False
     return schema.path_of(text) is None or not schema.is_valid_for(text)
 

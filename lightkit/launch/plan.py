@@ -124,7 +124,7 @@ def read_settings(resolved: Resolved) -> LaunchSettings:
     Raises:
         ConfigError: If a key or a value in it is wrong, or is for another engine than the one in it.
     """
-    block = resolved.values.get("launch")
+    block = resolved.value_of("launch")
     if block is None:
         return LaunchSettings()
     if not isinstance(block, dict):
@@ -184,8 +184,7 @@ def check_engine(settings: LaunchSettings, resolved: Resolved, *, strategy: str 
     engine = settings.choose_engine(strategy)
     _check_keys(settings, resolved, engine)
     path = ("trainer", "num_nodes")
-    trainer = resolved.values.get("trainer")
-    num_nodes = trainer.get("num_nodes") if isinstance(trainer, dict) else None
+    num_nodes = resolved.section("trainer").get("num_nodes")
     num_nodes = read_scalar(num_nodes) if isinstance(num_nodes, str) else num_nodes
     if not isinstance(num_nodes, int) or num_nodes == 1:
         return
@@ -223,7 +222,7 @@ def _is_overruled(resolved: Resolved, path: KeyPath, by: KeyPath) -> bool:
     """Return whether a higher layer sets the other key: a lower one was written for another engine."""
     lower = resolved.origins.get(path)
     higher = resolved.origins.get(by)
-    return lower is not None and higher is not None and resolved.ranks.get(lower, 0) < resolved.ranks.get(higher, 0)
+    return lower is not None and higher is not None and resolved.rank_of(lower) < resolved.rank_of(higher)
 
 
 _STRATEGIES_OF = {

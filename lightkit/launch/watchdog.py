@@ -308,7 +308,7 @@ def read_watchdog(resolved: Resolved) -> WatchdogSettings:
     Raises:
         ConfigError: If a number in it is out of range.
     """
-    block = resolved.values.get("watchdog")
+    block = resolved.value_of("watchdog")
     given = block if isinstance(block, dict) else {}
     values = {field.name: given[field.name] for field in fields(WatchdogSettings) if field.name in given}
     values = {key: read_scalar(value) if isinstance(value, str) else value for key, value in values.items()}

@@ -63,7 +63,7 @@ def _find_named_address(tracking_uri: str | None, resolved: Resolved) -> tuple[s
     """Return the address that the option or the config's logger names, and which of the two; None for neither."""
     named = tracking_uri
     origin = _OPTION
-    loggers = resolved.values.get("logger")
+    loggers = resolved.value_of("logger")
     for entry in loggers.values() if isinstance(loggers, Mapping) and not named else []:
         if isinstance(entry, Mapping) and str(entry.get("class_path", "")).endswith(("loggers.MLflow", "MLFlowLogger")):
             uri = runs.find_value(entry, "init_args", "tracking_uri")

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import yaml
 
+from lightkit.config.origins import setting_key
 from lightkit.config.secrets import mask
 from lightkit.config.yaml_reader import YamlLoader
 from lightkit.errors import LightkitError, format_count
@@ -209,11 +210,6 @@ def select_checkpoint(facts: RunFacts, sha256: str) -> RunFacts:
     return replace(
         facts, summary=kept, predictions={}, importance={}, sha256=sha256, own_scores=own, other_scores=[], gate={}
     )
-
-
-def setting_key(path: tuple[Any, ...]) -> str:
-    """Write the path of a value as `Setting` has it: ``model.backbone`` for ``model.init_args.backbone``."""
-    return ".".join(str(part) for part in path if part not in ("init_args", "class_path"))
 
 
 class Score(NamedTuple):

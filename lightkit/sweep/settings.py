@@ -167,7 +167,7 @@ def read_sweep(resolved: Resolved, problems: Problems) -> Plan:
 
 def read_seed(resolved: Resolved) -> int:
     """Return the seed of a config; 0 where it sets none."""
-    seed = _read_number(resolved.values.get("seed_everything"))
+    seed = _read_number(resolved.value_of("seed_everything"))
     return seed if isinstance(seed, int) and not isinstance(seed, bool) else 0
 
 

@@ -22,8 +22,9 @@ GATE = ("gate", "latest", "--gate.metric=test/loss", "--gate.mode=min", "--gate.
 
 @pytest.fixture
 def with_bf16(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
-    """A machine whose CPU has instructions for bf16, as far as `auto` and a gate can tell."""
+    """A machine whose CPU has fast instructions for bf16, as far as `auto` and a gate can tell."""
     monkeypatch.setattr(processor, "instruction_sets", lambda: ("avx2", "avx512_bf16"))
+    monkeypatch.setattr(processor, "cpu_vendor", lambda: "AuthenticAMD")
     return monkeypatch
 
 

@@ -195,13 +195,13 @@ def test_a_fit_that_begins_again_for_other_data_keeps_its_deadline(
     Path("small.yaml").write_text("model: Regressor\ndata: Temperatures\n", encoding="utf-8")
     starts: list[StageConfig] = []
 
-    def start(stage_config: StageConfig, *_: object) -> int:
+    def start(stage_config: StageConfig, **_: object) -> int:
         starts.append(stage_config)
         if len(starts) == 1:
             raise DataChanged("the data has changed")
         return 0
 
-    monkeypatch.setattr("lightkit.cli.stage_runner._start", start)
+    monkeypatch.setattr("lightkit.cli.stage_runner.run_in_process", start)
     assert run_stage(parse(["fit", "-c", "small.yaml", "--deadline=1h"]), SignalWatch()) == 0
     first, again = starts
     assert again.invocation.words[-1] == "--run.resume=never"

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from lightkit.config.secrets import Mask, choose_reference, is_secret, list_forms, mask
+from lightkit.config.secrets import Mask, choose_reference, is_secret, list_forms, mask, mask_line
 
 TELLING = [
     *("password", "db_password", "passwd", "token", "hf_token", "apiToken", "client_secret", "secret", "api_key"),
@@ -114,7 +114,7 @@ def test_an_address_is_shown_without_what_it_keeps_to_itself(text: str, shown: s
     ],
 )
 def test_a_line_ends_where_a_secret_begins(line: str, shown: str) -> None:
-    assert mask(line, is_line=True) == shown
+    assert mask_line(line) == shown
 
 
 @pytest.mark.parametrize(
@@ -188,7 +188,7 @@ def test_common_words_and_short_ones_are_looked_for_nowhere_else() -> None:
 def test_long_text_takes_time_in_proportion(text: str) -> None:
     def seconds(text: str) -> float:
         began = time.process_time()
-        mask(text, is_line=True)
+        mask_line(text)
         list_forms(text, is_secret=False)
         return time.process_time() - began
 

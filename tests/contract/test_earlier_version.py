@@ -187,5 +187,6 @@ def test_the_crontab_of_an_earlier_version_runs_the_next_night(earlier: Workspac
     first, second = sorted(nightly.glob("runs/train/2*"))
     assert read_json(second / "retrain.json")["outcome"] == "promoted"
     (before,), (now,) = (read_events(run, "gate") for run in (first, second))
-    assert now["scores"]["baseline"] == before["scores"]["challenger"], "it was judged against the champion of then"
+    champion = pytest.approx(before["scores"]["challenger"], rel=1e-5)  # of another processor
+    assert now["scores"]["baseline"] == champion, "it was judged against the champion of then"
     assert not (second.parent / "lock.json").exists()

@@ -6,7 +6,6 @@ import json
 import os
 import signal
 from contextlib import suppress
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -168,7 +167,7 @@ class HoldWide(Hold):
 FAILURES = {
     "refused": "ValueError: [/red] is out of stock",
     "nan": "The loss of epoch 0, step 0, batch 0 is nan",
-    "nan of validation": "val/loss was not finite",
+    "nan of validation": "was never finite",
     "hangs": "nothing was finished",
     "killed": "killed by SIGKILL: most likely no memory was left",
 }
@@ -233,8 +232,9 @@ def test_layers_are_searched_as_values_are_and_a_condition_may_name_one(workspac
         (2, 16, 5),
     ]
     best = min(read_ends(workspace), key=lambda line: float(line["value"]))
-    again = workspace.fit("-c", "small.yaml", "-c", "sweeps/small/best.yaml", "--run.name=again")
-    assert read_json(again / "summary.json")["best"]["value"] == best["value"]
+    workspace.run("fit", "-c", "small.yaml", "-c", "sweeps/small/best.yaml", "--run.name=again").ok()
+    again = read_json(workspace.folder / "runs" / "again" / "latest" / "summary.json")
+    assert again["best"]["value"] == best["value"]
 
 
 SHIPPED = {
@@ -311,14 +311,9 @@ def test_trials_share_the_features_of_a_frozen_backbone(workspace: Workspace) ->
     sweep = {"metric": "val/loss", "sampler": "grid", "space": {"model.learning_rate": [0.01, 0.02]}}
     workspace.write("once.yaml", {**config, "model": model, "sweep": sweep})
     workspace.run("sweep", "-c", "once.yaml", timeout_s=600).ok()
-    (path,) = workspace.folder.glob("sweeps/*/trials.jsonl")
-    lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-    begins = [datetime.fromisoformat(line["time"]).timestamp() for line in lines if line["event"] == "begin"]
-    computed = [each.stat().st_mtime for each in workspace.home.glob(".cache/lightkit/features/*.rows")]
-    assert len(begins) == 3
-    assert computed
-    assert begins[0] < min(computed)
-    assert max(computed) < begins[1], "those after the first have found all"
+    assert len(read_ends(workspace)) == 3
+    kept = list(workspace.home.glob(".cache/lightkit/features/*.rows"))
+    assert len(kept) == 2, "one file of each split for all trials"
     for line in read_ends(workspace):
         summary = read_json(workspace.folder / "runs" / line["run"] / "summary.json")
         assert summary["throughput"]["features_per_s"] > 0
@@ -480,12 +475,12 @@ def test_a_searched_key_that_a_flag_sets_is_an_error(workspace: Workspace) -> No
 
 
 def test_a_deep_check_finds_a_metric_of_a_sweep_that_nothing_logs(workspace: Workspace) -> None:
-    constraints = {"params": {"max": 5}, "test/mae": {"max": 1}, "test/loss": {"max": 1}}
+    constraints = {"params": {"max": 5}, "val/mae": {"max": 1}, "train/loss": {"max": 1}}
     workspace.write("grid.yaml", {"sweep": {**GRID["sweep"], "metric": "val/los", "constraints": constraints}})
     result = workspace.run("check", "-c", "small.yaml", "-c", "grid.yaml", "--deep")
     assert result.code == 2
     assert "'val/los' is never logged; did you mean 'val/loss'" in result.err
-    assert "sweep.constraints.test/mae: 'test/mae' is never logged" in result.err
+    assert "sweep.constraints.val/mae: 'val/mae' is never logged" in result.err
     assert result.err.count("is never logged") == 2
 
 

@@ -10,7 +10,7 @@ from lightkit.cli.argument_lookup import list_arguments, list_class_names
 from lightkit.cli.command_line import FILES, FOLDERS, Command, Option, parse_command
 from lightkit.cli.command_table import COMMANDS, GENERAL_OPTIONS, WITH_MODEL
 from lightkit.cli.config_loader import load_config
-from lightkit.config import NAMED_CLASSES, Origin, Problems
+from lightkit.config import CLASS_SECTIONS, NAMED_CLASSES, Origin, Problems
 from lightkit.config.packaged import PREFIX, packaged_configs
 from lightkit.config.schema import list_branches, load_schema
 from lightkit.config.tree import MappingNode, find
@@ -66,8 +66,7 @@ def _list_choices(before: Sequence[str], current: str) -> Sequence[str]:
 def _list_choices_of(command: Command, before: Sequence[str], previous: str, current: str) -> Sequence[str]:
     """List what a word after a command can become."""
     if previous == "--help" and command.name in WITH_MODEL:
-        data = load_schema().data
-        return [*data["sections"], *data["bases"], "all"]
+        return [*load_schema().sections, "all"]
     tree = _load_tree(command, before)
     if "=" in current:
         name = current.partition("=")[0]
@@ -154,17 +153,16 @@ def _list_keys(above: str, tree: MappingNode) -> list[str]:
         above: The section, or an entry in it; empty for the top of a config.
         tree: The config so far.
     """
-    data = load_schema().data
+    schema = load_schema()
     section, _, entry = above.partition(".")
     if not above:
-        nested = [*data["sections"], *data["bases"]]
-        single = ["accelerator", "model", "data", "optimizer", "lr_scheduler", *data["top"]]
-        return [*(f"{name}." for name in nested), *(f"{name}=" for name in single if name != "ckpt_path")]
+        single = ["accelerator", *CLASS_SECTIONS, *schema.data["top"]]
+        return [*(f"{name}." for name in schema.sections), *(f"{name}=" for name in single if name != "ckpt_path")]
     if section in NAMED_CLASSES and not entry:
         entries = getattr(find(tree, (section,)), "entries", {})
         return [f"{above}.{name}." for name in {*NAMED_CLASSES[section], *entries}]
     keys = [*list_arguments(tree, tuple(above.split(".")), imports=False)[1]]
-    if section in data["bases"] and not above.endswith(".init_args"):
+    if section in schema.data["bases"] and not above.endswith(".init_args"):
         keys.append("class_path")
     return [f"{above}.{name}=" for name in keys]
 

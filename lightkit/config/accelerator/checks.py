@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from lightkit.config.accelerator.setting import AUTO, Setting, contradiction, count_devices, is_int
+from lightkit.config.accelerator.setting import AUTO, Setting, contradiction, count_devices
 from lightkit.config.accelerator.vocabulary import (
     ALL,
     BLOCK_KEYS,
@@ -16,6 +16,7 @@ from lightkit.config.accelerator.vocabulary import (
     XLA_STRATEGIES,
 )
 from lightkit.config.accelerator.words import TPU_CORES, expect_kind, expect_tpu_cores, list_wishes, read_count
+from lightkit.config.bounds import is_int
 from lightkit.config.origins import error_at
 from lightkit.config.resolved import Resolved
 from lightkit.config.tree import MappingNode, find, to_plain

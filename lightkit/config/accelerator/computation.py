@@ -11,7 +11,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from lightkit.config.accelerator.setting import AUTO, Setting, contradiction, is_int, make_node
+from lightkit.config.accelerator.setting import AUTO, Setting, contradiction, make_node
+from lightkit.config.bounds import is_int
 from lightkit.config.merge import class_of
 from lightkit.config.origins import KeyPath, dotted, error_at
 from lightkit.config.resolved import Resolved
@@ -141,7 +142,8 @@ def _counts(setting: Setting, target: KeyPath, resolved: Resolved) -> bool:
     if node is None or target == setting.path or node.origin.word == setting:
         return True
     other = Setting(target, node)
-    rank, rank_of_other = (resolved.ranks.get(each.origin, 0) for each in (setting, other))
+    rank = resolved.rank_of(setting.origin)
+    rank_of_other = resolved.rank_of(other.origin)
     if rank != rank_of_other:
         return rank > rank_of_other
     if AUTO not in (setting.value, other.value) and other.value not in (None, setting.value):

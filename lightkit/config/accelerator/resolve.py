@@ -22,7 +22,7 @@ from lightkit.config.accelerator.checks import (
     list_written,
 )
 from lightkit.config.accelerator.computation import Computation, choose_settings, resolve_computing
-from lightkit.config.accelerator.setting import AUTO, Setting, contradiction, count_devices, is_int, make_node
+from lightkit.config.accelerator.setting import AUTO, Setting, contradiction, count_devices, make_node
 from lightkit.config.accelerator.vocabulary import (
     ALL,
     HOROVOD,
@@ -33,6 +33,7 @@ from lightkit.config.accelerator.vocabulary import (
     XLA_PRECISIONS,
 )
 from lightkit.config.accelerator.words import find_kind, find_strategy, make_horovod, read_count
+from lightkit.config.bounds import is_int
 from lightkit.config.merge import class_of
 from lightkit.config.origins import KeyPath, Origin, dotted, error_at
 from lightkit.config.resolved import Resolved
@@ -288,8 +289,8 @@ def _choose_number(
 
     count, node = devices[0]
     by_trainer = replace(asked, count=count, count_by=_setting_of(node))
-    rank = resolved.ranks.get(node.origin, 0)
-    rank_of_launch = resolved.ranks.get(processes.origin, 0)
+    rank = resolved.rank_of(node.origin)
+    rank_of_launch = resolved.rank_of(processes.origin)
     if count_devices(count) == count_devices(processes.value):
         return by_trainer if isinstance(count, tuple) or rank >= rank_of_launch else by_launch
     if rank == rank_of_launch and not _is_weak(node):

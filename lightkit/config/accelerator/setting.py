@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from lightkit.config.accelerator.vocabulary import ALL, GONE_STRATEGIES, STRATEGIES_AS_ACCELERATORS
+from lightkit.config.bounds import is_int
 from lightkit.config.merge import class_of
 from lightkit.config.origins import KeyPath, Origin, dotted, error_at
 from lightkit.config.tree import Node, graft, to_plain
@@ -72,11 +73,6 @@ def _format_value(node: Node) -> str:
     if value is None:
         return "null"
     return str(value).lower() if isinstance(value, bool) else str(value) or "''"
-
-
-def is_int(value: Any, least: int | None = None) -> bool:
-    """Return whether a value is an integer, of at least `least`; true and false are none."""
-    return isinstance(value, int) and not isinstance(value, bool) and (least is None or value >= least)
 
 
 def count_devices(count: Any) -> Any:

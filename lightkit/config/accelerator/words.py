@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from lightkit.config.accelerator.setting import AUTO, Setting, is_int, make_node
+from lightkit.config.accelerator.setting import AUTO, Setting, make_node
 from lightkit.config.accelerator.vocabulary import (
     ACCELERATOR_CLASSES,
     ALL,
@@ -19,6 +19,7 @@ from lightkit.config.accelerator.vocabulary import (
     STRATEGY_CLASSES,
     TRAINER_DEFAULTS,
 )
+from lightkit.config.bounds import is_int
 from lightkit.config.merge import class_of
 from lightkit.config.origins import dotted, error_at
 from lightkit.config.tree import Leaf, MappingNode, Node, put, to_plain
