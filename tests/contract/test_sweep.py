@@ -177,7 +177,7 @@ FAILURES = {
 def write_odd(workspace: Workspace, *values: str) -> tuple[str, ...]:
     """Write a sweep of a network that fails with some of its values, and return the words of its command."""
     workspace.write("my_odd.py", ODD)
-    job = {**SMALL, "model": {"class_path": "my_odd.Odd"}, "watchdog": {"floor_s": 1}}
+    job = {**SMALL, "model": {"class_path": "my_odd.Odd"}, "watchdog": {"floor_s": 5}}
     sweep = {"metric": "val/loss", "sampler": "grid", "space": {"model.odd": list(values)}}
     workspace.write("odd.yaml", {**job, "sweep": sweep})
     return ("sweep", "-c", "odd.yaml")
