@@ -72,7 +72,7 @@ def _report_error(error: LightkitError) -> int:
 
 
 def _dispatch(words: list[str], watch: SignalWatch) -> int:
-    """Parse the words, and answer what needs no command's module; else import it and call its function.
+    """Parse the words and run the command; help and version need no module of a command.
 
     Raises:
         ConfigError: If a word is wrong, and the command takes no config.

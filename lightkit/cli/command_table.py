@@ -1342,7 +1342,7 @@ def parse(words: Sequence[str]) -> Invocation:
 
 
 def _parse_general(words: Sequence[str], *, is_alone: bool) -> Invocation | None:
-    """Parse what needs no command, the help and the version of lightkit itself; None for other words."""
+    """Parse the help and the version of lightkit itself; return None for other words."""
     general = _list_general(words if is_alone else words[:1])
     if not words or "help" in general:
         return Invocation("", tuple(words), topics=())

@@ -223,7 +223,7 @@ def discard_output(stream: TextIO) -> None:
 
 
 def flush_or_discard(stream: TextIO | None) -> None:
-    """Write what a stream still holds, or discard it where that fails, which Python would report at its end."""
+    """Flush a stream, or discard its buffer where that fails, which Python would report at its end."""
     if stream is None:
         return
     try:

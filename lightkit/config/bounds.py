@@ -5,7 +5,7 @@ jsonargparse 4.53 takes the number and leaves what `Annotated` adds to it to us.
 
 from __future__ import annotations
 
-import math
+import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -83,8 +83,8 @@ def _read_bounds(hint: Any) -> dict[str, float]:
 
 
 def is_number(value: Any) -> TypeGuard[float]:
-    """Return whether a value is a finite number, which true and false are not."""
-    return is_any_number(value) and math.isfinite(value)
+    """Return whether a value is a number that a float can hold; infinity, NaN, true and false are none."""
+    return is_any_number(value) and abs(value) <= sys.float_info.max
 
 
 def is_any_number(value: Any) -> TypeGuard[float]:
